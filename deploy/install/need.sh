@@ -39,7 +39,7 @@ tools_of() {
         tshark) echo tshark dumpcap ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         ansible) echo ansible-playbook ansible-lint ;;
-        programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap ;;
+        programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap php php-xml php-mbstring ;;
         *) echo "$1" ;;
     esac
 }
@@ -51,6 +51,7 @@ is_here() {
         libclang) ls /usr/lib/*/libclang[-.]*so* /usr/lib/llvm-*/lib/libclang[-.]*so* /usr/lib*/libclang[-.]*so* 2>/dev/null | grep -qv libclang-cpp ;;
         # For the system's own Python, where another comes first as well.
         numpy) /usr/bin/python3 -c 'import numpy' 2>/dev/null || python3 -c 'import numpy' 2>/dev/null ;;
+        php-*) php -m 2>/dev/null | grep -qix "${1#php-}" ;;
         *) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
     esac
 }
@@ -105,6 +106,8 @@ packages_of() {
         numpy) echo python3-numpy ;;
         python3 | redis-server | sqlite3 | zstd | memtester | fio) echo "$1" ;;
         musl-gcc) echo musl-tools ;;
+        php) echo php-cli ;;
+        php-xml | php-mbstring) echo "$1" ;;
         bwrap) echo bubblewrap ;;
         qemu-img | qemu-io) echo qemu-utils ;;
         nbd-client) echo nbd-client ;;

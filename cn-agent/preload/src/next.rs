@@ -1,6 +1,6 @@
 //! The functions that would have been called without this library.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{gid_t, uid_t};
@@ -14,8 +14,8 @@ impl Function {
     }
 
     fn find(&self, name: &CStr) {
-        // SAFETY: a name that ends. What it allocates meanwhile comes from the boot arena.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        // SAFETY: a constant of `dlsym`. What it allocates meanwhile comes from the boot arena.
+        let found = unsafe { looked_up(libc::RTLD_NEXT, name) };
         self.0.store(found, Ordering::Release);
     }
 
@@ -46,8 +46,21 @@ static SETRESUID: Function = Function::none();
 static SETRESGID: Function = Function::none();
 static SETGROUPS: Function = Function::none();
 
+static DLOPEN: Function = Function::none();
+static DLMOPEN: Function = Function::none();
+static DLSYM: Function = Function::none();
+/// Versions that `dlsym` has had in the C library, the newest first. The function without one is this library's own.
+const DLSYM_VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"];
+
 /// Finds them all.
 pub fn find() {
+    // SAFETY: names that end.
+    let version =
+        |version: &&CStr| unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+    let found = DLSYM_VERSIONS.iter().map(version).find(|found| !found.is_null());
+    DLSYM.0.store(found.unwrap_or_default(), Ordering::Release);
+    DLOPEN.find(c"dlopen");
+    DLMOPEN.find(c"dlmopen");
     SETUID.find(c"setuid");
     SETGID.find(c"setgid");
     SETEUID.find(c"seteuid");
@@ -70,6 +83,7 @@ type Counted = unsafe extern "C" fn(usize, usize) -> *mut u8;
 type Resized = unsafe extern "C" fn(*mut u8, usize) -> *mut u8;
 type Freed = unsafe extern "C" fn(*mut u8);
 type Measured = unsafe extern "C" fn(*mut u8) -> usize;
+type LookedUp = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// Finds them, if whoever asks came before the start.
 pub fn find_if_needed() {
@@ -111,6 +125,30 @@ rights! {
     setresgid: SETRESGID(group: gid_t, effective: gid_t, saved: gid_t),
     /// `setgroups`.
     setgroups: SETGROUPS(count: usize, groups: *const gid_t),
+}
+
+/// Address of `dlopen`.
+pub fn dlopen() -> *const c_void {
+    DLOPEN.0.load(Ordering::Acquire)
+}
+
+/// Address of `dlsym`.
+pub fn dlsym() -> *const c_void {
+    DLSYM.0.load(Ordering::Acquire)
+}
+
+/// `dlsym`, called from this library.
+///
+/// # Safety
+/// `handle` is one that `dlsym` takes.
+pub unsafe fn looked_up(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: this is the function's type; the handle is the caller's, and the name ends.
+    unsafe { DLSYM.get::<LookedUp>().map_or(std::ptr::null_mut(), |dlsym| dlsym(handle, name.as_ptr())) }
+}
+
+/// Address of `dlmopen`.
+pub fn dlmopen() -> *const c_void {
+    DLMOPEN.0.load(Ordering::Acquire)
 }
 
 /// `malloc`.

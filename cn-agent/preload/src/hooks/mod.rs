@@ -3,5 +3,7 @@
 //! Not in its own tests: those are programs too, and have the C library's.
 
 mod heap;
+mod lookup;
 mod mapping;
+mod opening;
 mod rights;

@@ -139,6 +139,22 @@ pub fn descriptors_may_all_be_closed() -> Outcome {
     checked("descriptors", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }
 
+/// Opened with `RTLD_DEEPBIND`, and found by the run path of the program that opens them.
+pub fn plug_ins_share_the_heap_however_they_are_opened() -> Outcome {
+    let rig = rig()?;
+    let plugin = compiled(&rig, "plugin", &["-shared", "-fPIC"])?;
+    let folder = rig.path("plug-ins");
+    std::fs::create_dir(&folder)?;
+    std::fs::rename(plugin, folder.join("plugin"))?;
+    let program = compiled(&rig, "plugins", &["-Wl,-rpath,$ORIGIN/plug-ins", "-rdynamic"])?;
+    let ended =
+        start(&rig, Sizes(64, 4), &[], &[text(&program), "plugin"])?.wait()?.well()?.paged(2 * MIB)?;
+    // The name that both have is the program's.
+    let said = ended.text();
+    ensure(said == "shared name 5\nok\n", said)?;
+    nothing_is_left(&rig)
+}
+
 /// Heaps that are reserved first and committed later, as Java's, are remote, even if they are most of the region.
 pub fn reserved_addresses_become_remote_when_they_are_committed() -> Outcome {
     let ended = checked("reserved", Sizes(64, 2), &["24"])?.paged(24 * MIB)?;

@@ -128,6 +128,27 @@ pub fn programs_of_musl_run_as_children_with_local_memory() -> Outcome {
     ensure(refused, format!("{}: {}", ended.status, ended.err))
 }
 
+const MODULES: &str = r#"
+$entries = [];
+for ($n = 0; $n < 40000; $n++) $entries[] = sprintf('%08x %s', $n * 2654435761 % 4294967296, str_repeat(chr(97 + $n % 26), 200));
+sort($entries);
+$document = new DOMDocument();
+$root = $document->appendChild($document->createElement('entries'));
+foreach (array_slice($entries, 0, 2000) as $entry) $root->appendChild($document->createElement('entry', $entry));
+$parsed = simplexml_load_string($document->saveXML());
+echo count($parsed->entry), ' ', mb_strtoupper((string) $parsed->entry[1999]), ' ', md5(implode(',', $entries)), "\n";
+"#;
+
+/// PHP opens its modules with `RTLD_DEEPBIND`; some of them are libraries of C and C++ with heaps of their own.
+pub fn php_opens_its_modules() -> Outcome {
+    let rig = rig()?;
+    let command = ["php", "-d", "memory_limit=-1", "-r", MODULES];
+    let ended = start(&rig, Sizes(96, 6), &[], &command)?.wait()?.well()?.paged(8 * MIB)?;
+    ensure(ended.err.is_empty(), ended.err)?;
+    ensure(ended.out == locally(&command)?, "another answer than without remote memory")?;
+    nothing_is_left(&rig)
+}
+
 const JAVA: &str = "
 class Heap {
     public static void main(String[] arguments) {
