@@ -73,6 +73,14 @@ pub trait Host {
 
     /// Somebody has rung the bell.
     fn rung(&mut self) {}
+
+    /// How often [`look`](Self::look) is called; `None`: never.
+    fn look_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// It is time to look after what no message tells of.
+    fn look(&mut self) {}
 }
 
 /// A host that wants to hear nothing.
@@ -159,7 +167,14 @@ impl<'a> Member<'a> {
 
     /// Obeys until the agent hangs up. Every order that came before has been carried out then.
     fn listen(&mut self, host: &mut impl Host) {
+        let interval = host.look_interval();
+        let timeout = interval.map_or(-1, |interval| interval.as_millis() as i32);
+        let mut looked = Instant::now();
         loop {
+            if interval.is_some_and(|interval| looked.elapsed() >= interval) {
+                host.look();
+                looked = Instant::now();
+            }
             while let Ok(Some(message)) = self.inbox.next() {
                 self.obey(&message, host);
             }
@@ -170,7 +185,7 @@ impl<'a> Member<'a> {
                 revents: 0,
             });
             // SAFETY: two live entries; the kernel passes over one below 0.
-            unsafe { libc::poll(set.as_mut_ptr(), 2, -1) };
+            unsafe { libc::poll(set.as_mut_ptr(), 2, timeout) };
             self.hear_bell(host);
             let room = self.inbox.room();
             // No room: what came is no message.
@@ -274,6 +289,7 @@ impl<'a> Member<'a> {
         let until = Instant::now() + self.wait;
         loop {
             self.hear_bell(host);
+            host.look();
             let keepsakes = Keepsakes {
                 uffd: self.uffd.as_fd(),
                 shared_state: self.shared_state.as_fd(),

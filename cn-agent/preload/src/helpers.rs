@@ -85,12 +85,15 @@ const DISCARD: u32 = 1;
 const FOLLOW: u32 = 2;
 const RETIRE: u32 = 3;
 const ANSWERED: u32 = 4;
+const END: u32 = 5;
 /// What is behind it is a message's kind ([`hint`]).
 const HINT: u32 = 0x100;
 /// Pages that are discarded, or that something is said of.
 static PAGES: AtomicU64 = AtomicU64::new(0);
 /// A descriptor of the program's to give the helpers' back through.
 static RETURN: AtomicI32 = AtomicI32::new(-1);
+/// What helpers end with that nobody is left to ask.
+static LAST_CODE: AtomicI32 = AtomicI32::new(0);
 /// Descriptors of the helpers': of the userfaultfd, the shared state, and what the listener is woken by.
 static UFFD: AtomicI32 = AtomicI32::new(-1);
 static SHARED_STATE: AtomicI32 = AtomicI32::new(-1);
@@ -99,6 +102,10 @@ static BELL: AtomicI32 = AtomicI32::new(-1);
 static VIEW: AtomicU32 = AtomicU32::new(0);
 /// Whether the listener has taken on the rights that were noted.
 static FOLLOWED: AtomicU32 = AtomicU32::new(0);
+
+/// How often the listener looks whether the program's own threads have ended. A program whose threads end by the system
+/// call `exit`, each for itself, says so to nobody, and the helpers keep its process.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A helper could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +244,12 @@ pub fn are_there() -> bool {
     LISTENER.load(Relaxed) != 0
 }
 
+/// The code that the program's first thread ended with, if none of them runs any more. The first one is counted until the
+/// process ends.
+fn left_alone() -> Option<c_int> {
+    thread::leader_ended().filter(|_| thread::count() == Some(3))
+}
+
 /// Whether this process has one thread besides the helpers.
 pub fn are_the_only_others() -> bool {
     thread::count().is_none_or(|count| count == 3)
@@ -264,6 +277,20 @@ impl Host for Follower {
         )
     }
 
+    fn look_interval(&self) -> Option<Duration> {
+        Some(LOOK_INTERVAL)
+    }
+
+    /// The helpers end as the program's first thread did, so that the process does.
+    fn look(&mut self) {
+        if let Some(code) = left_alone() {
+            LAST_CODE.store(code, Relaxed);
+            QUESTION.store(END, Release);
+            sys::futex_wake(&QUESTION);
+            thread::end(code);
+        }
+    }
+
     fn rung(&mut self) {
         if FOLLOWED.load(Acquire) == 0 {
             // SAFETY: it was noted before the bell was rung.
@@ -277,7 +304,9 @@ impl Host for Follower {
 extern "C" fn listen(_: *mut c_void) -> ! {
     // SAFETY: it was put there for this thread, before it was started.
     let handed = unsafe { (*HANDOVER.0.get()).take() };
-    let Some((Membership { place, joined, uffd, shared_state, wait }, rooms)) = handed else { thread::end() };
+    let Some((Membership { place, joined, uffd, shared_state, wait }, rooms)) = handed else {
+        thread::end(0)
+    };
     let mut own = [joined.socket.as_fd().as_raw_fd(), uffd.as_raw_fd(), shared_state.as_raw_fd()];
     own.sort_unstable();
     name(c"cxloe-listener");
@@ -294,10 +323,10 @@ extern "C" fn listen(_: *mut c_void) -> ! {
     PROGRESS.store(if started { READY } else { FAILED }, Release);
     sys::futex_wake(&PROGRESS);
     if !started {
-        thread::end();
+        thread::end(0);
     }
     match member.run(&mut Follower::default()) {
-        Ended::Left => thread::end(),
+        Ended::Left => thread::end(0),
         Ended::Abandoned(error) => last_words::end_from_helper(format_args!(
             "the agent that has its memory has gone, and none took over within {wait:?}: {}",
             last_words::Plain(&error)
@@ -333,9 +362,10 @@ extern "C" fn speak(_: *mut c_void) -> ! {
             RETIRE if give_back() => {
                 LINE.retire();
                 answer();
-                thread::end();
+                thread::end(0);
             }
             RETIRE => {}
+            END => thread::end(LAST_CODE.load(Relaxed)),
             _ => {
                 sys::futex_wait(&QUESTION, question);
                 continue;

@@ -26,6 +26,9 @@ const LOOKS_MAX: u32 = 30_000;
 /// How long the kernel may take to count it no more.
 const COUNT_MAX: u32 = 1000;
 
+/// Bytes of `/proc/self/stat`, at most: 52 fields of 20 digits, and a name.
+const STAT_MAX: usize = 1280;
+
 /// What such a thread runs; it does not return.
 pub type Entry = extern "C" fn(*mut c_void) -> !;
 
@@ -161,11 +164,11 @@ unsafe fn clone(flags: c_int, stack: *mut usize, tid: *mut u32, pointer: usize) 
     done
 }
 
-/// Ends this thread, one that was started here.
-pub fn end() -> ! {
+/// Ends this thread, one that was started here. The code counts if it is the process's last.
+pub fn end(code: c_int) -> ! {
     loop {
         // SAFETY: does not return.
-        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        unsafe { libc::syscall(libc::SYS_exit, code) };
     }
 }
 
@@ -204,6 +207,31 @@ pub fn count() -> Option<u64> {
     found.then(|| links.saturating_sub(2))
 }
 
+/// The code that the process's first thread ended with, if it has ended and /proc is there: the kernel keeps it until the last
+/// one has.
+pub fn leader_ended() -> Option<c_int> {
+    let mut about = [0_u8; STAT_MAX];
+    // SAFETY: the kernel reads a path that ends, and writes a live buffer of the length named.
+    let read = unsafe {
+        let file = libc::open(c"/proc/self/stat".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let read = libc::read(file, about.as_mut_ptr().cast(), STAT_MAX);
+        libc::close(file);
+        usize::try_from(read).unwrap_or(0)
+    };
+    ended_with(&about[..read])
+}
+
+/// What `/proc/PID/stat` says: the state stands behind the name, which may hold any character, and the status, as `wait`
+/// gives it, at the end.
+fn ended_with(stat: &[u8]) -> Option<c_int> {
+    let (_, fields) =
+        std::str::from_utf8(&stat[stat.iter().rposition(|byte| *byte == b')')?..]).ok()?.split_once(' ')?;
+    let mut fields = fields.split_ascii_whitespace();
+    let has_ended = fields.next() == Some("Z");
+    let status: c_int = fields.next_back()?.parse().ok()?;
+    has_ended.then_some(status >> 8 & 0xFF)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicI32;
@@ -221,7 +249,7 @@ mod tests {
             *libc::__errno_location()
         };
         SEEN.store(errno + argument as i32, Release);
-        end()
+        end(0)
     }
 
     #[test]
@@ -234,5 +262,19 @@ mod tests {
             assert_eq!(SEEN.load(Relaxed), libc::EBADF + 1000 * round);
             assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(77));
         }
+    }
+
+    #[test]
+    fn the_first_threads_end_is_read_whatever_the_name() {
+        let stat = |name: &str, state: char, status: i32| {
+            format!("12 ({name}) {state} 1 12 0 -1 4194560 0 {status}\n")
+        };
+        assert_eq!(ended_with(stat("sh", 'Z', 7 << 8).as_bytes()), Some(7));
+        assert_eq!(ended_with(stat("a) Z 1 (b", 'S', 0).as_bytes()), None);
+        assert_eq!(ended_with(stat("a) S 1 (b", 'Z', 0).as_bytes()), Some(0));
+        for cut in ["", "12 (sh", "12 (sh)", "12 (sh) Z", "12 (sh) Z x"] {
+            assert_eq!(ended_with(cut.as_bytes()), None, "{cut}");
+        }
+        assert_eq!(leader_ended(), None, "it runs");
     }
 }

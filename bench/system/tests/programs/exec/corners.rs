@@ -139,6 +139,25 @@ pub fn descriptors_may_all_be_closed() -> Outcome {
     checked("descriptors", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }
 
+/// By the system call `exit`, which ends one thread: the process's status is that of its first thread, and what
+/// other threads do meanwhile is done.
+pub fn programs_end_with_their_last_thread() -> Outcome {
+    let rig = rig()?;
+    let program = compiled(&rig, "leaves", &[])?;
+    for (way, code, said) in [
+        ("bare", 7, ""),
+        ("strict", 7, ""),
+        ("thread", 7, "worked\n"),
+        ("pthread", 0, "worked\n"),
+        ("child", 7, ""),
+    ] {
+        let ended = start(&rig, Sizes(32, 2), &[], &[text(&program), way])?.wait()?.paged(4 * MIB)?;
+        let right = ended.status.code() == Some(code) && ended.text() == said;
+        ensure(right, format!("{way}: {}, it said {:?}, {}", ended.status, ended.text(), ended.err))?;
+    }
+    nothing_is_left(&rig)
+}
+
 /// Opened with `RTLD_DEEPBIND`, and found by the run path of the program that opens them.
 pub fn plug_ins_share_the_heap_however_they_are_opened() -> Outcome {
     let rig = rig()?;
