@@ -238,7 +238,7 @@ fn in_words(view: &PagingView) -> String {
     let PagingView { counters: count, bytes, limit, .. } = view;
     let mut text =
         format!("remote memory: {}, at most {} resident\n", human_bytes(*bytes), human_bytes(*limit));
-    let lines: [(&str, u64); 13] = [
+    let lines: [(&str, u64); 15] = [
         ("faults", count.faults),
         ("  of pages never written", count.zero_fills),
         ("  served from what was fetched ahead", count.held_hits),
@@ -246,10 +246,12 @@ fn in_words(view: &PagingView) -> String {
         ("first writes to clean pages", count.write_faults),
         ("pages fetched on demand", count.fetched),
         ("pages fetched ahead", count.prefetched),
+        ("pages copied from a process of a fork", count.copied),
         ("pages evicted", count.evicted),
         ("  and wanted again soon after", count.refaulted),
         ("pages written back", count.written_back),
         ("  lines of them", count.lines_written_back),
+        ("pages that another process had sent", count.shared),
         ("pages discarded by the program", count.discarded),
         ("forks", count.forks),
     ];

@@ -16,8 +16,8 @@ const ROOM_BESIDE_DEMAND: u32 = 4;
 impl Pager {
     /// Whether one more page may be resident that nobody waits for.
     pub(super) fn has_room_ahead(&self) -> bool {
-        let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
-        !self.options.evict || self.bounded() + self.coming + spared < self.options.limit
+        let spared = if self.is_contended() { 0 } else { self.reserve_pages() / RESERVE_FOR_DEMAND };
+        !self.options.evict || self.claimed() + spared < self.options.limit
     }
 
     pub(super) fn look_ahead_proved(&mut self, view: ViewId, page: u32) -> Option<prefetch::Window> {
@@ -44,6 +44,12 @@ impl Pager {
                 break;
             }
             let purpose = Use::Fetch { view: Some(view), page, mapping: None, write: index == 0 };
+            if let Some(buffer) = self.copy(view, page, slot, io) {
+                begun += 1;
+                self.buffers.set_purpose(buffer, purpose);
+                self.arrived_ahead(view, page, entry.with_buffer(Some(buffer)), buffer);
+                continue;
+            }
             let Some(buffer) = self.buffers.take(purpose) else {
                 covered = index as u32;
                 break;
@@ -65,7 +71,7 @@ impl Pager {
     fn make_room_ahead(&mut self, pages: u32, waits: bool, io: &mut Io<'_>) {
         let most = if waits { ROOM_BESIDE_DEMAND } else { self.options.limit / ROOM_SHARE };
         let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
-        let short = (self.bounded() + self.coming + spared + pages).saturating_sub(self.options.limit);
+        let short = (self.claimed() + spared + pages).saturating_sub(self.options.limit);
         if self.options.evict && short > 0 && !io.memory.drops_by_order() {
             self.evict_clean(short.min(most) as usize, io);
         }

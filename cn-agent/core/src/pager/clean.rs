@@ -60,9 +60,12 @@ impl Pager {
             return Begun::NotThis;
         }
         let now = self.buffers.page(buffer);
+        let unwritten = |twin| entry.slot().is_some() && lines::changed(now, self.buffers.page(twin)) == 0;
         let (slot, lines) = match (own, entry.buffer()) {
             (Some(slot), Some(twin)) => (Some(slot), lines::changed(now, self.buffers.page(twin))),
             (Some(slot), None) => (Some(slot), u64::MAX),
+            // Let be written and not written since: it goes on sharing the slot.
+            (None, Some(twin)) if unwritten(twin) => (entry.slot(), 0),
             // Zeros need no slot.
             (None, _) if lines::written(now) == 0 && !self.slots.is_own() => (None, 0),
             (None, _) => match self.slots.take(page) {
@@ -76,7 +79,7 @@ impl Pager {
                 }
             },
         };
-        let old = if own.is_some() { None } else { entry.slot() };
+        let old = entry.slot().filter(|old| slot != Some(*old));
         let cleaning = entry.to(State::Cleaning).with_written(lines != 0);
         self.set(view, page, if leaving.is_some() { cleaning.with(Flags::LEAVING) } else { cleaning });
         self.leaving += u32::from(leaving.is_some());
@@ -139,6 +142,9 @@ impl Pager {
             return;
         }
         old.into_iter().for_each(|slot| self.slots.give(slot));
+        if let Some(slot) = slot {
+            self.share_sent(id, page, slot, buffer, io);
+        }
         let place = place.with_slot(slot);
         if entry.is(Flags::ZAPPED) {
             self.buffers.give(buffer);

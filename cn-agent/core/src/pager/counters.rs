@@ -26,10 +26,16 @@ pub struct PagerCounters {
     pub prefetch_hits: u64,
     /// Of these, not wanted.
     pub prefetch_wasted: u64,
+    /// Pages copied from another process of the same fork, which had them in memory, instead of being fetched.
+    #[serde(default)]
+    pub copied: u64,
     /// Pages taken out of memory.
     pub evicted: u64,
     /// Of these, fetched again later.
     pub refaulted: u64,
+    /// Pages that another process of the same fork had sent alike, and that were not sent again.
+    #[serde(default)]
+    pub shared: u64,
     /// Pages that had changed and were written back.
     pub written_back: u64,
     /// Lines that were sent for them.

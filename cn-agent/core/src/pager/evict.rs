@@ -7,6 +7,8 @@ use super::*;
 
 /// Pages begun to leave in one turn.
 pub(super) const STEP: usize = 16;
+/// The same while several wait for room.
+pub(super) const STEP_FOR_MANY: usize = 64;
 /// The same while somebody waits for a page that is on its way: the link is to be looked at between two steps. With fewer,
 /// eviction falls behind a program that faults without a pause, which then waits for a whole step of it.
 const STEP_BESIDE_DEMAND: usize = 2;
@@ -50,7 +52,7 @@ impl Pager {
 
     /// Whether a turn may have something to do.
     pub fn has_work(&self) -> bool {
-        let stuck = self.is_full() && self.bounded() + self.coming >= self.options.limit;
+        let stuck = self.is_full() && self.claimed() >= self.options.limit;
         (!self.waiting.is_empty() && !stuck)
             || (!self.to_drop.is_empty() && !self.held_back)
             || !self.awaited.is_empty()
@@ -78,7 +80,7 @@ impl Pager {
             return 0;
         }
         let wanted = self.options.limit - self.reserve_pages();
-        let surplus = (self.bounded() + self.coming).saturating_sub(wanted).saturating_sub(self.leaving);
+        let surplus = self.claimed().saturating_sub(wanted).saturating_sub(self.leaving);
         let surplus = if surplus < self.worth { 0 } else { surplus };
         surplus.max(self.order.to_page_out())
     }
@@ -92,7 +94,12 @@ impl Pager {
         if self.is_full() {
             return 0;
         }
-        let most = if self.is_beside_demand(io) { STEP_BESIDE_DEMAND } else { STEP };
+        let most = match io.store.demands() {
+            _ if self.is_contended() => STEP_FOR_MANY,
+            0 => STEP,
+            _ if !self.waiting.is_empty() => STEP,
+            demands => (STEP_BESIDE_DEMAND * demands).min(STEP),
+        };
         let most = most.min(self.surplus() as usize);
         let (mut begun, no_slot) = (0, self.counters.no_slot);
         let mut dirty = core::mem::take(&mut self.victims);

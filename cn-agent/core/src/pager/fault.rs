@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 
 /// Pages kept in their buffers at most.
 const STAGED_MAX: usize = 64;
+/// Faults that wait for room before it is given out for several pages at a time.
+const CONTENDERS: usize = 4;
 /// Pages for which memory is made ready at a time. With more under way there is no time for it: the link has the next one.
 pub(super) const AWAITED_MAX: usize = 2;
 
@@ -110,7 +112,14 @@ impl Pager {
 
     /// Whether one more page may be resident.
     pub(super) fn has_room(&self, view: ViewId) -> bool {
-        !self.options.evict || !self.is_droppable(view) || self.bounded() + self.coming < self.options.limit
+        let least = if self.is_contended() { (self.reserve_pages() / 2).min(ahead::RUN as u32) } else { 1 };
+        !self.options.evict || !self.is_droppable(view) || self.claimed() + least <= self.options.limit
+    }
+
+    /// Whether so many wait for room that it is given to one of them after the other, for several pages each: given page by page
+    /// nothing is read ahead for any, each page is a fault of its own, and it is taken away by an order of its own.
+    pub(super) fn is_contended(&self) -> bool {
+        self.waiting.len() >= CONTENDERS && !self.is_full()
     }
 
     #[inline]
@@ -197,6 +206,11 @@ impl Pager {
             self.zeros_ahead(view, mapping, page, write, io);
             return Ok(());
         };
+        if let Some(buffer) = self.copy(view, page, slot, io) {
+            let staged = entry.to(State::Staged).with_buffer(Some(buffer));
+            self.set(view, page, staged);
+            return self.install_staged(view, staged, fault, io);
+        }
         if io.store.room() == 0 {
             return Err(Wait::Turn);
         }

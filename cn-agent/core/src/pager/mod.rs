@@ -28,6 +28,7 @@
 
 mod ahead;
 mod clean;
+mod copies;
 mod counters;
 pub mod entry;
 mod evict;
@@ -158,6 +159,8 @@ pub struct Pager {
     overdue: bool,
     /// Pages that somebody waits for, and for which memory can be made ready meanwhile.
     awaited: Vec<PageRef>,
+    /// The view that a page was copied from last.
+    donor: ViewId,
     /// Pages that came ahead and are not in place yet.
     arrived: Vec<PageRef>,
     /// Dirty pages about to be sent, within a turn.
@@ -203,8 +206,9 @@ impl Pager {
             held_back: false,
             overdue: false,
             awaited: Vec::with_capacity(fault::AWAITED_MAX),
+            donor: ViewId(0),
             arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
-            victims: Vec::with_capacity(evict::STEP),
+            victims: Vec::with_capacity(evict::STEP_FOR_MANY),
             kept: VecDeque::new(),
             hints: VecDeque::with_capacity(hint::HINTS_MAX),
             landing: vec![[0; PAGE_BYTES]; ahead::RUN].into_boxed_slice(),
@@ -354,6 +358,12 @@ impl Pager {
     /// Resident pages that the limit bounds.
     fn bounded(&self) -> u32 {
         self.resident - self.fixed
+    }
+
+    /// The same, and pages that will be: on their way, or here and about to be put in place. Room that is not kept for these
+    /// goes to faults of others, and each of them becomes a fault.
+    fn claimed(&self) -> u32 {
+        self.bounded() + self.coming + self.arrived.len() as u32
     }
 
     /// One page of a view takes up memory no more.
@@ -539,7 +549,7 @@ impl Pager {
         }
         self.order.entered(PageRef { view, page }, known);
         self.trim_kept();
-        if self.order.entries() > 2 * self.options.limit as usize + 32 {
+        if self.order.is_crowded() {
             let views = &self.views;
             self.order.clean(|page| {
                 views[usize::from(page.view.0)]

@@ -186,6 +186,12 @@ impl PageBuffers {
         &self.chunks[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK]
     }
 
+    /// Copies one buffer's content to another's.
+    pub fn copy(&mut self, from: BufferId, to: BufferId) {
+        let page = *self.page(from);
+        *self.page_mut(to) = page;
+    }
+
     /// A buffer's content.
     #[inline]
     pub fn page_mut(&mut self, buffer: BufferId) -> &mut Page {

@@ -37,6 +37,8 @@ const YOUNG_MIN: u32 = 128;
 const YOUNG_SHARE_MAX: u32 = 4;
 /// By how many pages one that comes back changes the share.
 const YOUNG_STEP: u32 = 4;
+/// Entries beyond twice the limit before stale ones are looked for.
+const ENTRIES_SPARE: usize = 32;
 /// How often a page's coming back makes it hotter.
 const HEAT_MAX: u8 = 3;
 
@@ -123,6 +125,8 @@ pub struct Replacement {
     limit: u32,
     /// Pages that young ones may be before one of them leaves in place of a proven one.
     share: u32,
+    /// Entries that were kept when stale ones were last looked for.
+    cleaned: usize,
 }
 
 impl Replacement {
@@ -152,7 +156,7 @@ impl Replacement {
 
     /// Takes room for all there may be, so that nothing is allocated later.
     pub fn reserve(&mut self) {
-        let most = self.limit as usize * 2 + 64;
+        let most = self.limit as usize * 2 + 2 * ENTRIES_SPARE;
         self.young.reserve(most);
         self.proven.reserve(most);
         self.recent.reserve(most);
@@ -236,10 +240,18 @@ impl Replacement {
         self.young.len() + self.proven.len() + self.out.len() + self.cold.len()
     }
 
+    /// Whether so many entries have come since stale ones were last looked for that it is time to look again. After a fork more
+    /// pages than the limit have entries that are not stale: each look is paid for by as many pages as it looks at.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.entries() > 2 * self.cleaned.max(self.limit as usize) + ENTRIES_SPARE
+    }
+
     /// Keeps only entries of pages that `is_here` knows; for when stale ones have become many.
     pub fn clean(&mut self, mut is_here: impl FnMut(PageRef) -> bool) {
         self.young.retain(|candidate| is_here(candidate.page));
         self.proven.retain(|candidate| is_here(candidate.page));
+        self.cleaned = self.entries();
     }
 }
 
@@ -406,5 +418,24 @@ mod tests {
         let rate = 1.0 - f64::from(counts.misses - 200_000) / 200_000.0;
         assert!(rate > 0.80, "{rate} {counts:?}");
         assert_eq!(counts.hits + counts.second_chances + counts.misses, counts.accesses);
+    }
+
+    /// After forks more pages have entries than may be resident: they are not gone through for each page that comes.
+    #[test]
+    fn stale_entries_are_looked_for_seldom() {
+        let (mut order, mut looks) = (Replacement::new(100), 0_u32);
+        for page in 0..20_000 {
+            order.entered(PageRef { view: ViewId(0), page }, Known::New);
+            if order.is_crowded() {
+                order.clean(|_| {
+                    looks += 1;
+                    true
+                });
+            }
+        }
+        assert!(looks < 2 * 20_000, "{looks} looks");
+        // Once they have left, the next look forgets them.
+        order.clean(|_| false);
+        assert_eq!(order.entries(), 0);
     }
 }

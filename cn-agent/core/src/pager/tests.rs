@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::*;
 
+mod forks;
 mod orders;
 mod ready;
 mod zeros;

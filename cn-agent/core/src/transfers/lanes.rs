@@ -54,6 +54,17 @@ struct Place {
     queued: bool,
 }
 
+/// A transfer that was taken out of its queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// Which.
+    pub transfer: u16,
+    /// Its lane.
+    pub lane: u8,
+    class: Class,
+    before: u16,
+}
+
 /// The queues.
 #[derive(Debug)]
 pub(super) struct Lanes {
@@ -121,8 +132,8 @@ impl Lanes {
         Some(first)
     }
 
-    /// Takes the first transfer of a class that `is_it` knows out of its queue; which, and of which lane it was.
-    pub fn take(&mut self, class: Class, mut is_it: impl FnMut(u16) -> bool) -> Option<(u16, u8)> {
+    /// Takes the first transfer of a class that `is_it` knows out of its queue.
+    pub fn take(&mut self, class: Class, mut is_it: impl FnMut(u16) -> bool) -> Option<Taken> {
         let mut lanes = self.waiting(class);
         while lanes != 0 {
             let lane = lanes.trailing_zeros() as u8;
@@ -131,12 +142,26 @@ impl Lanes {
             while at != NONE {
                 if is_it(at) {
                     self.take_behind(before, at, lane, class);
-                    return Some((at, lane));
+                    return Some(Taken { transfer: at, lane, class, before });
                 }
                 (before, at) = (at, self.places[usize::from(at)].next);
             }
         }
         None
+    }
+
+    /// Takes the transfer that stood behind one that was just taken, if `is_it` knows that, too.
+    pub fn take_next(&mut self, taken: Taken, is_it: impl FnOnce(u16) -> bool) -> Option<Taken> {
+        let Taken { lane, class, before, .. } = taken;
+        let next = match before {
+            NONE => self.queues[class as usize][usize::from(lane)].first,
+            before => self.places[usize::from(before)].next,
+        };
+        if next == NONE || !is_it(next) {
+            return None;
+        }
+        self.take_behind(before, next, lane, class);
+        Some(Taken { transfer: next, ..taken })
     }
 
     #[inline]
@@ -188,9 +213,15 @@ mod tests {
                         let taken = lanes.take(kind, |at| at == transfer);
                         let of_class = class * LANES..(class + 1) * LANES;
                         let expected = of_class.clone().find(|queue| model[*queue].contains(&transfer));
-                        prop_assert_eq!(taken, expected.map(|queue| (transfer, (queue - of_class.start) as u8)));
-                        if let Some(queue) = expected {
-                            model[queue].retain(|other| *other != transfer);
+                        let lane_of = |queue: usize| (transfer, (queue - of_class.start) as u8);
+                        prop_assert_eq!(taken.map(|t| (t.transfer, t.lane)), expected.map(lane_of));
+                        if let Some((queue, taken)) = expected.zip(taken) {
+                            let at = model[queue].iter().position(|other| *other == transfer).unwrap();
+                            model[queue].remove(at);
+                            let next = model[queue].get(at).copied().filter(|next| next.is_multiple_of(2));
+                            let then = lanes.take_next(taken, |at| at.is_multiple_of(2));
+                            prop_assert_eq!(then.map(|t| (t.transfer, t.lane)), next.map(|n| (n, taken.lane)));
+                            model[queue].retain(|other| Some(*other) != next);
                         }
                     }
                     _ => {}

@@ -43,6 +43,8 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 pub const TRANSFERS_MAX: usize = 512;
 /// Bursts on their way at once.
 const BURSTS_MAX: usize = 4096;
+/// Pages that go first together, where somebody waits for the first of them.
+const HURRIED_MAX: usize = 16;
 /// The pause before a page that failed is sent for again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -253,18 +255,29 @@ impl Transfers {
         self.ahead > 0
     }
 
-    /// Somebody waits now for what is being fetched into this buffer of a space: what is not sent of it goes first.
+    /// Somebody waits now for what is being fetched into this buffer of a space: what is not sent of it goes first. Where others
+    /// wait as well, so does what was begun right behind it: nothing that is read ahead is sent beside many faults, and the
+    /// reader would wait for each page of it.
     fn hurry(&mut self, space: u16, buffer: BufferId) {
         let Transfers { slots, lanes, demands, ahead, .. } = self;
         let is_it = |at: u16| {
             let transfer = slots[usize::from(at)].as_ref();
             transfer.is_some_and(|transfer| (transfer.space, transfer.buffer) == (Some(space), buffer))
         };
-        let Some((at, lane)) = lanes.take(Class::Ahead, is_it) else { return };
-        lanes.push(at, lane, Class::Demand);
-        if let Some(transfer) = &mut slots[usize::from(at)] {
+        let count = if *demands > 0 { HURRIED_MAX } else { 1 };
+        let mut taken = lanes.take(Class::Ahead, is_it);
+        for left in (0..count).rev() {
+            let Some(now) = taken else { break };
+            let Some(transfer) = &mut slots[usize::from(now.transfer)] else { break };
             transfer.class = Class::Demand;
             (*demands, *ahead) = (*demands + 1, *ahead - 1);
+            let next = (Some(space), transfer.serial + 1);
+            lanes.push(now.transfer, now.lane, Class::Demand);
+            let follows = |at: u16| {
+                let transfer = slots[usize::from(at)].as_ref();
+                transfer.is_some_and(|transfer| (transfer.space, transfer.serial) == next)
+            };
+            taken = (left > 0).then(|| lanes.take_next(now, follows)).flatten();
         }
     }
 

@@ -139,6 +139,19 @@ pub fn descriptors_may_all_be_closed() -> Outcome {
     checked("descriptors", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }
 
+/// What children have of their parent is sent once, whichever of them has it leave first, and crosses the link once for several
+/// that go through it at the same time; what is installed writable and not written takes up no room.
+pub fn children_have_in_common_what_they_do_not_change() -> Outcome {
+    const CHILDREN: u64 = 8;
+    const PAGES: u64 = 4096;
+    let ended = checked("many", Sizes(96, 4), &[&CHILDREN.to_string()])?;
+    let counted = ended.view.ok_or("no figures")?.counters;
+    // The parent's pages, and a tenth of each child's; twice, as pages may leave before all of a child's words are in them.
+    let least = PAGES + CHILDREN * PAGES / 10;
+    ensure(counted.written_back <= 2 * least, format!("sent again and again: {counted:#?}"))?;
+    ensure(counted.shared >= PAGES / 4 && counted.copied > 0, format!("{counted:#?}"))
+}
+
 /// By the system call `exit`, which ends one thread: the process's status is that of its first thread, and what
 /// other threads do meanwhile is done.
 pub fn programs_end_with_their_last_thread() -> Outcome {

@@ -43,6 +43,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
             corners::a_region_used_before_is_as_a_new_one,
             corners::a_full_region_grows_where_the_quota_allows,
             corners::descriptors_may_all_be_closed,
+            corners::children_have_in_common_what_they_do_not_change,
             corners::programs_end_with_their_last_thread,
             corners::plug_ins_share_the_heap_however_they_are_opened,
             corners::reserved_addresses_become_remote_when_they_are_committed,

@@ -1,0 +1,208 @@
+//! Two processes of one fork: what one of them has, the other need not fetch, nor send.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Pages of both.
+#[derive(Default)]
+struct Both {
+    pages: BTreeMap<(u16, u32), Page>,
+    protected: usize,
+}
+
+impl Memory for Both {
+    fn install(&mut self, of: MappingId, page: u32, bytes: &Page, _: bool) -> Result<(), MemoryError> {
+        self.pages.insert((of.0, page), *bytes);
+        Ok(())
+    }
+
+    fn map(&mut self, _: MappingId, _: u32, _: bool) -> Result<(), MemoryError> {
+        Err(MemoryError::Exists)
+    }
+
+    fn protect(&mut self, _: MappingId, _: Range<u32>) -> Result<(), MemoryError> {
+        self.protected += 1;
+        Ok(())
+    }
+
+    fn unprotect(&mut self, _: MappingId, _: u32) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn snapshot(&mut self, of: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
+        *into = *self.pages.get(&(of.0, page)).ok_or(MemoryError::Absent)?;
+        Ok(())
+    }
+
+    fn drop_pages(&mut self, of: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
+        ranges.iter().cloned().flatten().for_each(|page| {
+            self.pages.remove(&(of.0, page));
+        });
+        Ok(Drop::Done)
+    }
+
+    fn is_present(&mut self, of: ViewId, page: u32) -> bool {
+        self.pages.contains_key(&(of.0, page))
+    }
+
+    fn wake(&mut self, _: MappingId, _: u32) {}
+
+    fn poison(&mut self, _: MappingId, _: u32) -> Result<(), MemoryError> {
+        Ok(())
+    }
+}
+
+const PARENT: ViewId = ViewId(0);
+const CHILD: ViewId = ViewId(1);
+
+struct Family {
+    pager: Pager,
+    memory: Both,
+    nodes: Nodes,
+}
+
+impl Family {
+    /// A parent that has written so many pages.
+    fn new(written: u32) -> Family {
+        let options = PagerOptions { pages: PAGES, limit: LIMIT, prefetch: false, evict: true };
+        let mut pager = Pager::new(options, Slots::pool(2 * PAGES, false));
+        assert_eq!(pager.add_view(PageTable::local(PAGES), true), Ok(PARENT));
+        assert_eq!(pager.add_mapping(PARENT), Ok(MappingId(0)));
+        let mut family = Family { pager, memory: Both::default(), nodes: Nodes::default() };
+        for page in 0..written {
+            family.fault(PARENT, page, true);
+            family.memory.pages.insert((0, page), content(page + 1));
+        }
+        family
+    }
+
+    fn fork(&mut self) {
+        assert_eq!(self.pager.forked(PARENT, PageTable::local(PAGES)), Ok(CHILD));
+        assert_eq!(self.pager.add_mapping(CHILD), Ok(MappingId(1)));
+        self.pager.set_droppable(CHILD, true);
+        let pages: Vec<_> = self.memory.pages.iter().map(|((_, page), bytes)| ((1, *page), *bytes)).collect();
+        self.memory.pages.extend(pages);
+    }
+
+    fn io<R>(&mut self, act: impl FnOnce(&mut Pager, &mut Io<'_>) -> R) -> R {
+        act(&mut self.pager, &mut Io { memory: &mut self.memory, store: &mut self.nodes })
+    }
+
+    fn fault(&mut self, view: ViewId, page: u32, write: bool) {
+        let fault = Fault { mapping: MappingId(view.0), page, access: Access::Missing, write };
+        self.io(|pager, io| pager.fault(fault, io));
+    }
+
+    /// Memory nodes answer; how many pages were fetched and written.
+    fn answer(&mut self) -> (usize, usize) {
+        let (mut fetched, mut written) = (0, 0);
+        while let Some((slot, buffer, _)) = self.nodes.fetches.pop_front() {
+            fetched += 1;
+            *self.pager.buffers().page_mut(buffer) = self.nodes.written[&slot];
+            self.io(|pager, io| pager.fetched(buffer, Ok(()), io));
+        }
+        while let Some((slot, buffer)) = self.nodes.writes.pop_front() {
+            written += 1;
+            self.nodes.written.insert(slot, *self.pager.buffers().page(buffer));
+            self.io(|pager, io| pager.written(buffer, Ok(()), io));
+        }
+        (fetched, written)
+    }
+
+    /// Sends all that is dirty of a view; how many pages that took.
+    fn clean(&mut self, view: ViewId) -> usize {
+        let mut written = 0;
+        for _ in 0..PAGES {
+            let done = self.io(|pager, io| pager.clean_all(view, io));
+            written += self.answer().1;
+            if done {
+                return written;
+            }
+        }
+        panic!("it does not end")
+    }
+
+    /// Has all clean pages of both taken away, but nothing kept of them.
+    fn empty(&mut self) {
+        self.pager.set_limit(LIMIT_MIN);
+        for _ in 0..PAGES {
+            self.io(|pager, io| pager.evict_clean(PAGES as usize, io));
+        }
+        self.pager.set_limit(LIMIT);
+        assert_eq!(self.pager.resident(), 0);
+    }
+
+    /// The last byte of a page, all of whose bytes are the same.
+    fn byte(&self, view: ViewId, page: u32) -> u8 {
+        self.memory.pages[&(view.0, page)][PAGE_BYTES - 1]
+    }
+
+    fn entry(&self, view: ViewId, page: u32) -> Entry {
+        self.pager.look(view, page).unwrap()
+    }
+}
+
+#[test]
+fn what_one_has_is_copied_for_the_other() {
+    let mut family = Family::new(8);
+    family.clean(PARENT);
+    family.empty();
+    family.fork();
+    family.fault(PARENT, 3, false);
+    assert_eq!(family.answer(), (1, 0));
+    family.fault(CHILD, 3, true);
+    assert_eq!(family.answer(), (0, 0), "it is here");
+    assert_eq!(family.byte(CHILD, 3), 4);
+    // The child's twin is what CMem has, whatever the child writes.
+    family.memory.pages.insert((1, 3), content(77));
+    family.clean(PARENT);
+    family.io(|pager, io| pager.evict_clean(1, io));
+    assert_eq!(family.entry(PARENT, 3).state(), State::Absent);
+    family.fault(PARENT, 3, false);
+    assert_eq!((family.answer(), family.byte(PARENT, 3)), ((0, 0), 4));
+    assert_eq!(family.pager.counters().copied, 2);
+    // What neither has is fetched.
+    family.fault(CHILD, 4, false);
+    assert_eq!((family.answer(), family.pager.counters().fetched), ((1, 0), 2));
+}
+
+#[test]
+fn what_a_child_has_of_its_parent_is_sent_once() {
+    let mut family = Family::new(8);
+    family.fork();
+    family.memory.pages.insert((1, 5), content(99));
+    assert_eq!(family.clean(PARENT), 8);
+    let alike = |page: &u32| family.entry(CHILD, *page).slot() == family.entry(PARENT, *page).slot();
+    assert_eq!((0..8).filter(alike).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 6, 7]);
+    assert_eq!(
+        (family.entry(CHILD, 0).state(), family.entry(CHILD, 5).state()),
+        (State::Clean, State::Dirty)
+    );
+    assert_eq!((family.clean(CHILD), family.pager.slots_used()), (1, 9), "only what it has changed");
+    assert_eq!(family.pager.counters().shared, 7);
+    // Each has its own, wherever it comes from.
+    family.empty();
+    for (view, page, expected) in [(PARENT, 5, 6), (CHILD, 5, 99), (CHILD, 6, 7), (PARENT, 6, 7)] {
+        family.fault(view, page, false);
+        family.answer();
+        assert_eq!(family.byte(view, page), expected, "{view:?} {page}");
+    }
+}
+
+#[test]
+fn what_is_not_written_after_all_keeps_its_slot() {
+    let mut family = Family::new(8);
+    family.clean(PARENT);
+    family.empty();
+    family.fork();
+    family.fault(CHILD, 2, true);
+    family.answer();
+    assert_eq!(family.entry(CHILD, 2).state(), State::Dirty);
+    assert_eq!((family.clean(CHILD), family.pager.slots_used()), (0, 8));
+    assert_eq!(family.entry(CHILD, 2).slot(), family.entry(PARENT, 2).slot());
+    family.fault(CHILD, 3, true);
+    family.answer();
+    family.memory.pages.insert((1, 3), content(50));
+    assert_eq!((family.clean(CHILD), family.pager.slots_used()), (1, 9));
+}
