@@ -126,9 +126,9 @@ impl Gate {
         self.listener = None;
     }
 
-    /// Answers who asks; what is to be told of it.
-    pub fn answer(&mut self) -> Vec<String> {
-        let mut news = Vec::new();
+    /// Answers who asks. What is to be told of it is given to `say` before the answer: the program stands still until then, so
+    /// that its own complaint comes second, and its name can be read.
+    pub fn answer(&mut self, mut say: impl FnMut(&str)) {
         for _ in 0..ANSWERS_MAX {
             let Some(listener) = &self.listener else { break };
             let mut set = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
@@ -143,14 +143,13 @@ impl Gate {
             let refused =
                 refused.and_then(|rule| subject(rule.what, &question).map(|subject| (rule, subject)));
             let errno = refused.as_ref().map_or(0, |(rule, _)| rule.what.errno());
-            send(listener.as_fd(), question.id, errno);
             if let Some((rule, subject)) = refused
                 && self.told.insert(rule.what.name())
             {
-                news.push(told(question.pid, rule.what, &subject));
+                say(&told(question.pid, rule.what, &subject));
             }
+            send(listener.as_fd(), question.id, errno);
         }
-        news
     }
 }
 

@@ -232,7 +232,7 @@ impl Session {
             self.pass_signals_on(ended.is_some())?;
             self.look_after_children();
             if let Some(gate) = &mut self.gate {
-                gate.answer().iter().for_each(|news| say(news));
+                gate.answer(say);
             }
             if ended.is_none() {
                 ended = self.child.try_wait().map_err(|error| {

@@ -37,6 +37,11 @@ pub fn registered_buffers_are_refused() -> Outcome {
     let ended = fio(&rig, &[], &RING)?.wait()?;
     ensure(!ended.status.success(), "fio does without io_uring")?;
     told(&ended.err, "io_uring")?;
+    // Before fio's own complaint, and with its name: it stands still meanwhile.
+    let (ours, theirs) = (ended.err.find("(fio) is refused io_uring"), ended.err.find("io_queue_init"));
+    let whole = format!("{}{}", ended.text(), ended.err);
+    ensure(ours.is_some() && theirs.is_none_or(|theirs| ours < Some(theirs)), &whole)?;
+    ensure(whole.contains("io_queue_init"), &whole)?;
     let ended = fio(&rig, &[], &DIRECT)?.wait()?;
     ensure(!ended.status.success(), "fio does without direct I/O")?;
     told(&ended.err, "direct I/O (O_DIRECT) of ")?;
