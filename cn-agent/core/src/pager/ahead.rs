@@ -66,14 +66,21 @@ impl Pager {
         }
     }
 
-    /// Has so many pages leave for others that are to be read ahead, as far as that takes no more than taking them away. Eviction
-    /// is as far behind as that where whoever reads leaves it no time.
+    /// Has so many pages that were read ahead leave for others that are to be, as far as that takes no more than taking them away:
+    /// those that their reader has passed, where it leaves eviction no time. Of pages that somebody has asked for none leaves.
     fn make_room_ahead(&mut self, pages: u32, waits: bool, io: &mut Io<'_>) {
         let most = if waits { ROOM_BESIDE_DEMAND } else { self.options.limit / ROOM_SHARE };
         let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
         let short = (self.claimed() + spared + pages).saturating_sub(self.options.limit);
         if self.options.evict && short > 0 && !io.memory.drops_by_order() {
-            self.evict_clean(short.min(most) as usize, io);
+            self.evict_ahead(short.min(most) as usize, io);
+        }
+    }
+
+    /// A page that was read ahead leaves, and nobody has asked for it. Where its reader has not got there, less is read ahead.
+    pub(super) fn thrown_away(&mut self, view: ViewId, page: u32) {
+        if let Some(view) = self.view_mut(view) {
+            view.prefetch.thrown_away(page);
         }
     }
 

@@ -117,6 +117,7 @@ impl Pager {
                 // Who has passed by what was read ahead for him does not come back soon.
                 State::Clean if candidate.ahead && self.was_given_back(view, page, io) => {}
                 State::Clean if candidate.ahead => {
+                    self.thrown_away(view, page);
                     self.leave(view, page, entry, None);
                     begun += 1;
                 }
@@ -127,7 +128,12 @@ impl Pager {
                         begun += 1;
                     }
                 }
-                State::Dirty if self.may_clean(view, dirty.len(), io) => dirty.push(candidate),
+                State::Dirty if self.may_clean(view, dirty.len(), io) => {
+                    if candidate.ahead {
+                        self.thrown_away(view, page);
+                    }
+                    dirty.push(candidate);
+                }
                 State::Dirty => {
                     self.order.spared(of, heat);
                     break;
@@ -147,20 +153,22 @@ impl Pager {
         begun
     }
 
-    /// Takes away up to `most` pages whose turn it is, as long as they are as CMem has them, and keeps none of them.
-    pub(super) fn evict_clean(&mut self, most: usize, io: &mut Io<'_>) {
+    /// Takes away up to `most` pages whose turn it is, as long as they were read ahead and are as CMem has them, and keeps none
+    /// of them.
+    pub(super) fn evict_ahead(&mut self, most: usize, io: &mut Io<'_>) {
         let mut begun = 0;
         for _ in 0..LOOKS {
             if begun == most {
                 break;
             }
-            let Some(Candidate { page: of, heat, .. }) = self.order.next() else { break };
+            let Some(Candidate { page: of, heat, .. }) = self.order.next_ahead() else { break };
             let PageRef { view, page } = of;
             let Some(droppable) = self.view(view).map(|view| view.droppable) else { continue };
             let entry = self.entry(view, page);
             match entry.state() {
                 State::Clean if droppable && self.was_given_back(view, page, io) => {}
                 State::Clean if droppable => {
+                    self.thrown_away(view, page);
                     self.leave(view, page, entry, None);
                     begun += 1;
                 }

@@ -318,6 +318,7 @@ impl Pager {
             if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer())
                 && matches!(self.buffers.purpose(buffer), Use::Fetch { .. })
             {
+                self.thrown_away(view, page);
                 self.buffers.give(buffer);
                 self.set(view, page, entry.to(State::Absent).with_buffer(None));
             }

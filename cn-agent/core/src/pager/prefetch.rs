@@ -47,6 +47,11 @@ struct Stream {
     begun: u32,
     /// Pages of the windows before it that have not proved right yet.
     open: u32,
+    /// Pages of a window at most: fewer since some have left before their reader came, and more again with each window that
+    /// proves right.
+    most: u32,
+    /// Whether pages of the present window have.
+    cut: bool,
     used_at: u64,
 }
 
@@ -129,15 +134,28 @@ impl Prefetch {
                 Step::Proved => {
                     proved.hits = core::mem::replace(&mut stream.open, core::mem::take(&mut stream.begun));
                     let first = stream.window.first + i64::from(stream.window.count) * stream.step;
-                    let count = (stream.window.count * 2).clamp(WINDOW_MIN, WINDOW_MAX);
+                    let count = (stream.window.count * 2).clamp(WINDOW_MIN.min(stream.most), stream.most);
                     stream.window = Window { first, step: stream.step, count };
+                    if !core::mem::take(&mut stream.cut) {
+                        stream.most = (stream.most + WINDOW_MIN).min(WINDOW_MAX);
+                    }
                     Some(stream.window)
                 }
             };
             return (window, proved);
         }
         let none = Window { first: 0, step: 0, count: 0 };
-        let new = Stream { last: page, step: 0, steps: 0, window: none, begun: 0, open: 0, used_at: faults };
+        let new = Stream {
+            last: page,
+            step: 0,
+            steps: 0,
+            window: none,
+            begun: 0,
+            open: 0,
+            most: WINDOW_MAX,
+            cut: false,
+            used_at: faults,
+        };
         let oldest = self.streams.iter_mut().min_by_key(|s| s.map_or(0, |s| s.used_at));
         if let Some(place) = oldest
             && let Some(old) = place.replace(new)
@@ -154,6 +172,23 @@ impl Prefetch {
         if let Some(stream) = latest {
             stream.window.count = covered;
             stream.begun = begun;
+        }
+    }
+
+    /// A page that was read ahead has left memory, and nobody has asked for it. If its reader is still to come there, its
+    /// windows are half as large from now on, once for each window.
+    pub fn thrown_away(&mut self, page: u32) {
+        let page = i64::from(page);
+        let of = |stream: &&mut Stream| {
+            let Window { first, step, count } = stream.window;
+            let ahead = step != 0 && (page - stream.last) * step.signum() > 0;
+            ahead && (page - first) % step == 0 && (page - first) / step < i64::from(count)
+        };
+        if let Some(stream) = self.streams.iter_mut().flatten().find(of)
+            && !core::mem::replace(&mut stream.cut, true)
+        {
+            stream.most = (stream.most / 2).max(1);
+            stream.window.count = stream.window.count.min(stream.most);
         }
     }
 
@@ -223,6 +258,44 @@ mod tests {
         let pages = std::iter::repeat_with(|| random.random_range(0..1 << 20)).take(20_000);
         let (_, ahead, _) = read(pages);
         assert!(ahead < 200, "{ahead}");
+    }
+
+    /// Windows that a reader has of pages from 0 on, when so many of each leave before it comes.
+    fn windows(count: usize, leave: impl Fn(usize) -> bool) -> Vec<u32> {
+        let (mut prefetch, mut page, mut windows) = (Prefetch::default(), 0, Vec::new());
+        while windows.len() < count {
+            if let (Some(window), _) = prefetch.wanted(page) {
+                prefetch.began(window.count, window.count);
+                page = u32::try_from(window.first).unwrap();
+                if leave(windows.len()) {
+                    window.pages(u32::MAX).for_each(|page| prefetch.thrown_away(page));
+                }
+                windows.push(window.count);
+            } else {
+                page += 1;
+            }
+            assert!(page < 1 << 20, "{windows:?}");
+        }
+        windows
+    }
+
+    #[test]
+    fn windows_shrink_when_pages_leave_unused_and_grow_again() {
+        assert_eq!(windows(7, |_| false), [4, 8, 16, 32, 64, 64, 64]);
+        assert_eq!(windows(8, |window| window >= 4), [4, 8, 16, 32, 64, 32, 16, 8]);
+        assert_eq!(windows(12, |window| window >= 4)[8..], [4, 2, 1, 1]);
+        let back = windows(60, |window| (4..8).contains(&window));
+        assert_eq!((back[8], back[59]), (4, 64), "{back:?}");
+    }
+
+    #[test]
+    fn what_its_reader_has_passed_shrinks_nothing() {
+        let mut prefetch = Prefetch::default();
+        let windows: Vec<Window> = (0..6).filter_map(|page| prefetch.wanted(page).0).collect();
+        assert!(!windows.is_empty());
+        let before = format!("{prefetch:?}");
+        (0..4).chain([1000]).for_each(|page| prefetch.thrown_away(page));
+        assert_eq!(format!("{prefetch:?}"), before);
     }
 
     #[test]

@@ -219,6 +219,12 @@ impl Replacement {
         None
     }
 
+    /// The page whose turn it is, if it was read ahead and nobody has asked for it: what is read ahead takes no other's place.
+    #[inline]
+    pub fn next_ahead(&mut self) -> Option<Candidate> {
+        if self.young.front()?.ahead { self.young.pop_front() } else { None }
+    }
+
     /// A page cannot leave now; its turn comes again.
     #[inline]
     pub fn spared(&mut self, page: PageRef, heat: Heat) {

@@ -452,6 +452,20 @@ fn what_is_read_ahead_takes_the_place_of_what_has_been_read() {
     assert_eq!(rig.pager.counters().waits_for_room, 0);
 }
 
+/// Pages that somebody has asked for, in no order, are the working set: a reader beside them has what is free.
+#[test]
+fn what_is_read_ahead_takes_no_place_of_what_was_asked_for() {
+    let (pages, limit) = (4096, 512);
+    let mut rig = Rig::with(PagerOptions { pages, limit, prefetch: true, evict: true });
+    // In strides that no reader has.
+    (0..limit - 20).for_each(|nth| rig.touch(nth * 37 % 2048..nth * 37 % 2048 + 1, false));
+    assert_eq!(rig.pager.resident(), limit - 20);
+    rig.kernel.dropped.clear();
+    // No turn in between: what leaves now leaves for what is read ahead.
+    (3000..3010).for_each(|page| rig.fault(page, false));
+    assert!(rig.kernel.dropped.is_empty(), "{:?}", rig.kernel.dropped);
+}
+
 /// A program gives pages back without anybody being told: they are zeros from then on, also where they are among those that
 /// make room.
 #[test]

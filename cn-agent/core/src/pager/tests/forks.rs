@@ -123,14 +123,16 @@ impl Family {
         panic!("it does not end")
     }
 
-    /// Has all clean pages of both taken away, but nothing kept of them.
-    fn empty(&mut self) {
-        self.pager.set_limit(LIMIT_MIN);
-        for _ in 0..PAGES {
-            self.io(|pager, io| pager.evict_clean(PAGES as usize, io));
+    /// Has these pages, which are clean, taken away, and nothing kept of them.
+    fn take_away(&mut self, view: ViewId, pages: Range<u32>) {
+        for page in pages.clone() {
+            self.pager.leave(view, page, self.entry(view, page), None);
         }
-        self.pager.set_limit(LIMIT);
-        assert_eq!(self.pager.resident(), 0);
+        for page in pages {
+            self.memory.pages.remove(&(view.0, page));
+            self.io(|pager, io| pager.dropped(view, page..page + 1, io));
+        }
+        self.pager.to_drop.clear();
     }
 
     /// The last byte of a page, all of whose bytes are the same.
@@ -147,7 +149,7 @@ impl Family {
 fn what_one_has_is_copied_for_the_other() {
     let mut family = Family::new(8);
     family.clean(PARENT);
-    family.empty();
+    family.take_away(PARENT, 0..8);
     family.fork();
     family.fault(PARENT, 3, false);
     assert_eq!(family.answer(), (1, 0));
@@ -157,7 +159,7 @@ fn what_one_has_is_copied_for_the_other() {
     // The child's twin is what CMem has, whatever the child writes.
     family.memory.pages.insert((1, 3), content(77));
     family.clean(PARENT);
-    family.io(|pager, io| pager.evict_clean(1, io));
+    family.take_away(PARENT, 3..4);
     assert_eq!(family.entry(PARENT, 3).state(), State::Absent);
     family.fault(PARENT, 3, false);
     assert_eq!((family.answer(), family.byte(PARENT, 3)), ((0, 0), 4));
@@ -182,7 +184,7 @@ fn what_a_child_has_of_its_parent_is_sent_once() {
     assert_eq!((family.clean(CHILD), family.pager.slots_used()), (1, 9), "only what it has changed");
     assert_eq!(family.pager.counters().shared, 7);
     // Each has its own, wherever it comes from.
-    family.empty();
+    [PARENT, CHILD].into_iter().for_each(|view| family.take_away(view, 0..8));
     for (view, page, expected) in [(PARENT, 5, 6), (CHILD, 5, 99), (CHILD, 6, 7), (PARENT, 6, 7)] {
         family.fault(view, page, false);
         family.answer();
@@ -194,7 +196,7 @@ fn what_a_child_has_of_its_parent_is_sent_once() {
 fn what_is_not_written_after_all_keeps_its_slot() {
     let mut family = Family::new(8);
     family.clean(PARENT);
-    family.empty();
+    family.take_away(PARENT, 0..8);
     family.fork();
     family.fault(CHILD, 2, true);
     family.answer();
