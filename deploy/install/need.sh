@@ -39,7 +39,7 @@ tools_of() {
         tshark) echo tshark dumpcap ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         ansible) echo ansible-playbook ansible-lint ;;
-        programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap php php-xml php-mbstring ;;
+        programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap php php-xml php-mbstring lua5.4 node ;;
         *) echo "$1" ;;
     esac
 }
@@ -107,6 +107,8 @@ packages_of() {
         python3 | redis-server | sqlite3 | zstd | memtester | fio) echo "$1" ;;
         musl-gcc) echo musl-tools ;;
         php) echo php-cli ;;
+        lua5.4) echo lua5.4 ;;
+        node) echo nodejs ;;
         php-xml | php-mbstring) echo "$1" ;;
         bwrap) echo bubblewrap ;;
         qemu-img | qemu-io) echo qemu-utils ;;

@@ -19,6 +19,14 @@ const ROWS: f64 = 80e3;
 const KEYS: f64 = 600e3;
 /// Bytes that zstd compresses.
 const PACKED: f64 = 64e6;
+/// Bytes of text whose lines sort sorts.
+const LINES: f64 = 64e6;
+/// Entries of lua's table.
+const ENTRIES: f64 = 500e3;
+/// Rows of duckdb's table.
+const COLUMNAR: f64 = 3e6;
+/// Objects of node's map.
+const OBJECTS: f64 = 600e3;
 /// Bytes of the graph.
 const GRAPH: f64 = 100e6;
 /// Bytes of the chain, and loads along it.
@@ -35,6 +43,10 @@ enum Kind {
     Redis,
     Graph,
     Chase,
+    SortLines,
+    Lua,
+    Duckdb,
+    Node,
 }
 
 /// One of the programs.
@@ -77,6 +89,30 @@ pub fn programs() -> Vec<Program> {
         ),
         of(Kind::Graph, "graph-walk", "a walk through a graph of 100 MB, breadth first", None),
         of(Kind::Chase, "chase", "a pointer chase through 64 MiB", None),
+        of(
+            Kind::SortLines,
+            "sort",
+            "sort sorts the lines of 64 MB of text in memory",
+            Some(("sort", "coreutils")),
+        ),
+        of(
+            Kind::Lua,
+            "lua",
+            "Lua fills a table of 500 000 texts, sorts it, and looks all of them up",
+            Some(("lua5.4", "lua5.4")),
+        ),
+        of(
+            Kind::Duckdb,
+            "duckdb",
+            "DuckDB fills a table of 3 000 000 rows, groups it, and sorts it",
+            Some(("python3", "duckdb")),
+        ),
+        of(
+            Kind::Node,
+            "node",
+            "Node.js fills a map of 600 000 objects, sorts their keys, and looks all of them up",
+            Some(("node", "nodejs")),
+        ),
     ]
 }
 
@@ -128,19 +164,72 @@ fn perl(scale: Share) -> String {
     )
 }
 
+fn lua(scale: Share) -> String {
+    let entries = (ENTRIES * scale.fraction()) as u64;
+    format!(
+        "local texts, places, sum = {{}}, {{}}, 0\n\
+         for n = 1, {entries} do texts[n] = string.format('%08d %d', n * 7919 % 10000019, n) end\n\
+         table.sort(texts)\n\
+         for place, text in ipairs(texts) do places[text] = place end\n\
+         for n = 1, {entries} do\n\
+             sum = (sum * 31 + places[string.format('%08d %d', n * 7919 % 10000019, n)]) % 1000000007\n\
+         end\n\
+         print(texts[1], texts[#texts], sum)\n"
+    )
+}
+
+/// By one thread, whose answers are in one order, and without the bar that it prints among them when it takes long.
+fn duckdb(scale: Share) -> String {
+    let rows = (COLUMNAR * scale.fraction()) as u64;
+    format!(
+        "import duckdb\n\
+         database = duckdb.connect(':memory:', config={{'threads': 1}})\n\
+         database.execute('SET enable_progress_bar = false')\n\
+         database.execute('CREATE TABLE entries AS SELECT n AS id, n * 7919 % 1000003 AS key, \\\n\
+             n % 1013 AS part, concat(n, repeat(chr(97 + (n % 26)::INTEGER), 12)) AS content FROM range({rows}) t(n)')\n\
+         print(database.execute('SELECT count(*), sum(id), sum(length(content)) FROM entries').fetchall())\n\
+         print(database.execute('SELECT part, count(*), min(key), max(content) FROM entries GROUP BY part \\\n\
+             ORDER BY part').fetchall())\n\
+         print(database.execute('SELECT id, key, content FROM (SELECT *, row_number() OVER (ORDER BY key, id) \\\n\
+             AS place FROM entries) WHERE place % 100000 = 0 ORDER BY place').fetchall())\n"
+    )
+}
+
+fn node(scale: Share) -> String {
+    let objects = (OBJECTS * scale.fraction()) as u64;
+    format!(
+        "const map = new Map();\n\
+         const key = n => 'key' + (n * 7919 % 10000019) + ':' + n;\n\
+         for (let n = 0; n < {objects}; n++) map.set(key(n), {{ n, name: 'entry ' + n }});\n\
+         const keys = [...map.keys()].sort();\n\
+         let sum = 0;\n\
+         for (let n = 0; n < {objects}; n++) sum = (sum * 31 + map.get(key(n)).name.length + n) % 1000000007;\n\
+         console.log(keys[0], keys[keys.length - 1], sum);\n"
+    )
+}
+
+/// A file of text in `folder`, `scale` of so many bytes.
+fn written(folder: &Path, bytes: f64, scale: Share) -> Result<String, ProgramsError> {
+    let file = folder.join("text");
+    let made = fs::File::create(&file).and_then(|to| text::write((bytes * scale.fraction()) as u64, to));
+    made.map_err(ProgramsError::io(format!("writing {}", file.display())))?;
+    Ok(file.to_string_lossy().into_owned())
+}
+
 impl Program {
-    /// The Python that has numpy: that of the system, or the first on the PATH.
-    fn python() -> Option<PathBuf> {
-        let has_numpy = |path: &PathBuf| {
-            let asked = Command::new(path).args(["-c", "import numpy"]).output();
+    /// The Python that has a module: that of the system, or the first on the PATH.
+    fn python(module: &str) -> Option<PathBuf> {
+        let has_it = |path: &PathBuf| {
+            let asked = Command::new(path).args(["-c", &format!("import {module}")]).output();
             asked.is_ok_and(|output| output.status.success())
         };
-        [Some(PathBuf::from("/usr/bin/python3")), find("python3")].into_iter().flatten().find(has_numpy)
+        [Some(PathBuf::from("/usr/bin/python3")), find("python3")].into_iter().flatten().find(has_it)
     }
 
     fn path(&self) -> Option<PathBuf> {
         match (self.kind, self.tool) {
-            (Kind::Numpy, _) => Program::python(),
+            (Kind::Numpy, _) => Program::python("numpy"),
+            (Kind::Duckdb, _) => Program::python("duckdb"),
             (_, Some(tool)) => find(tool.program),
             (_, None) => std::env::current_exe().ok(),
         }
@@ -149,7 +238,12 @@ impl Program {
     /// What has to be installed for it, if it is not.
     pub fn missing(&self) -> Option<String> {
         let package = self.tool?.package;
-        self.path().is_none().then(|| format!("not installed: apt-get install {package}"))
+        let how = match self.kind {
+            // Debian has no package of it.
+            Kind::Duckdb => "pip install duckdb".to_owned(),
+            _ => format!("apt-get install {package}"),
+        };
+        self.path().is_none().then(|| format!("not installed: {how}"))
     }
 
     /// What is started to do `scale` of the usual work. Files it needs are made in `folder`.
@@ -161,13 +255,13 @@ impl Program {
             Kind::Numpy => words(&["-c", &numpy(scale)]),
             Kind::Sqlite => words(&[":memory:", &sqlite(scale)]),
             Kind::Perl => words(&["-e", &perl(scale)]),
-            Kind::Zstd => {
-                let file = folder.join("text");
-                let made = fs::File::create(&file)
-                    .and_then(|to| text::write((PACKED * scale.fraction()) as u64, to));
-                made.map_err(ProgramsError::io(format!("writing {}", file.display())))?;
-                words(&["-12", "-T1", "-q", "-c", &file.to_string_lossy()])
+            Kind::Zstd => words(&["-12", "-T1", "-q", "-c", &written(folder, PACKED, scale)?]),
+            Kind::SortLines => {
+                words(&["--parallel=1", "--buffer-size=512M", &written(folder, LINES, scale)?])
             }
+            Kind::Lua => words(&["-e", &lua(scale)]),
+            Kind::Duckdb => words(&["-c", &duckdb(scale)]),
+            Kind::Node => words(&["-e", &node(scale)]),
             Kind::Redis => {
                 let load = Load::new(folder.join("redis.sock"), scale);
                 let mut arguments = words(&["--port", "0", "--save", "", "--appendonly", "no", "--dir"]);

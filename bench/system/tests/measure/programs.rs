@@ -28,7 +28,9 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("without_rights_only_local_memory_is_measured", move || others_are_left_out(standing)),
     ];
     if standing == Standing::Root {
-        tests.push(Test::new("programs_in_every_way", || in_every_way(&["sqlite", "graph-walk", "chase"])));
+        tests.push(Test::new("programs_in_every_way", || {
+            in_every_way(&["sqlite", "lua", "graph-walk", "chase"])
+        }));
         let all = || in_every_way(&programs().iter().map(|program| program.name).collect::<Vec<_>>());
         tests.push(Test::new("all_programs_in_every_way", all).long("programs of minutes"));
         tests.push(Test::new("the_standard_report_has_every_part", the_standard_report_has_every_part));
