@@ -88,7 +88,12 @@ cxloe_region *cxloe_map(const char *region, const struct cxloe_options *options,
  *
  * The handler of SIGBUS runs on a stack of its own, whatever the thread's signal stack is. A handler that the program had
  * installed before is called for every SIGBUS that is not about the region; one that is installed later takes the
- * region's faults away. */
+ * region's faults away.
+ *
+ * An interface has one such region at a time in a program; others are refused by name, and may be mapped by cxloe_map.
+ *
+ * A child of fork() has neither this mapping nor one of cxloe_map: touching it ends the child by SIGSEGV, with a line on
+ * standard error. What it needs it maps itself. */
 cxloe_region *cxloe_map_inline(const char *region, const struct cxloe_link *link,
                                const struct cxloe_options *options, struct cxloe_error *error);
 

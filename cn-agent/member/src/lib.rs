@@ -15,6 +15,7 @@
 //! * [`join`]: becoming a member.
 //! * [`helper`]: what the helper thread does from then on.
 //! * [`line`](mod@line): how other threads of the process reach it.
+//! * [`parent_memory`]: what a forked child says that touches memory it does not have.
 //! * [`told`]: lines on the program's standard error.
 //! * [`uffd`]: making a userfaultfd.
 //!
@@ -30,6 +31,7 @@
 pub mod helper;
 pub mod join;
 pub mod line;
+pub mod parent_memory;
 pub mod socket;
 pub mod told;
 pub mod uffd;

@@ -1,8 +1,8 @@
 //! Becoming a compute node of one's own: a program registers with the manager under its interface's address,
 //! gets a region, and reaches it by a line port in its own process.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use crate::access::{Access, AccessError};
@@ -74,6 +74,17 @@ pub enum ConnectError {
         interface: String,
         /// Why.
         source: MacError,
+    },
+    /// This process has a port on the interface.
+    #[error(
+        "this program has a region over interface `{interface}` (CN {own}) already, and an interface has one port at a time: \
+         close that one first, use another interface, or map both regions through the agent"
+    )]
+    Taken {
+        /// The interface.
+        interface: String,
+        /// Its CN.
+        own: CnId,
     },
     /// The region's name cannot be one.
     #[error(transparent)]
@@ -151,6 +162,30 @@ pub struct Lease {
     _renewer: Option<Renewer>,
     /// Hears of keys for as long, where sessions have some.
     follower: Option<Follower>,
+    /// Given up last, when the manager knows that this compute node has gone.
+    _place: Place,
+}
+
+/// Compute nodes that this process is, and the process: what a child inherits is not its own.
+static PLACES: Mutex<BTreeSet<(u32, CnId)>> = Mutex::new(BTreeSet::new());
+
+/// The only registration of a compute node in this process: two ports of one address would take each other's sessions.
+struct Place((u32, CnId));
+
+impl Place {
+    fn take(own: CnId, interface: &str) -> Result<Place, ConnectError> {
+        let place = (std::process::id(), own);
+        if PLACES.lock().unwrap_or_else(PoisonError::into_inner).insert(place) {
+            return Ok(Place(place));
+        }
+        Err(ConnectError::Taken { interface: interface.into(), own })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        PLACES.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
 }
 
 /// How long the manager is given to hear that this compute node has gone.
@@ -201,11 +236,22 @@ impl Shards {
             instance_id: instance,
             seen: Watermark::default(),
         };
+        let place = Place::take(own, &info.interface)?;
         let registration = manager.register(&node)?.registration;
+        // From here on whatever fails gives the registration back.
+        let mut lease = Lease {
+            manager,
+            own,
+            registration,
+            temporary: None,
+            _renewer: None,
+            follower: None,
+            _place: place,
+        };
         let renewer = identity.map(|(path, file)| Renewer::start(path, file, options.manager.clone()));
-        let renewer = renewer.transpose().map_err(ConnectError::Renewer)?;
-        let (region, temporary) = match &options.region {
-            Some(existing) => (manager.region(&Name::new(existing.as_str())?)?, None),
+        lease._renewer = renewer.transpose().map_err(ConnectError::Renewer)?;
+        let region = match &options.region {
+            Some(existing) => lease.manager.region(&Name::new(existing.as_str())?)?,
             None => {
                 let wanted = Name::new(format!("{}-{}", options.name, std::process::id()))?;
                 let create = CreateRegion {
@@ -213,12 +259,11 @@ impl Shards {
                     granularity: options.granularity.bytes(),
                     ..CreateRegion::new(wanted.clone(), options.size, own)
                 };
-                let made = manager.create_region(&create)?;
-                let temporary = (wanted, made.created_ms);
-                (made, Some(temporary))
+                let made = lease.manager.create_region(&create)?;
+                lease.temporary = Some((wanted, made.created_ms));
+                made
             }
         };
-        let mut lease = Lease { manager, own, registration, temporary, _renewer: renewer, follower: None };
         if region.owner != own {
             return Err(ConnectError::NotOurs { region: region.name, owner: region.owner, own });
         }

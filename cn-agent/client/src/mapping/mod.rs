@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 use cxloe_member::helper::{Ended, Host, Member};
 use cxloe_member::join::{As, JoinError, Place, join};
 use cxloe_member::line::Line;
+use cxloe_member::parent_memory::ParentMemory;
 use cxloe_member::socket::SocketPath;
 use cxloe_member::uffd;
 use cxloe_member::wire::{self, Pages, RANGE};
@@ -126,6 +127,8 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> MapError {
 pub struct Mapping {
     /// `None` once it is unmapped.
     memory: Option<MmapRaw>,
+    /// Children of this process say why they end where they touch it.
+    _of_parent: ParentMemory,
     owner: Arc<Mutex<Owner>>,
     line: Arc<Line>,
     helper: Option<JoinHandle<()>>,
@@ -197,7 +200,9 @@ impl Mapping {
         let thread = thread::Builder::new().name("cxloe-member".into()).spawn(body);
         let thread = thread.map_err(system("start the thread that watches over the agent"))?;
         ready.wait();
-        Ok(Mapping { memory: Some(memory), owner, line, helper: Some(thread), wait })
+        let start = memory.as_ptr() as usize;
+        let of_parent = ParentMemory::new(start..start + bytes);
+        Ok(Mapping { memory: Some(memory), _of_parent: of_parent, owner, line, helper: Some(thread), wait })
     }
 
     fn memory(&self) -> &MmapRaw {

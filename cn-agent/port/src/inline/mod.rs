@@ -49,6 +49,7 @@ use crate::port::{Port, PortError};
 use cxloe_cn_core::pager::{
     Entry, Hint, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots,
 };
+use cxloe_member::parent_memory::ParentMemory;
 use cxloe_paging::memory::{Anonymous, Mapped};
 use cxloe_paging::uffd::{Features, Modes, OpenError, Uffd, UffdError};
 
@@ -122,6 +123,8 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> InlineError {
 pub struct InlineRegion {
     /// Unmapped by the process that mapped it.
     memory: ManuallyDrop<MmapRaw>,
+    /// Children of this process say why they end where they touch it.
+    _of_parent: ParentMemory,
     core: Arc<Core>,
     slot: handler::HandlerSlot,
     stop: Arc<AtomicBool>,
@@ -187,7 +190,8 @@ impl InlineRegion {
         };
         let keeper = Some(keeper.map_err(system("start the keeper"))?);
         let memory = ManuallyDrop::new(memory);
-        Ok(InlineRegion { memory, core, slot, stop, keeper, lost_wait: options.lost_wait })
+        let _of_parent = ParentMemory::new(start as usize..start as usize + bytes as usize);
+        Ok(InlineRegion { memory, _of_parent, core, slot, stop, keeper, lost_wait: options.lost_wait })
     }
 
     /// Where it begins.

@@ -23,6 +23,7 @@ pub fn tests(_: cxloe_lab::Standing) -> Vec<Test> {
         tests.push(Test::new(format!("{linked:?}::through_the_agent"), move || through_the_agent(linked)));
     }
     tests.push(Test::new("inline_over_its_own_link", inline_over_its_own_link));
+    tests.push(Test::new("what_failed_leaves_nothing_and_children_say_why_they_end", again));
     tests.push(Test::new("threads_of_c_with_any_signal_stack", threads::of_c));
     tests.push(Test::new("threads_of_go", threads::of_go));
     tests.push(Test::new("programs_say_what_they_will_need", programs_say_what_they_will_need));
@@ -106,6 +107,18 @@ fn inline_over_its_own_link() -> Outcome {
     let example = compile(rig.dir.path(), Linked::Shared)?;
     let said = run_inline(&rig, &example)?;
     ensure(count(&said, "pages")? == REGION / 4096 && count(&said, "evicted")? > 0, &said)
+}
+
+/// After a mapping that failed the next one is made at once; a second one on the interface is refused by name; a child that
+/// touches its parent's says why it ends.
+fn again() -> Outcome {
+    let rig = Pair::bare()?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nodes/c_library/again.c");
+    let program = compile_from(&source, &rig.path("again"), Linked::Shared)?;
+    let said = run_inline(&rig, &program)?;
+    let why =
+        said.lines().filter(|line| line.starts_with("cxloe: this process ends here of SIGSEGV")).count();
+    ensure(said.ends_with("ok\n") && why == 1, &said)
 }
 
 /// Runs a program that maps the region of a fabric without an agent; what it says.
