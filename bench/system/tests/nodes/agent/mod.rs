@@ -97,7 +97,16 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
 
 /// The CN's last memory on its memory node goes, and some time later there is some again.
 fn a_region_after_the_last_one_can_be_used_at_once() -> Outcome {
-    let rig = Pair::with_region("anon", &["--wait", "sleep"])?;
+    let rig = Pair::bare()?;
+    let key = |program: &str| -> Outcome<String> {
+        let file = rig.path(&format!("{program}.key")).display().to_string();
+        succeeded(Command::new(cxloe_lab::program(program)?).args(["key", "--node-key", &file]).output()?)?;
+        Ok(file)
+    };
+    rig.start_gmm()?;
+    rig.start_mn_with("anon", &["--node-key", &key("mn-server")?])?;
+    rig.start_agent(&["--wait", "sleep", "--node-key", &key("cn-agent")?])?;
+    rig.create_region("scratch")?;
     let mut region = "scratch".to_string();
     for (round, pause) in [0, 2, 5, 8].into_iter().enumerate() {
         succeeded(rig.cli(&["write", &region, "--text", "there", "--flush"])?)?;
