@@ -21,7 +21,7 @@ const REMEMBERED_MAX: usize = 16_384;
 
 /// A compute node that has, or had, a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Admission {
+enum KeyState {
     /// This is its key.
     Key(PublicKey),
     /// Its key was taken back.
@@ -33,7 +33,7 @@ enum Admission {
 /// The keys that this node admits, for all its workers.
 #[derive(Debug, Default)]
 pub struct AdmittedKeys {
-    keys: RwLock<BTreeMap<u64, Admission>>,
+    keys: RwLock<BTreeMap<u64, KeyState>>,
     /// How often they have changed.
     changes: AtomicU64,
 }
@@ -43,13 +43,13 @@ impl AdmittedKeys {
     /// a key before and is not named is admitted no more, not even without a key.
     pub fn admit(&self, keys: impl IntoIterator<Item = (Mac, PublicKey)>) {
         let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        all.values_mut().for_each(|admission| *admission = Admission::Absent);
+        all.values_mut().for_each(|state| *state = KeyState::Absent);
         for (mac, key) in keys {
             let cn = mac.to_u64();
             if key != PublicKey::NOBODY {
-                all.insert(cn, Admission::Key(key));
+                all.insert(cn, KeyState::Key(key));
             } else if let Some(known) = all.get_mut(&cn) {
-                *known = Admission::Withdrawn;
+                *known = KeyState::Withdrawn;
             }
         }
         self.changed(&mut all);
@@ -59,51 +59,51 @@ impl AdmittedKeys {
     pub fn remember(&self, cns: impl IntoIterator<Item = Mac>) {
         let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         for cn in cns {
-            all.entry(cn.to_u64()).or_insert(Admission::Absent);
+            all.entry(cn.to_u64()).or_insert(KeyState::Absent);
         }
         self.changed(&mut all);
     }
 
-    fn changed(&self, all: &mut BTreeMap<u64, Admission>) {
+    fn changed(&self, all: &mut BTreeMap<u64, KeyState>) {
         let mut surplus = all.len().saturating_sub(REMEMBERED_MAX);
-        all.retain(|_, admission| {
-            let goes = surplus > 0 && !matches!(admission, Admission::Key(_));
+        all.retain(|_, state| {
+            let goes = surplus > 0 && !matches!(state, KeyState::Key(_));
             surplus -= usize::from(goes);
             !goes
         });
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    fn all(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Admission>> {
+    fn all(&self) -> RwLockReadGuard<'_, BTreeMap<u64, KeyState>> {
         self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The key of CN `cn`, its MAC as a number; [`PublicKey::NOBODY`] if it had one and has none now.
     pub fn of(&self, cn: u64) -> Option<PublicKey> {
         match *self.all().get(&cn)? {
-            Admission::Key(key) => Some(key),
-            Admission::Withdrawn | Admission::Absent => Some(PublicKey::NOBODY),
+            KeyState::Key(key) => Some(key),
+            KeyState::Withdrawn | KeyState::Absent => Some(PublicKey::NOBODY),
         }
     }
 
     /// Whether the key of CN `cn` was taken back while it has memory here.
     pub fn is_withdrawn(&self, cn: u64) -> bool {
-        self.all().get(&cn) == Some(&Admission::Withdrawn)
+        self.all().get(&cn) == Some(&KeyState::Withdrawn)
     }
 
     /// The CNs that have a key.
     pub fn admitted(&self) -> Vec<Mac> {
-        self.those(|admission| matches!(admission, Admission::Key(_)))
+        self.those(|state| matches!(state, KeyState::Key(_)))
     }
 
     /// The CNs that had a key once and have none now.
     pub fn former(&self) -> Vec<Mac> {
-        self.those(|admission| !matches!(admission, Admission::Key(_)))
+        self.those(|state| !matches!(state, KeyState::Key(_)))
     }
 
-    fn those(&self, are: impl Fn(&Admission) -> bool) -> Vec<Mac> {
+    fn those(&self, are: impl Fn(&KeyState) -> bool) -> Vec<Mac> {
         let all = self.all();
-        all.iter().filter(|(_, admission)| are(admission)).map(|(cn, _)| Mac::from_u64(*cn)).collect()
+        all.iter().filter(|(_, state)| are(state)).map(|(cn, _)| Mac::from_u64(*cn)).collect()
     }
 
     /// How often they have changed.
@@ -114,7 +114,7 @@ impl AdmittedKeys {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.all().values().filter(|admission| matches!(admission, Admission::Key(_))).count()
+        self.all().values().filter(|state| matches!(state, KeyState::Key(_))).count()
     }
 
     /// Whether there are none.
