@@ -3,7 +3,7 @@
 //!
 //! The data directory also holds a lock: two agents with one CN id would take each other's answers.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use cxloe_daemon::Remembered;
@@ -69,7 +69,9 @@ impl StateFile {
         fs::create_dir_all(dir).map_err(io("create the directory", dir))?;
         let name = format!("cn-{}", cn.to_string().replace(':', "-"));
         let path = dir.join(format!("{name}.lock"));
-        let lock = File::create(&path).map_err(io("open", &path))?;
+        let mut own = OpenOptions::new();
+        own.write(true).create(true).truncate(false);
+        let lock = cxloe_private::open(&path, &own).map_err(io("open", &path))?;
         match lock.try_lock() {
             Ok(()) => {
                 let file = cxloe_daemon::StateFile::at(dir.join(format!("{name}.state")))?;
@@ -138,7 +140,8 @@ mod tests {
         assert_eq!(file.load().unwrap(), Attachments::default());
         file.store(&Attachments::default()).unwrap();
         assert_eq!(file.load().unwrap(), Attachments::default());
-        fs::write(dir.path().join("deep/cn-02-00-00-00-00-01.state"), "{").unwrap();
+        let state = dir.path().join("deep/cn-02-00-00-00-00-01.state");
+        cxloe_private::write(&state, b"{", cxloe_private::Existing::Replace).unwrap();
         let error = file.load().unwrap_err().to_string();
         assert!(error.contains(".state") && error.contains("remove it"), "{error}");
     }

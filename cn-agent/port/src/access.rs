@@ -167,7 +167,7 @@ pub fn check_sealed(region: &Region) -> Result<(), AccessError> {
 
 fn read(path: &Path) -> Result<(PathBuf, IdentityFile), AccessError> {
     let failed = |reason: String| AccessError::Identity { path: path.into(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let text = cxloe_private::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let file = IdentityFile::parse(&text).map_err(|error| failed(error.to_string()))?;
     Ok((path.into(), file))
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cxloe_fabric::ClientError;
 use cxloe_fabric::trust::{Credentials, IdentityFile, Renewal, Step};
-use cxloe_link::keys::{Existing, write_private};
+use cxloe_private::Existing;
 
 use crate::manager::Manager;
 
@@ -73,7 +73,7 @@ enum RenewError {
 }
 
 fn renew(path: &Path, file: &mut IdentityFile, manager: &str) -> Result<(), RenewError> {
-    let written = std::fs::read_to_string(path).unwrap_or_default();
+    let written = cxloe_private::read_to_string(path).unwrap_or_default();
     if file.follow(&written).is_ok_and(|newer| newer) {
         return Ok(());
     }
@@ -81,7 +81,7 @@ fn renew(path: &Path, file: &mut IdentityFile, manager: &str) -> Result<(), Rene
     let joined = Manager::new(manager, &credentials)?.renew(file.identity.public_key())?;
     file.renewed(&joined)?;
     let failed = |source| RenewError::File { path: path.into(), source };
-    write_private(path, &file.text(), Existing::Goes).map_err(failed)
+    cxloe_private::write(path, file.text().as_bytes(), Existing::Replace).map_err(failed)
 }
 
 fn now_ms() -> u64 {

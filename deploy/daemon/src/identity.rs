@@ -1,9 +1,9 @@
 //! The file by which a node that has joined is known to the manager ([`IdentityFile`]): reading it, writing it where only
 //! the daemon reads it, and having the certificate renewed, two thirds through its time.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
+use std::fs;
+use std::io;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,6 +13,7 @@ use cxloe_fabric::api::{Joined, Party, Renew};
 use cxloe_fabric::client::{Credentials, Identity, IdentityError};
 use cxloe_fabric::model::Watermark;
 use cxloe_fabric::trust::{IdentityFile, Renewal, Step};
+use cxloe_private::Existing;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
 /// The user that daemons run as where they are installed as a package.
@@ -63,7 +64,7 @@ impl NodeIdentity {
     /// [`NodeIdentityError`].
     pub fn read(path: &Path) -> Result<Self, NodeIdentityError> {
         let failed = |source| NodeIdentityError::File { what: "read", path: path.into(), source };
-        let text = fs::read_to_string(path).map_err(failed)?;
+        let text = cxloe_private::read_to_string(path).map_err(failed)?;
         let content = |source| NodeIdentityError::Content { path: path.into(), source };
         let file = IdentityFile::parse(&text).map_err(content)?;
         let (manager, joined, identity) = (file.manager.clone(), file.joined, Arc::clone(&file.identity));
@@ -135,7 +136,7 @@ impl NodeIdentity {
 
     async fn renew(&self, client: &Client) -> Result<(), Box<dyn std::error::Error>> {
         // A program of this node with a link of its own may have been faster.
-        let written = fs::read_to_string(&self.path).unwrap_or_default();
+        let written = cxloe_private::read_to_string(&self.path).unwrap_or_default();
         let newer = self.file.lock().unwrap_or_else(PoisonError::into_inner).follow(&written);
         if newer.is_ok_and(|newer| newer) {
             return Ok(());
@@ -169,7 +170,7 @@ impl TlsKey {
             Ok(identity) => Self::from_pem(identity.identity.key_pem()),
             Err(NodeIdentityError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 let draft = joining(path);
-                if let Ok(kept) = fs::read_to_string(&draft)
+                if let Ok(kept) = cxloe_private::read_to_string(&draft)
                     && let Ok(kept) = Self::from_pem(&kept)
                 {
                     return Ok(kept);
@@ -241,22 +242,12 @@ pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces the file as a whole. It belongs to whom its folder belongs to: root may have a daemon join that runs as another
-/// user.
+/// Replaces the file as a whole, in a folder of the daemon's own if there is none.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    make_folder(folder)?;
-    let owner = fs::metadata(folder)?;
-    let draft = path.with_extension(format!("new-{}", std::process::id()));
-    drop(fs::remove_file(&draft));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    if nix::unistd::geteuid().is_root() {
-        chown(&draft, Some(owner.uid()), Some(owner.gid()))?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        make_folder(folder)?;
     }
-    fs::rename(&draft, path)?;
-    File::open(folder)?.sync_all()
+    cxloe_private::write(path, text.as_bytes(), Existing::Replace)
 }
 
 #[cfg(test)]

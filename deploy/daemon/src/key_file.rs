@@ -10,7 +10,7 @@ pub const KEY_BYTES_MIN: usize = 16;
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file cannot be read.
+    /// The file cannot be read, or others may read it.
     #[error("cannot read the key file {}: {source}", .path.display())]
     Read {
         /// The file.
@@ -37,7 +37,7 @@ pub enum KeyError {
 /// # Errors
 /// Any [`KeyError`].
 pub fn read_key(path: &Path) -> Result<Arc<[u8]>, KeyError> {
-    let bytes = std::fs::read(path).map_err(|source| KeyError::Read { path: path.into(), source })?;
+    let bytes = cxloe_private::read(path).map_err(|source| KeyError::Read { path: path.into(), source })?;
     match bytes.trim_ascii() {
         key if key.len() < KEY_BYTES_MIN => Err(KeyError::Short { path: path.into(), bytes: key.len() }),
         key => Ok(Arc::from(key)),
@@ -47,12 +47,13 @@ pub fn read_key(path: &Path) -> Result<Arc<[u8]>, KeyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cxloe_private::Existing;
 
     #[test]
     fn a_key_is_what_stands_between_white_space() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
-        std::fs::write(&path, " 0123456789abcdef\n").unwrap();
+        cxloe_private::write(&path, b" 0123456789abcdef\n", Existing::Keep).unwrap();
         assert_eq!(*read_key(&path).unwrap(), *b"0123456789abcdef");
     }
 
@@ -62,7 +63,7 @@ mod tests {
         let path = dir.path().join("key");
         let missing = read_key(&path).unwrap_err();
         assert!(matches!(missing, KeyError::Read { .. }) && missing.to_string().contains("key"), "{missing}");
-        std::fs::write(&path, "0123456789abcde\n\n").unwrap();
+        cxloe_private::write(&path, b"0123456789abcde\n\n", Existing::Keep).unwrap();
         let short = read_key(&path).unwrap_err().to_string();
         assert!(short.contains("15 bytes") && short.contains("openssl rand"), "{short}");
     }

@@ -1,7 +1,7 @@
 //! The little a node has to remember across restarts: one value in one file, as JSON, that is there whole or not at all.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use cxloe_fabric::model::Watermark;
+use cxloe_private::{Existing, WideFile};
 
 /// What a node remembers. Its default is what a node knows that has never been part of a fabric.
 pub trait Remembered: Serialize + DeserializeOwned + Default {
@@ -43,6 +44,9 @@ pub enum StateError {
         /// The operating system's answer.
         source: io::Error,
     },
+    /// Others may read it.
+    #[error(transparent)]
+    Wide(#[from] WideFile),
     /// It holds something else.
     #[error("{} is not a state file of this program ({reason}); {remedy}", .path.display())]
     Content {
@@ -59,7 +63,10 @@ impl StateError {
     /// What becomes of the system's answer to having tried `what` on `path`.
     pub fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError + use<> {
         let path = path.to_path_buf();
-        move |source| StateError::Io { what, path, source }
+        move |source| match source.downcast::<WideFile>() {
+            Ok(wide) => StateError::Wide(wide),
+            Err(source) => StateError::Io { what, path, source },
+        }
     }
 }
 
@@ -81,7 +88,7 @@ impl<T: Remembered> StateFile<T> {
     /// # Errors
     /// [`StateError::Io`] and [`StateError::Content`].
     pub fn load(&self) -> Result<T, StateError> {
-        match fs::read(&self.path) {
+        match cxloe_private::read(&self.path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| StateError::Content {
                 path: self.path.clone(),
                 reason: error.to_string(),
@@ -97,15 +104,10 @@ impl<T: Remembered> StateFile<T> {
     /// # Errors
     /// [`StateError::Io`].
     pub fn store(&self, state: &T) -> Result<(), StateError> {
-        let new = self.path.with_extension("new");
         let write = || -> io::Result<()> {
-            let mut file = File::create(&new)?;
-            serde_json::to_writer(&mut file, state)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)?;
-            let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+            let mut text = serde_json::to_vec(state)?;
+            text.push(b'\n');
+            cxloe_private::write(&self.path, &text, Existing::Replace)
         };
         write().map_err(StateError::io("write", &self.path))
     }
@@ -132,7 +134,7 @@ mod tests {
     fn damage_is_an_error_not_a_fresh_start() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mn.state");
-        fs::write(&path, "{\"term\": 3").unwrap();
+        cxloe_private::write(&path, b"{\"term\": 3", Existing::Keep).unwrap();
         let error = Kept::at(&path).unwrap().load().unwrap_err().to_string();
         assert!(error.contains("mn.state") && error.contains("remove it"), "{error}");
     }

@@ -1,15 +1,14 @@
 //! `gmm backup` and `gmm restore`: the store as one file, taken and put back while the manager runs.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use clap::Args;
 use cxloe_daemon::command_line::{Exit, Failure, output};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::Client;
 use cxloe_fabric::api::RestoreStore;
+use cxloe_private::Existing;
 use serde_json::json;
 
 /// Arguments of `gmm backup`.
@@ -51,24 +50,8 @@ pub struct RestoreArgs {
 pub async fn backup(client: &Client, args: BackupArgs) -> Result<(), Failure> {
     let backup = client.backup().await?;
     let failed = |error| Failure::failed(format!("cannot write {}: {error}", args.file.display()));
-    write_whole(&args.file, &backup).map_err(failed)?;
+    cxloe_private::write(&args.file, &backup, Existing::Replace).map_err(failed)?;
     output::print(json!({ "file": args.file, "bytes": backup.len() }), false)
-}
-
-/// The file is there when it is whole and on disk.
-fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(format!(".new-{}", std::process::id()));
-    let draft = PathBuf::from(draft);
-    let written = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&draft, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    written().inspect_err(|_| drop(fs::remove_file(&draft)))
 }
 
 /// Puts a backup back.

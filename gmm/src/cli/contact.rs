@@ -1,9 +1,8 @@
 //! Which manager a command asks, and as whom: what the command line says, else the environment, else what `gmm login` has
 //! kept, else the manager of this machine.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use cxloe_daemon::command_line::Failure;
@@ -11,6 +10,7 @@ use cxloe_daemon::places;
 use cxloe_fabric::Client;
 use cxloe_fabric::client::{Credentials, TOKEN_VARIABLE, URL_DEFAULT};
 use cxloe_fabric::model::Token;
+use cxloe_private::Existing;
 use serde::{Deserialize, Serialize};
 
 /// Where the file of log-ins is, below the user's configuration.
@@ -50,7 +50,7 @@ impl Logins {
                 path.display()
             ))
         };
-        match fs::read(path) {
+        match cxloe_private::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
             // Under `sudo` and its like, $HOME is somebody else's.
             Err(error)
@@ -72,14 +72,9 @@ impl Logins {
             Failure::failed(format!("cannot keep the log-in in {}: {error}", path.display()))
         };
         let folder = path.parent().unwrap_or(Path::new("."));
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-        let draft = path.with_extension(format!("new-{}", std::process::id()));
-        drop(fs::remove_file(&draft));
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
-        fs::rename(&draft, path).map_err(failed)
+        cxloe_private::write(path, &text, Existing::Replace).map_err(failed)
     }
 
     /// Keeps `token` for `url`, which is asked from here on where none is given.
@@ -128,6 +123,7 @@ fn local() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use cxloe_fabric::model::Digest;

@@ -4,10 +4,8 @@
 //! Its key never leaves the place where the store is: a file beside it that only the manager's user reads, or a key in
 //! etcd, where managers that share a store share it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,6 +16,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::Digest;
+use cxloe_private::{Existing, WideFile};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SignatureAlgorithm,
@@ -59,6 +58,9 @@ pub enum AuthorityError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Others may read it.
+    #[error("the key of the manager's certificates: {0}")]
+    Wide(WideFile),
     /// What was read is none.
     #[error(
         "{place} holds no usable key and certificate ({reason}); put the file back from a backup, or remove it: all nodes have to join again then"
@@ -163,19 +165,16 @@ impl Authority {
     /// [`AuthorityError`].
     pub fn in_folder(folder: &Path) -> Result<Self, AuthorityError> {
         let path = folder.join(AUTHORITY_FILE);
-        let failed = |source| AuthorityError::File { path: path.clone(), source };
-        match fs::read_to_string(&path) {
+        let failed = |source: std::io::Error| match source.downcast::<WideFile>() {
+            Ok(wide) => AuthorityError::Wide(wide),
+            Err(source) => AuthorityError::File { path: path.clone(), source },
+        };
+        match cxloe_private::read_to_string(&path) {
             Ok(pem) => Self::from_pem(&pem, &path.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                fs::create_dir_all(folder).map_err(failed)?;
                 let new = Self::new()?;
-                // Under another name first: it is there as a whole or not at all, and who was faster wins.
-                let draft = folder.join(format!("{AUTHORITY_FILE}.new-{}", std::process::id()));
-                let written = write_private(&draft, &new.pem).and_then(|()| fs::hard_link(&draft, &path));
-                drop(fs::remove_file(&draft));
-                match written {
+                match cxloe_private::write(&path, new.pem.as_bytes(), Existing::Keep) {
                     Ok(()) => {
-                        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
                         fs::write(folder.join(CERTIFICATE_FILE), new.certificate_pem()).map_err(failed)?;
                         tracing::info!(path = %path.display(), hash = %new.hash(), "made an authority for certificates");
                         Ok(new)
@@ -307,13 +306,6 @@ pub fn names(listen: SocketAddr, more: impl IntoIterator<Item = String>) -> Vec<
     names.sort();
     names.dedup();
     names
-}
-
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    drop(fs::remove_file(path));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 fn to_pem(certificate: &CertificateDer<'_>) -> String {

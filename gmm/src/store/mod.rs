@@ -20,6 +20,8 @@ pub use self::redb::RedbStore;
 
 use std::path::PathBuf;
 
+use cxloe_private::WideFile;
+
 use crate::manager::{Change, Contradiction, State};
 
 /// Keeps a [`State`].
@@ -63,6 +65,9 @@ pub enum StoreError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Others may read it.
+    #[error("the store: {0}")]
+    Wide(WideFile),
     /// Another process has it open.
     #[error(
         "the store {path} is in use by another process; stop that `gmm serve`, or give this one a store of its own"
@@ -155,6 +160,7 @@ impl StoreError {
             Self::Etcd { source, .. } => source.is_passing(),
             Self::Deposed { .. } | Self::RecordTooLarge { .. } => true,
             Self::Place { .. }
+            | Self::Wide(_)
             | Self::Locked { .. }
             | Self::Format { .. }
             | Self::Damaged { .. }

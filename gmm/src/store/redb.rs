@@ -3,7 +3,7 @@
 //! store or one that opens.
 
 use std::cell::Cell;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
@@ -17,6 +17,7 @@ use super::record::{FORMAT, FORMAT_BEFORE, Record, Restore, Table};
 use super::{Store, StoreError};
 use crate::manager::{Change, Contradiction, Meta, State};
 use cxloe_fabric::model::human_bytes;
+use cxloe_private::WideFile;
 
 type Rows<'t> = RedbTable<'t, &'static str, &'static [u8]>;
 
@@ -53,6 +54,10 @@ impl RedbStore {
         fs::create_dir_all(folder).map_err(place)?;
         if !path.try_exists().map_err(place)? {
             create(path, folder)?;
+        }
+        // Who reads the store may try the hashes of tokens, and whoever opens it may lock it.
+        if let Err(error) = cxloe_private::open(path, OpenOptions::new().read(true)) {
+            return Err(error.downcast::<WideFile>().map_or_else(place, StoreError::Wide));
         }
         let store = Self { database: Some(open_database(path)?), path: path.to_owned() };
         guarded(path, || store.check_format())?;
@@ -226,7 +231,10 @@ fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
     if draft.try_exists().map_err(place)? {
         fs::remove_file(&draft).map_err(place)?;
     }
-    let database = builder().create(&draft).map_err(|error| open_error(path, error))?;
+    let mut own = OpenOptions::new();
+    own.read(true).write(true).create_new(true);
+    let file = cxloe_private::open(&draft, &own).map_err(place)?;
+    let database = builder().create_file(file).map_err(|error| open_error(path, error))?;
     let fresh = RedbStore { database: Some(database), path: path.to_owned() };
     fresh.write(&[Change::Meta(Meta::default())]).map_err(|error| write(error.to_string()))?;
     fresh.write_format().map_err(|error| write(error.to_string()))?;

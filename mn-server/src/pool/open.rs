@@ -190,7 +190,9 @@ fn in_file(options: &PoolOptions, path: &Path) -> Result<Found, PoolError> {
     if path.exists() && !path.is_file() {
         return Err(PoolError::Kind { path: path.into(), expected: "a regular file" });
     }
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let mut own = OpenOptions::new();
+    own.read(true).write(true).create(true).truncate(false);
+    let file = cxloe_private::open(path, &own);
     let file = lock(file.map_err(failed("open or create the file"))?, path)?;
     let metadata = file.metadata().map_err(failed("look at the file"))?;
     // Only a file that is empty, or a hole from end to end as an interrupted creation leaves it, is made a pool.

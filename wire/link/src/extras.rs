@@ -1,6 +1,6 @@
 //! What may be put around a link from the command line: faults made on purpose, and a record of all frames.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::path::PathBuf;
 
 use super::fault::{FaultInjector, FaultPlan};
@@ -34,7 +34,11 @@ impl Extras {
                 interface: interface.clone(),
                 source,
             };
-            let file = PcapFile::new(File::create(path).map_err(what)?, *limit).map_err(what)?;
+            // Frames without a seal hold lines, and sealed ones say who talks to whom.
+            let mut new = OpenOptions::new();
+            new.write(true).create(true).truncate(true);
+            let file = cxloe_private::open(path, &new).map_err(what)?;
+            let file = PcapFile::new(file, *limit).map_err(what)?;
             link = Box::new(PcapWriter::new(link, file));
         }
         Ok(link)

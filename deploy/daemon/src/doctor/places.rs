@@ -54,7 +54,7 @@ fn judge_folder(name: &str, path: &Path, folder: Folder, needed: u64, flag: &str
     Check::ok(group, name, found)
 }
 
-/// Judges a file that nobody else is to read, as that of a key: its owner and group may.
+/// Judges a file that nobody but its owner is to read, as that of a key.
 pub fn secret(name: &str, path: &Path) -> Check {
     let about = fs::File::open(path).and_then(|file| file.metadata()).map(|about| about.permissions().mode());
     judge_secret(name, path, about)
@@ -65,15 +65,17 @@ fn judge_secret(name: &str, path: &Path, mode: std::io::Result<u32>) -> Check {
     match mode {
         Err(error) => {
             let advice = format!(
-                "make it readable for the user of the daemon: chgrp cxloe {shown}; chmod 640 {shown}"
+                "give it to the user of the daemon, and to nobody else: chown cxloe {shown}; chmod 600 {shown}"
             );
             Check::fail(group, name, format!("{shown}: {error}"), advice)
         }
-        Ok(mode) if mode & 0o007 != 0 => Check::warn(
+        Ok(mode) if mode & 0o077 != 0 => Check::fail(
             group,
             name,
-            format!("{shown} can be read by everybody here (mode {:o})", mode & 0o777),
-            format!("who reads it can forge frames: chmod 640 {shown}"),
+            format!("others than its owner may open {shown} (mode {:o})", mode & 0o777),
+            format!(
+                "who reads it can forge frames: chmod 600 {shown}; write a new key if somebody may have read it"
+            ),
         ),
         Ok(mode) => Check::ok(group, name, format!("{shown}, mode {:o}", mode & 0o777)),
     }
@@ -107,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_for_its_owner_and_group() {
+    fn a_key_is_for_its_owner() {
         let path = Path::new("/etc/cxloe/key");
         let level = |mode| judge_secret("key", path, Ok(mode)).level;
         assert_eq!(
             (level(0o100_640), level(0o100_600), level(0o100_644)),
-            (Level::Ok, Level::Ok, Level::Warn)
+            (Level::Fail, Level::Ok, Level::Fail)
         );
         let missing = secret("key", Path::new("/nonexistent/key"));
         assert_eq!(missing.level, Level::Fail);

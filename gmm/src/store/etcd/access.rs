@@ -45,7 +45,8 @@ pub fn http(access: &EtcdAccess) -> Result<reqwest::ClientBuilder, String> {
     let config = match &access.identity {
         Some((certificate, key)) => {
             let chain = certificates(certificate)?;
-            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
+            let pem = cxloe_private::read(key).map_err(|error| wrong(key, &error))?;
+            let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| wrong(key, &error))?;
             builder.with_client_auth_cert(chain, private).map_err(|error| wrong(certificate, &error))?
         }
         None => builder.with_no_client_auth(),

@@ -1,15 +1,14 @@
 //! The file that holds a node's key: 44 characters of base64, as WireGuard writes keys, and nobody else may read it.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use cxloe_private::{Existing, WideFile};
 use cxloe_wire::frame::PublicKey;
 use cxloe_wire::session::NodeKey;
 
 use super::SYSTEM;
-use super::private_file::{Existing, write_private};
 
 /// A node's key cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -25,14 +24,8 @@ pub enum KeyFileError {
         source: io::Error,
     },
     /// Others may read it.
-    #[error("the node key {} may be read by others than its owner (mode {mode:o}): `chmod 600` it, and have a new one made \
-             if somebody may have read it", .path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
+    #[error("the node key: {0}")]
+    Wide(WideFile),
     /// It holds no key.
     #[error("{} holds no node key (44 characters of base64): remove it to have one made", .path.display())]
     Content {
@@ -42,7 +35,10 @@ pub enum KeyFileError {
 }
 
 fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFileError {
-    move |source| KeyFileError::Io { what, path: path.into(), source }
+    move |source| match source.downcast::<WideFile>() {
+        Ok(wide) => KeyFileError::Wide(wide),
+        Err(source) => KeyFileError::Io { what, path: path.into(), source },
+    }
 }
 
 /// The key in the file at `path`; one is made if there is no such file.
@@ -50,7 +46,7 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFil
 /// # Errors
 /// Any [`KeyFileError`].
 pub fn node_key(path: &Path) -> Result<NodeKey, KeyFileError> {
-    match File::open(path) {
+    match cxloe_private::open(path, OpenOptions::new().read(true)) {
         Ok(file) => read(file, path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(path),
         Err(error) => Err(io_error("read", path)(error)),
@@ -58,10 +54,6 @@ pub fn node_key(path: &Path) -> Result<NodeKey, KeyFileError> {
 }
 
 fn read(mut file: File, path: &Path) -> Result<NodeKey, KeyFileError> {
-    let mode = file.metadata().map_err(io_error("read", path))?.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(KeyFileError::Open { path: path.into(), mode });
-    }
     let mut text = String::new();
     // A key is short; what is longer is none.
     Read::by_ref(&mut file).take(128).read_to_string(&mut text).map_err(io_error("read", path))?;
@@ -72,7 +64,7 @@ fn read(mut file: File, path: &Path) -> Result<NodeKey, KeyFileError> {
 fn make(path: &Path) -> Result<NodeKey, KeyFileError> {
     let key = NodeKey::generate(SYSTEM);
     let text = format!("{}\n", PublicKey(key.to_bytes()));
-    match write_private(path, &text, Existing::Stays) {
+    match cxloe_private::write(path, text.as_bytes(), Existing::Keep) {
         Ok(()) => Ok(key),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.exists() => node_key(path),
         Err(error) => Err(io_error("make", path)(error)),
@@ -109,7 +101,7 @@ mod tests {
         node_key(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let error = node_key(&path).unwrap_err();
-        assert!(matches!(error, KeyFileError::Open { mode: 0o640, .. }), "{error}");
+        assert!(matches!(error, KeyFileError::Wide(WideFile { mode: 0o640, .. })), "{error}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&path, "something else\n").unwrap();
         assert!(matches!(node_key(&path).unwrap_err(), KeyFileError::Content { .. }));

@@ -9,7 +9,6 @@
 mod file;
 mod handshaker;
 mod peer;
-mod private_file;
 mod turns;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +16,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use file::{KeyFileError, node_key};
 pub use handshaker::Handshaker;
 pub use peer::{PeerKey, PeerKeyError};
-pub use private_file::{Existing, write_private};
 
 use cxloe_wire::session::Entropy;
 

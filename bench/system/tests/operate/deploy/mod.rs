@@ -7,6 +7,7 @@
 mod doctor;
 mod notify;
 mod packages;
+mod private_files;
 #[allow(dead_code)]
 mod rights;
 mod syscalls;
@@ -36,6 +37,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         notify::the_memory_node_tells_its_supervisor,
         notify::the_agent_tells_its_supervisor,
         packages::packages_come_and_go,
+        private_files::what_daemons_write_is_their_owners,
         doctor::a_working_fabric_has_no_failures,
         doctor::what_is_wrong_with_an_interface_is_named,
         doctor::missing_rights_are_named,
