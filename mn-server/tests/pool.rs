@@ -182,7 +182,7 @@ fn files_that_are_no_pools_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("thesis.tex");
     for content in [b"\\documentclass{book}".to_vec(), vec![0x5A; 3 << 20]] {
-        fs::write(&path, &content).unwrap();
+        cxloe_private::write(&path, &content, cxloe_private::Existing::Replace).unwrap();
         let error = open(&options(PoolSpec::File(path.clone()), 8), &Host::default()).unwrap_err();
         assert!(matches!(error, PoolError::Foreign { .. }), "{error}");
         assert_eq!(fs::read(&path).unwrap(), content);

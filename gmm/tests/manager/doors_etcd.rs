@@ -78,7 +78,8 @@ fn certify(folder: &Path) {
     let certificate = params.signed_by(&key, &issuer).unwrap();
     fs::write(folder.join("ca.pem"), ca.pem()).unwrap();
     fs::write(folder.join("cert.pem"), certificate.pem()).unwrap();
-    fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
+    let pem = key.serialize_pem();
+    cxloe_private::write(&folder.join("key.pem"), pem.as_bytes(), cxloe_private::Existing::Keep).unwrap();
 }
 
 #[tokio::test]

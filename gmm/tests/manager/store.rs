@@ -29,7 +29,7 @@ fn files_that_are_no_store_are_named_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gmm.redb");
     for content in [b"hello".to_vec(), vec![0; 4096], vec![0x5a; 100_000]] {
-        std::fs::write(&path, content).unwrap();
+        cxloe_private::write(&path, &content, cxloe_private::Existing::Replace).unwrap();
         let error = open(&path).map(drop).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
         assert!(error.to_string().contains("gmm.redb"), "{error}");

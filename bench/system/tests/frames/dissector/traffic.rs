@@ -2,6 +2,7 @@
 //! compute node. (At the node itself, frames that bypass the queueing discipline would not be seen.)
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -170,6 +171,7 @@ impl Traffic {
     fn run(self, lab: &Lab, dir: &TempDir) -> Result<(), Failed> {
         let key = dir.path().join("key");
         fs::write(&key, KEY)?;
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
         let of = |seed: u64| self.faults.map(|plan| format!("{plan},dir=tx,seed={seed}"));
         let mut more = Vec::new();
         more.extend(of(5).map(|faults| ["--faults".to_owned(), faults]));

@@ -188,7 +188,7 @@ pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
     let mode = printed(&mut hosts.on("mem0", &["stat", "-c", "%a", identity]))?;
     ensure(mode.trim() == "600", mode)?;
     let mode = printed(&mut hosts.on("node0", &["stat", "-c", "%a %U %G", "/etc/cxloe/key"]))?;
-    ensure(mode.trim() == "640 root cxloe", mode)?;
+    ensure(mode.trim() == "600 cxloe cxloe", mode)?;
     ensure(printed(&mut hosts.on("mem0", &["cat", "/sys/class/net/mem0/mtu"]))?.trim() == "1400", "tuned")?;
 
     // What the role wrote is what the daemons run with.
