@@ -78,8 +78,9 @@ struct cxloe_counters {
 void cxloe_options_init(struct cxloe_options *options);
 void cxloe_link_init(struct cxloe_link *link);
 
-/* Maps a region that the agent of this machine has attached. Everything may touch its memory, the kernel included, and
- * several processes may map one region and share it. `options` may be NULL. NULL when it fails. */
+/* Maps a region that the agent of this machine has attached. Everything may touch its memory, the kernel included (for
+ * users other than root, if the agent has allow-kernel-faults; else system calls on absent pages fail with EFAULT), and several
+ * processes may map one region and share it. `options` may be NULL. NULL when it fails. */
 cxloe_region *cxloe_map(const char *region, const struct cxloe_options *options, struct cxloe_error *error);
 
 /* Maps a region that belongs to this program's own interface: faults are served by the thread that has them, over a link

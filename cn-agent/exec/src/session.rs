@@ -25,7 +25,7 @@ use super::gate::{self, Gate, Opening};
 use super::lease::Grower;
 use super::stayed::{Stayed, Watch};
 use cxloe_client::client::ClientError;
-use cxloe_client::mapping::Owner;
+use cxloe_client::mapping::{NoKernelFaults, Owner};
 use cxloe_client::message::PagingView;
 use cxloe_cn_core::mapped::window_bytes;
 
@@ -66,6 +66,9 @@ pub enum SessionError {
          loses data there; with --allow-direct-io all memory of the program stays in this machine"
     )]
     NoGate(io::Error),
+    /// Its buffers could not be given to system calls.
+    #[error(transparent)]
+    NoKernelFaults(#[from] NoKernelFaults),
     /// The system.
     #[error("the program cannot be supervised: {0}")]
     System(#[from] Errno),
@@ -131,6 +134,7 @@ impl Session {
         owner: Owner,
         settings: &Settings,
     ) -> Result<Session, SessionError> {
+        owner.check_kernel_faults()?;
         let name = arguments.first().cloned().unwrap_or_default();
         let mut command = Command::new(&program);
         command.arg0(name).args(arguments.iter().skip(1));

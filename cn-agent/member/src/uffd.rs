@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// `USERFAULTFD_IOC_NEW` of `linux/userfaultfd.h`.
 const NEW: libc::Ioctl = 0xAA00;
+/// `UFFD_USER_MODE_ONLY` of `linux/userfaultfd.h`.
+const USER_MODE_ONLY: i32 = 1;
 
 /// A userfaultfd for all faults of this process's memory, the kernel's own included: by the system call, or else by
 /// `device`, a `/dev/userfaultfd` opened by somebody who may.
@@ -26,4 +28,19 @@ pub fn create(device: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     }
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A userfaultfd for faults of user mode alone, which needs no right (Linux 5.11): a system call that is given absent or
+/// write-protected pages fails with EFAULT.
+///
+/// # Errors
+/// What the kernel says.
+pub fn create_user_only() -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+    // SAFETY: the call takes flags by value and touches no memory.
+    match unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } {
+        // SAFETY: the kernel has just made this descriptor for us.
+        fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

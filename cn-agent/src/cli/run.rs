@@ -147,6 +147,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         controller: controller.clone(),
         orders: worker.orders(),
         clients_max: config.clients_max,
+        allow_kernel_faults: config.allow_kernel_faults,
         adopting: Arc::default(),
     };
     let watched = metrics::Source {

@@ -172,7 +172,9 @@ pub fn vm(args: &VmArgs) -> Result<(), Failure> {
     let settings = launch::Settings { library: &library, agent: &socket, bytes, wait: args.wait.0 };
     let command = launch::command(&args.command, &owner, &settings).map_err(|error| match error {
         LaunchError::NoMemory => Failure::usage(error),
-        LaunchError::NoFile | LaunchError::System(_) => Failure::failed(error),
+        LaunchError::NoFile | LaunchError::NoKernelFaults(_) | LaunchError::System(_) => {
+            Failure::failed(error)
+        }
     })?;
     let monitor = PathBuf::from(command.get_program());
     let session = Session::spawn(command, monitor, owner, args.wait.0).map_err(Failure::failed)?;

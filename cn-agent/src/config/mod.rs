@@ -132,6 +132,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Ports at a time.
     pub clients_max: usize,
+    /// Whether programs of all users may handle page faults that the kernel takes on their behalf.
+    pub allow_kernel_faults: bool,
     /// Where metrics are served, if they are.
     pub metrics: Option<MetricsAddress>,
     /// Log filter.
@@ -240,6 +242,7 @@ impl Config {
             cache,
             socket: s.socket.unwrap_or_else(default_socket),
             clients_max: in_range("max-clients", s.max_clients.unwrap_or(CLIENTS_DEFAULT), 1, CLIENTS_LIMIT)?,
+            allow_kernel_faults: s.allow_kernel_faults.unwrap_or(false),
             metrics: s.metrics,
             log: s.log.unwrap_or_else(|| log::FILTER_DEFAULT.into()),
             log_format: s.log_format.unwrap_or_default(),
@@ -341,6 +344,7 @@ impl Config {
             cache_ways: Some(self.cache.ways),
             socket: Some(self.socket.clone()),
             max_clients: Some(self.clients_max),
+            allow_kernel_faults: self.allow_kernel_faults.then_some(true),
             metrics: self.metrics.clone(),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),

@@ -239,6 +239,12 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_clients: Option<usize>,
 
+    /// Give programs of all users /dev/userfaultfd, so that pages that are not here may be given to system calls: exec and vm
+    /// need it. A user who has it can hold the kernel up inside a system call [default: root and the agent's user only]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Programs")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_kernel_faults: Option<bool>,
+
     /// Serve metrics for Prometheus at this address, as in 0.0.0.0:9742 or unix:/run/cxloe/cn-agent-metrics.sock: /metrics,
     /// and /healthz [default: not served]
     #[arg(long, value_name = "ADDRESS", help_heading = "Diagnostics")]

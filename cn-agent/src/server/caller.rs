@@ -38,6 +38,12 @@ impl Caller {
         Some(self.uid).filter(|uid| !has_all_rights(*uid))
     }
 
+    /// Whether this user may handle page faults that the kernel takes on behalf of a program: root and the agent's user may
+    /// anyway, and others where the administrator has `allowed` it.
+    pub fn may_serve_kernel_faults(&self, allowed: bool) -> bool {
+        allowed || has_all_rights(self.uid)
+    }
+
     /// The region of this name among `regions`, if this user may use it.
     ///
     /// # Errors

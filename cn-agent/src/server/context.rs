@@ -20,6 +20,8 @@ pub struct ServerContext {
     pub orders: Orders,
     /// Ports at a time.
     pub clients_max: usize,
+    /// Whether programs of all users are given `/dev/userfaultfd`.
+    pub allow_kernel_faults: bool,
     /// Held by whoever takes over what an agent that has died left behind.
     pub adopting: Arc<tokio::sync::Mutex<()>>,
 }

@@ -56,7 +56,7 @@ pub async fn receive_first(
 pub struct Mapped {
     /// The space.
     pub made: Made,
-    /// `/dev/userfaultfd`, if the agent may open it.
+    /// `/dev/userfaultfd`, if the caller may have it and the agent may open it.
     device: Option<OwnedFd>,
 }
 
@@ -136,7 +136,8 @@ pub async fn map(
         };
         ask(&context.orders, keep).await.ok_or(Refused::Ending)?;
     }
-    let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
+    let open = || OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
+    let device = caller.may_serve_kernel_faults(context.allow_kernel_faults).then(open).flatten();
     Ok(Mapped { made, device })
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-use cxloe_client::mapping::Owner;
+use cxloe_client::mapping::{NoKernelFaults, Owner};
 use cxloe_exec::session::preload;
 
 /// The library's file.
@@ -32,6 +32,9 @@ pub enum LaunchError {
     /// The agent sent none.
     #[error("no memory came with the agent's answer; use programs of one release")]
     NoFile,
+    /// Neither KVM nor the devices of the machine could reach guest memory.
+    #[error(transparent)]
+    NoKernelFaults(#[from] NoKernelFaults),
     /// The system.
     #[error("the region's memory cannot be passed on: {0}")]
     System(#[from] Errno),
@@ -74,6 +77,7 @@ pub fn command(words: &[OsString], owner: &Owner, settings: &Settings<'_>) -> Re
         .env("CXLOE_VM_WAIT_MS", settings.wait.as_millis().to_string())
         .env("CXLOE_VM_MEMORY", memory.as_raw_fd().to_string());
     pass_on(memory)?;
+    owner.check_kernel_faults()?;
     if let Some(device) = owner.device() {
         pass_on(device)?;
         command.env("CXLOE_VM_DEVICE", device.as_raw_fd().to_string());

@@ -42,6 +42,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
             a_forged_shared_state_is_not_taken_over,
             a_foreign_process_cannot_be_named,
             programs_run_without_any_right_at_the_manager,
+            page_faults_of_the_kernel_are_not_for_everybody,
             a_block_device_is_its_users,
         ],
         _ => Vec::new(),
@@ -50,11 +51,16 @@ pub fn tests(standing: Standing) -> Vec<Test> {
 
 /// A fabric, an agent whose socket the group may use, and regions `alice`, `bob` and `all`.
 pub fn rig() -> Outcome<Pair> {
+    rig_whose_agent(&[])
+}
+
+/// The same with further options of the agent.
+fn rig_whose_agent(more: &[&str]) -> Outcome<Pair> {
     let mut rig = Pair::bare()?;
     rig.pool_size = "128MiB";
     rig.start_gmm()?;
     rig.start_mn("anon")?;
-    rig.start_agent(&["--wait", "sleep"])?;
+    rig.start_agent(&[&["--wait", "sleep"][..], more].concat())?;
     fs::set_permissions(rig.dir.path(), Permissions::from_mode(0o755))?;
     chown(rig.socket(), None, Some(USERS))?;
     // Whoever manages the fabric is somebody else.
@@ -208,8 +214,25 @@ pub fn a_foreign_process_cannot_be_named() -> Outcome {
     serves(&rig, pid)
 }
 
-pub fn programs_run_without_any_right_at_the_manager() -> Outcome {
+pub fn page_faults_of_the_kernel_are_not_for_everybody() -> Outcome {
     let rig = rig()?;
+    let folder = lent(&rig)?;
+    for (uid, allowed) in [(ALICE, false), (0, true)] {
+        let mut command = user_command(uid, &folder.join("cn-agent"));
+        command.args(["exec", "--size", "32M", "--local", "4M", "--", "true"]);
+        command.env("CXLOE_AGENT", rig.socket());
+        let log = rig.path(&format!("exec-{uid}.log"));
+        Process::log_to(&mut command, &log)?;
+        let status = rig.lab.spawn("cn", command)?.wait(LIMIT)?;
+        let said = fs::read_to_string(&log)?;
+        ensure(status.success() == allowed, format!("{uid}: {status}: {said}"))?;
+        ensure(allowed || said.contains("allow-kernel-faults = true"), said)?;
+    }
+    Ok(())
+}
+
+pub fn programs_run_without_any_right_at_the_manager() -> Outcome {
+    let rig = rig_whose_agent(&["--allow-kernel-faults"])?;
     let folder = lent(&rig)?;
     let exec = |uid: u32, script: &str| -> Outcome<Command> {
         let mut command = user_command(uid, &folder.join("cn-agent"));

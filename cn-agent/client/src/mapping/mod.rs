@@ -43,7 +43,7 @@ use cxloe_cn_core::mapped::{Kind, LOST_WAIT_DEFAULT};
 use cxloe_cn_core::pager::PAGE_BYTES;
 
 pub use cxloe_cn_core::pager::Hint;
-pub use owner::Owner;
+pub use owner::{NoKernelFaults, Owner};
 
 /// How long to wait for a successor of an agent that has died, unless told otherwise.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(30);
@@ -133,6 +133,7 @@ pub struct Mapping {
     line: Arc<Line>,
     helper: Option<JoinHandle<()>>,
     wait: Duration,
+    kernel_faults: bool,
 }
 
 impl Mapping {
@@ -163,9 +164,13 @@ impl Mapping {
         let memory = MmapOptions::new().len(bytes).map_raw(&file).map_err(system("map the region"))?;
         // Without this a child would fill what is absent with zeros, for all.
         memory.advise(Advice::DontFork).map_err(system("keep the mapping from children"))?;
-        let uffd = uffd::create(owner.device()).map_err(system(
-            "handle page faults; as root, let this user open /dev/userfaultfd, or run the agent as root",
-        ))?;
+        let (uffd, kernel_faults) = match uffd::create(owner.device()) {
+            Ok(uffd) => (uffd, true),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                (uffd::create_user_only().map_err(system("handle page faults"))?, false)
+            }
+            Err(error) => return Err(system("handle page faults")(error)),
+        };
         let place = Place {
             agent,
             space: owner.space(),
@@ -202,7 +207,8 @@ impl Mapping {
         ready.wait();
         let start = memory.as_ptr() as usize;
         let of_parent = ParentMemory::new(start..start + bytes);
-        Ok(Mapping { memory: Some(memory), _of_parent: of_parent, owner, line, helper: Some(thread), wait })
+        let (memory, helper) = (Some(memory), Some(thread));
+        Ok(Mapping { memory, _of_parent: of_parent, owner, line, helper, wait, kernel_faults })
     }
 
     fn memory(&self) -> &MmapRaw {
@@ -217,6 +223,12 @@ impl Mapping {
     /// Bytes of it.
     pub fn len(&self) -> usize {
         self.memory().len()
+    }
+
+    /// Whether pages that are not here may be given to system calls. Where the administrator leaves page faults of the
+    /// kernel to root (no `allow-kernel-faults`), such a call fails with EFAULT: read into a buffer elsewhere, and copy.
+    pub fn serves_kernel_faults(&self) -> bool {
+        self.kernel_faults
     }
 
     /// Whether there are none: never.

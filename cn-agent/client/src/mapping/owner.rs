@@ -6,9 +6,20 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
+use cxloe_member::uffd;
 
 use crate::client::{ClientError, call_quietly, protocol, unanswered};
 use crate::message::{self, ANSWER_MAX, Answer, Ask, MapRequest, PagingView, Request, VERSION};
+
+/// Page faults of the kernel are not for this user: programs that pass any of their memory to system calls cannot run in
+/// remote memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this user may not handle page faults of system calls ({0}), which most programs take: have the administrator set \
+     allow-kernel-faults = true in cn-agent.toml, or vm.unprivileged_userfaultfd=1; or run it as root. Mapped regions work \
+     without"
+)]
+pub struct NoKernelFaults(io::ErrorKind);
 
 /// A mapped region in the hands of its owner.
 #[derive(Debug)]
@@ -142,6 +153,14 @@ impl Owner {
     /// `/dev/userfaultfd` as the agent has opened it.
     pub fn device(&self) -> Option<BorrowedFd<'_>> {
         self.device.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Checks that this process may handle page faults that the kernel takes on behalf of programs.
+    ///
+    /// # Errors
+    /// [`NoKernelFaults`].
+    pub fn check_kernel_faults(&self) -> Result<(), NoKernelFaults> {
+        uffd::create(self.device()).map(drop).map_err(|error| NoKernelFaults(error.kind()))
     }
 
     fn ask(&mut self, ask: Ask, waits: bool) -> Result<Answer, ClientError> {

@@ -94,7 +94,19 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     eventually("the memory node registers", || saying(&log("mn-server"), "registered"))
         .map_err(|_| logged("mn-server"))?;
     let socket = path("agent.sock");
-    let own = ["run", "-i", "cn0", "--name", "cn0", "--session-timeout", "5s", "--socket", &socket];
+    // Programs of others pass memory to system calls.
+    let own = [
+        "run",
+        "--allow-kernel-faults",
+        "-i",
+        "cn0",
+        "--name",
+        "cn0",
+        "--session-timeout",
+        "5s",
+        "--socket",
+        &socket,
+    ];
     // Of the links there are, it is the one that takes the most rights.
     let link = if is_root() { "xdp" } else { "auto" };
     let own = [&own[..], &["--link", link], &usual].concat();
