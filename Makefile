@@ -52,6 +52,7 @@ test: test-build ## All tests but the long ones: the build, and about 7 minutes 
 test-all: export PROPTEST_CASES ?= 5000
 test-all: export CXLOE_SIM_SEEDS ?= 10000
 test-all: test-build ## All tests, thousands of simulated runs and random cases more, a minute for each fuzz target
+	@$(NEED) schemathesis
 	$(call run_tests,all)
 	$(MAKE) fuzz SECONDS_EACH=60
 
@@ -59,7 +60,7 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 # `checked`: what runs is optimised as a release is.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark peers promtool tmux ethtool ansible
+	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark python-protocol peers promtool tmux ethtool ansible
 	cargo build --profile checked --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the

@@ -1,3 +1,3 @@
-//! Becoming a compute node of one's own, as every measurement does: see [`cxloe_port::connect`].
+//! Connection of a measurement as a compute node: see [`cxloe_port::connect`].
 
 pub use cxloe_port::connect::*;

@@ -1,22 +1,21 @@
-//! Measurements of CXL over Ethernet, and what they stand on.
+//! # cxloe-bench: the command line of all measurements
 //!
-//! A measurement runs in a [`cxloe_lab::Lab`]: network namespaces joined by virtual cables, gone when the process ends. It says
-//! on which [`machine`] it ran, and hands its samples to a [`report`], which turns them into JSON, a table and a page.
+//! ```text
+//!                    .--> cxloe-paper ----.
+//!   cli: commands ---+--> cxloe-compare --+--> cxloe-measure: measurements, samples, reports
+//!                    '--------------------'
+//! ```
+//!
+//! A measurement runs in a [`cxloe_lab::Lab`]: network namespaces joined by virtual cables, removed when the process
+//! ends. Measurements of whole nodes are here: of sessions between [`keys`], of [`outages`], of the manager ([`fabric`]), and the
+//! [`standard`] report's own parts.
 
-// These end the process when nobody can be told.
+// `print!` panics when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod cli;
-pub mod compare;
 pub mod connect;
 pub mod fabric;
-pub mod figures;
 pub mod keys;
-pub mod machine;
-pub mod measure;
-pub mod paper;
-pub mod pattern;
-pub mod programs;
-pub mod report;
-pub mod retransmission;
+pub mod outages;
 pub mod standard;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cxloe_bench::figures::{Fig11, Fig12, Model};
+use cxloe_paper::figures::{Fig11, Fig12, Model};
 
 const RENEW: &str = "cargo run --release -p cxloe-bench -- figures --output bench/figures";
 

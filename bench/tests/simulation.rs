@@ -23,7 +23,11 @@ fn the_command() {
     assert!(results["figures"]["retransmitted"].as_u64().is_some_and(|n| n > 0));
 
     let (code, out, _) = sim("--seed 7 --scenario restarts --trace-last 12");
-    assert_eq!((code, out.lines().position(|line| line.starts_with('┌'))), (Some(0), Some(12)), "{out}");
+    assert_eq!(
+        (code, out.lines().position(|line| line.starts_with("restarts "))),
+        (Some(0), Some(12)),
+        "{out}"
+    );
 
     let (code, _, err) = sim("--scenario calm --plant loses-writes --seeds 50");
     assert_eq!(code, Some(1));

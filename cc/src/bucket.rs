@@ -1,4 +1,4 @@
-//! A token bucket: bytes may leave at a rate, and a burst of them at once after a rest.
+//! A token bucket: limits a sender to a rate, with a burst of bytes at once after idle time.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::BitsPerSecond;
 /// Tokens are kept in bits times nanoseconds per second, so that no rate loses a fraction.
 const UNIT: u128 = 1_000_000_000;
 
-/// The bucket of one sender.
+/// Token bucket of one sender.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     rate: BitsPerSecond,
@@ -18,7 +18,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket that holds `burst` bytes and fills at `rate`.
+    /// Makes a full bucket that holds `burst` bytes and fills at `rate`.
     pub fn new(rate: BitsPerSecond, burst: u64, now: Duration) -> TokenBucket {
         let capacity = i128::from(burst) * 8 * UNIT as i128;
         TokenBucket { rate: rate.max(1), level: capacity, capacity, filled_at: now }
@@ -38,17 +38,17 @@ impl TokenBucket {
         self.level += passed.saturating_mul(u128::from(self.rate)).min(room) as i128;
     }
 
-    /// Throws away what was saved up, and any debt.
+    /// Drops the tokens saved up, and any debt.
     pub fn empty(&mut self, now: Duration) {
         self.fill(now);
         self.level = 0;
     }
 
-    /// Whether the next request may leave: as soon as the bucket is not empty, whatever the request's size, so
-    /// that none is too large ever to leave; its debt delays the one after it.
+    /// Checks whether a request may leave: the bucket is not empty. The request's size does not matter, so that no
+    /// request is too large ever to leave; its debt delays the next one.
     ///
     /// # Errors
-    /// The time from which on it is worth asking again.
+    /// Time of the next attempt that can succeed.
     #[inline]
     pub fn ready(&mut self, now: Duration) -> Result<(), Duration> {
         self.fill(now);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_earns_a_burst_and_no_more() {
+    fn an_idle_time_allows_one_burst() {
         let mut bucket = TokenBucket::new(GBIT, 1000, Duration::ZERO);
         while bucket.take(100, Duration::ZERO).is_ok() {}
         let later = Duration::from_secs(5);

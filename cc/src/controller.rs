@@ -15,12 +15,12 @@
 //!                      (CR+TR)/2 each t3 -----pause---->   three quarters again at each pause
 //! ```
 //!
-//! CR is the current rate, TR the target it recovers to. What the paper leaves open is decided so: a pause
-//! within t2 of the last one that counted is a duplicate in every phase; CR never exceeds the link's rate nor
-//! falls below a floor; the first speed-up and the first increment come one interval after their phase began; a
-//! pause before the first increment of (e) undoes nothing; (e) rests once it has reached the link's rate.
+//! CR is the current rate, TR the target it recovers to. The paper leaves these points open: a pause within t2 of the
+//! last one that counted is a duplicate in every phase; CR never exceeds the link's rate nor falls below a floor; the
+//! first speed-up and the first increment come one interval after their phase began; a pause before the first increment
+//! of (e) undoes nothing; (e) rests once it has reached the link's rate.
 //!
-//! A pause whose sender nobody knows, a bare 802.1Qbb frame, may be forged: anybody at the cable can send a million of
+//! A pause without a known sender, a bare 802.1Qbb frame, may be forged: any station at the cable can send a million of
 //! them. Such pauses count as others do, within two bounds: none brings CR below a floor of their own, and after a span
 //! in which they counted none does for as long again, so that the rate recovers.
 
@@ -31,17 +31,17 @@ use crate::BitsPerSecond;
 /// A phase of the controller, with the paper's letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// a: no congestion known of.
+    /// a: no congestion.
     Stable,
-    /// b: halved, waiting for the pauses to end.
+    /// b: rate halved; waits for the pauses to end.
     PfcResponse,
-    /// c: closing in on the target by halves of the distance.
+    /// c: halves the distance to the target rate at each step.
     FastRecovery,
-    /// d: paused while recovering; the target was too high.
+    /// d: paused during recovery, since the target was too high.
     RecoveryPfcResponse,
-    /// e: creeping up to find more room.
+    /// e: raises the rate step by step to find more room.
     IncrementExploration,
-    /// f: paused while creeping; waiting whether it was that last step.
+    /// f: paused after an increment; waits for another pause, which would show congestion (b).
     IncrementGuessing,
 }
 
@@ -56,38 +56,39 @@ impl Phase {
         Phase::IncrementGuessing,
     ];
 
-    /// The paper's letter, `a` to `f`.
+    /// Letter of the phase in the paper, `a` to `f`.
     pub fn letter(self) -> char {
         (b'a' + self as u8) as char
     }
 }
 
-/// Times and rates of a controller.
+/// Times and rates of a controller; names as in the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How long (b) and (d) wait after the last pause.
+    /// Wait of (b) and (d) after the last pause.
     pub t1: Duration,
     /// A pause this soon after the last one that counted is a duplicate.
     pub t2: Duration,
     /// Interval of speed-ups in (c).
     pub t3: Duration,
-    /// How long (a) lasts before exploring.
+    /// Duration of (a) before exploring.
     pub t4: Duration,
     /// Interval of increments in (e).
     pub t5: Duration,
-    /// How long (f) waits for another pause.
+    /// Wait of (f) for another pause.
     pub t6: Duration,
-    /// The link's rate: the most CR can be, and what it starts at.
+    /// Rate of the link: initial and highest CR.
     pub link: BitsPerSecond,
-    /// The least CR can be.
+    /// Lowest CR.
     pub floor: BitsPerSecond,
     /// A step of (e): the paper's 1 Gbit/s at 100 Gbit/s, a hundredth of other links' rates.
     pub increment: BitsPerSecond,
     /// Speed-ups after which (c) is over.
     pub speed_ups: u32,
-    /// The least CR that [bare pauses](Controller::on_bare_pause) can bring about.
+    /// Lowest CR that [bare pauses](Controller::on_bare_pause) can cause.
     pub bare_floor: BitsPerSecond,
-    /// So long, from the first of them on, bare pauses count; then, for as long again, none does. Zero: none ever counts.
+    /// Span from the first bare pause on in which bare pauses count; for as long again after that, none counts. Zero:
+    /// no bare pause counts.
     pub bare_span: Duration,
 }
 
@@ -122,10 +123,10 @@ pub struct Controller {
     phase: Phase,
     current: BitsPerSecond,
     target: BitsPerSecond,
-    /// When the phase's timer ends.
+    /// End of the phase's timer.
     timer: Duration,
     last_pause: Option<Duration>,
-    /// When the present span of bare pauses began.
+    /// Start of the present span of bare pauses.
     bare_since: Option<Duration>,
     /// Speed-ups or increments since the phase began.
     steps: u32,
@@ -134,12 +135,12 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller in (a) at the link's rate.
+    /// Makes a controller in (a) at the link's rate.
     pub fn new(config: Config, now: Duration) -> Controller {
         Controller::starting_at(config, config.link, now)
     }
 
-    /// A controller in (a) at another rate, within floor and link.
+    /// Makes a controller in (a) at `rate`, limited to the range from the floor to the link's rate.
     pub fn starting_at(config: Config, rate: BitsPerSecond, now: Duration) -> Controller {
         let current = rate.clamp(config.floor, config.link);
         Controller {
@@ -156,40 +157,42 @@ impl Controller {
         }
     }
 
-    /// The rate to send at now (CR).
+    /// Present rate to send at (CR).
     #[inline]
     pub fn rate(&self) -> BitsPerSecond {
         self.current
     }
 
-    /// The rate recovery aims at (TR).
+    /// Target rate of recovery (TR).
     pub fn target(&self) -> BitsPerSecond {
         self.target
     }
 
-    /// The present phase.
+    /// Phase since the last signal or expired timer.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Pauses that counted, and those that did not: duplicates, and bare ones out of their bounds.
+    /// Number of pauses that counted, and of those that did not: duplicates, and bare pauses out of their bounds.
     pub fn pauses(&self) -> (u64, u64) {
         (self.pauses, self.duplicates)
     }
 
-    /// When to [`poll`](Self::poll) next; [`Duration::MAX`] when nothing will change without a pause.
+    /// Time of the next [`poll`](Self::poll); [`Duration::MAX`] if only a pause changes anything.
     #[inline]
     pub fn deadline(&self) -> Duration {
         self.timer
     }
 
-    /// A pause signal of our class, with quanta other than 0, from a known sender. Returns whether it counted.
+    /// Applies a pause of the sender's class, with quanta other than 0, from a known sender. Returns whether it
+    /// counted.
     pub fn on_pause(&mut self, now: Duration) -> bool {
         self.poll(now);
         self.pause(now, self.config.floor)
     }
 
-    /// A pause signal of our class, with quanta other than 0, from whoever is at the cable. Returns whether it counted.
+    /// Applies a pause of the sender's class, with quanta other than 0, without a known sender. Returns whether it
+    /// counted.
     pub fn on_bare_pause(&mut self, now: Duration) -> bool {
         self.poll(now);
         let span = self.config.bare_span;
@@ -209,7 +212,7 @@ impl Controller {
         self.pause(now, self.config.bare_floor.max(self.config.floor))
     }
 
-    /// A pause that may bring the rate down to `floor`.
+    /// Applies a pause that may bring the rate down to `floor`.
     fn pause(&mut self, now: Duration, floor: BitsPerSecond) -> bool {
         if self.last_pause.is_some_and(|last| now.saturating_sub(last) < self.config.t2) {
             self.duplicates += 1;
@@ -246,8 +249,8 @@ impl Controller {
         true
     }
 
-    /// Does what the time demands; may be called at any time, and late. However late, it does few steps: (e)
-    /// rests at the link's rate, and until then its increments are made in one go.
+    /// Applies the timers that have expired; may be called at any time. A late call takes few steps: increments that
+    /// are overdue are made at once, and (e) ends at the link's rate.
     #[inline]
     pub fn poll(&mut self, now: Duration) {
         while now >= self.timer {
@@ -255,7 +258,7 @@ impl Controller {
         }
     }
 
-    /// The phase's timer has ended, at `self.timer`, which is not after `now`.
+    /// Applies the end of the phase's timer at `self.timer`, a time not after `now`.
     fn expire(&mut self, now: Duration) {
         let at = self.timer;
         match self.phase {
@@ -277,7 +280,7 @@ impl Controller {
         }
     }
 
-    /// Makes the increments due by `now`. At the link's rate there is nothing left to explore, until a pause.
+    /// Makes the increments due by `now`. At the link's rate nothing is left to explore until the next pause.
     fn explore(&mut self, now: Duration) {
         let missing = (self.config.link - self.current).div_ceil(self.config.increment.max(1));
         let t5 = self.config.t5.max(Duration::from_nanos(1));

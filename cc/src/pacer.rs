@@ -1,38 +1,37 @@
-//! What paces a sender: the controller decides how fast, the bucket when.
+//! The pacer of a sender: the controller gives the rate, the bucket the time of the next request.
 //!
 //! At the link's rate the wire itself is the limit, and a request costs a comparison. Below it, the controller's
-//! changes of rate are caught up with whenever somebody asks, each at the moment it was due, so that a pacer needs
-//! no timer of its own.
+//! changes of rate are applied at each call, each for the moment it was due, so that a pacer needs no timer of its own.
 
 use core::time::Duration;
 
 use crate::{BitsPerSecond, Config, Controller, Phase, TokenBucket};
 
-/// What paces the requests of one sender to one receiver.
+/// Pacer of the requests of one sender to one receiver.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     controller: Controller,
     bucket: TokenBucket,
     link: BitsPerSecond,
-    /// Whether the rate is below the link's.
+    /// Set while the rate is below the link's.
     limiting: bool,
     delayed: u64,
 }
 
-/// A pacer in figures.
+/// Rate and counts of a pacer, for status output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacerStatus {
-    /// The controller's phase.
+    /// Phase of the congestion control.
     pub phase: Phase,
-    /// The rate requests may have now (CR), in bits per second of the wire.
+    /// The present rate of requests (CR), in bits per second of the wire.
     pub rate: BitsPerSecond,
-    /// The rate recovery aims at (TR).
+    /// Target rate of recovery (TR).
     pub target: BitsPerSecond,
-    /// Pause signals that counted.
+    /// Pause signals that changed the phase or the rate.
     pub pauses: u64,
-    /// Pause signals too close to the one before, or out of the bounds of those that anybody may send.
+    /// Pause signals too close to the one before, or bare ones out of their bounds.
     pub duplicates: u64,
-    /// Times a request had to wait for tokens.
+    /// Number of times that a request had to wait for tokens.
     pub delayed: u64,
 }
 
@@ -48,10 +47,10 @@ impl Pacer {
         }
     }
 
-    /// Whether a request may leave now.
+    /// Checks whether a request may leave now.
     ///
     /// # Errors
-    /// The time from which on it is worth asking again.
+    /// Time of the next attempt that can succeed.
     #[inline]
     pub fn ready(&mut self, now: Duration) -> Result<(), Duration> {
         if !self.limiting {
@@ -67,11 +66,11 @@ impl Pacer {
         }
         let ready = self.bucket.ready(now);
         self.delayed += u64::from(ready.is_err());
-        // With a new rate it may be earlier.
+        // A change of rate may let the request leave earlier.
         ready.map_err(|at| at.min(self.controller.deadline()))
     }
 
-    /// Pays for `bytes` of the wire (R13): of a request that has left, or that was repeated without asking.
+    /// Pays for `bytes` on the wire (R13): of a request that has left, or of a repetition, which needs no permission.
     #[inline]
     pub fn charge(&mut self, bytes: u64) {
         if self.limiting {
@@ -79,7 +78,7 @@ impl Pacer {
         }
     }
 
-    /// A pause signal for this sender's class, from a known sender. Returns whether it counted.
+    /// Applies a pause of this sender's class from a known sender. Returns whether it counted.
     pub fn on_pause(&mut self, now: Duration) -> bool {
         self.catch_up(now);
         let counted = self.controller.on_pause(now);
@@ -87,7 +86,8 @@ impl Pacer {
         counted
     }
 
-    /// A pause signal for this sender's class that anybody may have sent: its effect is bounded. Returns whether it counted.
+    /// Applies a pause of this sender's class without a known sender: its effect is bounded. Returns whether it
+    /// counted.
     pub fn on_bare_pause(&mut self, now: Duration) -> bool {
         self.catch_up(now);
         let counted = self.controller.on_bare_pause(now);
@@ -97,7 +97,7 @@ impl Pacer {
         counted
     }
 
-    /// The pacer in figures, at `now`.
+    /// Status once the changes of rate due by `now` are applied.
     pub fn status(&mut self, now: Duration) -> PacerStatus {
         self.catch_up(now);
         let (pauses, duplicates) = self.controller.pauses();
@@ -111,7 +111,7 @@ impl Pacer {
         }
     }
 
-    /// Makes every change of rate that was due by `now`, at its time.
+    /// Applies every change of rate that was due by `now`, each at its due time.
     fn catch_up(&mut self, now: Duration) {
         while self.limiting && self.controller.deadline() <= now {
             let at = self.controller.deadline();
@@ -125,7 +125,7 @@ impl Pacer {
         let rate = self.controller.rate();
         let limiting = rate < self.link;
         if limiting && !self.limiting {
-            // At the link's rate nothing was saved up.
+            // At the link's rate no tokens are saved up.
             self.bucket.empty(now);
         }
         self.limiting = limiting;
@@ -183,7 +183,7 @@ mod tests {
         assert!(status.delayed > 0);
     }
 
-    /// Asked late, it is where it would be had it been asked all the time, tokens included.
+    /// A pacer called late has the same state, tokens included, as one that is called all the time.
     #[test]
     fn catching_up_misses_nothing() {
         let (mut asked, mut left_alone) = (pacer(), pacer());

@@ -6,26 +6,26 @@
 //!   programs == rings ===> Worker <== frames ==> link      one thread: engine, paging, drains
 //!   programs = faults ==>        ^
 //!                                | orders
-//!   programs -- requests --> server      region_controller <--- manager: regions come and go
+//!   programs -- requests --> server      region_controller <--- manager: changes of regions
 //!                                          |        ^--------- CXL devices of this machine
-//!                                          `--> state_file: remembered before it is done
+//!                                          `--> state_file: stored before it is done
 //! ```
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`worker`] | the worker thread, and how it is told what to do |
-//! | [`server`] | the socket that programs ask |
-//! | [`region_controller`] | what is known of this node's regions: remembered, carried out, shown |
+//! | [`worker`] | the worker thread, and the orders it takes |
+//! | [`server`] | the socket for programs' requests |
+//! | [`region_controller`] | the state of this node's regions: persistent, carried out, listed |
 //! | [`manager`] | the link to the manager |
-//! | [`state_file`] | what outlives the process |
+//! | [`state_file`] | persistent state |
 //! | [`config`] | options and files |
 //! | [`metrics`] | counters for Prometheus |
 //! | [`top`] | `cn-agent top` |
 //!
-//! What decides is in `cxloe-cn-core`; the ways in which programs reach remote memory are crates of their own:
+//! Decisions are in `cxloe-cn-core`; each way in which programs reach remote memory is a crate of its own:
 //! `cxloe-paging`, `cxloe-client`, `cxloe-port`, `cxloe-cxl`, `cxloe-nbd`, `cxloe-exec`, `cxloe-vmm`.
 
-// These end the process when nobody can be told.
+// The print macros panic when standard output or error is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod config;

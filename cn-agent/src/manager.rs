@@ -1,48 +1,52 @@
-//! What this node does when it is in touch with the manager: it registers, waits for changes to its regions, and has
-//! the worker attach them, let go of them and detach them. What the manager wants back is acknowledged as soon as the
-//! worker has let go of it; until then this node asks in short intervals instead of waiting for news. Trying again
-//! when the manager is away is [`cxloe_daemon::ManagerLink`]'s; what is attached goes on being served meanwhile, from the
-//! start, for as long as it likes. A manager whose store lacks what told of these regions counts as away.
+//! Transport for [`Follow`]: sends its requests to the manager by HTTP, and passes the changes of regions in the
+//! answers to the worker. [`cxloe_daemon::ManagerLink`] retries while the manager is absent; attached regions are
+//! served during that time. A manager whose store is older than this node's watermark is treated as absent.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use cxloe_daemon::{Backoff, Break, Connection, Contact, NodeIdentity};
-use cxloe_fabric::api::{ComputeNodeSync, DestroyRegion, ErrorCode, NotFollowed, Party, RegisterComputeNode};
+use cxloe_cn_core::follow::{Follow, ManagerAnswer, ManagerRequest};
+use cxloe_daemon::{Backoff, Connection, Contact, NodeIdentity, RegistrationEnd};
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{
+    ComputeNodeSync, DestroyRegion, ErrorCode, LegsFilled, LegsStale, RegisterComputeNode,
+};
 use cxloe_fabric::client::ClientError;
-use cxloe_fabric::model::{CnId, Name, PublicKey, lineage};
+use cxloe_fabric::model::{CnId, Mac, Name, PublicKey, Watermark};
 
-use crate::region_controller::RegionController;
+use crate::worker::{LegReport, LegReports};
+use tokio::time::timeout;
 
-/// How long to wait for news while the worker is letting go of something that the manager waits for, in milliseconds.
-const ACKNOWLEDGE_MS_MIN: u64 = 5;
-const ACKNOWLEDGE_MS_MAX: u64 = 200;
+use crate::region_controller::{ControllerError, RegionController};
 
-/// Where the manager is and what it is to know of this node.
+/// Address of the manager, and this node's registration.
 #[derive(Clone, Debug)]
 pub struct ManagerLinkOptions {
     /// `https://HOST:PORT` or `unix:/path/to/socket`.
     pub url: String,
-    /// What this node shows the manager, if it has joined.
+    /// This node's certificate for the manager, if it has joined.
     pub identity: Option<Arc<NodeIdentity>>,
-    /// This node's name.
+    /// Name of this node in the fabric.
     pub name: Name,
-    /// Its identity: the address of its link.
+    /// CN id of this node: the address of its link.
     pub cn: CnId,
-    /// Where its frames come from over the `udp` link, if it uses it.
+    /// Local address of the `udp` link; `None` for other links.
     pub udp: Option<SocketAddr>,
-    /// This node's public key, if it has one.
+    /// Public key of this node, if it has one.
     pub key: Option<PublicKey>,
-    /// This process's instance id, the same as in its sessions.
+    /// Instance id of this process, the same as in its sessions.
     pub instance: u64,
-    /// The pauses between two tries.
+    /// Pauses between attempts to reach the manager.
     pub backoff: Backoff,
 }
 
 impl ManagerLinkOptions {
-    /// The usual pauses.
+    /// Options with the default pauses.
     pub fn new(url: impl Into<String>, name: Name, cn: CnId, instance: u64) -> Self {
         let backoff = Backoff::default();
         ManagerLinkOptions {
@@ -58,33 +62,40 @@ impl ManagerLinkOptions {
     }
 }
 
-/// A running link to the manager; ends when dropped.
+/// A running link to the manager, which ends when dropped.
 #[derive(Debug)]
 pub struct ManagerLink {
     link: cxloe_daemon::ManagerLink<Shell>,
 }
 
 impl ManagerLink {
-    /// Starts the link, which comes to `controller` with the manager's news. Returns at once; the manager need not be there.
+    /// Starts the link, which passes the manager's answers to `controller`. Returns at once, even without a manager.
     ///
     /// # Errors
-    /// [`cxloe_daemon::ManagerLinkError`]: the URL cannot be one, or there is no thread.
+    /// [`cxloe_daemon::ManagerLinkError`]: the URL is invalid, or the thread cannot be started.
     pub fn start(
         options: ManagerLinkOptions,
         controller: RegionController,
+        reports: Option<LegReports>,
     ) -> Result<Self, cxloe_daemon::ManagerLinkError> {
-        let (url, backoff) = (options.url.clone(), options.backoff.clone());
-        let link = cxloe_daemon::ManagerLink::start(
-            &url,
-            options.identity.clone(),
-            backoff,
-            Shell { controller, options, told: BTreeSet::new() },
-            Shell::registration,
-        )?;
+        let ManagerLinkOptions { url, identity, name, cn, udp, key, instance, backoff } = options;
+        let node = RegisterComputeNode {
+            cn_id: cn,
+            name,
+            udp,
+            key,
+            new_key: false,
+            instance_id: instance,
+            seen: Watermark::default(),
+        };
+        let warned_legs = BTreeSet::new();
+        let shell =
+            Shell { controller, follow: Follow::new(node), warned: BTreeSet::new(), reports, warned_legs };
+        let link = cxloe_daemon::ManagerLink::start(&url, identity, backoff, shell, Shell::registration)?;
         Ok(ManagerLink { link })
     }
 
-    /// How things stand.
+    /// State of the connection to the manager.
     pub fn connection(&self) -> Connection {
         self.link.connection()
     }
@@ -92,128 +103,181 @@ impl ManagerLink {
 
 struct Shell {
     controller: RegionController,
-    options: ManagerLinkOptions,
-    /// Regions of which it was said that they cannot be destroyed.
-    told: BTreeSet<Name>,
+    follow: Follow,
+    /// Regions whose failed destruction is in the log already.
+    warned: BTreeSet<Name>,
+    /// Reports of the worker about legs of mirrored regions.
+    reports: Option<LegReports>,
+    /// Regions whose refused report is in the log already.
+    warned_legs: BTreeSet<Name>,
 }
 
+/// Longest wait for the manager's answer to a report about a leg.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+
 impl Shell {
-    /// From a registration until something breaks it.
-    async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
-        let ManagerLinkOptions { name, cn, udp, key, instance, .. } = self.options.clone();
-        let client = contact.client();
-        let seen = self.controller.seen();
-        let request =
-            RegisterComputeNode { cn_id: cn, name, udp, key, new_key: false, instance_id: instance, seen };
-        let answered = contact.ask(client.register_compute_node(&request)).await;
-        if answered.as_ref().is_err_and(is_stale) {
-            self.say_not_followed(contact).await?;
-        }
-        let answer = answered?;
-        if let Err(lacking) = lineage::check(&answer.lineage, answer.watermark, seen) {
-            self.say_not_followed(contact).await?;
-            return Err(Break::node(lacking));
-        }
-        let (regions, devices) = (&answer.regions, &answer.devices);
-        self.controller.follow(regions, devices, answer.held, answer.watermark).map_err(Break::node)?;
-        if contact.registered() {
-            let (url, regions) = (client.url(), answer.regions.len());
-            tracing::info!(%url, name = %request.name, %cn, regions, "registered with the manager");
-        }
-        let (mut heartbeat_ms, mut after_event) = (answer.heartbeat_ms, answer.after_event);
-        self.controller.followed(after_event);
-        let mut pause_ms = ACKNOWLEDGE_MS_MIN;
+    /// Registers this node, and follows the manager until an error ends the registration.
+    async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, RegistrationEnd> {
+        self.follow.restart();
+        let mut told_event = None;
         loop {
+            self.controller.take_detached_regions();
+            let request = self.controller.next_request(&mut self.follow);
+            let registers = matches!(request, ManagerRequest::Register(_));
+            let answer = self.ask(request, contact).await?;
+            match self.controller.on_answer(&mut self.follow, answer) {
+                Ok(()) => {}
+                Err(ControllerError::Halt(halt)) => return Err(contact.halted(halt)),
+                Err(reason) => return Err(RegistrationEnd::node(reason)),
+            }
+            if self.follow.is_refusing() {
+                continue;
+            }
+            if registers && contact.registered() {
+                let RegisterComputeNode { name, cn_id, .. } = self.follow.node();
+                let regions = self.controller.listing().regions().len();
+                tracing::info!(url = %contact.client().url(), %name, cn = %cn_id, regions, "registered with the manager");
+            }
+            let event = self.follow.after_event();
+            if told_event.replace(event) != Some(event) {
+                self.controller.followed(event);
+            }
             self.destroy_abandoned(contact).await?;
-            self.controller.hear_worker();
-            let draining = self.controller.is_draining();
-            pause_ms = if draining { (pause_ms * 2).min(ACKNOWLEDGE_MS_MAX) } else { ACKNOWLEDGE_MS_MIN };
-            let wait_ms = if draining { pause_ms } else { heartbeat_ms };
-            let sync = ComputeNodeSync {
-                registration: answer.registration,
-                after_event,
-                released: self.controller.released(),
-                quiet: self.controller.quiet(),
-                wait_ms: wait_ms.clamp(1, heartbeat_ms.max(1)),
-            };
-            let synced = contact.ask(client.sync_compute_node(cn, &sync)).await?;
-            if synced.watermark.run != answer.watermark.run {
-                return Err(Break::Anew);
+        }
+    }
+
+    /// Sends a request to the manager, and returns its answer.
+    async fn ask(
+        &mut self,
+        request: ManagerRequest,
+        contact: &mut Contact,
+    ) -> Result<ManagerAnswer, RegistrationEnd> {
+        let client = contact.client();
+        match request {
+            ManagerRequest::Register(node) => {
+                let registered = contact.register(client.register_compute_node(&node)).await?;
+                Ok(registered
+                    .map_or(ManagerAnswer::Stale, |answer| ManagerAnswer::Registered(Box::new(answer))))
             }
-            if let Some(regions) = &synced.regions {
-                let (devices, held) = (&synced.devices, synced.held);
-                self.controller.follow(regions, devices, held, synced.watermark).map_err(Break::node)?;
+            ManagerRequest::NotFollowed(body) => {
+                contact.not_followed(&body).await.map(|()| ManagerAnswer::Done)
             }
-            for error in &synced.errors {
-                self.controller.hear_error(error);
-            }
-            heartbeat_ms = synced.heartbeat_ms;
-            if after_event != synced.after_event {
-                after_event = synced.after_event;
-                self.controller.followed(after_event);
+            ManagerRequest::Sync(sync) => {
+                let synced = contact.ask(client.sync_compute_node(self.follow.node().cn_id, &sync));
+                let mut synced = pin!(synced);
+                loop {
+                    // A write of a mirrored region may wait for the answer: it is not kept waiting by the long poll.
+                    let report = async {
+                        match &mut self.reports {
+                            Some(legs) => legs.reports.recv().await,
+                            None => None,
+                        }
+                    };
+                    tokio::select! {
+                        synced = &mut synced => {
+                            if let Err(RegistrationEnd::Stopped(_)) = synced {
+                                self.settle(&client, ComputeNodeSync { settled: true, wait_ms: 1, ..sync.clone() }).await;
+                            }
+                            return Ok(ManagerAnswer::Synced(Box::new(synced?)));
+                        }
+                        Some(report) = report => self.report_leg(report, &client).await,
+                    }
+                }
             }
         }
     }
 
-    /// Has the regions of programs destroyed that have not done so themselves, once nobody has them mapped any more.
-    async fn destroy_abandoned(&mut self, contact: &Contact) -> Result<(), Break> {
+    /// Reports at the end of this node that each of its writes is complete, on all copies, if that is so.
+    async fn settle(&self, client: &Client, last: ComputeNodeSync) {
+        let settled = self.reports.as_ref().is_some_and(|legs| legs.settled.load(Ordering::Acquire));
+        if settled
+            && let Err(error) =
+                timeout(REPORT_TIMEOUT, client.sync_compute_node(self.follow.node().cn_id, &last)).await
+        {
+            tracing::debug!(%error, "the manager has not taken this node's last report");
+        }
+    }
+
+    /// Reports a leg of a mirrored region to the manager, and follows its answer.
+    async fn report_leg(&mut self, report: LegReport, client: &Client) {
+        let LegReport { hpa, mac, epoch, filled } = report;
+        let Some(name) = self.controller.region_at(hpa) else { return };
+        let (registration, mac) = (self.follow.registration(), Mac(mac.0));
+        let asked = async {
+            match filled {
+                None => client.legs_stale(&name, &LegsStale { registration, mac, epoch }).await,
+                Some(cmem_base) => {
+                    client.legs_filled(&name, &LegsFilled { registration, mac, cmem_base, epoch }).await
+                }
+            }
+        };
+        let answer = match timeout(REPORT_TIMEOUT, asked).await {
+            Ok(Err(error)) if error.code() == Some(ErrorCode::StaleEpoch) => client.region(&name).await,
+            Ok(answer) => answer,
+            Err(_) => return,
+        };
+        let refusal = match answer {
+            Ok(region) => {
+                self.warned_legs.remove(&name);
+                self.controller.follow_region(&region).err().map(|error| error.to_string())
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = refusal
+            && self.warned_legs.insert(name.clone())
+        {
+            tracing::warn!(
+                region = %name, memory_node = %mac, why,
+                "the manager has not decided about a leg of a mirrored region: writes wait for it"
+            );
+        }
+    }
+
+    /// Destroys leased regions whose programs have ended, once no process maps them.
+    async fn destroy_abandoned(&mut self, contact: &Contact) -> Result<(), RegistrationEnd> {
         for name in self.controller.abandoned() {
-            // A worker that ends meanwhile need not answer.
+            // The link may be stopped while it waits, since a worker that ends does not answer.
             if contact.stop().or(self.controller.is_mapped(&name)).await? {
                 continue;
             }
             match self.destroy_own(contact, &name).await {
                 Ok(()) => {}
-                // Tried again with the next news.
-                Err(Break::Client(error)) if error.code().is_some() && !error.is_passing() => {
-                    if self.told.insert(name.clone()) {
+                // The manager refuses for good; retried with the next change of regions.
+                Err(RegistrationEnd::Client(error)) if error.code().is_some() && !error.is_passing() => {
+                    if self.warned.insert(name.clone()) {
                         tracing::warn!(region = %name, %error, "a program's region cannot be destroyed after it");
                     }
                     continue;
                 }
                 Err(reason) => return Err(reason),
             }
-            self.told.remove(&name);
+            self.warned.remove(&name);
             self.controller.lease_over(&name)?;
         }
         Ok(())
     }
 
-    /// Has a region destroyed if there is one, and it is this node's.
-    async fn destroy_own(&self, contact: &Contact, name: &Name) -> Result<(), Break> {
+    /// Destroys the region `name` if it belongs to this node.
+    async fn destroy_own(&self, contact: &Contact, name: &Name) -> Result<(), RegistrationEnd> {
         let client = contact.client();
         let none = |error: &ClientError| error.code() == Some(ErrorCode::NotFound);
         let created_ms = match contact.ask(client.region(name)).await {
-            Ok(region) if region.owner != self.options.cn => return Ok(()),
+            Ok(region) if region.owner != self.follow.node().cn_id => return Ok(()),
             Ok(region) => region.created_ms,
-            Err(Break::Client(error)) if none(&error) => return Ok(()),
+            Err(RegistrationEnd::Client(error)) if none(&error) => return Ok(()),
             Err(reason) => return Err(reason),
         };
-        // Of the one that was looked at, or none: meanwhile there may be another one of its name.
+        // Names the time of creation of the leased region or, if unknown, of the region just read: another region may
+        // have taken the name.
         let created_ms = self.controller.created_ms(name).unwrap_or(created_ms);
         let now = DestroyRegion { force: true, wait_ms: 0, created_ms: Some(created_ms) };
         match contact.ask(client.destroy_region(name, now)).await {
             Ok(_) => {
                 tracing::info!(region = %name, "destroyed the region of a program that has not done so itself")
             }
-            Err(Break::Client(error)) if none(&error) => {}
+            Err(RegistrationEnd::Client(error)) if none(&error) => {}
             Err(reason) => return Err(reason),
         }
         Ok(())
     }
-
-    /// Lets the manager show that this node does not follow, and what it holds. A manager that does not understand need not.
-    async fn say_not_followed(&self, contact: &Contact) -> Result<(), Break> {
-        let node = Party::ComputeNode(self.options.cn);
-        let said = NotFollowed { node, seen: self.controller.seen(), holds: self.controller.holds() };
-        let client = contact.client();
-        if let Err(error) = contact.stop().or(client.not_followed(&said)).await? {
-            tracing::debug!(%error, "the manager was not told that this node does not follow");
-        }
-        Ok(())
-    }
-}
-
-fn is_stale(reason: &Break) -> bool {
-    matches!(reason, Break::Client(error) if error.code() == Some(ErrorCode::StaleManager))
 }

@@ -1,19 +1,19 @@
-//! What control knows of this node's regions, in one place: remembered in the state file, given to the worker, shown to
-//! whoever asks. The link to the manager comes here with the manager's news, the thread that looks for CXL devices with
-//! its answers; each change is remembered before it is carried out.
+//! State of this node's regions, in one place: stored in the state file, given to the worker, listed for requests. The
+//! link to the manager passes the manager's answers here, the monitor of CXL devices its findings; each change is
+//! stored before it is carried out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cxloe_cn_core::follow::{Follow, ManagerAnswer, ManagerRequest, RestartReason};
 use cxloe_daemon::StateError;
-use cxloe_fabric::api::{Held, ReleasedRegion, VppbError};
-use cxloe_fabric::model::{LogicalDevice, Name, Region, Watermark};
+use cxloe_fabric::model::{Name, Region, Watermark};
 
 use crate::state_file::StateFile;
 use crate::worker::order::ask;
-use crate::worker::{DrainedTickets, Order, Orders, OrdersGone};
-use cxloe_client::message::{AttachedRegion, NodeView, Refused};
-use cxloe_cn_core::attachments::{Attachments, Change, Question};
-use cxloe_cn_core::backing::{Backing, Preference, Served};
+use crate::worker::{DrainedTickets, Orders, OrdersGone, WorkerOrder};
+use cxloe_client::message::{AttachedRegion, NodeView, RefusalReason};
+use cxloe_cn_core::attachments::{AttachmentChange, Attachments, BackingQuery};
+use cxloe_cn_core::backing::{Backing, DevicePlacement, Preference};
 use cxloe_cn_core::leases::{self, Holder, Leases};
 use cxloe_cxl::uevents::MonitorWaker;
 use cxloe_cxl::{AnswerError, Regions};
@@ -23,28 +23,31 @@ use cxloe_paging::process::has_all_rights;
 use cxloe_paging::shared_state;
 use cxloe_wire::frame::Mac;
 
-/// Why something told could not be followed.
+/// Reason why a change of regions was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// It could not be remembered; nothing has changed.
+    /// It could not be stored; nothing has changed.
     #[error(transparent)]
     State(#[from] StateError),
-    /// No worker.
+    /// The worker has ended.
     #[error(transparent)]
     Worker(#[from] OrdersGone),
+    /// This manager is refused.
+    #[error(transparent)]
+    Halt(#[from] RestartReason),
 }
 
-/// What is attached, as others may look at it.
+/// Copy of the attached regions that other threads read; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Listing(Arc<Mutex<(Vec<AttachedRegion>, NodeView)>>);
+pub struct RegionListing(Arc<Mutex<(Vec<AttachedRegion>, NodeView)>>);
 
-impl Listing {
-    /// The regions.
+impl RegionListing {
+    /// Copies of the attached regions.
     pub fn regions(&self) -> Vec<AttachedRegion> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// How this node stands.
+    /// State of this node in the fabric.
     pub fn node(&self) -> NodeView {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
@@ -57,35 +60,35 @@ impl Listing {
     }
 }
 
-/// The controller; its copies are one.
+/// Controller of this node's regions; clones share one state.
 #[derive(Clone, Debug)]
 pub struct RegionController {
-    inner: Arc<Mutex<Inner>>,
-    listing: Listing,
+    inner: Arc<Mutex<ControllerState>>,
+    listing: RegionListing,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ControllerState {
     attachments: Attachments,
     leases: Leases,
-    /// Which start of this machine it is.
+    /// Identifier of this boot of the machine.
     boot: String,
     state: StateFile,
     orders: Orders,
     drained: DrainedTickets,
-    /// What the link knows of memory nodes over UDP.
+    /// The link's table of memory nodes' UDP addresses.
     peers: Peers,
-    /// Whom to ask about regions that CXL devices may serve.
+    /// Wakes the monitor of CXL devices for new regions.
     looker: Option<MonitorWaker>,
 }
 
 impl RegionController {
-    /// The controller of `node`, with what `state` remembers, which the worker attaches. New regions are served by `preference`;
-    /// `looker` is asked where that takes looking. `peers` hears where memory nodes are over UDP.
+    /// Opens the controller of `node` with the stored regions, and has the worker attach them. New regions are served
+    /// by `preference`; `looker` is woken if that may be a CXL device. `peers` receives the UDP addresses of memory
+    /// nodes.
     ///
-    /// # Errors
-    /// [`ControllerError`]; a state file that cannot be read is not taken for an empty one, since regions would come back at
-    /// other addresses.
+    /// Any [`ControllerError`]; an unreadable state file is an error, not an empty state, since regions would otherwise
+    /// return at other addresses.
     pub fn open(
         node: NodeView,
         state: StateFile,
@@ -100,80 +103,77 @@ impl RegionController {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         attachments.prefer(preference);
         let changes = attachments.begin();
-        let inner = Inner { attachments, leases, boot, state, orders, drained, peers, looker };
-        inner.tell_peers();
-        let listing = Listing(Arc::new(Mutex::new((Vec::new(), node))));
+        let inner = ControllerState { attachments, leases, boot, state, orders, drained, peers, looker };
+        inner.publish_peers();
+        let listing = RegionListing(Arc::new(Mutex::new((Vec::new(), node))));
         inner.give(changes)?;
         listing.show(&inner.attachments);
         Ok(RegionController { inner: Arc::new(Mutex::new(inner)), listing })
     }
 
-    /// This node has joined with a manager that had come so far; none: it has not joined. To be told before the manager is
-    /// asked anything.
+    /// Sets the watermark of the manager with which this node has joined; `None` if it has not joined. To be called
+    /// before the first request to the manager.
     ///
     /// # Errors
     /// Any [`ControllerError`].
     pub fn join(&self, joined: Option<Watermark>) -> Result<(), ControllerError> {
         self.change(|attachments| {
             attachments.join(joined);
-            Vec::new()
+            Ok(Vec::new())
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, ControllerState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is attached.
-    pub fn listing(&self) -> Listing {
+    /// Shared view of the attached regions.
+    pub fn listing(&self) -> RegionListing {
         self.listing.clone()
     }
 
-    /// How far the manager had come that told last of the regions there are.
-    pub fn seen(&self) -> Watermark {
-        self.lock().attachments.seen()
+    /// Next request to the manager, by the state of `follow`.
+    pub fn next_request(&self, follow: &mut Follow) -> ManagerRequest {
+        let inner = self.lock();
+        follow.next(&inner.attachments, inner.orders.quiet().get())
     }
 
-    /// What this node holds.
-    pub fn holds(&self) -> Vec<Held> {
-        self.lock().attachments.holds()
-    }
-
-    /// Takes over what a manager tells that has come as far as `manager`: remembered first, so that an address once shown
-    /// stays.
+    /// Applies an answer of the manager. The change is stored before it takes effect, so that a region keeps its
+    /// address.
     ///
     /// # Errors
     /// Any [`ControllerError`].
-    pub fn follow(
+    pub fn on_answer(&self, follow: &mut Follow, answer: ManagerAnswer) -> Result<(), ControllerError> {
+        self.change(|attachments| Ok(follow.on_answer(answer, attachments)?))
+    }
+
+    /// Name of the region that has an address.
+    pub fn region_at(&self, hpa: u64) -> Option<Name> {
+        self.lock().attachments.region_at(hpa).map(|region| region.name.clone())
+    }
+
+    /// Applies the manager's description of one region, which answers a report about its legs. It is stored before
+    /// writes count that one leg has.
+    ///
+    /// # Errors
+    /// Any [`ControllerError`].
+    pub fn follow_region(&self, region: &Region) -> Result<(), ControllerError> {
+        self.change(|attachments| Ok(attachments.follow_region(region)))
+    }
+
+    fn change(
         &self,
-        regions: &[Region],
-        devices: &[LogicalDevice],
-        held: bool,
-        manager: Watermark,
+        change: impl FnOnce(&mut Attachments) -> Result<Vec<AttachmentChange>, ControllerError>,
     ) -> Result<(), ControllerError> {
-        self.change(|attachments| {
-            attachments.hear(manager);
-            let changes = attachments.follow(regions, held);
-            attachments.follow_devices(devices);
-            changes
-        })
-    }
-
-    /// An error was generated at a vPPB of this node.
-    pub fn hear_error(&self, error: &VppbError) {
-        self.lock().attachments.hear_error(error);
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Attachments) -> Vec<Change>) -> Result<(), ControllerError> {
         let mut inner = self.lock();
         let mut next = inner.attachments.clone();
-        let changes = change(&mut next);
+        let changes = change(&mut next)?;
         if next != inner.attachments {
             inner.state.store(&next)?;
             inner.attachments = next;
         }
-        // Before the worker greets them.
-        inner.tell_peers();
+        // The addresses must be known before the worker opens sessions with the memory nodes.
+        inner.publish_peers();
         inner.give(changes)?;
         self.listing.show(&inner.attachments);
         if let Some(looker) = inner.looker.as_ref().filter(|_| !inner.attachments.questions().is_empty()) {
@@ -182,13 +182,13 @@ impl RegionController {
         Ok(())
     }
 
-    /// Takes note of what the worker has let go of.
-    pub fn hear_worker(&self) {
+    /// Records the regions that the worker has finished detaching.
+    pub fn take_detached_regions(&self) {
         let mut inner = self.lock();
         let mut news = false;
         while let Some(ticket) = inner.drained.next() {
             if let Some(region) = inner.attachments.drained(ticket) {
-                tracing::info!(%region, "let go of a region: what was modified is written back");
+                tracing::info!(%region, "releasing a region: modified lines are written back");
                 news = true;
             }
         }
@@ -197,35 +197,31 @@ impl RegionController {
         }
     }
 
-    /// Whether the worker is letting go of something.
-    pub fn is_draining(&self) -> bool {
-        self.lock().attachments.is_draining()
-    }
-
-    /// Keeps the name of a region that is about to be created for process `pid` of user `uid`.
+    /// Records a lease of a region that is about to be created for process `pid` of user `uid`.
     ///
     /// # Errors
-    /// Why not.
-    pub fn lease(&self, region: Name, pid: u32, uid: u32) -> Result<(), Refused> {
+    /// The reason why the region cannot be leased to this process.
+    pub fn lease(&self, region: Name, pid: u32, uid: u32) -> Result<(), RefusalReason> {
         let mut inner = self.lock();
         let listed = self.listing.regions();
         let known = inner.leases.holder(&region).is_some();
         if known || listed.iter().any(|attached| attached.region == region.as_str()) {
-            return Err(Refused::NotTemporary(region.to_string()));
+            return Err(RefusalReason::NotTemporary(region.to_string()));
         }
-        let started = shared_state::started(pid).ok_or_else(|| Refused::Unseen(unseen(pid)))?;
+        let started = shared_state::started(pid).ok_or_else(|| RefusalReason::Unseen(unseen(pid)))?;
         let mut next = inner.leases.clone();
         let boot = inner.boot.clone();
         let holder = Holder { pid, started, boot, uid: Some(uid), created_ms: None };
         let limit = if has_all_rights(uid) { leases::LEASES_MAX } else { leases::LEASES_OF_ONE_MAX };
-        next.keep(region, holder, limit).map_err(|leases::Full| Refused::Leases { limit })?;
-        inner.keep(next).map_err(|error| Refused::System(error.to_string()))
+        next.keep(region, holder, limit)
+            .map_err(|leases::LeaseLimitReached| RefusalReason::Leases { limit })?;
+        inner.keep(next).map_err(|error| RefusalReason::System(error.to_string()))
     }
 
-    /// The manager has created a temporary region, at this time.
+    /// Records the time of creation of a leased region.
     ///
     /// # Errors
-    /// It could not be kept.
+    /// The time could not be stored.
     pub fn lease_created(&self, region: &Name, created_ms: u64) -> Result<(), StateError> {
         let mut inner = self.lock();
         let mut next = inner.leases.clone();
@@ -233,17 +229,17 @@ impl RegionController {
         inner.keep(next)
     }
 
-    /// When a temporary region was created: milliseconds since the Unix epoch, if the manager has said so.
+    /// Time of creation of a leased region in milliseconds since the Unix epoch, if the manager has returned it.
     pub fn created_ms(&self, region: &Name) -> Option<u64> {
         self.lock().leases.holder(region)?.created_ms
     }
 
-    /// The user for whose program a region was created; `None`: it was not.
+    /// User for whose program a region was created; `None` if it is not leased.
     pub fn lessee(&self, region: &Name) -> Option<u32> {
         self.lock().leases.holder(region)?.uid
     }
 
-    /// Temporary regions whose processes have ended without destroying them.
+    /// Leased regions that still exist although their processes have ended.
     pub fn abandoned(&self) -> Vec<Name> {
         let inner = self.lock();
         let there = |holder: &Holder| {
@@ -252,10 +248,10 @@ impl RegionController {
         inner.leases.abandoned(there)
     }
 
-    /// There is no such temporary region any more.
+    /// Removes the lease of a region that no longer exists.
     ///
     /// # Errors
-    /// It could not be kept; it will be looked for again.
+    /// The removal could not be stored; the lease is checked again later.
     pub fn lease_over(&self, region: &Name) -> Result<(), StateError> {
         let mut inner = self.lock();
         let mut next = inner.leases.clone();
@@ -263,43 +259,33 @@ impl RegionController {
         inner.keep(next)
     }
 
-    /// Whether processes have a region mapped; none is known to when the worker has ended.
+    /// Whether processes map the region; `false` if the worker has ended.
     pub async fn is_mapped(&self, region: &Name) -> bool {
         let (orders, name) = (self.lock().orders.clone(), region.clone());
         let mapped = ask(&orders, move |spaces| spaces.is_mapped(name.as_str()));
         mapped.await.unwrap_or(false)
     }
 
-    /// All that the manager has told up to this event is followed. Nobody waits for what comes of it: where there is no room
-    /// for the order, a later event's is as good.
+    /// Reports to the worker that all changes up to `event` were ordered. Without room the order is dropped: that of a
+    /// later event has the same effect.
     pub fn followed(&self, event: u64) {
-        let _ = self.lock().orders.try_give(Order::Quiet(event));
-    }
-
-    /// The event up to which no operation is on its way that was begun before it was heard of.
-    pub fn quiet(&self) -> u64 {
-        self.lock().orders.quiet().get()
-    }
-
-    /// What the manager wants back and nothing is left of here.
-    pub fn released(&self) -> Vec<ReleasedRegion> {
-        self.lock().attachments.released()
+        let _ = self.lock().orders.try_give(WorkerOrder::Quiet(event));
     }
 }
 
 impl Regions for RegionController {
-    fn questions(&self) -> Vec<Question> {
+    fn questions(&self) -> Vec<BackingQuery> {
         self.lock().attachments.questions()
     }
 
-    fn answer(&self, question: &Question, backing: Backing) -> Result<(), AnswerError> {
-        self.change(|attachments| attachments.answer(question, backing)).map_err(|error| match error {
+    fn answer(&self, question: &BackingQuery, backing: Backing) -> Result<(), AnswerError> {
+        self.change(|attachments| Ok(attachments.answer(question, backing))).map_err(|error| match error {
             ControllerError::State(error) => AnswerError::NotKept(error.to_string()),
-            ControllerError::Worker(_) => AnswerError::Ending,
+            ControllerError::Worker(_) | ControllerError::Halt(_) => AnswerError::Ending,
         })
     }
 
-    fn served(&self) -> Vec<(Name, Served)> {
+    fn served(&self) -> Vec<(Name, DevicePlacement)> {
         let inner = self.lock();
         let served = |(name, _, backing): (&Name, u64, &Backing)| match backing {
             Backing::Device(served) => Some((name.clone(), served.clone())),
@@ -324,19 +310,19 @@ impl Regions for RegionController {
     }
 }
 
-impl Inner {
+impl ControllerState {
     fn keep(&mut self, leases: Leases) -> Result<(), StateError> {
         self.state.store_leases(&leases)?;
         self.leases = leases;
         Ok(())
     }
 
-    fn tell_peers(&self) {
+    fn publish_peers(&self) {
         let peer = |(mac, address): (cxloe_fabric::model::Mac, _)| Peer { mac: Mac(mac.octets()), address };
-        self.peers.tell(self.attachments.udp_peers().into_iter().map(peer));
+        self.peers.set_from_manager(self.attachments.udp_peers().into_iter().map(peer));
     }
 
-    fn give(&self, changes: Vec<Change>) -> Result<(), OrdersGone> {
-        changes.into_iter().try_for_each(|change| self.orders.give(Order::Follow(Box::new(change))))
+    fn give(&self, changes: Vec<AttachmentChange>) -> Result<(), OrdersGone> {
+        changes.into_iter().try_for_each(|change| self.orders.give(WorkerOrder::Follow(Box::new(change))))
     }
 }

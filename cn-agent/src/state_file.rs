@@ -1,37 +1,37 @@
-//! What this compute node has to remember across restarts: its regions and their addresses, so that an agent
-//! that starts while the manager is away serves what it served before, at the same addresses.
+//! Persistent state of this compute node: its regions and their addresses, so that an agent that starts without a
+//! manager serves the former regions at the same addresses.
 //!
 //! The data directory also holds a lock: two agents with one CN id would take each other's answers.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
-use cxloe_daemon::Remembered;
+use cxloe_daemon::NodeState;
 use cxloe_wire::frame::Mac;
 use serde::{Deserialize, Serialize};
 
 use cxloe_cn_core::attachments::Attachments;
 use cxloe_cn_core::leases::Leases;
 
-/// Attachments as they are in their file.
+/// File format of attachments.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 struct StoredAttachments(Attachments);
 
-impl Remembered for StoredAttachments {
+impl NodeState for StoredAttachments {
     const REMEDY: &str = "remove it, and regions get new addresses";
 }
 
-/// Leases as they are in their file.
+/// File format of leases.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 struct StoredLeases(Leases);
 
-impl Remembered for StoredLeases {
+impl NodeState for StoredLeases {
     const REMEDY: &str = "remove it, and destroy what is left of temporary regions by `gmm destroy-region`";
 }
 
-/// Where attachments are kept, for one agent at a time.
+/// The files of one agent, locked.
 #[derive(Debug)]
 pub struct StateFile {
     file: cxloe_daemon::StateFile<StoredAttachments>,
@@ -39,10 +39,10 @@ pub struct StateFile {
     _lock: File,
 }
 
-/// What can go wrong with the state file.
+/// Reason why the state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It cannot be read or written, or holds something else.
+    /// It cannot be read or written, or has another format.
     #[error(transparent)]
     File(#[from] cxloe_daemon::StateError),
     /// Another agent uses it.
@@ -51,16 +51,16 @@ pub enum StateError {
         .path.display()
     )]
     Locked {
-        /// The CN id of both.
+        /// CN id that both agents use.
         cn: Mac,
-        /// The lock.
+        /// Path of the lock file.
         path: PathBuf,
     },
 }
 
 impl StateFile {
-    /// The state file of the compute node `cn` in `dir`, which is created if need be, locked as long as the
-    /// returned value lives.
+    /// Opens and locks the state files of the compute node `cn` in `dir`, which is created if need be. The lock is held
+    /// as long as the returned value lives.
     ///
     /// # Errors
     /// Any [`StateError`].
@@ -83,34 +83,34 @@ impl StateFile {
         }
     }
 
-    /// What was kept last; nothing attached if nothing was.
+    /// Reads the stored attachments; returns none if none were stored.
     ///
     /// # Errors
-    /// Those of [`cxloe_daemon::StateFile::load`].
+    /// The errors of [`cxloe_daemon::StateFile::load`].
     pub fn load(&self) -> Result<Attachments, cxloe_daemon::StateError> {
         self.file.load().map(|StoredAttachments(attachments)| attachments)
     }
 
-    /// Keeps `attachments`; on disk when this returns.
+    /// Stores `attachments`, which are on disk when this returns.
     ///
     /// # Errors
-    /// Those of [`cxloe_daemon::StateFile::store`].
+    /// The errors of [`cxloe_daemon::StateFile::store`].
     pub fn store(&self, attachments: &Attachments) -> Result<(), cxloe_daemon::StateError> {
         self.file.store(&StoredAttachments(attachments.clone()))
     }
 
-    /// The leases that were kept last.
+    /// Reads the stored leases; returns none if none were stored.
     ///
     /// # Errors
-    /// Those of [`cxloe_daemon::StateFile::load`].
+    /// The errors of [`cxloe_daemon::StateFile::load`].
     pub fn load_leases(&self) -> Result<Leases, cxloe_daemon::StateError> {
         self.leases.load().map(|StoredLeases(leases)| leases)
     }
 
-    /// Keeps `leases`; on disk when this returns.
+    /// Stores `leases`, which are on disk when this returns.
     ///
     /// # Errors
-    /// Those of [`cxloe_daemon::StateFile::store`].
+    /// The errors of [`cxloe_daemon::StateFile::store`].
     pub fn store_leases(&self, leases: &Leases) -> Result<(), cxloe_daemon::StateError> {
         self.leases.store(&StoredLeases(leases.clone()))
     }

@@ -1,19 +1,21 @@
-//! Several compute nodes on one memory node that serves fewer requests than they could make: with rate control each
-//! gets its share, and the queue loses less than without. Real engines and a real service in virtual time.
+//! Several compute nodes share a memory node that serves fewer requests than they could send. With rate control each
+//! compute node gets its share, and fewer requests are lost in the queue than without. Engines and service are real,
+//! and time is virtual.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{
-    BUCKET_DEFAULT, Engine, EngineError, Pacing, Read, Route, Segment, Sink, Target,
+    BUCKET_DEFAULT, Engine, EngineError, Pacing, Read, RequestId, Route, RouteTarget, Segment, Sink,
 };
 use cxloe_fabric::model::Watermark;
 use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_link::{Link, LinkCounters};
-use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
+use cxloe_mn::control::Mappings;
+use cxloe_mn::control::static_map::{self, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, PoolOptions};
-use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn_core::congestion::{CongestionConfig, CongestionSignals};
 use cxloe_mn_core::service::Service;
 use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PfcVector};
@@ -21,15 +23,15 @@ use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 
 const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
-/// What one compute node has.
+/// Bytes of memory that each compute node has.
 const BYTES: u64 = 1 << 20;
-/// The memory node serves a request a microsecond.
+/// Time that the memory node takes for a request.
 const SERVICE: Duration = Duration::from_micros(1);
-/// Its receive queue.
+/// Number of frames that the memory node's receive queue holds.
 const FIFO: usize = 512;
 const LINK: u64 = 10_000_000_000;
 
-/// Counts what has ended.
+/// Sink that counts completed requests.
 #[derive(Default)]
 struct Ended {
     done: u64,
@@ -37,18 +39,18 @@ struct Ended {
 }
 
 impl Sink for Ended {
-    fn read(&mut self, _: u64, _: &[u8]) {
+    fn read(&mut self, _: RequestId, _: &[u8]) {
         self.done += 1;
     }
-    fn written(&mut self, _: u64) {
+    fn written(&mut self, _: RequestId) {
         self.done += 1;
     }
-    fn failed(&mut self, _: u64, _: EngineError) {
+    fn failed(&mut self, _: RequestId, _: EngineError) {
         self.failed += 1;
     }
 }
 
-/// A compute node that reads line after line, as many at once as `depth`.
+/// A compute node that reads line after line, with `depth` requests in flight.
 struct Cn {
     link: SimLink,
     engine: Engine,
@@ -79,18 +81,18 @@ impl Cn {
             seed: (1 + u64::from(index)).into(),
         };
         let peer = engine.add_peer(config, Time::ZERO);
-        let target = Target { peer, cmem: 0, incarnation: None };
+        let target = RouteTarget { peer, cmem: 0, incarnation: None, mirror: None };
         engine.add_route(Route::direct(0, BYTES, target)).expect("the first route");
         Cn { link, engine, ended: Ended::default(), made: 0, depth }
     }
 
-    /// Takes what has arrived, and makes requests while there is room.
+    /// Handles frames that have arrived, and sends requests until `depth` are in flight.
     fn work(&mut self, now: Time) {
         let Cn { link, engine, ended, made, depth } = self;
         link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, ended)).expect("a simulated link");
         while engine.is_connected() && *made - ended.done - ended.failed < *depth {
             let hpa = *made * 64 % BYTES;
-            match engine.read(hpa, *made, now, link.transmit()) {
+            match engine.read(hpa, RequestId::Number(*made as u32), now, link.transmit()) {
                 Ok(Read::Sent) => *made += 1,
                 Ok(Read::Hit(_)) => unreachable!("there is no cache"),
                 Err(_) => break,
@@ -103,10 +105,10 @@ impl Cn {
     }
 }
 
-/// What came of it.
+/// Counts at the end of a run.
 #[derive(Debug)]
 struct Figures {
-    /// Requests that each compute node got done.
+    /// Number of completed requests of each compute node.
     done: Vec<u64>,
     dropped: u64,
     repeated: u64,
@@ -119,7 +121,7 @@ impl Figures {
     }
 }
 
-/// `depths.len()` compute nodes for `span` of virtual time.
+/// Runs `depths.len()` compute nodes for `span` of virtual time.
 fn run(depths: &[u64], paced: bool, span: Duration) -> Figures {
     let net = SimNetwork::new(7);
     let fifo = PortConfig {
@@ -146,9 +148,9 @@ fn run(depths: &[u64], paced: bool, span: Duration) -> Figures {
             let received =
                 mn.receive(1, &mut |frame, tx| service.handle(frame, now, tx)).expect("a simulated link");
             service.finish_batch(mn.transmit());
-            match service.look_at_queue(|count| mn.holds(count), now) {
-                Verdict::Quiet => {}
-                verdict => drop(service.tell(verdict, mn.transmit())),
+            match service.check_queue(|count| mn.holds(count), now) {
+                CongestionSignals::Quiet => {}
+                verdict => drop(service.send_signals(verdict, mn.transmit())),
             }
             mn.flush().expect("a simulated link");
             if received > 0 {
@@ -166,7 +168,7 @@ fn run(depths: &[u64], paced: bool, span: Duration) -> Figures {
     }
 }
 
-/// A service in which every compute node has its memory.
+/// A memory-node service with memory for every compute node.
 fn service(cns: &[Cn], watched: bool) -> Service {
     let options = PoolOptions {
         bytes: Some(cns.len() as u64 * BYTES),
@@ -174,10 +176,11 @@ fn service(cns: &[Cn], watched: bool) -> Service {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
+    let pool = cxloe_mn::pool::open(&options, &Host::default(), None, &|_, _| {}).expect("a small pool");
     let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
     let range = |cn: &Cn| StaticRange { cn: cn.link.info().mac, base: ByteSize(0), size: ByteSize(BYTES) };
-    StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");
+    static_map::apply(&StaticMap { ranges: cns.iter().map(range).collect() }, &mut mappings)
+        .expect("it fits");
     let config = ResponderConfig::new(MN, 1514, mappings.table().pool().incarnation(), 3);
     let mut service = Service::new(config, mappings.table().clone(), 16);
     let threshold = if watched { FIFO / 4 } else { 0 };
@@ -196,11 +199,11 @@ fn several_nodes_share_a_slow_one_and_none_starves() {
     assert!(paced.dropped * 4 < free.dropped && paced.repeated < free.repeated, "{paced:?} {free:?}");
     let fair = paced.sum() / 4;
     assert!(paced.done.iter().all(|done| *done > fair * 6 / 10 && *done < fair * 14 / 10), "{paced:?}");
-    // What the memory node can do is done.
+    // At least 80 % of the memory node's capacity is used.
     assert!(paced.sum() > 60_000 * 8 / 10, "{paced:?}");
 }
 
-/// A node that asks little is not paced for what others do.
+/// A compute node that requests little is not slowed down by others that request much.
 #[test]
 fn who_asks_little_gets_it() {
     let span = Duration::from_millis(60);
@@ -211,8 +214,8 @@ fn who_asks_little_gets_it() {
     assert!(paced.done[3] > 0 && paced.sum() > 60_000 * 8 / 10, "{paced:?}");
 }
 
-/// What a paced node moves in half a second at half of 1 Gbit/s, in bits per second of the wire: reads (in bursts or
-/// not) count by their answers, writes by themselves (R13).
+/// Bits per second on the wire of a compute node that is paced to half of 1 Gbit/s, over half a second. Reads (with
+/// `bursts`, in bursts) count by their responses, writes by their requests (R13).
 fn moved(bursts: bool, writes: bool) -> f64 {
     let span = Duration::from_millis(500);
     let net = SimNetwork::new(1);
@@ -240,13 +243,26 @@ fn moved(bursts: bool, writes: bool) -> f64 {
             let (hpa, lines) = (*made * 4096 % BYTES, if bursts { 23 } else { 1 });
             let tx = link.transmit();
             let sent = match (writes, bursts) {
-                (false, true) => engine.burst_read(&Segment::straight(hpa, lines), *made, now, tx).map(drop),
-                (false, false) => engine.read(hpa, *made, now, tx).map(drop),
+                (false, true) => engine
+                    .burst_read(&Segment::straight(hpa, lines), RequestId::Number(*made as u32), now, tx)
+                    .map(drop),
+                (false, false) => engine.read(hpa, RequestId::Number(*made as u32), now, tx).map(drop),
                 (true, true) => {
                     let (segment, data) = (Segment::straight(hpa, lines), &line[..lines * 64]);
-                    engine.burst_write(&segment, (1 << lines) - 1, data, *made, now, tx).map(drop)
+                    engine
+                        .burst_write(
+                            &segment,
+                            (1 << lines) - 1,
+                            data,
+                            RequestId::Number(*made as u32),
+                            now,
+                            tx,
+                        )
+                        .map(drop)
                 }
-                (true, false) => engine.write(hpa, &[2; 64], *made, now, tx).map(drop),
+                (true, false) => {
+                    engine.write(hpa, &[2; 64], RequestId::Number(*made as u32), now, tx).map(drop)
+                }
             };
             match sent {
                 Ok(()) => *made += 1,
@@ -271,7 +287,7 @@ fn moved(bursts: bool, writes: bool) -> f64 {
     bytes as f64 * 8.0 / now.since(since).as_secs_f64()
 }
 
-/// R13: tokens are spent on the larger of request and response, so that neither direction exceeds the rate.
+/// R13: tokens are spent on the larger of request and response, so neither direction exceeds the rate.
 #[test]
 fn what_moves_keeps_the_rate_both_ways() {
     for (bursts, writes) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -1,6 +1,6 @@
-//! The line port over regions that are spread over memory nodes: what is written is read again, by bytes and by lines, and
-//! lies in the memory nodes' pools where the interleave has it. Real engine and real services over a simulated network;
-//! it moves on whenever the port looks for frames.
+//! The line port over regions that are interleaved over memory nodes: data written reads back, by bytes and by lines,
+//! and lies in the memory nodes' pools as the interleave prescribes. Engine and services are real; the simulated
+//! network advances whenever the port polls for frames.
 
 mod looped;
 
@@ -24,7 +24,7 @@ fn what_is_written_is_read_again_and_lies_where_the_interleave_has_it() {
         let (ways, granularity) =
             (Ways::try_from(ways).unwrap(), Granularity::try_from(granularity).unwrap());
         let what = format!("{ways} ways of {granularity}");
-        // Frames of an MTU of 1500, and of few lines.
+        // Frames for an MTU of 1500, and frames that carry few lines.
         for max_frame in [1514, 300] {
             let (mut port, tables) = open(ways.count() as u8, max_frame);
             let route = route(HPA, ways, granularity, 0, false);
@@ -32,7 +32,7 @@ fn what_is_written_is_read_again_and_lies_where_the_interleave_has_it() {
             port.engine().add_route(route).expect("a route");
             let mut model = pattern(size, 1);
             port.write_bytes(HPA, &model).expect("all of it");
-            // Parts, from anywhere to anywhere.
+            // Ranges with different alignments of both ends.
             for (salt, start, lines) in [(2, 0, 1), (3, 3, 7), (4, 61, 70), (5, size / 64 - 100, 100)] {
                 let part = pattern(lines * 64, salt);
                 port.write_bytes(HPA + start as u64 * 64, &part).expect("a part");
@@ -50,7 +50,7 @@ fn what_is_written_is_read_again_and_lies_where_the_interleave_has_it() {
             for (hpa, line) in hpas.iter().zip(&lines) {
                 assert_eq!(line[..], model[(hpa - HPA) as usize..][..64], "{what}: HPA {hpa:#x}");
             }
-            // By the definition of interleaving, at the memory nodes themselves.
+            // The location that the definition of interleaving gives, compared with the memory nodes' pools.
             let (grain, count) = (granularity.bytes() as usize, ways.count() as usize);
             for (chunk, expected) in model.chunks(grain).enumerate() {
                 let mut found = vec![0; grain];
@@ -98,8 +98,8 @@ fn a_range_over_routes_and_holes_is_one_call() {
     assert_eq!(unmapped(port.read(end).map(drop)), EngineError::Poisoned(end));
 }
 
-/// Memory of the machine itself, as a CXL device's, between a region over memory nodes and a hole: a call for all of it is
-/// one call, and what is local needs no frame.
+/// One call reads a range that consists of a region over memory nodes, local memory (such as a CXL device) and a
+/// hole; the local part needs no frame.
 #[test]
 fn a_range_over_local_memory_is_one_call_too() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -147,7 +147,7 @@ fn a_range_over_local_memory_is_one_call_too() {
     port.flush().expect("nothing to write back");
     assert!(found == part && port.link().counters().tx_frames == frames, "no frame for any of it");
 
-    // A part of a range that cannot be read is the whole call's error.
+    // If part of a range cannot be read, the whole call fails.
     device.give_up();
     let gone = port.read_bytes(range.start, &mut back);
     assert!(matches!(gone, Err(PortError::Engine(EngineError::DeviceGone(hpa))) if hpa == local), "{gone:?}");

@@ -37,9 +37,11 @@ tools_of() {
         deploy) echo systemd-analyze strace ;;
         deb) echo dpkg-deb dpkg-shlibdeps patchelf strip lintian ;;
         tshark) echo tshark dumpcap ;;
+        python-protocol) echo python3 cryptography ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         ansible) echo ansible-playbook ansible-lint ;;
-        programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap php php-xml php-mbstring lua5.4 node ;;
+        schemathesis) echo python3 venv ;;
+        programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap php php-xml php-mbstring lua5.4 node java javac ;;
         *) echo "$1" ;;
     esac
 }
@@ -49,16 +51,30 @@ is_here() {
     case $1 in
         # A library, which programs look for in these places; libclang-cpp is another, and may be there alone.
         libclang) ls /usr/lib/*/libclang[-.]*so* /usr/lib/llvm-*/lib/libclang[-.]*so* /usr/lib*/libclang[-.]*so* 2>/dev/null | grep -qv libclang-cpp ;;
-        # For the system's own Python, where another comes first as well.
-        numpy) /usr/bin/python3 -c 'import numpy' 2>/dev/null || python3 -c 'import numpy' 2>/dev/null ;;
+        # Packages of the system's own Python, where another comes first as well.
+        numpy | cryptography) /usr/bin/python3 -c "import $1" 2>/dev/null || python3 -c "import $1" 2>/dev/null ;;
+        venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         php-*) php -m 2>/dev/null | grep -qix "${1#php-}" ;;
         *) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
     esac
 }
 
-# What is not installed but kept in a cache of the user's: the kernel of virtual machines.
+# The version of Schemathesis that the tests were last seen to pass with.
+schemathesis=4.32.5
+
+# What is not installed in the system: the kernel of virtual machines, kept in a cache of the user's, and Schemathesis,
+# which has a folder of its own beside what is built.
 fetch() {
     case " $* " in *' qemu '*) "$(dirname "$0")/../vm/guest/guest" --prepare >/dev/null ;; esac
+    case " $* " in *' schemathesis '*) fetch_schemathesis ;; esac
+}
+
+fetch_schemathesis() {
+    place=${CARGO_TARGET_DIR:-$(dirname "$0")/../../target}/schemathesis
+    [ "$("$place/bin/schemathesis" --version 2>/dev/null)" != "schemathesis, version $schemathesis" ] || return 0
+    echo "Installing Schemathesis $schemathesis into $place"
+    python3 -m venv --clear "$place" && "$place/bin/pip" install --quiet "schemathesis==$schemathesis" ||
+        fail "Schemathesis could not be installed: PyPI has to be reached, or $place/bin/schemathesis be there already."
 }
 
 # The packages that bring a tool, with what they bring to run it.
@@ -103,11 +119,13 @@ packages_of() {
         dumpcap) echo wireshark-common ;;
         promtool) echo prometheus ;;
         tmux) echo tmux ;;
-        numpy) echo python3-numpy ;;
+        numpy | cryptography) echo "python3-$1" ;;
+        venv) echo python3-venv ;;
         python3 | redis-server | sqlite3 | zstd | memtester | fio) echo "$1" ;;
         musl-gcc) echo musl-tools ;;
         php) echo php-cli ;;
         lua5.4) echo lua5.4 ;;
+        java | javac) echo default-jdk-headless ;;
         node) echo nodejs ;;
         php-xml | php-mbstring) echo "$1" ;;
         bwrap) echo bubblewrap ;;

@@ -23,35 +23,38 @@ local TRAILERS = { [0] = CRC_LEN, [1] = TAG_LEN, [2] = TAG_LEN + COUNTER_LEN }
 local BURST_READ = 0x03
 local FEATURE_LONG_BURSTS = 4 -- a burst read takes a number for each answer that its lines need
 
--- Commands: name, kind. A kind says which counter a frame's number comes from and how it is answered. One of `many` stands
--- for requests, or answers, of as many numbers as it has lines.
+-- Commands: name, class; the payload's bytes or its form; bytes of it that stay readable in a sealed frame. The class says
+-- which counter a frame's number comes from and how it is answered. One of `many` stands for requests, or answers, of as many
+-- numbers as it has lines.
+-- The table of opcodes begins: `OPCODES=write cargo test -p cxloe-wire dissector` writes it anew.
 local COMMANDS = {
-    [0x01] = { "ReadReq", "request" },
-    [0x02] = { "WriteReq", "request" },
-    [0x03] = { "BurstReadReq", "request" },
-    [0x04] = { "BurstWriteReq", "request" },
-    [0x05] = { "MultiReadReq", "request", many = true },
-    [0x06] = { "MultiWriteReq", "request", many = true },
-    [0x10] = { "Hello", "handshake" },
-    [0x11] = { "Ping", "control", answer = 0x91 },
-    [0x12] = { "Bye", "control", answer = 0x92 },
-    [0x13] = { "Start", "control", answer = 0x93 },
-    [0x70] = { "Echo", "echo" },
-    [0x81] = { "ReadResp", "response" },
-    [0x82] = { "WriteResp", "response" },
-    [0x83] = { "SackNak", "sack" },
-    [0x84] = { "SackNakAck", "sack" },
-    [0x85] = { "Congestion", "control" },
-    [0x86] = { "BurstReadResp", "response" },
-    [0x87] = { "Fault", "response" },
-    [0x88] = { "MultiReadResp", "response", many = true },
-    [0x89] = { "MultiWriteResp", "response", many = true },
-    [0x90] = { "HelloAck", "handshake" },
-    [0x91] = { "Pong", "control", question = 0x11 },
-    [0x92] = { "ByeAck", "control", question = 0x12 },
-    [0x93] = { "StartAck", "control", question = 0x13 },
-    [0xF0] = { "EchoReply", "echo" },
+    [0x01] = { "ReadReq", "request", payload = 0, clear = 0 },
+    [0x02] = { "WriteReq", "request", payload = 64, clear = 0 },
+    [0x03] = { "BurstReadReq", "request", payload = 1, clear = 1 },
+    [0x04] = { "BurstWriteReq", "request", payload = "mask_lines", clear = 8 },
+    [0x05] = { "MultiReadReq", "request", payload = "addresses", clear = 1, many = true },
+    [0x06] = { "MultiWriteReq", "request", payload = "address_lines", clear = 1, many = true },
+    [0x10] = { "Hello", "handshake", payload = 40, clear = 0 },
+    [0x11] = { "Ping", "control", payload = 0, clear = 0, answer = 0x91 },
+    [0x12] = { "Bye", "control", payload = 0, clear = 0, answer = 0x92 },
+    [0x13] = { "Start", "control", payload = 0, clear = 0, answer = 0x93 },
+    [0x70] = { "Echo", "echo", payload = 4, clear = 0 },
+    [0x81] = { "ReadResp", "response", payload = 64, clear = 0 },
+    [0x82] = { "WriteResp", "response", payload = 0, clear = 0 },
+    [0x83] = { "SackNak", "sack", payload = 2, clear = 0 },
+    [0x84] = { "SackNakAck", "sack", payload = 6, clear = 0 },
+    [0x85] = { "Congestion", "control", payload = 18, clear = 0 },
+    [0x86] = { "BurstReadResp", "response", payload = "lines", clear = 1 },
+    [0x87] = { "Fault", "response", payload = 1, clear = 0 },
+    [0x88] = { "MultiReadResp", "response", payload = "lines", clear = 1, many = true },
+    [0x89] = { "MultiWriteResp", "response", payload = 1, clear = 1, many = true },
+    [0x90] = { "HelloAck", "handshake", payload = 64, clear = 0 },
+    [0x91] = { "Pong", "control", payload = 0, clear = 0, question = 0x11 },
+    [0x92] = { "ByeAck", "control", payload = 0, clear = 0, question = 0x12 },
+    [0x93] = { "StartAck", "control", payload = 0, clear = 0, question = 0x13 },
+    [0xF0] = { "EchoReply", "echo", payload = 2, clear = 0 },
 }
+-- The table of opcodes ends.
 -- Either end may ask whether the other is there, and say that it leaves.
 local BOTH_WAYS = { [0x11] = true, [0x12] = true, [0x91] = true, [0x92] = true }
 
@@ -555,18 +558,15 @@ end
 -- How many bytes of payload the command calls for (as far as `tvb` shows), and what is wrong when that cannot be told.
 local function payload_length(tvb, code)
     local have = tvb:len() - HEADER
-    if code == 0x01 or code == 0x82 or COMMANDS[code] and COMMANDS[code][2] == "control" and code ~= 0x85 then
-        return 0
-    elseif code == 0x02 or code == 0x81 then
-        return LINE
-    elseif code == 0x03 or code == 0x87 or code == 0x89 then
-        return 1
-    elseif code == 0x05 or code == 0x06 then
+    local form = COMMANDS[code] and COMMANDS[code].payload
+    if type(form) == "number" then
+        return form
+    elseif form == "addresses" or form == "address_lines" then
         local count = have < 1 and 0 or tvb(HEADER, 1):uint()
-        return 1 + ADDRESS * math.max(count - 1, 0) + (code == 0x06 and LINE * count or 0)
-    elseif code == 0x86 or code == 0x88 then
+        return 1 + ADDRESS * math.max(count - 1, 0) + (form == "address_lines" and LINE * count or 0)
+    elseif form == "lines" then
         return have < 1 and 1 or 1 + LINE * tvb(HEADER, 1):uint()
-    elseif code == 0x04 then
+    elseif form == "mask_lines" then
         if have < 8 then
             return 8
         end
@@ -578,10 +578,6 @@ local function payload_length(tvb, code)
             end
         end
         return 8 + LINE * lines
-    end
-    local fixed = { [0x10] = 40, [0x70] = 4, [0x83] = 2, [0x84] = 6, [0x85] = 18, [0x90] = 64, [0xF0] = 2 }
-    if fixed[code] then
-        return fixed[code]
     elseif code <= 0x0F or code >= 0x20 and code <= 0x6F then
         return 0
     end
@@ -590,12 +586,7 @@ end
 
 -- How much of the payload stays readable when a frame is sealed.
 local function clear_length(code)
-    if code == 0x03 or code == 0x86 or COMMANDS[code] and COMMANDS[code].many then
-        return 1
-    elseif code == 0x04 then
-        return 8
-    end
-    return 0
+    return COMMANDS[code] and COMMANDS[code].clear or 0
 end
 
 local function show_line(tree, tvb, at, address)

@@ -1,38 +1,32 @@
-//! The global memory manager (GMM) of CXL over Ethernet: it knows which memory nodes lend memory and which compute node
-//! owns what, and it is the only one who gives memory away.
+//! The global memory manager (GMM) of CXL over Ethernet: it records which memory nodes lend memory and which compute
+//! node owns which region, and it alone allocates memory.
 //!
 //! ```text
 //!   mn-server, cn-agent, CLI          gmm serve
 //!   Client ------------ HTTP/JSON ---> server: listeners, routes, long polls
 //!                                        |  commands, one at a time
 //!                                        v
-//!                                     manager::Manager: decides, without I/O
+//!                                     cxloe_gmm_core::Manager: decides, without I/O
 //!                                        |  changes
 //!                                        v
-//!                                     store: one durable commit, then everyone is told
+//!                                     store: one durable commit, then the answers
 //! ```
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | [`manager`] | the state machine and its rules |
-//! | [`rights`] | who somebody is, and whether they may do what they ask for |
-//! | [`store`] | where its state outlives the process |
-//! | [`fm_fabric`] | the manager's fabric as the FM API shows and changes it |
-//! | [`server`] | the shell around it, with sockets, threads and the clock |
+//! | [`store`] | persistence of the manager's state |
+//! | [`fm_fabric`] | the manager's fabric as switches of the FM API |
+//! | [`server`] | the manager as a process: sockets, threads and the clock |
 //!
-//! What it speaks of is in [`cxloe_fabric`], the FM API itself in [`cxloe_fm`], and what it has in common with the nodes'
-//! daemons in [`cxloe_daemon`].
+//! The state machine and the rights of callers are in [`cxloe_gmm_core`], the nouns in [`cxloe_fabric`], the FM API
+//! itself in [`cxloe_fm`], and code shared with the nodes' daemons in [`cxloe_daemon`].
 //!
-//! The data path does without the manager: nodes that have what they need go on while it is away, and a manager that
-//! starts again over its store goes on where it was.
+//! The data path does not need the manager: while it is down, nodes continue to use their mappings, and after a restart
+//! the manager continues from the state in its store.
 
-// These end the process when nobody can be told.
+// These macros panic when the stream is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod fm_fabric;
-pub mod manager;
-pub mod rights;
 pub mod server;
 pub mod store;
-
-pub use manager::Manager;

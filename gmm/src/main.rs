@@ -1,7 +1,8 @@
-//! The `gmm` command: serves a manager, and asks one. Arguments are parsed into [`cli::Args`]; each subcommand is a file
-//! of [`cli`]; results go to standard output as JSON, all else to standard error; the exit code says how it ended.
+//! The `gmm` command: serves a manager, and sends requests to one. Arguments are parsed into [`cli::Args`]; each
+//! subcommand is a file of [`cli`]. Results are written to standard output, messages to standard error; the exit code
+//! identifies the kind of failure.
 
-// These end the process when nobody can be told.
+// These macros panic when the stream is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod cli;

@@ -44,6 +44,15 @@ const SENTENCES = {
   ld_bound: (e, who) => `LD ${e.ld} of ${e.memory_node} is bound to ${who(e.compute_node)}.`,
   ld_unbinding: (e, who) => `LD ${e.ld} of ${e.memory_node} is being unbound from ${who(e.compute_node)}.`,
   ld_unbound: (e, who) => `LD ${e.ld} of ${e.memory_node} is unbound from ${who(e.compute_node)}.`,
+  leg_stale: (e, who) => `The part of region ${e.region} of ${who(e.owner)} on ${e.memory_node} is stale: ${e.reason}.`,
+  leg_filled: (e, who) => `The part of region ${e.region} of ${who(e.owner)} on ${e.memory_node} is filled.`,
+  protection_changed: (e, who) =>
+    `Region ${e.region} of ${who(e.owner)} has ${e.protect === "mirror" ? "two copies" : "one copy"} from now on.`,
+  spare_added: (e, who) =>
+    `Region ${e.region} of ${who(e.owner)} gets a copy on ${e.memory_node}${e.replaces ? ` in place of ${e.replaces}` : ""}.`,
+  spare_missing: (e, who) => `Region ${e.region} of ${who(e.owner)} lacks a copy: ${e.reason}.`,
+  memory_node_draining: (e) => `Memory node ${e.memory_node} is being drained.`,
+  memory_node_drain_stopped: (e) => `Memory node ${e.memory_node} is not drained any more.`,
   quota_set: (e, who) =>
     `Compute node ${who(e.compute_node)} may have ${e.bytes == null ? "any amount" : bytes(e.bytes)}.`,
   aer_generated: (e, who) => `An AER event was generated at vPPB ${e.vppb} of ${who(e.compute_node)}.`,

@@ -140,6 +140,7 @@ function showHealth(overview) {
     [silent(overview.compute_nodes), "compute node", "unreachable", "bad"],
     [inState("lost"), "region", "lost", "bad"],
     [inState("degraded"), "region", "degraded", "warn"],
+    [inState("exposed"), "region", "exposed", "warn"],
     [overview.memory_nodes.filter((node) => node.traffic?.congested).length, "memory node", "congested", "warn"],
     [overview.compute_nodes.filter((node) => node.held).length, "compute node", "held in reset", "warn"],
   ].filter(([number]) => number > 0);

@@ -9,9 +9,9 @@ import { nameOf } from "./nodes.js";
 /** Problems of a kind that are named; of the others, how many there are. */
 const NAMED = 4;
 /** States of regions that are problems. */
-const TROUBLED = ["lost", "degraded"];
+const TROUBLED = ["lost", "degraded", "exposed"];
 
-let regions = { lost: [], degraded: [] };
+let regions = { lost: [], degraded: [], exposed: [] };
 
 const total = (overview, state) => overview.regions.find((of) => of.state === state)?.regions ?? 0;
 
@@ -75,6 +75,14 @@ function degraded(region, silent) {
     [`It goes on by itself when ${away.length === 1 ? "that node is" : "they are"} back, with its content if the pool kept it.`]);
 }
 
+function exposed(region, silent) {
+  const away = region.memory_nodes.filter((name) => silent.has(name));
+  const why = away.length ? `a copy is on ${away.join(", ")}, which cannot be reached` : "a copy of it is not filled";
+  return problem("warn", { kind: "region", id: region.name, name: region.name }, "exposed",
+    `Region ${region.name} of ${region.owner_name ?? region.owner} works with one copy: ${why}.`,
+    ["It has both again once the agent has filled the copy; ", code(`gmm list -R -r ${region.name}`), " shows the copies."]);
+}
+
 /** Everything that is wrong, the worst first: the problems named, how many there are, and the states with more regions. */
 export function find(overview) {
   const silent = overview.memory_nodes.filter((node) => node.health === "unreachable");
@@ -87,7 +95,8 @@ export function find(overview) {
   ];
   const named = kinds.flatMap(([nodes, say]) => nodes.slice(0, NAMED).map(say));
   const more = kinds.reduce((sum, [nodes]) => sum + Math.max(0, nodes.length - NAMED), 0);
-  named.push(...regions.lost.map(lost), ...regions.degraded.map((region) => degraded(region, silentNames)));
+  named.push(...regions.lost.map(lost), ...regions.degraded.map((region) => degraded(region, silentNames)),
+    ...regions.exposed.map((region) => exposed(region, silentNames)));
   named.sort((a, b) => Number(a.kind !== "bad") - Number(b.kind !== "bad"));
   const rest = TROUBLED.map((state) => [state, total(overview, state) - regions[state].length]).filter(([, left]) => left > 0);
   return { named, more, rest };

@@ -20,6 +20,7 @@ let asked = 0;
 
 export const STATES = {
   active: "good",
+  exposed: "warn",
   degraded: "warn",
   creating: "plain",
   lost: "bad",

@@ -10,23 +10,25 @@
 //!   frames <-----+
 //! ```
 //!
-//! What decides is in [`cxloe_mn_core`]; here is what surrounds it:
+//! The logic is in [`cxloe_mn_core`]; this crate has its shell:
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`worker`] | the thread around a service: rings in, rings out |
-//! | [`pool`] | where the memory comes from: anonymous, huge pages, a memfd, a file, a DAX device |
+//! | [`pool`] | where the memory comes from: ordinary memory, huge pages, a file, a DAX device |
+//! | [`keeper`] | what lets that memory outlive this process |
 //! | [`control`] | the manager's commands, carried out |
-//! | [`admin`] | a socket that tells how things stand |
+//! | [`admin`] | socket with the status of a running node |
 //! | [`metrics`] | the same for Prometheus |
 //! | [`config`] | options |
 
-// These end the process when nobody can be told.
+// `println!` and the like panic when standard output or standard error is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod admin;
 pub mod config;
 pub mod control;
+pub mod keeper;
 pub mod metrics;
 pub mod pool;
 pub mod worker;

@@ -1,14 +1,15 @@
-//! `mn-server`: puts pool, translation, workers and the link to the manager together, and takes them apart
-//! again in order.
+//! `mn-server`: starts pool, translation, workers and the link to the manager, and shuts them down in order.
 //!
-//! Start: options, socket, pool, page table, links, workers, manager. End (SIGTERM, SIGINT, or a worker's error):
-//! socket, manager link, workers (which tell their CNs), pool. What else the command line can ask for is in [`cli`].
+//! Order at the start: options, socket, pool, page table, links, workers, manager. Order at the end (SIGTERM, SIGINT,
+//! or a worker's error): socket, manager link, workers (which send Bye to their CNs), pool. Other commands are in
+//! [`cli`].
 
-// These end the process when nobody can be told.
+// `println!` and the like panic when standard output or standard error is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod cli;
 
+use std::fs::File;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,17 +18,17 @@ use cxloe_daemon::command_line::{Exit, finish, output};
 use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
 use cxloe_daemon::options::Protection;
 use cxloe_daemon::to_stderr;
-use cxloe_daemon::{Bound, Ending, NodeIdentity, SocketError, StateFile, Supervisor, log, read_key};
+use cxloe_daemon::{Bound, NodeIdentity, Shutdown, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::udp::own_address;
-use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, LinkHealth, UdpConfig, open_persistent};
+use cxloe_link::{LinkConfig, LinkHealth, Middlewares, UdpConfig, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
-use cxloe_mn::control::{KeyRing, ManagerLink, ManagerLinkOptions, Mappings, StaticMap, bounded_report};
+use cxloe_mn::control::{KeyRing, ManagerLink, ManagerLinkOptions, Mappings, bounded_report, static_map};
+use cxloe_mn::keeper::Kept;
 use cxloe_mn::metrics;
 use cxloe_mn::pool::{ByteSize, Host, Pool};
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
@@ -36,7 +37,7 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{PreSharedKey, ResponderConfig, WINDOW};
 use tracing::{error, info, warn};
 
-/// Why the node did not start, or did not end well.
+/// Error of the start, of the run, or of an orderly end.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
@@ -54,14 +55,14 @@ fn main() -> ExitCode {
     if args.print_config {
         return finish("mn-server", output::write(config.to_toml().as_bytes()));
     }
-    let protection = match config.protection() {
+    let protection = match config.node.protection("mn-server") {
         Ok(protection) => protection,
         Err(e) => {
             to_stderr!("mn-server: {e}");
             return ExitCode::from(Exit::Usage as u8);
         }
     };
-    let _log = log::start(&config.log, config.log_format);
+    let _log = log::start(&config.node.log, config.node.log_format);
     if protection == Protection::Checksum {
         warn!("--insecure: whoever is at the network reads frames, and may forge them");
     }
@@ -74,25 +75,29 @@ fn main() -> ExitCode {
     }
 }
 
-/// How long workers may take for a report. Under full load they look up every half second.
+/// Longest wait for the workers' reports. A worker under full load reports every half second.
 const REPORT_MAX: Duration = Duration::from_millis(1500);
 
 fn run(config: &Config) -> Result<(), Failure> {
-    let ending = Ending::watch()?;
+    let ending = Shutdown::watch()?;
     let supervisor = Supervisor::of_this_process();
 
+    // The keeper comes first: a process that is taken over has the sockets until it ends.
+    let keeper = config.keeper();
+    let mut kept = if config.pool.spec.is_memory() { Kept::find(&keeper)? } else { Kept::nothing() };
     let socket = bind_socket(config)?;
-    let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
+    let metrics = config.node.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let state = StateFile::at(config.state_path())?;
-    let pool = open_pool(config, supervisor)?;
+    let pool = open_pool(config, kept.memory.take(), supervisor)?;
+    let keeping = kept.keep(&pool, &keeper, ending.worker());
     let seen: Watermark = state.load()?;
     let (mut mappings, recovery) = Mappings::open(Arc::clone(&pool), seen);
     info!(?recovery, "page table");
     let table = Arc::clone(mappings.table());
 
-    let key = config.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
-    let node_key = config.own_key()?;
-    let named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
+    let key = config.node.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
+    let node_key = config.node.own_key()?;
+    let named = config.node.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
     let ring = KeyRing::open(named, Some(StateFile::at(config.keys_path())?))?;
     if let Some(key) = &node_key {
         info!(key = %key.public(), "sessions with compute nodes that have keys are sealed");
@@ -102,10 +107,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let mut mtu = 0;
     let udp = config.udp();
     let configs: Vec<_> = (0..config.workers).map(|queue| link_config(config, &udp, queue)).collect();
-    let extras = Extras {
-        faults: config.fault_plan(),
-        pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
-    };
+    let extras = Middlewares { faults: config.node.fault_plan(), pcap: config.node.recording() };
     let (links, health) = open_persistent(&configs)?;
     for (index, link) in (0..).zip(links) {
         let link = extras.around(link)?;
@@ -115,7 +117,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         }
         mtu = info.mtu;
         let responder = ResponderConfig {
-            ethertype: config.ethertype,
+            ethertype: config.node.ethertype,
             sessions_max: config.sessions_max as usize,
             early_buffers: config.reorder_max as usize,
             early_buffers_total: config.reorder_total_max as usize,
@@ -127,12 +129,12 @@ fn run(config: &Config) -> Result<(), Failure> {
         let mut service = Service::new(responder, Arc::clone(&table), config.tlb_entries);
         service.set_congestion(config.congestion());
         service.set_keys(ring.admitted());
-        let pauses = config.pfc && !config.is_over_udp();
-        let pfc = if pauses { Some(PfcSocket::open(&config.interface)?) } else { None };
+        let pauses = config.pfc && !config.node.is_over_udp();
+        let pfc = if pauses { Some(PfcSocket::open(&config.node.interface)?) } else { None };
         let options = WorkerOptions {
             index,
             cpu: config.cpus.get(index as usize).copied(),
-            wait: config.wait,
+            wait: config.node.wait,
             echo: config.echo.clone(),
             keyed: node_key.is_some(),
         };
@@ -141,21 +143,22 @@ fn run(config: &Config) -> Result<(), Failure> {
 
     let manager = match &config.source {
         MapSource::Static(path) => {
-            StaticMap::read(path)?.apply(&mut mappings)?;
+            static_map::apply(&static_map::read(path)?, &mut mappings)?;
             info!(extents = mappings.len(), "serving the static map");
             None
         }
         MapSource::Manager(url) => {
             let options = ManagerLinkOptions {
-                identity: NodeIdentity::read_if_given(config.identity.as_deref())?,
+                identity: NodeIdentity::read_if_given(config.node.identity.as_deref())?,
                 state: Some(state),
                 heard: Some(StateFile::at(config.heard_path())?),
                 kind: config.device,
-                udp: config.is_over_udp().then(|| own_address(&configs[0])).transpose()?,
+                rack: config.rack.clone(),
+                udp: config.node.is_over_udp().then(|| own_address(&configs[0])).transpose()?,
                 peers: udp.peers,
                 key: node_key.as_ref().map(|key| key.public()),
                 keys: Some(ring),
-                ..ManagerLinkOptions::new(url, &config.name, macs, mtu as u32)
+                ..ManagerLinkOptions::new(url, config.node.name.as_str(), macs, mtu as u32)
             };
             let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter).collect();
             let link = health.clone();
@@ -173,41 +176,32 @@ fn run(config: &Config) -> Result<(), Failure> {
     let metrics = metrics
         .map(|at| serve_metrics(at, status_of(config, &workers, &health), pool.bytes()))
         .transpose()?;
-    info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
+    info!(name = %config.node.name, interface = %config.node.interface, bytes = pool.bytes(), "serving");
 
-    let serving = format!("serving {} on {}", ByteSize(pool.bytes()).approximate(), config.interface);
+    let serving = format!("serving {} on {}", ByteSize(pool.bytes()).approximate(), config.node.interface);
     supervisor.ready(&serving);
-    supervisor.watch(&ending, look_at(&workers, health, serving));
+    supervisor.watch(&ending, check_workers(&workers, health, serving));
     supervisor.stopping("telling compute nodes");
     drop((admin, metrics));
-    // Mappings must not change any more, then nobody may touch the pool any more, then it is closed.
+    // First mappings stop changing, then workers stop using the pool, then the pool is closed.
     let stopped = manager.map(ManagerLink::stop);
     workers.iter().for_each(WorkerHandle::stop);
     let results: Vec<_> = workers.into_iter().map(WorkerHandle::join).collect();
     drop(stopped);
     pool.close()?;
+    keeping.release();
     results.into_iter().collect::<Result<Vec<()>, _>>()?;
     info!("ended");
     Ok(())
 }
 
-/// The link of the worker that serves this queue.
+/// Configuration of the link for the worker of this queue.
 fn link_config(config: &Config, udp: &UdpConfig, queue: u32) -> LinkConfig {
-    LinkConfig {
-        backend: config.backend,
-        encap: config.encap,
-        ethertype: config.ethertype,
-        priority: config.priority,
-        queue,
-        queues: config.workers,
-        busy_poll: config.wait == WaitStyle::Busy,
-        udp: udp.clone(),
-        ..LinkConfig::new(&config.interface)
-    }
+    LinkConfig { queue, queues: config.workers, ..config.node.link(udp.clone()) }
 }
 
-/// The socket that tells how things stand. One that was asked for has to be had; at the default place it may be that
-/// of another node on this machine, and the node is of use without.
+/// Binds the administration socket. A path given as an option must be bound; at the default path another node of this
+/// machine may have its socket, and then this node serves without one.
 fn bind_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
     if let Some(path) = &config.socket {
         return admin::server::bind(path).map(Some);
@@ -217,15 +211,15 @@ fn bind_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
         .ok())
 }
 
-/// What the socket tells: the workers are asked when somebody wants to know, and get a moment to answer.
+/// Status for the socket: asks the workers for reports and waits a limited time for them.
 fn status_of(
     config: &Config,
     workers: &[WorkerHandle],
     health: &LinkHealth,
 ) -> impl Fn() -> NodeStatus + Send + Sync + 'static {
     let health = health.clone();
-    let (name, interface) = (config.name.clone(), config.interface.clone());
-    let reporters: Vec<_> = workers.iter().map(WorkerHandle::patient_reporter).collect();
+    let (name, interface) = (config.node.name.to_string(), config.node.interface.clone());
+    let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter_with_timeout).collect();
     move || {
         let until = Instant::now() + REPORT_MAX;
         let status = |worker, reported: Option<(WorkerReport, Duration)>| match reported {
@@ -248,23 +242,26 @@ fn status_of(
     }
 }
 
-/// Whether every worker comes by to report, as told to the service manager.
-fn look_at(
+/// Checks for the service manager's watchdog whether every worker reports.
+fn check_workers(
     workers: &[WorkerHandle],
     health: LinkHealth,
     serving: String,
 ) -> impl FnMut(Duration) -> Result<String, String> {
-    let reporters: Vec<_> = workers.iter().map(WorkerHandle::patient_reporter).collect();
-    move |patience| {
+    let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter_with_timeout).collect();
+    move |wait_limit| {
         let (asked, mut sessions) = (Instant::now(), 0);
         for (worker, report) in reporters.iter().enumerate() {
-            match report(asked + patience) {
+            match report(asked + wait_limit) {
                 Some((report, age)) if age <= asked.elapsed() => sessions += report.sessions.len(),
-                Some((_, age)) => return Err(format!("worker {worker} has not come by for {age:.1?}")),
+                Some((_, age)) => {
+                    return Err(format!("worker {worker} has not completed a round for {age:.1?}"));
+                }
                 None => return Err(format!("worker {worker} has never come by")),
             }
         }
-        // A node without a link is well all the same: a restart would bring no interface back, and take the pool.
+        // A node whose link is down counts as healthy: a restart would not bring the interface back, and would lose the
+        // pool.
         Ok(match health.down() {
             Some(down) => format!("no link: {}", down.why),
             None => format!("{serving}, {sessions} sessions"),
@@ -272,7 +269,7 @@ fn look_at(
     }
 }
 
-/// Serves metrics: the workers are asked on a thread that may wait for them.
+/// Serves metrics from a thread that asks the workers for reports and waits for them.
 fn serve_metrics(
     at: MetricsListener,
     status: impl Fn() -> NodeStatus + Send + Sync + 'static,
@@ -290,7 +287,7 @@ fn serve_metrics(
     })
 }
 
-fn open_pool(config: &Config, supervisor: Supervisor) -> Result<Arc<Pool>, Failure> {
+fn open_pool(config: &Config, kept: Option<File>, supervisor: Supervisor) -> Result<Arc<Pool>, Failure> {
     let started = Instant::now();
     let told = Mutex::new(started);
     let progress = |done: u64, of: u64| {
@@ -302,7 +299,7 @@ fn open_pool(config: &Config, supervisor: Supervisor) -> Result<Arc<Pool>, Failu
             supervisor.status(&format!("bringing the pool in: {percent} %"));
         }
     };
-    let pool = cxloe_mn::pool::open(&config.pool, &Host::default(), &progress)?;
+    let pool = cxloe_mn::pool::open(&config.pool, &Host::default(), kept, &progress)?;
     info!(
         pool = %pool.spec(), bytes = pool.bytes(), extent_bytes = pool.extent_bytes(),
         incarnation = format_args!("{:#x}", pool.incarnation()), kept = pool.retained(),

@@ -1,17 +1,21 @@
-//! The memory node's metrics: what its workers and their sessions have counted, as `mn-server counters` and
-//! `mn-server sessions` show it, for Prometheus.
+//! Metrics of the memory node for Prometheus: counters of its workers and their sessions, as in `mn-server counters`
+//! and `mn-server sessions`.
 //!
 //! A worker is a label, of which there are 64 at most, and so is a compute node, of which there are as many as
 //! `--max-sessions` says.
 
 use std::time::Duration;
 
-use cxloe_daemon::metrics::{Sample, Scrape};
+use cxloe_daemon::metrics::{Definition, Sample, Scrape};
+use cxloe_node::metrics::LinkMetrics;
 
 use crate::admin::{NodeStatus, WorkerStatus};
 
-/// A worker that has not reported for so long is stuck: a loaded one reports every half second.
+/// Age of a report that marks a worker as stuck: a loaded one reports every half second.
 const STUCK: Duration = Duration::from_secs(10);
+
+/// Metrics of the links.
+static LINK: LinkMetrics = cxloe_node::link_metrics!("cxloe_mn", ["worker"]);
 
 cxloe_daemon::metrics_table! {
     /// Always 1; the labels say which release this is, the node's name in the fabric and the interface it serves on.
@@ -45,26 +49,6 @@ cxloe_daemon::metrics_table! {
     /// Frames dropped by the session layer, by cause: length, trailer (damaged or of another session), window, full (no room),
     /// foreign (of nobody with a session).
     DROPPED: Counter "cxloe_mn_frames_dropped_total" ["worker", "cause"];
-    /// Frames on the link, by direction: receive, transmit.
-    FRAMES: Counter "cxloe_mn_link_frames_total" ["worker", "direction"];
-    /// Bytes of these frames.
-    BYTES: Counter "cxloe_mn_link_bytes_total" ["worker", "direction"];
-    /// Frames the kernel dropped because the receive ring was full.
-    LINK_DROPPED: Counter "cxloe_mn_link_receive_drops_total" ["worker"];
-    /// Times no transmit slot was free.
-    LINK_FULL: Counter "cxloe_mn_link_transmit_full_total" ["worker"];
-    /// Frames the kernel refused to send.
-    LINK_ERRORS: Counter "cxloe_mn_link_transmit_errors_total" ["worker"];
-    /// Over UDP: frames dropped because their outer address does not speak for their source MAC.
-    LINK_FORGED: Counter "cxloe_mn_link_forged_total" ["worker"];
-    /// Over UDP: datagrams dropped because they hold no frame for this node.
-    LINK_FOREIGN: Counter "cxloe_mn_link_foreign_total" ["worker"];
-    /// Over UDP: frames not sent because no address is known for their destination MAC.
-    LINK_UNKNOWN: Counter "cxloe_mn_link_unknown_peer_total" ["worker"];
-    /// Whether the interface is there and the links on it are open.
-    LINK_UP: Gauge "cxloe_mn_link_up" [];
-    /// Times the links were opened again, after their interface had been away or had changed.
-    LINK_REOPENED: Counter "cxloe_mn_link_reopened_total" [];
     /// Translations of CMem addresses, by whether the TLB had them: hit, miss.
     TRANSLATIONS: Counter "cxloe_mn_translations_total" ["worker", "result"];
     /// Sessions begun.
@@ -83,13 +67,17 @@ cxloe_daemon::metrics_table! {
     SESSION_IDLE: Gauge "cxloe_mn_session_idle_seconds" ["compute_node"];
 }
 
-/// The metrics of a node of this status, with a pool of so many bytes.
+/// All metrics, in the order of the documentation.
+pub fn all() -> Vec<&'static Definition> {
+    ALL.iter().copied().chain(LINK.all()).collect()
+}
+
+/// Metrics of a node with this status and a pool of `pool_bytes`.
 pub fn sample(status: &NodeStatus, pool_bytes: u64) -> Sample {
     let mut scrape = Scrape::new();
     scrape.set(&BUILD, &[env!("CARGO_PKG_VERSION"), &status.name, &status.interface], true);
     scrape.set(&POOL, &[], pool_bytes);
-    scrape.set(&LINK_UP, &[], status.link_down.is_none());
-    scrape.set(&LINK_REOPENED, &[], status.link_reopened);
+    LINK.state(&mut scrape, status.link_down.is_none(), status.link_reopened);
     status.workers.iter().for_each(|worker| fill(&mut scrape, worker));
     let no_link = status.link_down.as_ref().map(|down| format!("no link: {}", down.why));
     let stuck = status.workers.iter().find_map(|worker| match worker.age_ns.map(Duration::from_nanos) {
@@ -103,11 +91,12 @@ pub fn sample(status: &NodeStatus, pool_bytes: u64) -> Sample {
 fn fill(scrape: &mut Scrape, status: &WorkerStatus) {
     let name = status.worker.to_string();
     let worker: &[&str] = &[&name];
-    // Without a report there are no figures, rather than zeros.
+    // A worker without a report has no figures, rather than zeros.
     let Some(age) = status.age_ns.map(Duration::from_nanos) else { return };
     let report = &status.report;
-    let (requests, link) = (&report.requests, &report.link);
+    let requests = &report.requests;
     scrape.set(&AGE, worker, age);
+    LINK.count(scrape, worker, &report.link);
     for (metric, count) in [
         (&EXECUTED, requests.executed),
         (&MULTI_FRAMES, requests.multi_frames),
@@ -119,12 +108,6 @@ fn fill(scrape: &mut Scrape, status: &WorkerStatus) {
         (&SACK_ACKS, requests.sack_acks),
         (&CONGESTION, requests.congestion),
         (&PFC, report.pfc_frames),
-        (&LINK_DROPPED, link.rx_dropped),
-        (&LINK_FULL, link.tx_full),
-        (&LINK_ERRORS, link.tx_errors),
-        (&LINK_FORGED, link.rx_forged),
-        (&LINK_FOREIGN, link.rx_foreign),
-        (&LINK_UNKNOWN, link.tx_unknown),
         (&STARTED, requests.sessions),
     ] {
         scrape.set(metric, worker, count);
@@ -137,10 +120,6 @@ fn fill(scrape: &mut Scrape, status: &WorkerStatus) {
         (&DROPPED, "window", requests.dropped_window),
         (&DROPPED, "full", requests.dropped_full),
         (&DROPPED, "foreign", requests.dropped_foreign),
-        (&FRAMES, "receive", link.rx_frames),
-        (&FRAMES, "transmit", link.tx_frames),
-        (&BYTES, "receive", link.rx_bytes),
-        (&BYTES, "transmit", link.tx_bytes),
         (&TRANSLATIONS, "hit", report.tlb_hits),
         (&TRANSLATIONS, "miss", report.tlb_misses),
     ] {

@@ -1,8 +1,8 @@
-//! One thread around one link and one [`Service`]: takes frames in batches, answers them, sends all answers
-//! with one kick, and waits as it was told to.
+//! A worker: one thread with one link and one [`Service`]. It receives frames in batches, answers them, sends all
+//! answers with one system call, and waits as configured.
 //!
-//! The thread owns its rings, its sessions and its TLB. The rest of the process reaches it through
-//! [`WorkerHandle`]: two flags it looks at between batches, and a report it writes when asked.
+//! The thread owns its rings, sessions and TLB. Other threads use a [`WorkerHandle`]: two flags that the worker reads
+//! between batches, and a report that it writes on request.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,113 +21,112 @@ use cxloe_wire::session::{HelloSieve, ResponderCounters, ResponderEvent, Session
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
-use cxloe_mn_core::congestion::Verdict;
+use cxloe_mn_core::congestion::CongestionSignals;
 use cxloe_mn_core::service::Service;
 
-/// Frames taken from the ring before the answers are sent.
+/// Most frames taken from the ring before the answers are sent.
 const BATCH: usize = 64;
-/// Looks at an empty ring between two looks at the clock and the flags.
+/// Number of polls of an empty ring between two checks of the clock and the flags.
 const SPINS: u32 = 64;
-/// The longest sleep while answers wait for room in the transmit ring, or frames in it for the device.
+/// Longest sleep while answers wait for room in the transmit ring, or frames in the ring for the device.
 const FULL_RING_SLEEP: Duration = Duration::from_micros(100);
-/// How often a session's silence is looked at.
+/// Interval of the checks for session timeouts.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-/// How often it is said that a CN is refused.
+/// Interval of log lines about one refused CN.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
-/// Refusals said in that time at most: anybody can call in any name.
+/// Most log lines about refused CNs in that interval: a host can send Hellos under any address.
 const REFUSALS_MAX: usize = 64;
-/// How often peers are told of the end, and for how long.
+/// Interval of Bye frames when the worker stops, and the time for which they are sent.
 const BYE_EVERY: Duration = Duration::from_millis(20);
 const DRAIN_MAX: Duration = Duration::from_millis(500);
-/// Frames that answer Echo frames of one batch, at most: half of a transmit ring, so that there is room for the answers
-/// of sessions.
+/// Most answers to Echo frames in a batch: half of a transmit ring, so that there is room for the answers of sessions.
 const ECHO_REPLIES_MAX: u16 = 256;
 
-/// What a worker has done.
+/// Counts and state of a worker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerReport {
-    /// Frames and bytes.
+    /// Counts of frames on the worker's link.
     pub link: LinkCounters,
-    /// Requests and drops, all sessions together.
+    /// Counts of requests in all of the worker's sessions.
     pub requests: ResponderCounters,
-    /// TLB hits, misses and purges.
+    /// Translations found in the TLB.
     pub tlb_hits: u64,
-    /// Translations that needed the page table.
+    /// Translations looked up in the page table.
     pub tlb_misses: u64,
-    /// 802.1Qbb frames sent.
+    /// 802.1Qbb (PFC) frames sent.
     pub pfc_frames: u64,
-    /// Whether its receive queue is longer than it may be.
+    /// Set while the receive queue is too long.
     pub congested: bool,
-    /// Why there is no link, when there is none.
+    /// Reason why the link is down; `None` while it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<String>,
-    /// Its sessions.
+    /// Status of each session of the worker.
     pub sessions: Vec<SessionStatus>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedReport {
     stop: AtomicBool,
     report_wanted: AtomicBool,
     report: Mutex<Latest>,
     reported: Condvar,
 }
 
-/// The last report.
+/// Last report of a worker.
 #[derive(Default)]
 struct Latest {
     report: WorkerReport,
-    /// When it was made; `None` before the first.
+    /// Time of the report; `None` before the first one.
     at: Option<Instant>,
 }
 
-/// A running worker.
+/// Handle of a running worker, for other threads.
 pub struct WorkerHandle {
-    shared: Arc<Shared>,
+    shared: Arc<SharedReport>,
     thread: JoinHandle<Result<(), LinkError>>,
 }
 
-/// Whose Echo frames are answered.
+/// Senders whose Echo frames are answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EchoFor {
-    /// Those of every CN that has memory here and a session.
+    /// Set to answer every CN that has memory here and a session.
     pub sessions: bool,
-    /// Those of these stations.
+    /// Stations that are answered with or without a session.
     pub named: Vec<Mac>,
 }
 
 impl EchoFor {
-    /// Whether any are.
-    fn anyone(&self) -> bool {
+    /// Whether any Echo frame is answered.
+    fn is_any(&self) -> bool {
         self.sessions || !self.named.is_empty()
     }
 
-    /// Whether the sender of this Echo frame is one of them.
+    /// Whether Echo frames of this frame's sender are answered.
     #[inline]
     fn includes(&self, frame: &[u8], service: &Service) -> bool {
         source(frame)
-            .is_some_and(|from| self.named.contains(&from) || (self.sessions && service.has_customer(from)))
+            .is_some_and(|from| self.named.contains(&from) || (self.sessions && service.serves_cn(from)))
     }
 }
 
-/// How a worker runs.
+/// Options of a worker, for its start.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// Its number, from 0.
+    /// Number of the worker, from 0.
     pub index: u32,
-    /// The CPU it is pinned to.
+    /// Number of the CPU to pin the worker to; `None`: not pinned.
     pub cpu: Option<usize>,
-    /// What it does when no frame comes.
+    /// Style of waiting while no frame arrives.
     pub wait: WaitStyle,
-    /// Whose Echo frames it answers.
+    /// Senders whose Echo frames the worker answers.
     pub echo: EchoFor,
-    /// Whether it talks with compute nodes that have keys.
+    /// Set if the node has a key, for sessions with compute nodes that have one.
     pub keyed: bool,
 }
 
 impl WorkerHandle {
-    /// Starts a worker over `link`, which says stop to the other end of the cable by `pfc`. `on_end` is called when
-    /// it has stopped, however it did.
+    /// Starts a worker on `link`; it sends 802.1Qbb frames by `pfc`. `on_end` is called when the worker has ended, for
+    /// whatever reason.
     pub fn start(
         link: Box<dyn Link>,
         service: Service,
@@ -135,7 +134,7 @@ impl WorkerHandle {
         options: WorkerOptions,
         on_end: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<WorkerHandle> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedReport::default());
         let own = link.info().mac;
         let handshaker = options.keyed.then(Handshaker::start).transpose()?;
         let mut worker = Worker {
@@ -146,7 +145,7 @@ impl WorkerHandle {
             options: options.clone(),
             shared: Arc::clone(&shared),
             clock: Clock::new(),
-            echo: options.echo.anyone(),
+            echo: options.echo.is_any(),
             own,
             waiter: Waiter::new(options.wait),
             housekeeping_at: Time::ZERO,
@@ -166,22 +165,22 @@ impl WorkerHandle {
         Ok(WorkerHandle { shared, thread })
     }
 
-    /// Asks the worker to tell its peers, finish and end.
+    /// Makes the worker send Bye to its CNs, answer the last requests, and end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
     }
 
-    /// Waits for its end; the error that ended it, if one did.
+    /// Waits until the worker has ended; returns the error that ended it, if any.
     pub fn join(self) -> Result<(), LinkError> {
         self.thread.join().unwrap_or(Ok(()))
     }
 
-    /// The worker's latest report; asks for a fresh one, which is there a moment later.
+    /// Returns the worker's latest report; also requests a new one.
     pub fn report(&self) -> WorkerReport {
         self.reporter()()
     }
 
-    /// A closure that reports, for others to hold.
+    /// Makes a function that returns the latest report, for other threads.
     pub fn reporter(&self) -> impl Fn() -> WorkerReport + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move || {
@@ -190,9 +189,9 @@ impl WorkerHandle {
         }
     }
 
-    /// A closure that asks for a report and waits for it, until the given moment at most. What comes then is the last
-    /// one there is and its age: a worker that is stuck, or on its way out, has none newer. `None` before the first.
-    pub fn patient_reporter(
+    /// Makes a function that requests a report and waits for it until the given time. Returns the latest report and its
+    /// age, `None` before the first one: a worker that is stuck or ending writes no new one.
+    pub fn reporter_with_timeout(
         &self,
     ) -> impl Fn(Instant) -> Option<(WorkerReport, Duration)> + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
@@ -200,11 +199,11 @@ impl WorkerHandle {
             let asked = Instant::now();
             shared.report_wanted.store(true, Ordering::Relaxed);
             let latest = shared.report.lock().unwrap_or_else(PoisonError::into_inner);
-            let patience = until.saturating_duration_since(asked);
+            let wait_limit = until.saturating_duration_since(asked);
             let old = |latest: &mut Latest| latest.at.is_none_or(|at| at < asked);
             let (latest, _) = shared
                 .reported
-                .wait_timeout_while(latest, patience, old)
+                .wait_timeout_while(latest, wait_limit, old)
                 .unwrap_or_else(PoisonError::into_inner);
             latest.at.map(|at| (latest.report.clone(), at.elapsed()))
         }
@@ -216,20 +215,20 @@ struct Worker {
     service: Service,
     pfc: Option<PfcSocket>,
     options: WorkerOptions,
-    /// Whether any Echo frames are answered, and from which address.
+    /// Set if Echo frames of any sender are answered.
     echo: bool,
     own: Mac,
-    shared: Arc<Shared>,
+    shared: Arc<SharedReport>,
     clock: Clock,
     waiter: Waiter,
-    /// Computes for sessions between keys; `None` without a key.
+    /// Thread that computes the Diffie-Hellman steps of handshakes; `None` without a key.
     handshaker: Option<Handshaker<()>>,
     housekeeping_at: Time,
-    /// Whether there is a flood of Hellos, of which the kernel lets a share through.
+    /// Set during a flood of Hellos, when the kernel drops a part of them.
     flooded: bool,
-    /// How often the link had been opened again when this was last looked at.
+    /// Value of [`Link::reopened`] at the last check.
     reopened: u32,
-    /// CNs that were refused for the key that they showed, or for none, and when that was said.
+    /// Time of the last log line for each CN refused for a wrong key (`true`) or a missing one.
     refused: BTreeMap<(Mac, bool), Time>,
 }
 
@@ -240,7 +239,7 @@ impl Worker {
         loop {
             let received = self.batch(now)?;
             if self.handshaker.is_some() {
-                self.shake_hands(now)?;
+                self.poll_handshakes(now)?;
             }
             if received > 0 {
                 empty = 0;
@@ -257,7 +256,7 @@ impl Worker {
                 continue;
             }
             if matches!(self.options.wait, WaitStyle::Adaptive { .. }) {
-                // On a small machine it may be the compute node that wants this CPU, to ask for something.
+                // On a small machine, the compute node's thread may be waiting for this CPU to send a request.
                 thread::yield_now();
             }
             now = self.clock.now();
@@ -277,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// Takes what has arrived and answers it.
+    /// Receives the frames that have arrived, and answers them; returns their number.
     #[inline]
     fn batch(&mut self, now: Time) -> Result<usize, LinkError> {
         let (service, echo) = (&mut self.service, self.echo);
@@ -285,9 +284,9 @@ impl Worker {
         let own = self.own;
         service.begin_batch();
         service.follow_keys(self.link.transmit());
-        // Of a single frame too: its line is on its way while the frame is checked and the answer begun.
+        // Useful for a single frame too: its line is fetched while the frame is checked.
         self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
-        // One that came alone is answered before anything else is done.
+        // The answer to a single frame is sent before any other work.
         let alone = !self.link.holds(2);
         let received = self.link.receive(BATCH, &mut |frame, tx| {
             if alone {
@@ -309,9 +308,9 @@ impl Worker {
         Ok(received)
     }
 
-    /// Has Diffie-Hellman done, and answers where it has been.
+    /// Passes handshake jobs to the Diffie-Hellman thread, and their results to the responder.
     #[inline]
-    fn shake_hands(&mut self, now: Time) -> Result<(), LinkError> {
+    fn poll_handshakes(&mut self, now: Time) -> Result<(), LinkError> {
         if let Some(sieve) = self.service.responder().hello_sieve() {
             self.sift(sieve.as_ref());
         }
@@ -327,7 +326,7 @@ impl Worker {
         if any { self.link.flush() } else { Ok(()) }
     }
 
-    /// Has the kernel drop Hellos of a flood, or none any more, where the link can.
+    /// Makes the kernel drop a part of the Hellos in a flood, or none, if the link supports that.
     #[cold]
     fn sift(&mut self, sieve: Option<&HelloSieve>) {
         let index = self.options.index;
@@ -347,35 +346,35 @@ impl Worker {
                     }
                 }
             }
-            // It is looked at each of them, as before.
+            // The link cannot drop Hellos: the worker checks each one.
             Ok(false) => {}
             Err(error) => tracing::debug!(worker = index, %error, "all Hellos are let through"),
         }
     }
 
-    /// Has others told if too many frames wait.
+    /// Sends congestion signals if too many frames wait.
     #[inline]
     fn watch_queue(&mut self, now: Time) {
         let link = &mut self.link;
-        let verdict = self.service.look_at_queue(|count| link.holds(count), now);
-        if verdict == Verdict::Quiet {
+        let verdict = self.service.check_queue(|count| link.holds(count), now);
+        if verdict == CongestionSignals::Quiet {
             return;
         }
-        let vector = self.service.tell(verdict, self.link.transmit());
+        let vector = self.service.send_signals(verdict, self.link.transmit());
         if let (Some(pfc), Some(vector)) = (&mut self.pfc, vector) {
-            // One that the kernel refuses is lost, as any frame may be.
+            // A pause frame that the kernel refuses is lost; frames may be lost anyway.
             let _ = pfc.send(&vector);
         }
     }
 
-    /// The link has been opened again: what depends on it is brought up to date.
+    /// Updates the state that depends on the link after it was reopened.
     #[cold]
     fn follow_link(&mut self) {
         self.reopened = self.link.reopened();
         let info = self.link.info();
         self.own = info.mac;
         self.service.responder().set_max_frame(info.max_frame);
-        // Its socket is another one.
+        // The new socket has no filter yet.
         self.service.responder().forget_sieve();
         if let Some(Err(error)) = self.pfc.as_mut().map(|pfc| pfc.reopen(&info.interface)) {
             tracing::warn!(worker = self.options.index, %error, "no PFC frames are sent until the link is opened again");
@@ -390,7 +389,7 @@ impl Worker {
             self.follow_link();
         }
         if self.service.responder().dismiss_outgrown(self.link.transmit()) > 0 {
-            // What cannot be sent now is tried again at the next turn.
+            // Frames that cannot be sent now are sent in the next round.
             let _ = self.link.flush();
         }
         self.service.end_revoked(self.link.transmit());
@@ -404,11 +403,11 @@ impl Worker {
                 }
                 ResponderEvent::Ended(cn) => tracing::info!(worker = index, peer = %cn, "session ended"),
                 ResponderEvent::Expired(cn) => {
-                    tracing::warn!(worker = index, peer = %cn, "session forgotten: nothing heard from the CN");
+                    tracing::warn!(worker = index, peer = %cn, "session dropped: no frames from the CN");
                 }
                 ResponderEvent::Conflict(cn) => tracing::warn!(
                     worker = index, peer = %cn,
-                    "refused a second agent with this CN id while the first is alive; \
+                    "refused a second agent with this CN id while the first is running; \
                      end one of them, or give its interface another MAC address"
                 ),
                 ResponderEvent::VersionMismatch { cn, version } => tracing::warn!(
@@ -417,12 +416,12 @@ impl Worker {
                 ),
                 ResponderEvent::KeyRefused { cn, shown } => refused.push((cn, shown)),
                 ResponderEvent::Revoked(cn) => tracing::warn!(
-                    worker = index, peer = %cn, "session ended: the CN's key is another by now, or is known by now"
+                    worker = index, peer = %cn, "session ended: the CN's registered key was changed or added"
                 ),
             }
         }
         for (cn, shown) in refused {
-            // It goes on being refused, at every call: the log has it once a minute.
+            // The CN is refused at every Hello, but the log gets one line a minute.
             let kind = (cn, shown.is_some());
             let is_new = self.refused.get(&kind).is_none_or(|at| now - *at > REFUSAL_EVERY);
             if is_new && self.refused.len() < REFUSALS_MAX {
@@ -430,13 +429,11 @@ impl Worker {
                 match shown {
                     Some(key) => tracing::warn!(
                         worker = index, peer = %cn, %key,
-                        "refused a CN that showed a key which is not the one known for it, or for which none is known; \
-                         `mn-server --peer-key` or the manager says whose is whose"
+                        "refused a CN with a key that is not registered for it; register keys with the manager or `mn-server --peer-key`"
                     ),
                     None => tracing::warn!(
                         worker = index, peer = %cn,
-                        "refused a CN that showed no key, although one is known for it: it runs with --insecure, is of an \
-                         older release, or somebody else speaks in its name"
+                        "refused a CN without a key, although one is registered for it: it runs with --insecure, is of an older release, or another node uses its address"
                     ),
                 }
             }
@@ -460,7 +457,7 @@ impl Worker {
         }
     }
 
-    /// Tells every CN that this node is going, and answers what is still on its way.
+    /// Sends Bye to all CNs, and answers requests that still arrive.
     fn drain(&mut self) -> Result<(), LinkError> {
         let end = self.clock.now() + DRAIN_MAX;
         let mut bye_at = Time::ZERO;

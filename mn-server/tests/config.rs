@@ -29,7 +29,7 @@ fn with(more: &[&str]) -> Vec<&'static str> {
 fn the_least_is_an_interface_and_a_manager() {
     Cli::command().debug_assert();
     let config = resolve(&LEAST).unwrap();
-    assert_eq!((config.interface.as_str(), config.workers, config.ethertype), ("eth9", 1, 0x88B5));
+    assert_eq!((config.node.interface.as_str(), config.workers, config.node.ethertype), ("eth9", 1, 0x88B5));
     assert_eq!(config.source, MapSource::Manager("http://10.0.0.1:7440".into()));
     assert_eq!(
         (&config.pool.spec, config.pool.bytes, &config.echo),
@@ -37,15 +37,15 @@ fn the_least_is_an_interface_and_a_manager() {
     );
     assert_eq!(config.device, DeviceKind::Mld);
     assert_eq!(resolve(&with(&["--device", "sld"])).unwrap().device, DeviceKind::Sld);
-    assert!(!config.name.is_empty() && config.fault_plan().is_none());
-    assert!(config.state_path().starts_with(&config.data_dir));
+    assert!(!config.node.name.as_str().is_empty() && config.node.fault_plan().is_none());
+    assert!(config.state_path().starts_with(&config.node.data_dir));
 }
 
 #[test]
 fn flags_win_over_the_file_and_the_file_over_defaults() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mn.toml");
-    let text = "interface = 'eth1'\nmanager = 'http://m:1'\npool-size = '2GiB'\npool = 'memfd'\nwait = 'busy'\n\
+    let text = "interface = 'eth1'\nmanager = 'http://m:1'\npool-size = '2GiB'\npool = 'huge2m'\nwait = 'busy'\n\
                 workers = 2\ncpus = '2-3'\nethertype = '0x88B6'\nmlock = true\nsession-timeout = '2s'\nlog-format = 'json'\n";
     std::fs::write(&path, text).unwrap();
     let file = path.to_str().unwrap();
@@ -61,14 +61,14 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
         "--mlock=false",
     ])
     .unwrap();
-    assert_eq!((config.interface.as_str(), config.workers), ("eth2", 2));
-    assert_eq!(config.wait, WaitStyle::Adaptive { spin: Duration::from_micros(100) });
+    assert_eq!((config.node.interface.as_str(), config.workers), ("eth2", 2));
+    assert_eq!(config.node.wait, WaitStyle::Adaptive { spin: Duration::from_micros(100) });
     assert_eq!(
         (config.pool.bytes, &config.pool.spec, config.pool.mlock),
-        (Some(512 << 20), &PoolSpec::Memfd, false)
+        (Some(512 << 20), &PoolSpec::Huge2M, false)
     );
-    assert_eq!((config.cpus.as_slice(), config.ethertype), (&[2, 3][..], 0x88B6));
-    assert_eq!((config.session_timeout, config.log_format), (Duration::from_secs(2), LogFormat::Json));
+    assert_eq!((config.cpus.as_slice(), config.node.ethertype), (&[2, 3][..], 0x88B6));
+    assert_eq!((config.session_timeout, config.node.log_format), (Duration::from_secs(2), LogFormat::Json));
     let config = resolve(&["--config", file, "--static-map", "map.toml"]).unwrap();
     assert_eq!(config.source, MapSource::Static("map.toml".into()), "instead of the file's manager");
 }
@@ -142,16 +142,16 @@ fn what_print_config_prints_gives_the_same_options() {
         let again = resolve(&["--config", path.to_str().unwrap()]).unwrap();
         assert_eq!(again.to_toml(), config.to_toml());
         assert_eq!(
-            (again.backend, again.cpus, again.pool.bytes),
-            (config.backend, config.cpus, config.pool.bytes)
+            (again.node.backend, again.cpus, again.pool.bytes),
+            (config.node.backend, config.cpus, config.pool.bytes)
         );
         assert_eq!(
-            (again.reorder_total_max, again.echo, again.pcap),
-            (config.reorder_total_max, config.echo, config.pcap)
+            (again.reorder_total_max, again.echo, again.node.pcap),
+            (config.reorder_total_max, config.echo, config.node.pcap)
         );
     }
     let text = resolve(&with(&["--link", "packet", "--pool-size", "16G"])).unwrap();
-    assert_eq!(text.backend, Backend::Packet);
+    assert_eq!(text.node.backend, Backend::Packet);
     assert!(text.to_toml().contains("pool-size = \"16GiB\""), "{}", text.to_toml());
 }
 

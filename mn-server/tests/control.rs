@@ -1,5 +1,5 @@
-//! Mappings as a manager asks for them: order, replays, stale managers, zeroing, restarts; and the link to a
-//! manager that is not there.
+//! Mappings as a manager requests them: order, replays, stale managers, zeroing, restarts; and the link to a manager
+//! that cannot be reached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use cxloe_daemon::{Backoff, Connection};
 use cxloe_fabric::api::MemoryNodeRegistered;
 use cxloe_fabric::model::{CommandResult, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark};
-use cxloe_mn::control::{
-    AUTHORISATION_MS, Heard, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal,
-    StaticMap, StaticMapError,
-};
+use cxloe_mn::control::static_map::{self, StaticMapError, StaticMapFailure};
+use cxloe_mn::control::{LastAnswer, ManagerLink, ManagerLinkError, ManagerLinkOptions, carry_out};
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
+use cxloe_mn_core::job::JobError;
+use cxloe_mn_core::mappings::{AUTHORISATION_MS, Mappings, MessageRefusal};
 use cxloe_mn_core::translation::Unmapped;
 use cxloe_wire::frame::Mac;
 
@@ -29,7 +29,7 @@ fn pool(spec: PoolSpec, extents: u64) -> Arc<Pool> {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).unwrap())
+    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), None, &|_, _| {}).unwrap())
 }
 
 fn mappings(extents: u64) -> Mappings {
@@ -51,10 +51,10 @@ fn command(seq: u64, action: NodeAction) -> NodeCommand {
     NodeCommand { seq, term: 1, revision: seq, action }
 }
 
-/// Carries a command out to the end, with no worker to wait for.
-fn apply(mappings: &mut Mappings, command: &NodeCommand) -> Result<(), Refusal> {
+/// Carries out a command to its end, without a worker to wait for.
+fn apply(mappings: &mut Mappings, command: &NodeCommand) -> Result<(), MessageRefusal> {
     if let Some(job) = mappings.start(command)? {
-        let outcome = job.carry_out(mappings.table(), &RUN, &AtomicU64::new(0), || ());
+        let outcome = carry_out(&job, mappings.table(), &RUN, &AtomicU64::new(0), || ());
         mappings.finish(job, outcome);
     }
     Ok(())
@@ -92,7 +92,7 @@ fn maps_and_unmaps_in_order_and_once() {
     apply(&mut m, &map).unwrap();
     assert_eq!((done(&m), first_line(&m, 5)), (vec![1], [7; 64]), "a replay changes nothing");
     let gap = command(3, NodeAction::MapCmem(mapping(CN2, 0, &[0])));
-    assert_eq!(m.start(&gap).unwrap_err(), Refusal::Gap { expected: 2, got: 3 });
+    assert_eq!(m.start(&gap).unwrap_err(), MessageRefusal::Gap { expected: 2, got: 3 });
 
     let unmap = NodeAction::UnmapCmem(mapping(CN1, 4, &[5, 2]));
     apply(&mut m, &command(2, unmap.clone())).unwrap();
@@ -107,7 +107,7 @@ fn maps_and_unmaps_in_order_and_once() {
 }
 
 #[test]
-fn an_extent_changes_hands_only_when_the_workers_have_let_go() {
+fn an_extent_is_reassigned_only_after_workers_released_it() {
     let mut m = mappings(4);
     let mut worker = m.table().generation().worker();
     worker.pass(|| {});
@@ -119,10 +119,10 @@ fn an_extent_changes_hands_only_when_the_workers_have_let_go() {
     assert_eq!(m.table().lookup(CN1, 0), None, "no new translation from now on");
     let table = m.table().clone();
     let waiting = std::thread::spawn(move || {
-        let outcome = job.carry_out(&table, &RUN, &AtomicU64::new(0), || ());
+        let outcome = carry_out(&job, &table, &RUN, &AtomicU64::new(0), || ());
         (job, outcome)
     });
-    // The worker may still write: it is in a batch that began before.
+    // The worker may still write, in a batch that began before the removal.
     assert!(!waiting.is_finished());
     write(&m, 3, 8);
     assert_eq!((m.acked(), first_line(&m, 3)), (1, [8; 64]));
@@ -140,7 +140,7 @@ fn a_stop_leaves_the_command_for_the_next_start() {
     worker.pass(|| {});
     let unmap = command(2, NodeAction::UnmapCmem(mapping(CN1, 0, &[3])));
     let job = m.start(&unmap).unwrap().unwrap();
-    let outcome = job.carry_out(m.table(), &AtomicBool::new(true), &AtomicU64::new(0), || ());
+    let outcome = carry_out(&job, m.table(), &AtomicBool::new(true), &AtomicU64::new(0), || ());
     assert!(matches!(outcome, Err(JobError::Stopped)));
     m.finish(job, outcome);
     assert_eq!((done(&m), m.acked()), (vec![1], 1));
@@ -157,7 +157,7 @@ fn what_a_job_has_done_is_counted() {
         let job = m.start(&command(seq, action)).unwrap().unwrap();
         assert_eq!(job.command(), Some(seq));
         let counted = AtomicU64::new(0);
-        let outcome = job.carry_out(m.table(), &RUN, &counted, || ());
+        let outcome = carry_out(&job, m.table(), &RUN, &counted, || ());
         assert_eq!(counted.into_inner(), 3 * EXTENT);
         m.finish(job, outcome);
         write(&m, 4, 7);
@@ -193,15 +193,15 @@ fn commands_that_break_a_rule_fail_and_change_nothing() {
 #[test]
 fn a_manager_that_lost_its_place_is_refused() {
     let mut m = mappings(4);
-    m.hear(Watermark::new(3, 10)).unwrap();
+    m.observe_watermark(Watermark::new(3, 10)).unwrap();
     let mut late = command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])));
     late.term = 2;
     let refusal = m.start(&late).unwrap_err();
-    assert!(matches!(refusal, Refusal::Stale { .. }));
+    assert!(matches!(refusal, MessageRefusal::Stale { .. }));
     assert!(refusal.to_string().contains("term 2") && refusal.to_string().contains("term 3"), "{refusal}");
     assert_eq!((m.acked(), m.len(), m.results().len()), (0, 0, 0));
-    assert!(m.hear(Watermark::new(3, 9)).is_err());
-    // Issued before the answer that brings it, under the same manager: usual.
+    assert!(m.observe_watermark(Watermark::new(3, 9)).is_err());
+    // Usual case: the command was issued before the answer that carries it, under the same manager.
     let mut usual = command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])));
     (usual.term, usual.revision) = (3, 5);
     apply(&mut m, &usual).unwrap();
@@ -225,7 +225,7 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
         cn_keys: Vec::new(),
     };
     let job = m.registered(&answer).unwrap();
-    let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0), || ());
+    let outcome = carry_out(&job, m.table(), &RUN, &AtomicU64::new(0), || ());
     m.finish(job, outcome);
     assert_eq!((m.len(), m.acked(), m.results().len()), (2, 5, 0));
     assert_eq!(first_line(&m, 0), [7; 64], "listed and there: untouched");
@@ -238,7 +238,7 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
     assert_eq!(m.len(), 2);
 }
 
-/// A node with content in extents 0, 1 and 2, and an answer of a manager that lists only the first.
+/// Makes a node with content in extents 0, 1 and 2, and an answer of a manager that lists only extent 0.
 fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
     let mut m = mappings(8);
     apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0, 1, 2])))).unwrap();
@@ -255,7 +255,7 @@ fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
         cn_keys: Vec::new(),
     };
     let job = m.registered(&answer).unwrap();
-    let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0), || ());
+    let outcome = carry_out(&job, m.table(), &RUN, &AtomicU64::new(0), || ());
     m.finish(job, outcome);
     (m, answer)
 }
@@ -270,21 +270,21 @@ fn what_the_manager_lists_for_nobody_is_kept_until_it_is_unmapped_by_name() {
     m.orphans_reported();
     assert!(m.orphans_to_report().is_empty());
     assert_eq!(m.held().iter().map(|held| held.bytes).sum::<u64>(), 3 * kept.extent_bytes);
-    // Given to nobody, and not zeroed in somebody else's name.
+    // An orphan is neither given to a CN nor zeroed by a command that names another CN.
     let cases = [NodeAction::MapCmem(mapping(CN2, 9, &[3, 2])), NodeAction::UnmapCmem(mapping(CN2, 9, &[2]))];
     for (seq, action) in (6..).zip(cases) {
         apply(&mut m, &command(seq, action)).unwrap();
         assert!(error(&m).contains("gmm release-orphans"), "{}", error(&m));
     }
     assert_eq!((first_line(&m, 1), first_line(&m, 2), m.len()), ([7; 64], [7; 64], 1));
-    // A registration with the same manager reports them again; one that lists them brings them back as they were.
+    // A registration with the same manager reports the orphans again; one that lists them restores their mappings.
     m.registered(&answer).unwrap();
     assert_eq!(m.orphans_to_report(), reported);
     let listed = MemoryNodeRegistered { mappings: vec![mapping(CN1, 0, &[0, 1])], ..answer };
     let job = m.registered(&listed).unwrap();
     m.finish(job, Ok(()));
     assert_eq!((m.table().lookup(CN1, 1), first_line(&m, 1)), (Some(MpExtent(1)), [7; 64]));
-    // Released by name.
+    // The manager releases the orphan by its name.
     apply(&mut m, &command(6, NodeAction::UnmapCmem(mapping(CN1, 2, &[2])))).unwrap();
     assert_eq!((first_line(&m, 2), m.orphans_to_report().len()), ([0; 64], 0));
     apply(&mut m, &command(7, NodeAction::MapCmem(mapping(CN2, 9, &[2])))).unwrap();
@@ -305,8 +305,8 @@ fn without_word_from_a_manager_for_a_day_nobody_is_served_and_nothing_is_lost() 
     assert_eq!((m.expire(5000 + AUTHORISATION_MS), m.len()), (2, 0));
     assert_eq!((m.table().lookup(CN1, 0), m.table().lookup(CN1, 1)), (None, None));
     assert_eq!((m.expire(5000 + AUTHORISATION_MS), m.held()), (0, held), "once, and it is still held");
-    // Started anew before the day is over, with the clock as it is or set back: it goes on counting.
-    let kept = Heard { kept_ms: 7_000, silent_ms: AUTHORISATION_MS - 10 };
+    // The node restarts before 24 hours are over, with the clock as it is or set back: it continues to count.
+    let kept = LastAnswer { kept_ms: 7_000, silent_ms: AUTHORISATION_MS - 10 };
     for (wall_ms, left_ms) in [(7_004, 6), (3, 10)] {
         let (mut anew, _) = with_orphans(4);
         let job = anew.registered(&listed).unwrap();
@@ -317,7 +317,8 @@ fn without_word_from_a_manager_for_a_day_nobody_is_served_and_nothing_is_lost() 
         anew.confirm(left_ms);
         assert_eq!(anew.silent_ms(left_ms + 1), 1, "word of a manager ends the silence of before, too");
     }
-    // The manager is there again: one extent is listed, the other it knows of and unmaps, the third is an orphan as before.
+    // The manager is reachable again: it lists one extent, has the second unmapped, and does not list the third, an
+    // orphan.
     let back = MemoryNodeRegistered { unowned: (2..8).collect(), ..answer };
     let job = m.registered(&back).unwrap();
     m.finish(job, Ok(()));
@@ -330,29 +331,24 @@ fn without_word_from_a_manager_for_a_day_nobody_is_served_and_nothing_is_lost() 
 }
 
 #[test]
-fn a_manager_that_knows_no_orphans_may_use_their_memory() {
-    let (mut m, _) = with_orphans(0);
-    assert_eq!(first_line(&m, 1), [7; 64], "not before");
-    apply(&mut m, &command(6, NodeAction::MapCmem(mapping(CN2, 9, &[1])))).unwrap();
-    assert_eq!((done(&m), first_line(&m, 1)), (vec![6], [0; 64]));
-}
-
-#[test]
 fn a_manager_over_an_older_store_is_not_accepted_however_far_it_comes() {
     let mut m = mappings(4);
     let at = |term, revision, run| Watermark { term, revision, run };
     let leader = |term, run, first| LeaderTerm { term, run, first, adopted: Vec::new() };
     m.accept(at(2, 15, 22), &[leader(1, 11, 1), leader(2, 22, 10)]).unwrap();
-    assert!(matches!(m.hear(at(3, 40, 33)), Err(Refusal::AnotherRun)), "it has to show its lineage first");
-    assert!(matches!(m.hear(at(2, 14, 22)), Err(Refusal::Stale { .. })));
+    assert!(
+        matches!(m.observe_watermark(at(3, 40, 33)), Err(MessageRefusal::AnotherRun)),
+        "it has to show its lineage first"
+    );
+    assert!(matches!(m.observe_watermark(at(2, 14, 22)), Err(MessageRefusal::Stale { .. })));
     for lineage in [vec![], vec![leader(90, 99, 1)], vec![leader(2, 22, 10), leader(3, 99, 15)]] {
         let refusal = m.accept(at(90, 900, 99), &lineage).unwrap_err();
-        assert!(matches!(refusal, Refusal::Lacking(_)), "{lineage:?}");
+        assert!(matches!(refusal, MessageRefusal::Lacking(_)), "{lineage:?}");
         assert!(refusal.to_string().contains("gmm adopt-fabric"), "{refusal}");
         assert_eq!(m.seen(), at(2, 15, 22));
     }
     m.accept(at(3, 20, 33), &[leader(2, 22, 10), leader(3, 33, 16)]).unwrap();
-    m.hear(at(3, 21, 33)).unwrap();
+    m.observe_watermark(at(3, 21, 33)).unwrap();
 }
 
 #[test]
@@ -361,45 +357,50 @@ fn a_static_map_serves_without_a_manager() {
     let file = dir.path().join("map.toml");
     let write_map = |text: &str| {
         std::fs::write(&file, text).unwrap();
-        StaticMap::read(&file)
+        static_map::read(&file)
     };
     let spec = PoolSpec::File(dir.path().join("pool"));
     let two = "[[map]]\ncn = '02:00:00:00:00:01'\nsize = '128KiB'\n\
                [[map]]\ncn = '02:00:00:00:00:02'\nbase = '1MiB'\nsize = '64KiB'\n";
     let (mut m, _) = Mappings::open(pool(spec.clone(), 4), Watermark::default());
-    write_map(two).unwrap().apply(&mut m).unwrap();
+    static_map::apply(&write_map(two).unwrap(), &mut m).unwrap();
     assert_eq!(m.len(), 3);
     let extent = m.table().lookup(CN2, 16).unwrap().0;
     write(&m, extent, 7);
     drop(m);
 
-    // After a restart the same map finds the same content; a smaller one gives back and zeroes.
+    // After a restart the same map finds the same content; a smaller map removes ranges and zeroes them.
     let (mut m, recovery) = Mappings::open(pool(spec, 4), Watermark::default());
     assert_eq!(recovery.kept, 3);
-    write_map(two).unwrap().apply(&mut m).unwrap();
+    static_map::apply(&write_map(two).unwrap(), &mut m).unwrap();
     assert_eq!((m.table().lookup(CN2, 16), first_line(&m, extent)), (Some(MpExtent(extent)), [7; 64]));
-    write_map("[[map]]\ncn = '02:00:00:00:00:03'\nsize = '256KiB'\n").unwrap().apply(&mut m).unwrap();
+    let other = write_map("[[map]]\ncn = '02:00:00:00:00:03'\nsize = '256KiB'\n").unwrap();
+    static_map::apply(&other, &mut m).unwrap();
     assert_eq!((m.len(), first_line(&m, extent)), (4, [0; 64]));
     assert_eq!(m.table().unmapped(CN2), Unmapped::Denied);
 
-    let failing = |text: &str| write_map(text).and_then(|map| map.apply(&mut mappings(4))).unwrap_err();
+    let failing =
+        |text: &str| write_map(text).and_then(|map| static_map::apply(&map, &mut mappings(4))).unwrap_err();
     assert!(matches!(
         failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = '320KiB'"),
-        StaticMapError::Full { .. }
+        StaticMapFailure::Map(StaticMapError::Full { .. })
     ));
     assert!(matches!(
         failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = '1GiB'"),
-        StaticMapError::Full { .. }
+        StaticMapFailure::Map(StaticMapError::Full { .. })
     ));
-    assert!(matches!(failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = 100"), StaticMapError::Range { .. }));
+    assert!(matches!(
+        failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = 100"),
+        StaticMapFailure::Map(StaticMapError::Range { .. })
+    ));
     let twice = "[[map]]\ncn = '02:00:00:00:00:01'\nsize = 65536\n".repeat(2);
-    assert!(matches!(failing(&twice), StaticMapError::Overlap { at: 0, .. }));
+    assert!(matches!(failing(&twice), StaticMapFailure::Map(StaticMapError::Overlap { at: 0, .. })));
     let syntax = failing("[[map]]\ncn = 'me'\nsize = 1");
     assert!(
-        matches!(syntax, StaticMapError::Syntax { .. }) && syntax.to_string().contains("map.toml"),
+        matches!(syntax, StaticMapFailure::Syntax { .. }) && syntax.to_string().contains("map.toml"),
         "{syntax}"
     );
-    assert!(StaticMap::read(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
+    assert!(static_map::read(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
 }
 
 fn options(url: &str) -> ManagerLinkOptions {
@@ -419,7 +420,7 @@ fn wait_for(link: &ManagerLink, what: impl FnMut(&Connection) -> bool) -> Connec
 
 #[test]
 fn what_is_mapped_stays_while_there_is_no_manager() {
-    // A port that was free a moment ago, and is let go of.
+    // A port that was free a moment ago, and is closed again.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut m = mappings(4);
     apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])))).unwrap();

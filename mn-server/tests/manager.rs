@@ -1,4 +1,4 @@
-//! A memory node's control side against a real manager on loopback: regions come and go, both sides restart.
+//! Control of a memory node by a real manager on loopback: regions are created and destroyed, both sides restart.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn open(pool: &Path) -> Mappings {
         bytes: Some(8 * EXTENT),
         ..PoolOptions::default()
     };
-    let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).unwrap();
+    let pool = cxloe_mn::pool::open(&options, &Host::default(), None, &|_, _| {}).unwrap();
     Mappings::open(Arc::new(pool), Watermark::default()).0
 }
 
@@ -56,7 +56,7 @@ async fn until(link: &ManagerLink, what: impl FnMut(&Connection) -> bool) -> Con
     found.clone()
 }
 
-/// A worker at work: comes to a batch boundary again and again, and goes to sleep now and then.
+/// A worker that passes batch boundaries again and again, and parks now and then.
 fn worker(table: &Arc<PageTable>, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
     let (table, stop) = (table.clone(), stop.clone());
     let (ready, started) = std::sync::mpsc::channel();
@@ -105,7 +105,7 @@ async fn story() {
     let mn = link(mappings, &client, &state);
     until(&mn, |connection| *connection == Connection::Registered).await;
 
-    // A region is mapped, and reads as zeros, when its creation is answered.
+    // When the creation of a region is answered, the region is mapped and reads as zeros.
     let region = client.create_region(&CreateRegion::new(name("a"), 3 * EXTENT, owner)).await.unwrap();
     assert_eq!(region.state, RegionState::Active);
     let base = region.legs[0].cmem_base;
@@ -118,18 +118,18 @@ async fn story() {
     assert_eq!(tlb.translate(&table, cn + 1, base), Err(Unmapped::Denied));
     table.pool().write_lines(first, &[7; 64]);
 
-    // The stats arrive.
+    // The node's statistics reach the manager.
     let nodes = client.memory_nodes().await.unwrap();
     assert_eq!((nodes[0].node.health, &nodes[0].stats["lines_read"]), (Health::Reachable, &42.into()));
 
-    // A destroyed region is out of reach and zeroed when that is answered.
+    // When the destruction of a region is answered, the region is unmapped and zeroed.
     client.create_region(&CreateRegion::new(name("b"), EXTENT, owner)).await.unwrap();
     assert_eq!(table.iter().count(), 4);
     let destroy = DestroyRegion { force: true, wait_ms: 10_000, created_ms: None };
     assert_eq!(client.destroy_region(&name("b"), destroy).await.unwrap(), Destroyed::Gone);
     assert_eq!(table.iter().count(), 3);
 
-    // The manager goes and comes back: served on meanwhile, registered again afterwards.
+    // The manager stops and starts: mappings are served all the time, and the node registers again.
     server.stop().await.unwrap();
     until(&mn, |connection| matches!(connection, Connection::Away(_))).await;
     assert_eq!(table.lookup(cn, base / EXTENT).map(|extent| table.pool().extent_start(extent)), Some(first));
@@ -157,7 +157,7 @@ async fn story() {
     table.pool().read_lines(first, &mut line);
     assert_eq!((line, table.iter().count()), ([0; 64], 0));
 
-    // A manager over another store has not come as far: it is not followed.
+    // A manager whose store has fewer changes than the node has seen is refused.
     server.stop().await.unwrap();
     let (other, _) = serve(&dir.path().join("other.redb"), port).await;
     let away =

@@ -1,4 +1,4 @@
-//! Pools as a memory node opens them: what each kind keeps, what it refuses, and what it says then.
+//! Pools as a memory node opens them: what each kind keeps, what it refuses, and its messages.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -14,10 +14,10 @@ fn options(spec: PoolSpec, mib: u64) -> PoolOptions {
 }
 
 fn open(options: &PoolOptions, host: &Host) -> Result<Pool, PoolError> {
-    cxloe_mn::pool::open(options, host, &|_, _| {})
+    cxloe_mn::pool::open(options, host, None, &|_, _| {})
 }
 
-/// A machine with this much memory, in a boot of its own.
+/// Makes a machine with `mib` MiB of memory, and the boot id `boot`.
 fn machine(boot: u8, mib: u64) -> (tempfile::TempDir, Host) {
     let root = tempfile::tempdir().unwrap();
     let random = root.path().join("proc/sys/kernel/random");
@@ -37,7 +37,7 @@ fn lines(pool: &Pool, at: u64, n: usize) -> Vec<u8> {
 #[test]
 fn every_kind_of_memory_holds_lines() {
     let dir = tempfile::tempdir().unwrap();
-    for spec in [PoolSpec::Anon, PoolSpec::Memfd, PoolSpec::File(dir.path().join("pool"))] {
+    for spec in [PoolSpec::Anon, PoolSpec::File(dir.path().join("pool"))] {
         let pool = open(&options(spec.clone(), 8), &Host::default()).unwrap();
         assert_eq!((pool.bytes(), pool.extents(), pool.extent_bytes()), (8 * MIB, 4, 2 * MIB), "{spec}");
         assert!(!pool.retained());
@@ -126,13 +126,11 @@ fn zeroing_can_be_ended_between_slices_and_begins_anew() {
 #[test]
 fn a_pool_larger_than_memory_is_refused_with_both_numbers() {
     let (_root, host) = machine(1, 64);
-    for spec in [PoolSpec::Anon, PoolSpec::Memfd] {
-        let error = open(&options(spec, 128), &host).unwrap_err();
-        assert!(matches!(error, PoolError::Memory { available, .. } if available == 64 * MIB));
-        let text = error.to_string();
-        assert!(text.contains("130MiB") && text.contains("64MiB") && text.contains("--pool-size"), "{text}");
-    }
-    // On the machine that runs this, too.
+    let error = open(&options(PoolSpec::Anon, 128), &host).unwrap_err();
+    assert!(matches!(error, PoolError::Memory { available, .. } if available == 64 * MIB));
+    let text = error.to_string();
+    assert!(text.contains("130MiB") && text.contains("64MiB") && text.contains("--pool-size"), "{text}");
+    // The real machine of this test has values too.
     let available = Host::default().available_memory().unwrap();
     let error = open(&options(PoolSpec::Anon, 2 * available / MIB / 2 * 2), &Host::default()).unwrap_err();
     assert!(matches!(error, PoolError::Memory { .. }), "{error}");
@@ -151,7 +149,7 @@ fn a_pool_larger_than_its_disk_is_refused_and_leaves_no_file() {
 #[test]
 fn absent_huge_pages_are_an_error_that_says_how_to_reserve_them() {
     for (spec, page, mib) in [(PoolSpec::Huge2M, 2 << 20, 1 << 20), (PoolSpec::Huge1G, 1 << 30, 1 << 20)] {
-        // No machine that runs this has a TiB of them.
+        // No machine that runs this test has a TiB of huge pages.
         let (free, reserved) = Host::default().huge_pages(page);
         let error = open(&options(spec.clone(), mib), &Host::default()).unwrap_err();
         let PoolError::HugePages { needed, free: told, reserve, ref knob, .. } = error else {
@@ -197,7 +195,7 @@ fn files_that_are_no_pools_are_left_alone() {
     assert!(error.to_string().contains("/dev/dax9.9"), "{error}");
 }
 
-/// Opens the pool of `path` in the boot of `host` and tells (incarnation, retained, first line).
+/// Opens the pool of `path` in the boot of `host`; returns it with its incarnation, `retained`, and its first line.
 fn look(path: &Path, host: &Host) -> (Pool, u64, bool, Vec<u8>) {
     let options = PoolOptions { spec: PoolSpec::File(path.into()), ..PoolOptions::default() };
     let pool = open(&options, host).unwrap();
@@ -216,19 +214,19 @@ fn a_pool_file_keeps_its_incarnation_as_long_as_its_content_is_certain() {
     pool.write_lines(MpAddr(0), &[1; 64]);
     drop(pool);
 
-    // The process went away without closing: the page cache has everything.
+    // The process ended without closing the pool: the page cache still has its content.
     let (pool, incarnation, retained, line) = look(&path, &monday);
     assert_eq!((incarnation, retained, line), (first, true, vec![1; 64]));
     assert!(!pool.is_known_zero(MpExtent(3)).unwrap(), "who knows what the earlier process left there");
     pool.close().unwrap();
     drop(pool);
 
-    // An orderly end, then another boot: everything was on disk.
+    // The pool was closed, then opened in another boot: the file has all of its content.
     let (pool, incarnation, retained, line) = look(&path, &tuesday);
     assert_eq!((incarnation, retained, line), (first, true, vec![1; 64]));
     drop(pool);
 
-    // Opening undid the clean mark: a boot without an orderly end before it means loss.
+    // Opening the pool cleared its clean mark: a boot without an orderly close before it means loss.
     let (pool, incarnation, retained, _) = look(&path, &monday);
     assert!(incarnation != first && incarnation != 0 && !retained);
     assert!(!pool.is_known_zero(MpExtent(0)).unwrap());
@@ -236,7 +234,7 @@ fn a_pool_file_keeps_its_incarnation_as_long_as_its_content_is_certain() {
     assert_eq!(lines(&pool, 0, 1), [0; 64], "nothing of the lost content reaches a new owner");
     drop(pool);
 
-    // A machine that does not tell its boot is never the same one.
+    // Without a boot id, every opening counts as one in another boot.
     let nowhere = Host::at("/nonexistent");
     let (pool, second, ..) = look(&path, &nowhere);
     drop(pool);
@@ -247,28 +245,47 @@ fn a_pool_file_keeps_its_incarnation_as_long_as_its_content_is_certain() {
 #[test]
 fn memory_without_a_file_is_another_incarnation_each_time() {
     let (_root, host) = machine(1, 64);
-    let incarnations: Vec<u64> = [PoolSpec::Anon, PoolSpec::Anon, PoolSpec::Memfd, PoolSpec::Memfd]
-        .map(|spec| open(&options(spec, 4), &host).unwrap().incarnation())
-        .to_vec();
+    let incarnations: Vec<u64> =
+        (0..4).map(|_| open(&options(PoolSpec::Anon, 4), &host).unwrap().incarnation()).collect();
     for (n, incarnation) in incarnations.iter().enumerate() {
         assert!(*incarnation != 0 && !incarnations[..n].contains(incarnation));
     }
 }
 
 #[test]
-fn a_successor_takes_a_memfd_over_with_its_content() {
-    let host = Host::default();
-    let pool = open(&options(PoolSpec::Memfd, 8), &host).unwrap();
+fn the_next_process_goes_on_with_kept_memory() {
+    let (_root, host) = machine(1, 64);
+    let pool = open(&options(PoolSpec::Anon, 8), &host).unwrap();
     pool.write_lines(MpAddr(4 * MIB), &[3; 64]);
-    let fd = pool.memory_fd().unwrap().try_clone_to_owned().unwrap();
     let incarnation = pool.incarnation();
+    let memory = pool.memory_fd().unwrap().try_clone_to_owned().unwrap();
     drop(pool);
-    let successor = cxloe_mn::pool::adopt(File::from(fd), &host).unwrap();
-    assert_eq!((successor.incarnation(), successor.retained()), (incarnation, true));
-    assert_eq!((successor.bytes(), lines(&successor, 4 * MIB, 1)), (8 * MIB, vec![3; 64]));
+    let reopen = |options: &PoolOptions| {
+        let kept = File::from(memory.try_clone().unwrap());
+        cxloe_mn::pool::open(options, &host, Some(kept), &|_, _| {})
+    };
+    for options in [options(PoolSpec::Anon, 8), PoolOptions::default()] {
+        let next = reopen(&options).unwrap();
+        assert_eq!((next.incarnation(), next.retained()), (incarnation, true));
+        assert_eq!((next.bytes(), lines(&next, 4 * MIB, 1)), (8 * MIB, vec![3; 64]));
+        assert_eq!(lines(&next, 4 * MIB + 64, 1), [0; 64]);
+    }
+    let twice = reopen(&PoolOptions::default()).unwrap();
+    assert!(twice.memory_fd().is_some(), "it can be handed on again");
+
+    for (options, word) in [
+        (options(PoolSpec::Anon, 16), "8MiB"),
+        (PoolOptions { extent_bytes: Some(4 * MIB), ..PoolOptions::default() }, "4MiB"),
+        (options(PoolSpec::Huge2M, 8), "--pool"),
+    ] {
+        let error = reopen(&options).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, PoolError::Kept { .. }) && text.contains(word), "{text}");
+        assert!(text.contains("--pool-discard"), "{text}");
+    }
     let empty = tempfile::tempfile().unwrap();
-    assert!(matches!(cxloe_mn::pool::adopt(empty, &host), Err(PoolError::Foreign { .. })));
-    assert!(open(&options(PoolSpec::Anon, 4), &host).unwrap().memory_fd().is_none());
+    let error = cxloe_mn::pool::open(&PoolOptions::default(), &host, Some(empty), &|_, _| {}).unwrap_err();
+    assert!(matches!(error, PoolError::Kept { .. }), "{error}");
 }
 
 #[test]
@@ -308,17 +325,17 @@ fn a_pool_file_is_sparse_until_an_extent_gets_an_owner() {
 }
 
 #[test]
-fn prefault_tells_its_progress_and_options_reach_the_kernel() {
+fn prefault_reports_progress_and_options_reach_the_kernel() {
     let told = AtomicU64::new(0);
     let all = PoolOptions { mlock: false, numa_node: Some(0), ..options(PoolSpec::Anon, 8) };
-    let pool = cxloe_mn::pool::open(&all, &Host::default(), &|done, of| {
+    let pool = cxloe_mn::pool::open(&all, &Host::default(), None, &|done, of| {
         assert!(done <= of);
         told.fetch_max(done, Ordering::Relaxed);
     });
     let pool = pool.unwrap();
     assert!(told.load(Ordering::Relaxed) > pool.bytes());
     let off = PoolOptions { prefault: Some(false), ..options(PoolSpec::Anon, 8) };
-    cxloe_mn::pool::open(&off, &Host::default(), &|_, _| panic!("nothing is brought in")).unwrap();
+    cxloe_mn::pool::open(&off, &Host::default(), None, &|_, _| panic!("nothing is brought in")).unwrap();
     let elsewhere = PoolOptions { numa_node: Some(1000), ..options(PoolSpec::Anon, 8) };
     let error = open(&elsewhere, &Host::default()).unwrap_err();
     assert!(matches!(&error, PoolError::NumaNode { node: 1000, online } if !online.is_empty()), "{error}");

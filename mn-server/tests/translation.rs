@@ -1,4 +1,4 @@
-//! The page table against a model, under concurrent readers, and after damage; the TLB in front of it.
+//! The page table compared with a model, under concurrent readers, and after damage; the TLB in front of it.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -22,7 +22,7 @@ fn pool(spec: PoolSpec, extents: u64) -> Arc<Pool> {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).unwrap())
+    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), None, &|_, _| {}).unwrap())
 }
 
 fn empty(extents: u64) -> PageTableWriter {
@@ -58,7 +58,7 @@ fn step(extents: u32) -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever the order of changes, the table holds what a plain map would, and refuses what would break a rule.
+    /// After any sequence of changes the table has the entries of a plain map, and refuses changes that break a rule.
     #[test]
     fn the_table_behaves_like_a_map(steps in prop::collection::vec(step(16), 1..400)) {
         let mut writer = empty(16);
@@ -66,7 +66,7 @@ proptest! {
         let mut worker = table.generation().worker();
         worker.pass(|| {});
         let mut model: HashMap<(u64, u64), u32> = HashMap::new();
-        // Extents removed, and the generation from which on they are free.
+        // Extents of removed mappings, and the generation from which on each is free.
         let mut busy: HashMap<u32, u64> = HashMap::new();
         let (mut current, mut passed) = (0, 0);
         for step in steps {
@@ -200,7 +200,7 @@ fn a_tlb_answers_like_the_table_and_counts() {
     assert_eq!(tlb.counters().purges, 1);
 }
 
-/// Waits for `what`, but not for ever.
+/// Waits until `done` returns `true`; fails after a time limit.
 fn bounded(mut done: impl FnMut() -> bool, what: &str) {
     let enough = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !done() {
@@ -209,8 +209,8 @@ fn bounded(mut done: impl FnMut() -> bool, what: &str) {
     }
 }
 
-/// Workers translate and write without pause, while the writer maps and unmaps; whatever a worker writes must
-/// land in an extent that belongs to its CN, also when extents move from one CN to the other all the time.
+/// Workers translate and write all the time while the writer maps and unmaps: each write must be in an extent of the
+/// worker's CN, although extents move from one CN to another.
 #[test]
 fn no_worker_ever_reaches_another_cns_extent() {
     const EXTENTS: u32 = 8;
@@ -233,7 +233,7 @@ fn no_worker_ever_reaches_another_cns_extent() {
                     let all = (0..u64::from(EXTENTS)).map(|cmem| tlb.translate(&table, cn, cmem * EXTENT));
                     let all: Vec<_> = all.flatten().collect();
                     if batch.is_multiple_of(3) {
-                        // Time for the writer to do what it must not do before this batch is over.
+                        // The writer gets time to break the rule before this batch is over.
                         std::thread::yield_now();
                     }
                     for mp in all {
@@ -252,7 +252,7 @@ fn no_worker_ever_reaches_another_cns_extent() {
         })
         .collect();
     let mut seen = 0;
-    // CN and CMem extent numbers change as extents go round.
+    // Extents move between CNs and CMem extent numbers.
     for round in 0..ROUNDS {
         let (cn, extent) = (1 + u64::from(round / EXTENTS % 2), MpExtent(round % EXTENTS));
         if let Some(old) = writer.owner(extent) {
@@ -304,7 +304,7 @@ fn a_restarted_node_serves_what_its_pool_file_says_and_drops_what_is_damaged() {
     assert_eq!(line, [5; 64]);
     drop(writer);
 
-    // Damage one entry's extent number, one entry's address, and clear one slot altogether.
+    // Damages the extent number of one entry and the address of another, and clears a third slot.
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let mut damaged = Vec::new();
     let mut slot = [0; 32];

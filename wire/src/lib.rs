@@ -17,21 +17,22 @@
 //!   Transmit      | &mut [u8], now                  &mut [u8], now|      Transmit
 //! ```
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | [`frame`] | the bytes: the checked view of a received frame, every message of the protocol, the integrity trailer, and the IEEE 802.1Qbb frames it is paced by. No state |
 //! | [`session`] | the rules (R1-R13 of `PROTOCOL.md`): [`session::Requester`] at the CN, [`session::Responder`] at the MN, plain state machines that take bytes and time and give frames and events |
+//! | [`mod@spelled`] | one spelling of a value, as text and in files |
 //! | [`time`] | time as the state machines see it: a number handed to them |
-//! | `transmit` | [`Transmit`], where a session writes its frames |
+//! | `transmit` | [`Transmit`], the slots that sessions write frames into |
 //!
-//! Nothing here uses the operating system, which the compiler checks (`no_std`): no sockets, no clock, no threads. How
-//! frames enter and leave a machine is `cxloe-link`'s business.
+//! Nothing here uses the operating system, which the compiler checks (`no_std`): no sockets, no clock, no threads. The
+//! crate `cxloe-link` sends and receives the frames.
 //!
-//! The data path never allocates: a frame is read where the kernel put it and written where the kernel will
-//! take it from. A received frame is delimited and its command decoded once, by [`frame::FrameView`].
+//! The data path never allocates: a frame is read in the kernel's receive slot and written into its transmit slot. A
+//! received frame is delimited and its command decoded once, by [`frame::FrameView`].
 
 #![cfg_attr(not(test), no_std)]
-// `println!` and its kin panic when their reader has gone.
+// `println!` and the like panic when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 extern crate alloc;
@@ -39,6 +40,7 @@ extern crate alloc;
 pub mod frame;
 pub mod random;
 pub mod session;
+pub mod spelled;
 pub mod time;
 
 mod transmit;

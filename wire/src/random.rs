@@ -9,23 +9,23 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
-/// A seeded sequence of numbers.
+/// Generator of random numbers that repeat for a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Makes a generator whose numbers depend on `seed` alone.
     pub const fn new(seed: u64) -> Self {
         Random(seed)
     }
 
-    /// A sequence of its own for part `label` of what runs under `seed`. Adding a part leaves the sequences
-    /// of the others as they are.
+    /// Makes a generator of its own for part `label` of a run under `seed`. Another part does not change the numbers of
+    /// the existing ones.
     pub fn part(seed: u64, label: u64) -> Self {
         Random(mix(seed ^ mix(label.wrapping_add(GAMMA))))
     }
 
-    /// The next 64 bits.
+    /// Next number, all 64 bits random.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
@@ -54,7 +54,7 @@ const fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A number from 0 (never) to 1 (always). Written `0.5%` or `0.005`.
+/// Probability from 0 (never) to 1 (always). Written `0.5%` or `0.005`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Probability(f64);
 
@@ -64,17 +64,17 @@ pub struct Probability(f64);
 pub struct ProbabilityError(String);
 
 impl Probability {
-    /// What does not happen.
+    /// Probability of an event that never happens.
     pub const NEVER: Probability = Probability(0.0);
-    /// What happens every time.
+    /// Probability of an event that always happens.
     pub const ALWAYS: Probability = Probability(1.0);
 
-    /// The probability `p`; an error outside `0.0..=1.0`.
+    /// Makes a probability; an error if `p` is outside `0.0..=1.0`.
     pub fn new(p: f64) -> Result<Self, ProbabilityError> {
         if (0.0..=1.0).contains(&p) { Ok(Probability(p)) } else { Err(ProbabilityError(p.to_string())) }
     }
 
-    /// The number, 0 to 1.
+    /// Value from 0 to 1.
     pub const fn get(self) -> f64 {
         self.0
     }
@@ -93,7 +93,7 @@ impl FromStr for Probability {
     }
 }
 
-/// As the plain number, which reads back exactly.
+/// Shows the plain number, which parses back to the same value.
 impl fmt::Display for Probability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)

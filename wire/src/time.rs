@@ -1,6 +1,6 @@
-//! Time as the state machines see it: a number handed to them, never a clock they read.
+//! Time in the state machines: an argument of each call; no machine reads a clock.
 //!
-//! A shell owns a clock (`cxloe_link::Clock`) and passes `clock.now()` down; the simulation passes whatever it likes.
+//! The I/O code has a clock (`cxloe_link::Clock`) and passes `clock.now()`; the simulation passes virtual time.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -11,7 +11,7 @@ use core::time::Duration;
 pub struct Time(pub u64);
 
 impl Time {
-    /// The start of time: earlier than everything a clock returns.
+    /// Earliest time; no clock returns an earlier one.
     pub const ZERO: Time = Time(0);
 
     /// Nanoseconds from `earlier` to `self`, 0 if `earlier` is later.

@@ -1,22 +1,22 @@
-//! The one way out: what sessions write their frames into.
+//! The transmit side: slots that sessions write their frames into.
 
-/// Where frames to be sent are written. Slots are lent in order; what is committed leaves when the
-/// link is flushed, or earlier.
+/// Transmit side of a link. Slots are lent in order; a committed frame leaves at the next flush of the link, or
+/// earlier.
 pub trait Transmit {
-    /// Lends the next transmit slot, `len` bytes from the destination MAC on. Its content is undefined: the
-    /// writer fills all of it. `None` when the ring is full or `len` is more than the link carries; asking
-    /// again without a [`commit`](Transmit::commit) lends the same slot.
+    /// Lends the next transmit slot, `len` bytes from the destination MAC on. Its content is undefined: the caller
+    /// fills all of it. `None` if the ring is full or `len` is more than the link carries; another call without a
+    /// [`commit`](Transmit::commit) lends the same slot.
     fn slot(&mut self, len: usize) -> Option<&mut [u8]>;
 
-    /// Says by which queue what is written from now on leaves. A link of one queue knows no other.
+    /// Sets the queue by which frames written from now on leave. A link with one queue ignores it.
     fn steer(&mut self, queue: u8) {
         let _ = queue;
     }
 
-    /// Says that nothing follows the next frame for now: a link may send it as soon as it is committed, so that it is on its
-    /// way while its sender keeps its books. Most wait for the flush all the same.
+    /// Announces that the next frame is the last for now: a link may send it at its commit, so that it leaves while the
+    /// caller does its bookkeeping. Most links wait for the flush all the same.
     fn hasten(&mut self) {}
 
-    /// Queues the slot lent last, whole. Does nothing if none was lent since the last commit.
+    /// Queues the slot lent last, with its whole length. Does nothing if no slot was lent since the last commit.
     fn commit(&mut self);
 }

@@ -1,16 +1,16 @@
-//! Every frame of the protocol as literal bytes: read, compared field by field, written again. These arrays are
-//! the format; a test that fails here says that two versions of this program no longer understand each other.
+//! Every frame of the protocol as literal bytes, which are read, compared field by field, and written again. These
+//! bytes define the format: if a test fails here, two versions of this program cannot communicate.
 
 use cxloe_wire::frame::*;
 
-/// Bytes from hexadecimal text; blanks are for the eye.
+/// Decodes hexadecimal text; blanks are ignored.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
     assert!(digits.len().is_multiple_of(2));
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// The line used throughout: bytes 0 to 63.
+/// Line of all examples: bytes 0 to 63.
 const LINE: [u8; 64] = {
     let mut line = [0; 64];
     let mut i = 0;
@@ -29,7 +29,7 @@ fn to_mn(command: &str, payload: &str) -> Vec<u8> {
     hex(&format!("020000000002 020000000001 88b5 {command} 1234 0506 0a0b0c0d0040 {payload}"))
 }
 
-/// The same to the compute node.
+/// A frame to the compute node with the same stream, tag, number and address.
 fn to_cn(command: &str, payload: &str) -> Vec<u8> {
     hex(&format!("020000000001 020000000002 88b5 {command} 1234 0506 0a0b0c0d0040 {payload}"))
 }
@@ -51,13 +51,13 @@ fn check(bytes: &[u8], expected: Message<'_>) {
     assert_eq!(expected.command() as u8, bytes[14]);
     assert_eq!(expected.body_len(), bytes.len());
 
-    // The command comes from the message, and not a byte more than the frame is written.
+    // The command comes from the message, and no byte beyond the frame is written.
     let mut out = vec![0xee; bytes.len() + 3];
     expected.emit(&Header { command: 0, ..header }, &mut out);
     assert_eq!(out[..bytes.len()], *bytes);
     assert_eq!(out[bytes.len()..], [0xee; 3]);
 
-    // Trailer and padding do not matter.
+    // Trailer and padding are ignored.
     assert_eq!(Message::parse(&out).unwrap().1, expected);
 
     let view = FrameView::new_checked(&out).unwrap();
@@ -254,7 +254,7 @@ fn control_and_measuring() {
     check(&to_cn("f0", "0002"), Message::EchoReply { index: 2 });
 }
 
-/// Delimited, so that the trailer can be checked, but answered with a Fault (R9).
+/// Checks that a frame is delimited, so that its trailer can be verified, but malformed (R9).
 fn check_malformed(bytes: &[u8], expected: FrameError) {
     assert_eq!(body_len(bytes), Ok(bytes.len()));
     assert_eq!(Message::parse(bytes), Err(expected));
@@ -276,7 +276,7 @@ fn r9_unaligned_requests() {
             check_malformed(&bytes, FrameError::Unaligned { addr: 0x0a0b_0c0d_0000 | u64::from(low) });
         }
     }
-    // A Fault repeats the address it complains about.
+    // A Fault bears the address of its request.
     let mut bytes = to_cn("87", "05");
     bytes[24] = 0x41;
     assert!(Message::parse(&bytes).is_ok());
@@ -314,7 +314,7 @@ fn r9_impossible_counts_of_many() {
         check_malformed(&to_cn("88", &format!("{lines:02x} {data}")), error);
         check_malformed(&to_cn("89", &format!("{lines:02x}")), error);
     }
-    // Each address is a request's own affair, the header's too.
+    // Each address is checked with its own request, the header's too.
     let mut bytes = to_mn("05", "02 000000000041");
     bytes[24] = 0x41;
     assert!(Message::parse(&bytes).is_ok());

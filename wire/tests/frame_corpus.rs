@@ -1,4 +1,4 @@
-//! Replays the fuzzers' corpus: every input under `fuzz/corpus` goes through the check of its parser.
+//! Replays the fuzzers' corpus: every input under `fuzz/corpus` goes through its parser's check.
 
 #[path = "../fuzz/src/lib.rs"]
 mod checks;
@@ -14,7 +14,7 @@ fn replay(target: &str, check: fn(&[u8])) {
         let data = std::fs::read(&path).unwrap();
         println!("{}", path.display());
         check(&data);
-        // What arrives may be cut off anywhere.
+        // A received frame may be cut off anywhere.
         for len in 0..data.len() {
             check(&data[..len]);
         }

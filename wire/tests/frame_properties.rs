@@ -1,5 +1,5 @@
-//! Properties of the frame layer over arbitrary input: what is written is read again, and no bytes whatever
-//! make a parser panic.
+//! Properties of the frame layer over arbitrary input: frames written are read back equal, and no bytes make a parser
+//! panic.
 
 use cxloe_wire::frame::*;
 use proptest::collection::vec;
@@ -71,7 +71,7 @@ fn hello_ack() -> impl Strategy<Value = HelloAck> {
     )
 }
 
-/// Any message, with an address at which it is well formed.
+/// Generates any message, with an address at which it is well formed.
 fn message() -> impl Strategy<Value = (Owned, u64)> {
     const LINE: &[u8; 64] = &[0; 64];
     let fixed = prop_oneof![
@@ -98,7 +98,7 @@ fn message() -> impl Strategy<Value = (Owned, u64)> {
         hello_ack().prop_map(Message::HelloAck),
     ];
     let fixed = (fixed, 0u64..1 << 42).prop_map(|(message, line)| (message, 0, line));
-    // First line of the burst within its page, and how many lines from there on it spans.
+    // First line of the burst within its page, and the number of lines that it spans.
     let span =
         || (0u64..64, 0u64..1 << 36).prop_flat_map(|(first, page)| (1..=64 - first, Just(page << 6 | first)));
     let burst_read = span().prop_map(|(lines, line)| (Message::BurstReadReq { lines: lines as u8 }, 0, line));
@@ -183,7 +183,7 @@ proptest! {
         command in proptest::sample::select(Command::ALL.to_vec()),
         force in any::<bool>(),
     ) {
-        // Half of them with a command that means something.
+        // Half of the inputs get a valid command.
         if let Some(code) = bytes.get_mut(14).filter(|_| force) {
             *code = command as u8;
         }
@@ -265,7 +265,7 @@ proptest! {
     ) {
         for (lines, overhead, each) in [
             (multi_read_lines_max(max_frame, trailer), 26 + trailer, 64),
-            // The header has the first address.
+            // The header holds the first address.
             (multi_write_lines_max(max_frame, trailer), 20 + trailer, 70),
         ] {
             prop_assert!(lines == 0 || (MULTI_LINES_MIN..=MULTI_LINES_MAX).contains(&lines));

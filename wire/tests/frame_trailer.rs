@@ -1,5 +1,5 @@
-//! The integrity trailer: known frames (computed by independent programs), and what must not pass: a frame with
-//! any bit changed, of another session, direction, space or turn of the counter.
+//! The integrity trailer: known frames (computed by independent programs), and frames that must be refused: with any
+//! bit changed, of another session, direction, space or turn of the counter.
 
 use cxloe_wire::frame::*;
 use proptest::collection::vec;
@@ -53,7 +53,7 @@ fn seals() -> [Seal; 3] {
     [Seal::Plain { session: SESSION }, aead(), gcm()]
 }
 
-/// A frame with room for `seal`'s trailer, and padded if short; gives the length of its body too.
+/// Makes a frame with room for `seal`'s trailer, padded if short; returns its body length too.
 fn frame(message: Message<'_>, seq: u64, stream: u8, tag: u8, addr: u64, seal: &Seal) -> (Vec<u8>, usize) {
     let (dst, src) = if message.command().is_response() { (CN, MN) } else { (MN, CN) };
     let header = Header {
@@ -65,7 +65,7 @@ fn frame(message: Message<'_>, seq: u64, stream: u8, tag: u8, addr: u64, seal: &
         axi: Axi { stream, tag },
         addr,
     };
-    // What the buffer held before must not travel.
+    // Earlier content of the buffer must not be sent.
     let mut bytes = vec![0xee; frame_len(message.body_len(), seal.len())];
     message.emit(&header, &mut bytes);
     (bytes, message.body_len())
@@ -162,7 +162,7 @@ fn no_changed_bit_passes() {
                     !seal.open(direction, Space::Stream(2), &mut bad, len, 77),
                     "bit {bit} of {message:?}"
                 );
-                // Nor does it pass for the length it says itself.
+                // The frame does not pass either if its header states that length.
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
                 if let Ok(len) = body_len(&bad) {
@@ -172,7 +172,7 @@ fn no_changed_bit_passes() {
                     );
                 }
             }
-            // Padding is nobody's business.
+            // Padding is not authenticated.
             if let Some(padding) = bytes.get_mut(len + seal.len()..) {
                 padding.fill(0xff);
                 assert!(seal.open(direction, Space::Stream(2), &mut bytes, len, 77));
@@ -193,7 +193,7 @@ fn no_other_place_in_the_session_passes() {
         assert!(!opens(ToCn, Space::Stream(0), 0x2_0005));
         assert!(!opens(ToMn, Space::Stream(1), 0x2_0005));
         assert!(!opens(ToMn, Space::Control, 0x2_0005));
-        // The same low 16 bits, one turn of the counter away (R11).
+        // A number with equal low 16 bits, one period of the counter away (R11).
         assert!(!opens(ToMn, Space::Stream(0), 0x1_0005));
         assert!(!opens(ToMn, Space::Stream(0), 0x3_0005));
         for bit in 0..64 {
@@ -285,7 +285,7 @@ fn seal_of(integrity: u8, session: u64) -> Seal {
     }
 }
 
-/// One frame, sent again: other bytes under another number, and both are genuine in their place and no other.
+/// A frame sent twice has other bytes under another number; each opens in its own place only.
 #[test]
 fn no_number_of_a_counter_is_used_twice() {
     let seal = gcm();

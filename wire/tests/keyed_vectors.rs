@@ -1,4 +1,5 @@
-//! The worked handshake of `PROTOCOL.md`, byte for byte: another implementation that gives these bytes works with this one.
+//! The example handshake of `PROTOCOL.md`, byte for byte: an implementation that produces these bytes interoperates
+//! with this one.
 
 mod session_common;
 
@@ -9,7 +10,7 @@ use cxloe_wire::frame::{FEATURE_MULTI, FEATURE_SHARDS, Message, PublicKey};
 use cxloe_wire::session::{Entropy, KeyPair, NodeKey, RequesterConfig, ResponderConfig};
 use session_common::*;
 
-/// What each end draws, in the order in which it does: bytes that count up from `first`.
+/// Makes a generator whose bytes count up from `first`, in the order of the draws.
 fn counting(first: u8) -> impl Fn(&mut [u8]) {
     move |out| out.iter_mut().zip(first..).for_each(|(byte, value)| *byte = value)
 }
@@ -30,7 +31,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The handshake: Hello, HelloAck, Start, StartAck.
+/// Runs the handshake; returns its frames Hello, HelloAck, Start, StartAck.
 fn handshake() -> (Pair, Vec<Vec<u8>>) {
     let cn = Arc::new(NodeKey::from_bytes([0x11; 32]));
     let mn = Arc::new(NodeKey::from_bytes([0x22; 32]));
@@ -44,7 +45,7 @@ fn handshake() -> (Pair, Vec<Vec<u8>>) {
     };
     let mut p = Pair::with(requester, responder);
     p.memory.key = Some(cn.public());
-    // Features that are added later are not of the example.
+    // The example does not use features that were added later.
     p.requester.set_features(FEATURE_MULTI | FEATURE_SHARDS);
     p.requester.connect(p.now);
     p.compute();
@@ -88,6 +89,6 @@ fn the_fields_are_where_the_document_says() {
     assert_eq!((hello.version, frames[0].len()), (2, 209));
     let Ok((_, Message::HelloAck(ack))) = Message::parse(&frames[1]) else { panic!("a HelloAck") };
     assert_eq!((ack.hello_nonce, ack.version_max, frames[1].len()), (hello.nonce, 2, 157));
-    // TAI64N, a microsecond after the epoch given.
+    // TAI64N time stamp, a microsecond after the epoch given.
     assert_eq!(hex(&frames[2][14..15]), "13\n");
 }

@@ -1,4 +1,4 @@
-//! Who may have a session and how many: limits that hold against invented compute nodes (R10).
+//! Admission of sessions: limits that hold against invented compute nodes (R10).
 
 mod session_common;
 
@@ -22,14 +22,14 @@ fn who_may_have_a_session_and_how_many() {
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert_eq!(p.events(), [refused(HelloStatus::NoResources)]);
-    // The first one's place becomes free when it has been silent for long enough.
+    // The place of the first session becomes free when that session has been silent for long enough.
     drop(first);
     p.run(20_000 * MS);
     assert!(p.requester.is_open());
     assert!(p.mn_events().contains(&ResponderEvent::Expired(CN)));
 }
 
-/// The frames of an invented CN: its Hello, and the Start that follows its HelloAck.
+/// Makes an invented CN; returns it with its Hello, and the Start after its HelloAck.
 fn invented(p: &mut Pair, number: u32) -> (Requester, Vec<Vec<u8>>) {
     let [a, b, c, d] = number.to_be_bytes();
     let mut config = requester_config();
@@ -62,7 +62,7 @@ fn r10_invented_cns_hold_few_sessions_and_none_that_a_cn_with_memory_needs() {
     p.connect();
     assert!(p.responder.has_session(CN) && p.responder.sessions() == 4);
 
-    // Where guests may have all sessions, one gives its up.
+    // If guests may have all sessions, a CN with memory displaces one of them.
     let config = ResponderConfig { sessions_max: 4, guests_max: 9, ..responder_config() };
     let mut p = Pair::with(requester_config(), config);
     p.memory.strangers = true;
@@ -77,7 +77,7 @@ fn r10_invented_cns_hold_few_sessions_and_none_that_a_cn_with_memory_needs() {
     assert!(p.responder.has_session(CN) && p.responder.sessions() == 4);
     let first = Mac([6, 1, 0, 0, 0, 0]);
     assert!(!p.responder.has_session(first) && p.mn_events().contains(&ResponderEvent::Ended(first)));
-    // Once they have memory they are guests no more, and nobody takes their places.
+    // Guests that are given memory are no guests any more, so their places are free for others.
     let mut p = Pair::with(requester_config(), ResponderConfig { sessions_max: 4, ..responder_config() });
     for number in 0..4 {
         let (_, start) = invented(&mut p, number);
@@ -101,7 +101,8 @@ fn r10_an_offer_outlasts_those_to_others_and_a_few_in_its_own_name() {
     for number in 0..3_000 {
         invented(&mut p, number);
     }
-    // Somebody else says Hello in this CN's name, again and again, and is answered; but cannot start what he is offered.
+    // Another station sends Hellos in this CN's name repeatedly. It is answered, but cannot start a session with the
+    // answers.
     for seed in 0..10 {
         let mut other = Requester::new(RequesterConfig { seed: (900 + seed).into(), ..requester_config() });
         let mut up = Sent::default();
@@ -131,11 +132,11 @@ fn r10_a_flood_of_hellos_takes_bounded_room_and_disturbs_nobody() {
         assert_eq!(codes(&p.take_down()), [HelloAck]);
     }
     assert_eq!(p.responder.sessions(), 1);
-    // With other versions they are events as well, and those are bounded too.
+    // Hellos with other versions cause events as well; the number of these is limited too.
     p.write(0, 0, 1, 1);
     p.run(MS);
     assert_eq!(p.done.0, [Done::Written(1)]);
-    // Not for this node, or from a group address.
+    // Frames that are not for this node, or come from a group address.
     let dropped = p.responder.totals().dropped_foreign;
     let mut q = Pair::new();
     q.requester.connect(q.now);

@@ -1,5 +1,5 @@
-//! Once a session is open, no request and no answer allocates: single lines, bursts, and everything that
-//! lost frames bring about. Counted by the allocator itself, so this test is alone in its process.
+//! Once a session is open, no request and no answer allocates: single lines, bursts, and recovery from lost frames.
+//! Counted by the allocator itself, so this test is alone in its process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +20,13 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`, which is this very one.
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     // SAFETY: the contract is that of `System`, to which the call goes.
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: `at` came from `System` with this layout, as every allocation here does.
+        // SAFETY: `at` comes from `System` with this layout, like every allocation here.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -39,7 +39,7 @@ const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const FRAME: usize = 1514;
 const SLOTS: usize = 2048;
 
-/// A transmit ring whose frames are taken out in order.
+/// A transmit ring that returns its frames in order.
 struct Ring {
     bytes: Vec<[u8; FRAME]>,
     lens: Vec<usize>,
@@ -126,7 +126,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// 20 us during which all frames move, except every `lose`th one (0: none).
+    /// Lets 20 us pass, in which all frames move except every `lose`th one (0: none is lost).
     fn step(&mut self, lose: usize) {
         let Ends { requester, responder, pool, up, down, count, now, passed } = self;
         let mut passes = || {
@@ -150,13 +150,13 @@ impl Ends {
         });
     }
 
-    /// Requests of all kinds on all streams, until all are done.
+    /// Sends requests of all kinds on all streams until all are complete.
     fn work(&mut self, lose: usize) {
         let data = [7; 8 * LINE_SIZE];
         let line = data.first_chunk().expect("longer than a line");
         for round in 0..2_000_u64 {
             let stream = (round % 4) as u8;
-            // Reads and writes of different pages; the last is of a page that is not there.
+            // Reads and writes of different pages; the last page does not exist.
             let page = (round % 16) * 4096;
             let (r, now, tx) = (&mut self.requester, self.now, &mut self.up);
             let _ = r.read(stream, page, 0, now, tx);
@@ -171,7 +171,7 @@ impl Ends {
         self.finish(lose);
     }
 
-    /// Lots of reads and of writes, many in a frame, until all are done.
+    /// Sends many reads and many writes per frame, until all are complete.
     fn work_many(&mut self, lose: usize) {
         let line = [7; LINE_SIZE];
         for round in 0..500_u64 {
@@ -209,7 +209,8 @@ fn an_open_session_does_not_allocate() {
             streams: 4,
             instance: 1,
             key: key.clone(),
-            timing: Timing::default(),
+            // So long that losses of a third of the frames are not taken for silence: a session is not replaced.
+            timing: Timing { suspect_after: Duration::from_secs(4), ..Timing::default() },
             keys: None,
             seed: 1.into(),
         };
@@ -228,7 +229,7 @@ fn an_open_session_does_not_allocate() {
         assert!(ends.requester.is_open());
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         assert!(before > 0, "the allocator counts");
-        // None lost, then one in 50, in 7, in 3.
+        // No frame is lost, then one in 50, in 7, in 3.
         for lose in [0, 50, 7, 3] {
             ends.work(lose);
             assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "one in {lose} frames lost");

@@ -1,5 +1,5 @@
-//! R11, and what belongs to it: frames that come much too late - a whole turn of the 16-bit counter later, or in the next
-//! session - and change nothing.
+//! R11 and related rules: frames that arrive very late, a whole period of the 16-bit numbers later or in the next
+//! session, change nothing.
 
 mod session_common;
 
@@ -18,7 +18,7 @@ fn r11_old_frames_of_an_earlier_turn_do_not_pass() {
     let turns = 3_u64;
     let mut next = 1_u64;
     while next < turns * 65_536 {
-        // In batches, so that the window turns over too.
+        // In batches, so that the window wraps too.
         let batch = 200.min(turns * 65_536 - next);
         for i in 0..batch {
             p.write(0, (next + i) % 64 * 64, (next + i) as u8, next + i);
@@ -29,7 +29,7 @@ fn r11_old_frames_of_an_earlier_turn_do_not_pass() {
     }
     assert_eq!(p.done.0.len() as u64, turns * 65_536);
     assert!(p.done.0.iter().zip(0..).all(|(done, i)| *done == Done::Written(i)));
-    // The next request bears the old one's 16 bits.
+    // The next request has the low 16 bits of the old one's number.
     let line = p.memory.lines[&0];
     p.deliver_up([&old_request]);
     assert_eq!((p.memory.lines[&0], p.responder.totals().dropped_trailer), (line, 1));
@@ -44,7 +44,7 @@ fn r11_old_frames_of_an_earlier_turn_do_not_pass() {
     assert_eq!(p.requester.unanswered(), 0);
 }
 
-/// Requests and answers until `next` is the number of the next request of stream 0.
+/// Makes requests and answers until `next` is the next number of stream 0.
 fn count_up_to(p: &mut Pair, next: u64) {
     let mut number = p.requester.counters().requests + 1;
     while number < next {
@@ -57,8 +57,8 @@ fn count_up_to(p: &mut Pair, next: u64) {
     assert_eq!((p.requester.unanswered(), p.requester.counters().requests), (0, next - 1));
 }
 
-/// A turn later the numbers of old frames are those of requests under way, expected, and yet to come; neither form of the
-/// trailer lets them pass.
+/// One period later the numbers of old frames are those of requests under way, expected, or yet to come; the frames
+/// pass neither form of the trailer.
 #[test]
 fn r11_a_turn_later_old_frames_pass_neither_trailer() {
     for key in [None, Some(b"a key of sixteen bytes at least"[..].into())] {
@@ -66,7 +66,7 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
         (cn.key, mn.key) = (key.clone(), key);
         let mut p = Pair::with(cn, mn);
         p.connect();
-        // Numbers 1 to 8: a read of what is overwritten later, writes, and one of each that a SACK tells of.
+        // Numbers 1 to 8: a read of a line that is overwritten later, writes, and one of each that a SACK acknowledges.
         p.read(0, 64, 1);
         (2..=8).for_each(|i| p.write(0, i * 64, 1, i));
         let requests = p.take_up();
@@ -93,7 +93,7 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
         assert_eq!(after.dropped_trailer - before.dropped_trailer, 16);
         assert_eq!((after.executed, after.early), (before.executed, before.early));
 
-        // 65,537 + 1 to + 8 under way: old answers and SACKs fit them by number, and by kind.
+        // Requests 65,537 + 1 to + 8 are under way: old answers and SACKs fit them by number and kind.
         (0..8).for_each(|i| p.read(0, 64, 100 + i));
         let sent = p.take_up();
         let before = *p.requester.counters();
@@ -110,8 +110,8 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
     }
 }
 
-/// A new session has taken over, and what was said in the old one comes once more, under numbers and of kinds that are
-/// under way in the new one.
+/// After a new session has started, frames of the old one arrive again, with numbers and commands that are under way in
+/// the new one.
 #[test]
 fn frames_of_an_earlier_session_change_nothing() {
     let mut p = Pair::open();

@@ -88,7 +88,7 @@ fn delayed_and_replayed_handshakes_change_nothing() {
     p.write(0, 0, 1, 1);
     p.run(MS);
     assert_eq!(p.done.0, [Done::Written(1)]);
-    // A replay between HelloAck and Start does not take the offer away.
+    // A replayed Hello between HelloAck and Start does not remove the offer.
     let old_hello = &seen[0];
     let mut q = Pair::with(
         RequesterConfig { seed: 123.into(), ..requester_config() },
@@ -110,7 +110,7 @@ fn other_versions_are_refused_and_both_are_named() {
     p.requester.connect(p.now);
     p.poll();
     let frame = p.take_up().remove(0);
-    // The Hello of a CN that speaks version 7.
+    // A Hello of a CN that requests version 7.
     let Ok((header, Message::Hello(mut hello))) = Message::parse(&frame) else { panic!("a Hello") };
     hello.version = 7;
     let mut frame = vec![0; 69];
@@ -142,12 +142,12 @@ fn close_ends_in_order_also_when_both_do() {
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert!(p.requester.is_open(), "and can be opened again");
-    // Nobody answers the Bye.
+    // The Bye gets no answer.
     p.events();
     p.requester.close(p.now, &mut p.done);
     p.run_with(200 * MS, |_| false, |_| true);
     assert_eq!(p.events(), [SessionEvent::Closed]);
-    // Both say Bye at once.
+    // Both ends send Bye at once.
     let mut p = Pair::open();
     p.requester.close(p.now, &mut p.done);
     p.responder.drain(&mut p.down);
@@ -164,7 +164,7 @@ fn draining_says_bye_and_takes_nobody_new() {
     p.run(300 * MS);
     assert_eq!(p.events(), [SessionEvent::PeerLeft, refused(HelloStatus::Draining)]);
     assert_eq!((p.responder.sessions(), p.mn_events().last()), (0, Some(&ResponderEvent::Ended(CN))));
-    // What is asked meanwhile waits for the node to come back.
+    // Requests made now wait until the node is back.
     p.write(0, 0, 3, 1);
     p.run(1_000 * MS);
     restart(&mut p, 1000, |_| {});
@@ -250,7 +250,7 @@ fn control_frames_repeated_or_of_another_session_are_ignored() {
 
 #[test]
 fn an_offer_can_be_started_for_a_while_only() {
-    // Long after, and when the node has begun to drain.
+    // The Bye comes late, with and without the node draining.
     for drains in [false, true] {
         let mut p = Pair::new();
         p.requester.connect(p.now);

@@ -1,4 +1,4 @@
-//! Sessions between keys: who gets one, who does not, and what a stranger on the segment can do about it.
+//! Sessions between keys: their admission, refusals, and attacks by a stranger on the segment.
 
 mod session_common;
 
@@ -33,14 +33,14 @@ fn keyed_mn() -> ResponderConfig {
     ResponderConfig { node_key: Some(mn_key()), ..responder_config() }
 }
 
-/// Both ends with keys, and the memory node knows whose is whose.
+/// Makes both ends with keys; the memory node has the CN's key registered.
 fn keyed() -> Pair {
     let mut p = Pair::with(keyed_cn(), keyed_mn());
     p.memory.key = Some(cn_key().public());
     p
 }
 
-/// The Hello that the CN sends first.
+/// Hello that the CN sends first.
 fn hello_of(p: &mut Pair) -> Vec<u8> {
     p.requester.connect(p.now);
     p.compute();
@@ -50,7 +50,7 @@ fn hello_of(p: &mut Pair) -> Vec<u8> {
     hello
 }
 
-/// How many frames wait to be sent by the MN, and what it counted.
+/// Number of frames that the MN has sent.
 fn sent_by_mn(p: &mut Pair) -> usize {
     p.compute();
     p.take_down().len()
@@ -78,7 +78,7 @@ fn without_keys_a_session_says_that_it_is_insecure() {
     assert_eq!(p.responder.statuses(p.now)[0].integrity, "insecure");
 }
 
-/// Configurations are logged when something goes wrong: they show no key.
+/// Configurations appear in logged errors, so they must not show keys.
 #[test]
 fn no_key_is_shown() {
     let key = b"not for the log file"[..].into();
@@ -86,7 +86,7 @@ fn no_key_is_shown() {
     let mn = ResponderConfig { key: cn.key.clone(), ..keyed_mn() };
     let shown = format!("{cn:?} {mn:?} {:?}", Pair::with(cn.clone(), mn.clone()).requester.status());
     assert!(shown.contains("PreSharedKey") && shown.contains("NodeKey"), "{shown}");
-    // As text, and as numbers: of a node's key all bytes are the same here.
+    // Secrets as text and as numbers: all bytes of a node's key are equal here.
     for secret in ["not for", "110, 111, 116", "1, 1, 1, 1", "2, 2, 2, 2", "01010101", "02020202"] {
         assert!(!shown.contains(secret), "{shown}");
     }
@@ -94,7 +94,7 @@ fn no_key_is_shown() {
 
 #[test]
 fn who_has_another_key_gets_no_session() {
-    // Its key is not the one that belongs to the address.
+    // The CN's key is not the one registered for its address.
     let other = Arc::new(NodeKey::from_bytes([9; 32]));
     let keys = Some(pair_of(&other, mn_key().public()));
     let mut p = Pair::with(RequesterConfig { keys, ..requester_config() }, keyed_mn());
@@ -105,13 +105,13 @@ fn who_has_another_key_gets_no_session() {
     let refused = SessionEvent::Refused { status: HelloStatus::NotAllowed, version_min: 1, version_max: 2 };
     assert_eq!(p.events(), [refused]);
     assert_eq!(p.mn_events()[0], ResponderEvent::KeyRefused { cn: CN, shown: Some(other.public()) });
-    // No key is known to belong to the address.
+    // No key is registered for the address.
     let mut p = keyed();
     p.memory.key = None;
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert!(!p.requester.is_open());
-    // It takes somebody else for the memory node: no answer at all.
+    // The CN has a wrong key for the memory node: its Hello gets no answer.
     let keys = Some(pair_of(&cn_key(), other.public()));
     let mut p = Pair::with(RequesterConfig { keys, ..requester_config() }, keyed_mn());
     p.memory.key = Some(cn_key().public());
@@ -122,8 +122,8 @@ fn who_has_another_key_gets_no_session() {
 }
 
 #[test]
-fn nobody_is_talked_into_a_session_without_keys() {
-    // A CN that shows none, though one is known.
+fn no_session_downgrades_to_no_keys() {
+    // The CN shows no key, though one is registered for its address.
     let mut p = Pair::with(requester_config(), keyed_mn());
     p.memory.key = Some(cn_key().public());
     p.requester.connect(p.now);
@@ -131,7 +131,7 @@ fn nobody_is_talked_into_a_session_without_keys() {
     assert!(!p.requester.is_open());
     let refused = SessionEvent::Refused { status: HelloStatus::KeyNeeded, version_min: 1, version_max: 2 };
     assert_eq!(p.events(), [refused]);
-    // A memory node without a key: said by name, and never spoken to in version 1.
+    // The memory node has no key: an error of its own, and no fallback to version 1.
     let mut p = Pair::with(keyed_cn(), responder_config());
     p.requester.connect(p.now);
     p.run_with(5_000 * MS, |hello| hello[26] == 2, |_| true);
@@ -139,7 +139,7 @@ fn nobody_is_talked_into_a_session_without_keys() {
     let refused =
         SessionEvent::Refused { status: HelloStatus::VersionMismatch, version_min: 1, version_max: 1 };
     assert_eq!(p.events(), [refused]);
-    // A CN without a key still has its session with a memory node that has one.
+    // A CN without a registered key gets a session without keys from a memory node that has a key.
     let mut p = Pair::with(requester_config(), keyed_mn());
     p.connect();
 }
@@ -153,7 +153,7 @@ fn a_hello_that_was_changed_or_is_repeated_leads_to_nothing() {
         p.deliver_up(&[hello]);
         assert_eq!(sent_by_mn(&mut p), 0, "byte {at}");
     }
-    // One that stays what it was under mac1, which anybody can make who knows the node's key.
+    // The Hello has a valid mac1, which any station can make that has the node's public key.
     let mut p = keyed();
     p.connect();
     let mut q = keyed();
@@ -236,8 +236,8 @@ fn a_session_ends_when_its_key_is_revoked() {
     assert_eq!((p.responder.sessions(), p.requester.counters().sessions), (0, 1));
 }
 
-/// A CN whose last memory is gone is no CN whose key was taken back: it is answered otherwise, and with new memory it has a
-/// session at once, whatever was answered in between.
+/// A CN without memory is answered differently from one with a withdrawn key. With new memory it gets a session at
+/// once, whatever it was answered in between.
 #[test]
 fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
     for pause in [2, 8].map(Duration::from_secs) {
@@ -252,7 +252,7 @@ fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
         assert!(events.contains(&refused) && !events.contains(&SessionEvent::Dead), "{events:?}");
         assert!(!p.requester.is_expected());
         let sessions = p.requester.counters().sessions;
-        // The CN is given memory a moment before the memory node knows.
+        // The CN is given memory a moment before the memory node has the mapping.
         p.requester.expect(p.now);
         p.run(5 * MS);
         assert!(p.requester.is_expected(), "operations wait");
@@ -262,7 +262,7 @@ fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
         p.run(5 * MS);
         assert_eq!((p.requester.counters().sessions, p.requester.is_expected()), (sessions + 1, false));
     }
-    // Without an answer operations wait no longer than a silent memory node is waited for.
+    // Without an answer, operations wait no longer than for a silent memory node.
     let mut p = keyed();
     p.connect();
     p.memory.key = Some(PublicKey::NOBODY);
@@ -275,13 +275,13 @@ fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
     assert!(!p.requester.is_expected());
 }
 
-/// What a CN has under way ends with its key, at once: it is not the silence of a memory node that may come back.
+/// A CN's requests fail at once when its key is withdrawn: the memory node is not merely silent.
 #[test]
-fn a_cn_whose_key_is_withdrawn_hears_of_it() {
+fn a_cn_is_notified_of_its_withdrawn_key() {
     let dead = [Done::Failed(1, OpError::SessionDead, vec![])];
     let withdrawn =
         SessionEvent::Refused { status: HelloStatus::KeyWithdrawn, version_min: 1, version_max: 2 };
-    // The Byes arrive; or they are lost, and it calls since it suspects something.
+    // The Byes arrive; or they are lost, and the CN sends a Hello because the session is suspect.
     for (lost, within) in [(false, 10 * MS), (true, Timing::default().suspect_after + 50 * MS)] {
         let mut p = keyed();
         p.connect();
@@ -297,13 +297,13 @@ fn a_cn_whose_key_is_withdrawn_hears_of_it() {
         assert_eq!(p.done.0, dead, "{lost}");
         let events = p.events();
         assert!(events.contains(&withdrawn) && events.contains(&SessionEvent::Dead), "{events:?}");
-        // It asks at leisure, and is let in again when it has a key again.
+        // The CN sends Hellos at the long interval, and gets a session when it has a key again.
         (p.memory.key, p.memory.key_withdrawn) = (Some(cn_key().public()), false);
         p.run(Timing::default().hello_max + 50 * MS);
         assert!(p.requester.is_open());
     }
-    // A memory node that only does not know a key, as one that has just started, may hear of it: what is under way waits. And
-    // who is not the memory node says nothing that counts, in a long answer or a short one.
+    // A memory node that lacks a key only for now, for example after its start, may get it later: requests under way
+    // wait. Forged refusals of any length have no effect.
     let mut p = keyed();
     p.connect();
     p.memory.key = None;
@@ -337,7 +337,7 @@ fn a_cn_whose_key_is_withdrawn_hears_of_it() {
     assert!(p.done.0.is_empty() && p.events().contains(&refused));
 }
 
-/// Between the offer and the Start the key is taken back: there is no session, not even for a moment.
+/// The key is withdrawn between the offer and the Start: no session starts, not even for a moment.
 #[test]
 fn an_offer_is_void_when_its_key_is_revoked() {
     let mut p = keyed();
@@ -352,12 +352,13 @@ fn an_offer_is_void_when_its_key_is_revoked() {
     p.memory.key = None;
     p.deliver_up(&start);
     assert_eq!((p.responder.sessions(), p.responder.totals().dropped_handshake), (0, 1));
-    // With the key all would have been well.
+    // With the key registered, the session would have started.
     let mut p = keyed();
     p.connect();
 }
 
-/// A node that joins again has another key, and a clock of its own: what the former showed does not keep it out.
+/// A node that joins again has another key and perhaps another clock: time stamps under the former key do not keep it
+/// out.
 #[test]
 fn another_key_has_another_clock() {
     let mut p = keyed();
@@ -373,8 +374,8 @@ fn another_key_has_another_clock() {
     assert_eq!((p.responder.sessions(), p.responder.totals().dropped_handshake), (1, 0));
 }
 
-/// Hellos in the name of one address, which anybody can make, and from addresses without a key: neither takes the places
-/// that others need.
+/// Hellos forged for one address, and Hellos from addresses without a key, do not take the handshakes that other nodes
+/// need.
 #[test]
 fn one_address_and_strangers_have_few_handshakes() {
     let made = |from: Mac, seed: u64| {
@@ -387,7 +388,7 @@ fn one_address_and_strangers_have_few_handshakes() {
     p.deliver_up(&flood);
     assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 4);
     assert_eq!((p.take_down().len(), p.responder.totals().cookies), (64, 64));
-    // The CN itself has the cookie that the others do not get.
+    // The CN receives the cookie that the forgers do not receive.
     p.pass(MS);
     p.connect();
     let mut p = keyed();
@@ -400,7 +401,7 @@ fn one_address_and_strangers_have_few_handshakes() {
     p.connect();
 }
 
-/// Whoever receives what is sent to an address has cookies for as many Hellos as it likes, and eight handshakes at once.
+/// A station that receives an address's frames gets a cookie for each Hello, but only eight handshakes at once.
 #[test]
 fn one_address_has_eight_handshakes_with_cookies() {
     let caller =
@@ -432,7 +433,7 @@ fn a_hello_that_comes_twice_is_computed_once() {
     assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 1);
 }
 
-/// Who forges Hellos in the name of an address has the memory node compute a few a second, however many there are.
+/// Hellos forged for one address cost the memory node a few computations per second, whatever their number.
 #[test]
 fn a_flood_in_its_name_is_computed_now_and_then_only() {
     let other = Arc::new(NodeKey::from_bytes([9; 32]));
@@ -451,8 +452,8 @@ fn a_flood_in_its_name_is_computed_now_and_then_only() {
     p.connect();
 }
 
-/// In a flood in its own name a node hears cookies of others, and asks more often: it has its session soon, though one in
-/// ten Hellos is answered.
+/// In a flood of Hellos in its name a node receives cookies for others' Hellos and retries more often: it soon gets its
+/// session, though one in ten Hellos is answered.
 #[test]
 fn a_node_gets_through_a_flood_in_its_name() {
     let other = Arc::new(NodeKey::from_bytes([9; 32]));
@@ -473,7 +474,7 @@ fn a_node_gets_through_a_flood_in_its_name() {
         }
         p.poll();
         let up = p.take_up();
-        // A hundred Hellos a millisecond, and ours somewhere among them.
+        // A hundred Hellos per millisecond, with the node's own at different places among them.
         for place in 0..11 {
             match place == step * 7 % 11 {
                 true => p.deliver_up(&up),
@@ -491,7 +492,7 @@ fn a_node_gets_through_a_flood_in_its_name() {
     assert!(p.now - begun < Duration::from_millis(300), "{:?} of its own time", p.now - begun);
 }
 
-/// Jobs that nobody computes are forgotten with what they were for.
+/// Jobs that are never computed are removed with their handshakes.
 #[test]
 fn handshakes_that_nobody_computes_do_not_pile_up() {
     let mut p = keyed();
@@ -511,9 +512,10 @@ fn handshakes_that_nobody_computes_do_not_pile_up() {
 }
 
 #[test]
-fn above_64_handshakes_only_who_has_a_cookie_is_listened_to() {
+fn above_64_handshakes_a_cookie_is_required() {
     let mut p = keyed();
-    // From other addresses, by somebody who knows the node's key: 64 are begun, and nobody computes them.
+    // Hellos from other addresses, by a station that has the node's public key: 64 handshakes begin, and none is
+    // computed.
     let flood: Vec<_> = (0..200)
         .map(|seed: u64| {
             let mut config = RequesterConfig { seed: (1_000 + seed).into(), ..keyed_cn() };
@@ -527,16 +529,16 @@ fn above_64_handshakes_only_who_has_a_cookie_is_listened_to() {
     assert_eq!((cookies.len(), cookies[0].len()), (64, COOKIE_FRAME_LEN));
     assert_eq!((p.responder.totals().cookies, p.responder.totals().dropped_full), (64, 72));
     p.pass(MS);
-    // Who is where it says gets through.
+    // A node that receives frames at its address gets a session.
     p.connect();
     assert_eq!(p.responder.totals().cookies, 65);
-    // And what was lost is forgotten.
+    // Handshakes whose jobs were lost are removed after their time limit.
     p.run(Duration::from_secs(6));
     assert!(!p.responder.has_handshakes());
 }
 
 #[test]
-fn a_flood_without_mac1_costs_nothing_and_keeps_nobody_out() {
+fn a_flood_without_mac1_is_free_and_blocks_no_session() {
     let mut p = keyed();
     let mut hello = hello_of(&mut p);
     hello[MAC1_AT] ^= 1;
@@ -554,8 +556,8 @@ fn a_flood_without_mac1_costs_nothing_and_keeps_nobody_out() {
     assert!(p.requester.is_open());
 }
 
-/// An answer that somebody forges does not stand in the way of the genuine one, whichever comes first, and however many
-/// there are: no second Hello is needed.
+/// Forged answers do not keep out the genuine one, whichever is first, and whatever their number: no second Hello is
+/// needed.
 #[test]
 fn forged_answers_do_not_keep_the_genuine_one_out() {
     for (before, after) in [(1, 0), (5, 5), (0, 12), (200, 0)] {
@@ -565,7 +567,7 @@ fn forged_answers_do_not_keep_the_genuine_one_out() {
         p.compute();
         let genuine = p.take_down().pop().expect("an answer");
         assert_eq!(genuine.len(), ACK_FRAME_LEN);
-        // Behind the checksum, which anybody can compute.
+        // The forged part follows the checksum, which needs no key.
         let forged = |number: usize| {
             let mut forged = genuine.clone();
             forged[ACK_FRAME_LEN - 1 - number % 40] ^= 1 + (number / 40) as u8;
@@ -573,7 +575,7 @@ fn forged_answers_do_not_keep_the_genuine_one_out() {
         };
         let mut all: Vec<Vec<u8>> = (0..before).map(forged).collect();
         all.push(genuine.clone());
-        // The genuine one once more: as good as the first.
+        // The genuine answer sent again is as good as the first.
         all.extend((before..before + after).map(forged).chain([genuine.clone()]));
         p.deliver_down(&all);
         for _ in 0..all.len() {
@@ -589,8 +591,8 @@ fn forged_answers_do_not_keep_the_genuine_one_out() {
     }
 }
 
-/// A memory node that is barred is spoken with no more: its session ends, what is unanswered fails as if it had gone silent,
-/// and it is not called, not without keys either, until it is not barred any more.
+/// A barred memory node is sent nothing: its session ends, unanswered requests fail as after silence, and no Hello is
+/// sent, with or without keys, until the node is no longer barred.
 #[test]
 fn who_is_barred_is_not_spoken_with() {
     let mut p = keyed();
@@ -599,7 +601,7 @@ fn who_is_barred_is_not_spoken_with() {
     p.take_up();
     p.requester.bar(true, p.now);
     assert!(p.requester.deadline() <= p.now, "at once");
-    // As its key is not told any more.
+    // The key is withdrawn.
     p.requester.set_keys(None, p.now);
     p.poll();
     assert!(!p.requester.is_open());
@@ -607,7 +609,7 @@ fn who_is_barred_is_not_spoken_with() {
     assert_eq!(p.events(), [SessionEvent::Barred]);
     let refused = p.requester.read(0, 0x40, 2, p.now, &mut p.up);
     assert_eq!(refused, Err(Rejected::NotConnected));
-    // It is told the end, under the keys of the session, and that is all.
+    // The memory node gets the Bye, under the session's keys, and nothing else.
     let mut sent = p.take_up();
     for _ in 0..200 {
         p.pass(100 * MS);

@@ -1,5 +1,5 @@
-//! Many requests in one frame: packed where both ends have agreed on it, each request with a number, an order and an
-//! answer of its own whatever becomes of the frame. Frames are carried by hand.
+//! Many requests in one frame: packed if both ends have agreed on that; each request has a number, an order and an
+//! answer of its own, whatever happens to the frame. Frames are carried by hand.
 
 mod session_common;
 

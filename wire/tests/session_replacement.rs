@@ -1,4 +1,5 @@
-//! One session after another, on two ends without a network: after silence, restarts, other instances and other limits.
+//! One session after another, between two ends without a network: after silence, restarts, other instances and other
+//! limits.
 
 mod session_common;
 
@@ -6,7 +7,7 @@ use cxloe_wire::frame::{Command::*, HelloStatus, LINE_SIZE};
 use cxloe_wire::session::{OpError, Requester, RequesterConfig, ResponderEvent, SessionEvent};
 use session_common::*;
 
-/// Makes the requester suspect its session and offer a new one, while the frames it has sent wait.
+/// Makes the requester's session suspect, so that it sends a Hello, while the frames sent before wait; returns these.
 fn suspect(p: &mut Pair) -> Vec<Vec<u8>> {
     let mut held = Vec::new();
     p.run_with(
@@ -29,13 +30,13 @@ fn the_old_session_goes_on_until_start() {
     let hello = held.iter().rev().find(|f| code(f) == Hello).expect("a Hello").clone();
     p.deliver_up([&hello]);
     assert_eq!(codes(&p.take_down()), [HelloAck]);
-    // The Hello alone has ended nothing.
+    // The Hello has not ended the session.
     p.write(0, 64, 2, 2);
     let frames: Vec<_> = held.into_iter().filter(|f| code(f) == WriteReq).chain(p.take_up()).collect();
     p.deliver_up(&frames);
     p.carry_down();
     assert_eq!(p.done.0, [Done::Written(1), Done::Written(2)]);
-    // It has answered after all, so it is kept.
+    // The memory node has answered after all, so the session is kept.
     assert_eq!(p.requester.status().state, "open");
     p.run(100 * MS);
     assert_eq!(p.responder.totals().sessions, 1);
@@ -70,7 +71,7 @@ fn a_second_agent_is_refused_while_the_first_one_lives() {
         second.poll(p.now, &mut up, &mut Log::default());
         p.deliver_up(&std::mem::take(&mut up.frames));
         let frames = p.take_down();
-        // Both have the same address, so both see everything.
+        // Both agents have the same address, so each receives all frames.
         for frame in &frames {
             second.handle(&mut frame.clone(), p.now, &mut up, &mut Log::default());
         }
@@ -113,7 +114,7 @@ fn after_a_restart_with_its_memory_everything_unanswered_goes_again_in_order() {
         p.write(0, 0, i as u8, i);
     }
     p.read(0, 0, 20);
-    // Some were executed before, and some of the answers are there already, out of order.
+    // Some requests were executed before, and some answers have arrived already, out of order.
     let frames = p.take_up();
     p.deliver_up(&frames[..10]);
     let answers = p.take_down();
@@ -153,7 +154,7 @@ fn after_a_restart_without_its_memory_the_loss_is_reported() {
         p.events(),
         [SessionEvent::Suspect, SessionEvent::DataLost { before: 1000, now: 1001 }, opened]
     );
-    // Also when the session had died in between.
+    // The session may also have died in between.
     p.run_with(7_000 * MS, |_| false, |_| true);
     restart(&mut p, 1002, |_| {});
     p.run(2_000 * MS);
@@ -184,7 +185,7 @@ fn smaller_frames_after_a_restart_fail_only_what_does_not_fit() {
     );
     assert_eq!((p.requester.burst_read_lines_max(), p.requester.burst_write_lines_max()), (4, 3));
     p.assert_at_rest();
-    // And back again: larger frames and more streams than the last session had.
+    // The change back: larger frames and more streams than in the last session.
     p.requester.read(0, 0, 6, p.now, &mut p.up).unwrap();
     p.take_up();
     restart(&mut p, 1000, |_| {});
@@ -211,7 +212,7 @@ fn another_number_of_streams_after_a_restart() {
     p.assert_at_rest();
 }
 
-/// The MTU shrinks at one end or the other: what is unanswered goes over to a session of shorter frames.
+/// The MTU shrinks at either end: unanswered requests move to a session with shorter frames.
 #[test]
 fn a_link_of_another_length_is_followed() {
     for at_mn in [false, true] {
@@ -231,7 +232,7 @@ fn a_link_of_another_length_is_followed() {
         assert_eq!(p.responder.dismiss_outgrown(&mut p.down), 0);
         assert_eq!((p.responder.sessions(), p.responder.totals().sessions), (1, 2));
         if !at_mn {
-            // And back; but never beyond what its buffers were made for.
+            // The MTU grows again; the frames stay within the length that the buffers were allocated for.
             p.requester.set_max_frame(9_000, p.now);
             p.run(200 * MS);
             assert_eq!(p.requester.burst_read_lines_max(), lines);
@@ -239,7 +240,7 @@ fn a_link_of_another_length_is_followed() {
     }
 }
 
-/// A Start that nobody answers is given up; until there is a new session the old one goes on.
+/// An unanswered Start is given up; the old session goes on until there is a new one.
 #[test]
 fn a_start_without_answer_is_given_up() {
     let mut p = Pair::open();
@@ -250,9 +251,9 @@ fn a_start_without_answer_is_given_up() {
         sent.push(code(f));
         code(f) != Start
     };
-    p.run_with(900 * MS, &mut up, |_| true);
+    p.run_with(200 * MS, &mut up, |_| true);
     let first = sent.iter().position(|c| *c == Start).expect("a Start");
-    assert!(sent.len() - first > 3 && sent[first..].iter().all(|c| *c == Start), "nothing else: {sent:?}");
+    assert!(sent.len() - first >= 3 && sent[first..].iter().all(|c| *c == Start), "nothing else: {sent:?}");
     assert!(!p.requester.is_open());
     p.run_with(1_500 * MS, |f| code(f) != Start, |_| true);
     assert_eq!(p.done.0, [Done::Written(1)], "in the old session, in between");

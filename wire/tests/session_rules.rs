@@ -1,5 +1,5 @@
-//! The rules R1 to R10, each by itself, on two ends without a network (R8 and R11 have files of their own). Frames are carried by hand, so that
-//! each test says exactly which of them are lost, late or doubled.
+//! The rules R1 to R10, one by one, between two ends without a network (R8 and R11 have files of their own). Frames are
+//! carried by hand, so that each test determines which are lost, late or duplicated.
 
 mod session_common;
 
@@ -7,10 +7,10 @@ use cxloe_wire::frame::{Axi, Command::*, FaultStatus, LINE_SIZE, Message};
 use cxloe_wire::session::{OpError, Rejected, SLOTS, WINDOW};
 use session_common::*;
 
-/// Number and AXI id of a write acknowledged.
+/// Number and AXI id of an acknowledged write.
 type Acked = (u16, Axi);
 
-/// What a SACK says: its request's number, the last in order, the write acknowledged.
+/// Content of a SACK: number of its request, last number in order, acknowledged write.
 fn sack(frame: &[u8]) -> Option<(u16, u16, Option<Acked>)> {
     match Message::parse(frame).ok()? {
         (h, Message::SackNak { last_in_order }) => Some((h.seq, last_in_order, None)),
@@ -34,7 +34,7 @@ fn r1_numbers_run_per_stream_and_the_window_is_256_reads_and_256_writes() {
     let frames = p.take_up();
     let expected: Vec<u16> = (1..=512).chain([1]).collect();
     assert_eq!(numbers(&frames), expected, "each stream counts from 1");
-    // One read answered makes room for one read, not for a write.
+    // An answered read makes room for one read, not for a write.
     p.deliver_up(&frames[..1]);
     p.carry_down();
     assert_eq!(p.requester.write(0, 0, &[0; LINE_SIZE], 0, p.now, &mut p.up), Err(Rejected::Busy));
@@ -56,7 +56,7 @@ fn r2_executes_in_order_and_once_whatever_the_order_of_arrival() {
     let writes: Vec<_> = p.memory.log.iter().filter(|e| matches!(e, Executed::Write(..))).collect();
     let expected = [Executed::Write(0, 1), Executed::Write(0, 2), Executed::Write(64, 3)];
     assert_eq!(writes, expected.iter().collect::<Vec<_>>());
-    // Answers in any order, each several times.
+    // Answers arrive in any order, each several times.
     let answers = p.take_down();
     p.deliver_down(answers.iter().rev());
     p.deliver_down(&answers);
@@ -74,21 +74,21 @@ fn r3_every_write_is_acknowledged_by_itself() {
 }
 
 #[test]
-fn r4_a_gap_is_told_of_when_the_next_request_arrives() {
+fn r4_a_gap_is_reported_when_the_next_request_arrives() {
     let mut p = Pair::open();
     (1..=4).for_each(|i| p.write(0, i * 64, 1, i));
     let frames = p.take_up();
-    // In separate batches the acknowledgement has left before.
+    // In separate batches, the acknowledgement has already left in a frame of its own.
     p.deliver_up(&frames[..1]);
     assert_eq!(list(&p.take_down()), [(WriteResp, 1)]);
     p.deliver_up(&frames[2..3]);
     let told = p.take_down();
     assert_eq!((told.len(), sack(&told[0])), (1, Some((3, 1, None))));
-    // A second early one is told of too, a repeated one again.
+    // A second early request is acknowledged selectively too, a repeated one again.
     p.deliver_up(&frames[3..4]);
     p.deliver_up(&frames[2..3]);
     assert_eq!(list(&p.take_down()), [(SackNak, 4), (SackNak, 3)]);
-    // The gap closes: everything is answered, nothing more is told.
+    // The gap closes: all requests are answered, and no further SACK is sent.
     p.deliver_up(&frames[1..2]);
     assert_eq!(list(&p.take_down()), [(WriteResp, 2), (WriteResp, 3), (WriteResp, 4)]);
 }
@@ -104,7 +104,7 @@ fn r4_in_one_batch_the_acknowledgement_rides_with_the_sack() {
     assert_eq!(sack(&told[1]), Some((4, 2, Some((2, Axi { stream: 0, tag: 2 })))));
     p.deliver_down(&told);
     assert_eq!(p.done.0, [Done::Written(1), Done::Written(2)]);
-    // Another stream's frame does not take it along.
+    // A frame of another stream does not carry this acknowledgement.
     p.write(0, 0, 1, 5);
     p.read(1, 0, 6);
     p.read(1, 0, 7);
@@ -136,7 +136,7 @@ fn r5_what_is_unmarked_goes_at_once_then_once_per_round_trip() {
     p.deliver_down(&told);
     p.poll();
     assert_eq!(p.take_up().len(), 0, "told again at the same time changes nothing");
-    // Both repetitions are lost as well. The next round trip brings them back without a time-out.
+    // Both repetitions are lost too. The next round trip makes them be sent again without a time-out.
     p.pass(99 * US);
     p.poll();
     assert_eq!(p.take_up().len(), 0);
@@ -146,7 +146,7 @@ fn r5_what_is_unmarked_goes_at_once_then_once_per_round_trip() {
     assert_eq!(p.requester.counters().timeouts, 0);
 }
 
-/// A memory node that is gone does not get a window of frames per round trip.
+/// A dead memory node is not sent a window of frames per round trip.
 #[test]
 fn r5_repetitions_into_silence_become_rare() {
     let mut p = Pair::open();
@@ -191,7 +191,7 @@ fn r6_a_skipping_answer_repeats_the_skipped_once_per_gap() {
     p.deliver_down(&answers[2..3]);
     p.poll();
     assert_eq!(p.take_up().len(), 0, "the same gap seen again is no new evidence");
-    // Something sent a round trip after the repetition and answered is: the repetition was lost too.
+    // An answer to a request sent a round trip after the repetition shows that the repetition was lost too.
     p.read(0, 64, 6);
     p.carry_up();
     p.carry_down();
@@ -228,7 +228,7 @@ fn r7_what_was_answered_is_answered_again_and_not_executed() {
 }
 
 #[test]
-fn r9_what_makes_no_sense_uses_its_number_and_gets_fault_5() {
+fn r9_an_invalid_request_uses_its_number_and_gets_fault_5() {
     let mut p = Pair::open();
     let mask = |m: u64| m.to_be_bytes().to_vec();
     let cases: [(u8, u64, Vec<u8>); 8] = [
@@ -248,7 +248,7 @@ fn r9_what_makes_no_sense_uses_its_number_and_gets_fault_5() {
         let parsed = Message::parse(&answers[0]).unwrap();
         assert_eq!(parsed.1, Message::Fault { status: FaultStatus::Malformed }, "case {i}");
         assert_eq!((answers.len(), parsed.0.seq), (1, 1 + i as u16));
-        // Repeated, it is answered the same.
+        // A repeated request gets the same answer.
         p.deliver_up([&frame]);
         assert_eq!(p.take_down(), answers);
     }
@@ -263,7 +263,7 @@ fn r9_damaged_frames_count_and_change_nothing() {
     p.write(0, 0, 1, 1);
     let frame = p.take_up().remove(0);
     for bit in 0..frame.len() * 8 {
-        // Addresses, EtherType and padding are looked at by others, or by nobody.
+        // Other tests check addresses and EtherType; padding is not checked.
         if bit / 8 < 6 || (12..14).contains(&(bit / 8)) || bit / 8 >= 93 {
             continue;
         }
@@ -303,7 +303,7 @@ fn r10_early_writes_beyond_the_buffers_are_dropped_without_a_sack() {
     assert_eq!(numbers(&p.take_down()), [2, 3, 4, 5], "no SACK claims what was not kept");
     let status = p.responder.statuses(p.now).remove(0);
     assert_eq!((status.waiting, status.buffered, status.counters.dropped_full), (4, 4, 3));
-    // A read takes no buffer.
+    // A read needs no buffer.
     p.read(0, 0, 8);
     p.carry_up();
     assert_eq!(numbers(&p.take_down()), [9]);
@@ -324,7 +324,7 @@ fn r10_all_sessions_share_a_limit_of_early_writes() {
     let frames = p.take_up();
     p.deliver_up(&frames[1..]);
     assert_eq!(numbers(&p.take_down()), [2, 3, 4]);
-    // What a session had kept is free when it ends, and when its turn has come.
+    // Buffers of a session are freed when it ends, and when their request's turn comes.
     p.deliver_up(&frames[..1]);
     p.run(100 * MS);
     (0..8).for_each(|i| p.write(0, i * 64, i as u8, 10 + i));
@@ -364,7 +364,7 @@ fn r10_numbers_outside_the_window_are_dropped() {
     assert_eq!(p.responder.totals().dropped_window, 4, "no request bears 0");
     p.deliver_up([&p.forge(0x01, SLOTS as u64, 0, 0, &[])]);
     assert_eq!(list(&p.take_down()), [(SackNak, SLOTS as u16)], "the last one inside");
-    // A stream the session does not have.
+    // The session does not have this stream.
     p.deliver_up([&p.forge(0x01, 1, 2, 0, &[])]);
     assert_eq!(p.responder.totals().dropped_foreign, 1);
     for _ in 0..SLOTS + 10 {
@@ -376,8 +376,8 @@ fn r10_numbers_outside_the_window_are_dropped() {
     assert_eq!(p.take_down().len(), 0, "too old to be answered again");
 }
 
-/// A request whose answer found no room stays unexecuted, and is not taken for another one a turn of the
-/// reorder buffer later.
+/// A request whose answer had no room stays unexecuted, and is not mistaken for another one a period of the reorder
+/// buffer later.
 #[test]
 fn r10_no_room_for_answers_while_a_gap_closes() {
     let mut p = Pair::open();
@@ -391,7 +391,7 @@ fn r10_no_room_for_answers_while_a_gap_closes() {
     let written = p.memory.log.len();
     assert!((2..=3).contains(&written), "{:?}", p.memory.log);
     p.down.room = None;
-    // Whatever comes next on the stream brings the others about.
+    // The next request on the stream makes the others be executed.
     p.deliver_up(&frames[..1]);
     assert_eq!(p.memory.log.len(), 4);
     p.deliver_up(&frames);
@@ -407,7 +407,7 @@ fn r10_no_room_for_answers_while_a_gap_closes() {
     p.assert_at_rest();
 }
 
-/// Requests that wait for room only are answered as soon as there is some, though nothing more arrives.
+/// Requests that wait only for room are answered once there is room, without a further frame.
 #[test]
 fn r10_what_waits_for_room_waits_for_no_other_frame() {
     let mut p = Pair::open();
@@ -434,8 +434,8 @@ fn r10_what_waits_for_room_waits_for_no_other_frame() {
     assert_eq!(writes, 4);
 }
 
-/// A peer that sends two different requests under one number gets the one that can be answered; the other
-/// is forgotten and not executed in its place when that comes round.
+/// Of two different requests with one number, the one that can be answered is; the other is dropped and not executed
+/// when its slot is used again.
 #[test]
 fn r10_two_requests_under_one_number() {
     let mut p = Pair::open();
@@ -486,7 +486,7 @@ fn bursts_travel_whole_and_faults_give_the_data_back() {
     assert_eq!(p.requester.burst_read(0, 0, 0, 0, now, up), Err(Rejected::BadBurst));
     assert_eq!(p.requester.burst_write(0, 0, 0, &[], 0, now, up), Err(Rejected::BadBurst));
     assert_eq!(p.requester.burst_write(0, 0, 1, &data, 0, now, up), Err(Rejected::BadBurst));
-    // More lines than an answer carries take two, and a number each.
+    // More lines than an answer carries take two answers and two numbers.
     p.deliver_up([&p.forge(0x03, 4, 0, 0, &[24])]);
     assert_eq!(list(&p.take_down()), [(BurstReadResp, 4), (BurstReadResp, 5)]);
     p.assert_at_rest();

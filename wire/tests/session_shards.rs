@@ -1,4 +1,4 @@
-//! Sessions of a CN's shards: whose memory they reach, who may have one, and when they end.
+//! Sessions of a CN's shards: the memory they reach, their admission, and their end.
 
 mod session_common;
 
@@ -9,7 +9,7 @@ use cxloe_wire::frame::{Direction, Header, Seal, Space, frame_len};
 use cxloe_wire::session::{RequesterConfig, ResponderEvent};
 use session_common::*;
 
-/// A pair whose requester is this shard of [`CN`].
+/// Makes a pair whose requester is this shard of [`CN`].
 fn shard(shard: u8) -> Pair {
     let mut config = requester_config();
     config.identity.own = CN.shard(shard);
@@ -18,7 +18,7 @@ fn shard(shard: u8) -> Pair {
     p
 }
 
-/// A Hello as it leaves `from`, which says that it is this shard of `owner`.
+/// Hello from `from` for this shard of `owner`.
 fn hello(from: Mac, owner: Mac, shard: u8, nonce: u64) -> Vec<u8> {
     let message = Message::Hello(cxloe_wire::frame::Hello {
         version: 1,
@@ -84,7 +84,7 @@ fn a_hello_is_refused_unless_its_address_is_that_of_the_shard_it_names() {
         (CN.shard(1), Mac::BROADCAST, 1, false),
         (CN.shard(15), CN, 16, false),
         (CN.shard(15), CN, 255, false),
-        // Shard 0 is whoever sends, whatever it names besides.
+        // Shard 0 is the sender itself, whatever owner the Hello has.
         (stranger, CN, 0, true),
     ] {
         p.deliver_up(&[hello(from, owner, number, u64::from(number) << 8 | 5)]);
@@ -96,13 +96,13 @@ fn a_hello_is_refused_unless_its_address_is_that_of_the_shard_it_names() {
 
 #[test]
 fn an_end_that_knows_no_shards_is_named() {
-    // The memory node takes the shard for a CN of its own.
+    // The memory node takes the shard for a separate CN.
     let mut p = shard(1);
     p.responder.set_features(FEATURE_MULTI);
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert_eq!(p.events(), [refused(HelloStatus::Shard)]);
-    // One that grants the feature of its own accord, and shards only.
+    // A memory node that grants the feature unrequested, and grants shards only.
     let mut p = shard(1);
     p.requester.set_features(FEATURE_SHARDS);
     p.connect();
@@ -131,9 +131,9 @@ fn shards_come_after_their_cn_and_go_with_it() {
     assert!(p.memory.log.is_empty(), "what was on its way is executed no more");
 }
 
-/// Its Hellos have become rare by then.
+/// A shard whose Hellos have become rare connects at once when its CN has a session.
 #[test]
-fn a_shard_calls_at_once_when_it_is_told_that_its_cn_has_come() {
+fn a_shard_connects_at_once_when_its_cn_arrives() {
     let mut p = shard(1);
     p.memory.instance = Some(5);
     p.requester.set_max_frame(MAX_FRAME - 100, p.now);
@@ -145,7 +145,7 @@ fn a_shard_calls_at_once_when_it_is_told_that_its_cn_has_come() {
     p.requester.call_soon(p.now);
     p.run(MS);
     assert!(p.requester.is_open());
-    // Who has a session asks for none, and who replaces one that is sound has asked already.
+    // With an open session no Hello is due; for the replacement of a sound session it is already sent.
     p.requester.call_soon(p.now);
     p.poll();
     assert!(p.take_up().is_empty());

@@ -1,5 +1,5 @@
-//! R8: what a compute node does when nothing is heard: the probe, time-outs, and the end of a session. Frames are carried
-//! by hand, so that each test says exactly what is lost and how long it takes.
+//! R8: silence at a compute node: the probe, time-outs, and the end of a session. Frames are carried by hand, so that
+//! each test determines which are lost and the time that passes.
 
 mod session_common;
 
@@ -7,7 +7,7 @@ use cxloe_wire::frame::{Command::*, LINE_SIZE};
 use cxloe_wire::session::{OpError, Rejected, SessionEvent};
 use session_common::*;
 
-/// Lets time pass until the CN sends something.
+/// Lets time pass until the CN sends frames; returns these.
 fn next_sent(p: &mut Pair) -> Vec<Vec<u8>> {
     for _ in 0..100 {
         p.poll();
@@ -20,7 +20,7 @@ fn next_sent(p: &mut Pair) -> Vec<Vec<u8>> {
     panic!("nothing is sent any more");
 }
 
-/// The last frames of a batch: nothing sent later tells that they are lost.
+/// The last frames of a batch are lost, and no later frame shows that.
 #[test]
 fn r8_a_probe_brings_back_the_tail_without_a_time_out() {
     for (lost_there, lost_back) in [(8..10, 0..0), (0..0, 7..10), (3..10, 2..3), (9..10, 0..9)] {
@@ -62,7 +62,7 @@ fn r8_a_probe_is_one_frame_and_comes_once_per_progress() {
     p.deliver_up(&sent[..1]);
     p.carry_down();
     assert_eq!(numbers(&next_sent(&mut p)), [18], "progress allows another");
-    // While requests are sent, their answers tell more than a probe would.
+    // While requests are sent, their answers show losses, so that no probe is needed.
     p.deliver_up(&sent[1..2]);
     p.carry_down();
     for token in 0..4 {
@@ -75,7 +75,7 @@ fn r8_a_probe_is_one_frame_and_comes_once_per_progress() {
     assert_eq!((p.requester.counters().probes, p.requester.counters().timeouts), (2, 0));
 }
 
-/// The newest has arrived and its answer waits for the oldest, whose repetition was lost as well.
+/// The newest request has arrived; its answer waits for the oldest, whose repetition was lost too.
 #[test]
 fn r8_a_probe_is_of_the_oldest_when_the_newest_is_known() {
     let mut p = Pair::open();
@@ -96,7 +96,7 @@ fn r8_a_probe_is_of_the_oldest_when_the_newest_is_known() {
     assert_eq!((p.requester.counters().probes, p.requester.counters().timeouts), (1, 0));
 }
 
-/// A thread that did not run for a while finds everything overdue at once: it asks before it repeats.
+/// A thread that did not run for some time finds all requests overdue at once: it probes before it repeats them.
 #[test]
 fn r8_a_late_poll_probes_before_it_times_out() {
     let mut p = Pair::open();
@@ -115,8 +115,8 @@ fn r8_a_late_poll_probes_before_it_times_out() {
     assert_eq!((p.done.0.len(), p.requester.counters().timeouts), (10, 0));
 }
 
-/// The memory node's thread did not run while the time-out passed: nothing was lost, so only what the time-out itself
-/// sent goes twice.
+/// The memory node's thread did not run until after the time-out: no frame was lost, so only the frames that the
+/// time-out sent are repeated.
 #[test]
 fn r8_a_pause_is_no_loss() {
     let mut p = Pair::open();
@@ -164,7 +164,7 @@ fn r8_oldest_and_newest_doubled_bounded_and_reset() {
         assert!(pair[1].abs_diff(doubled) <= 10, "{waits:?}");
     }
     assert_eq!(waits[11], 500_000, "bounded");
-    // Progress: the time-out is short again, and the others go as answers arrive.
+    // After progress the time-out is short again, and the other requests are sent as answers arrive.
     p.deliver_up(&lost[..1]);
     p.pass(100 * US);
     p.carry_down();
@@ -196,9 +196,9 @@ fn r8_no_sample_from_a_request_sent_twice_nor_from_one_that_waited_for_others() 
     assert_eq!(p.requester.status().rtt_ns, before.rtt_ns);
 }
 
-/// What waited in a silence says how long that was, not how long the way is; only when it goes on is it the way.
+/// The delay of a request that waited in a silence is no sample of the round trip, unless such delays persist.
 #[test]
-fn r8_no_sample_from_requests_sent_before_a_probe_unless_that_goes_on() {
+fn r8_no_sample_from_requests_sent_before_a_probe_unless_it_repeats() {
     let mut p = Pair::open();
     p.measure();
     let before = p.requester.status().rtt_ns;
@@ -263,7 +263,7 @@ fn r8_an_idle_session_notices_silence_by_pings() {
     assert_eq!(p.events(), [SessionEvent::Suspect, SessionEvent::Dead]);
 }
 
-/// Large frames that never pass must not wait for ever beside small ones that do.
+/// Large frames that never pass fail after the time limit, although small frames pass.
 #[test]
 fn r8_a_request_that_never_gets_through_fails_though_others_pass() {
     let mut p = Pair::open();

@@ -1,5 +1,5 @@
-//! Nodes of two releases beside each other, as in a rolling upgrade and back: one speaks versions 1 and 2 of the protocol,
-//! the other version 1 alone. (Version 1 is the only one so far; what is tested is how both ends agree on one.)
+//! Nodes of two releases together, as during a rolling upgrade and back: one supports versions 1 and 2 of the protocol,
+//! the other version 1 alone. (Version 1 is the only one so far; the tests are of the agreement on a version.)
 
 mod session_common;
 
@@ -9,7 +9,7 @@ use cxloe_wire::frame::{Direction, HelloStatus, LINE_SIZE, Message, Seal, Space}
 use cxloe_wire::session::{Responder, ResponderConfig, ResponderEvent, SessionEvent};
 use session_common::*;
 
-/// What a release before an upgrade speaks, and the one after it.
+/// Versions of a release before an upgrade, and of the release after it.
 const BEFORE: RangeInclusive<u16> = 1..=1;
 const AFTER: RangeInclusive<u16> = 1..=2;
 
@@ -20,7 +20,7 @@ fn pair(cn: RangeInclusive<u16>, mn: RangeInclusive<u16>) -> Pair {
     p
 }
 
-/// The versions of the Hellos among the frames that the CN sends until it has a session, at most for `time`.
+/// Versions of the Hellos that the CN sends until it has a session, for `time` at most.
 fn asked(p: &mut Pair, time: std::time::Duration) -> Vec<u16> {
     let (end, mut versions) = (p.now + time, Vec::new());
     while p.now < end && !p.requester.is_open() {
@@ -38,14 +38,14 @@ fn asked(p: &mut Pair, time: std::time::Duration) -> Vec<u16> {
     versions
 }
 
-/// The memory node as another release, with the memory it had.
+/// Replaces the memory node by another release with the same memory.
 fn replace(p: &mut Pair, versions: RangeInclusive<u16>) {
     p.responder = Responder::new(ResponderConfig { seed: 99.into(), ..responder_config() });
     p.responder.set_versions(versions);
 }
 
 #[test]
-fn the_newest_version_in_common_is_spoken() {
+fn the_newest_common_version_is_used() {
     for (cn, mn, expected) in [
         (AFTER, AFTER, vec![2]),
         (BEFORE, BEFORE, vec![1]),
@@ -61,14 +61,15 @@ fn the_newest_version_in_common_is_spoken() {
     }
 }
 
-/// The memory nodes first, then the compute nodes, and back: what is under way is done once, and nobody is refused.
+/// The memory nodes are upgraded first, then the compute nodes, and both back: requests under way are executed once,
+/// and no session is refused.
 #[test]
 fn an_upgrade_and_back_loses_nothing() {
     let mut p = pair(BEFORE, BEFORE);
     p.connect();
     for (token, versions) in (100..).zip([AFTER, BEFORE, AFTER]) {
         p.write(0, token * LINE_SIZE as u64, token as u8, token);
-        // It was sent, and the memory node went away with it.
+        // The request was sent and lost together with the memory node.
         p.take_up();
         replace(&mut p, versions);
         p.run(10_000 * MS);
@@ -83,7 +84,7 @@ fn an_upgrade_and_back_loses_nothing() {
 }
 
 #[test]
-fn nothing_in_common_is_said_once_and_may_change() {
+fn no_common_version_is_reported_once_and_may_change() {
     let mut p = pair(2..=2, BEFORE);
     p.requester.connect(p.now);
     let versions = asked(&mut p, 5_000 * MS);
@@ -96,7 +97,7 @@ fn nothing_in_common_is_said_once_and_may_change() {
     assert!(p.requester.is_open(), "it asks again by itself");
 }
 
-/// The refusal comes from somebody else, or from a memory node that is upgraded just then: the older version is not kept.
+/// If a refusal of the version was forged, or the memory node is being upgraded, the older version is not kept.
 #[test]
 fn an_older_version_than_need_be_is_not_taken() {
     let mut p = pair(AFTER, AFTER);
@@ -107,13 +108,13 @@ fn an_older_version_than_need_be_is_not_taken() {
     p.deliver_up(&hello);
     p.responder.set_versions(AFTER);
     p.carry_down();
-    // Until the memory node has forgotten the older offer, which it keeps for a moment.
+    // Until the memory node drops the older offer, a moment later.
     let versions = asked(&mut p, 1_000 * MS);
     assert_eq!((versions[0], versions[1..].iter().all(|v| *v == 2)), (1, true), "{versions:?}");
     assert!(p.requester.is_open() && versions.len() > 1);
 }
 
-/// Frames as a release writes that knows nothing of later versions: what tells versions apart has the same place in all.
+/// Frames of a later release are decoded: the version fields have the same place in all versions.
 #[test]
 fn hellos_of_any_version_are_understood() {
     for version in [0, 2, 3, u16::MAX] {
@@ -122,7 +123,7 @@ fn hellos_of_any_version_are_understood() {
         p.poll();
         let mut frame = p.take_up().remove(0);
         frame[25..27].copy_from_slice(&version.to_be_bytes());
-        // What was reserved may mean something by then.
+        // Reserved fields may have a meaning in a later version.
         frame[51..65].fill(0xaa);
         Seal::OUTSIDE.seal(Direction::ToMn, Space::Control, &mut frame, 65, 0);
         p.deliver_up([&frame]);

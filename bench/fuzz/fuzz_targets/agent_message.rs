@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_fuzz::agent_message`].
+//! libFuzzer target that calls [`cxloe_fuzz::agent_message`].
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_fuzz::fm_api`].
+//! libFuzzer target that calls [`cxloe_fuzz::fm_api`].
 
 #![no_main]
 

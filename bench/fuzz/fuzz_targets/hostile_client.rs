@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_fuzz::hostile_client`].
+//! libFuzzer target that calls [`cxloe_fuzz::hostile_client`].
 
 #![no_main]
 

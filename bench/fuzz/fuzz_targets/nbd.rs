@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_fuzz::nbd`].
+//! libFuzzer target that calls [`cxloe_fuzz::nbd`].
 
 #![no_main]
 

@@ -1,19 +1,19 @@
-//! An FM API connection: packets to messages, messages to answers.
+//! Fuzzing of an FM API connection (CXL Fabric Manager): MCTP packets to messages, messages to answers.
 
-use cxloe_fm::answer::{MESSAGE_MAX, Session, answer};
+use cxloe_fm::answer::{ClientAgreements, MESSAGE_MAX, answer};
 use cxloe_fm::header::Dialect;
-use cxloe_fm::mctp::{Envelope, Message, Packetizer, Reassembler, TYPE_CCI, TYPE_FM_API};
+use cxloe_fm::mctp::{Envelope, MctpMessage, Packetizer, Reassembler, TYPE_CCI, TYPE_FM_API};
 use cxloe_fm::memory_fabric::MemoryFabric;
 
-/// Any bytes on a connection: what is no message is named, and what is one is answered within the limit, with an answer
-/// that can be read again. The first byte says in how long pieces the others arrive, and whether they are packets or
-/// messages, each behind a byte that says its length, still to be packed.
+/// Checks any bytes on a connection: invalid messages are rejected, and valid ones are answered within the limit, with
+/// an answer that can be parsed. The first byte selects the length of the pieces in which the other bytes arrive, and
+/// whether these are packets, or messages that are split into packets first, each preceded by a length byte.
 pub fn fm_api(data: &[u8]) {
     let Some((pieces, rest)) = data.split_first() else { return };
     let packed = if pieces & 1 == 1 { packed(rest) } else { rest.to_vec() };
     let mut rest = packed.as_slice();
     let mut fabric = MemoryFabric::new();
-    let mut session = Session::new(Dialect::default());
+    let mut session = ClientAgreements::new(Dialect::default());
     let mut reassembler = Reassembler::new(MESSAGE_MAX);
     let mut packetizer = Packetizer::default();
     while !rest.is_empty() {
@@ -27,11 +27,11 @@ pub fn fm_api(data: &[u8]) {
             }
             let Some(response) = answer(&mut fabric, &mut session, &message.body) else { continue };
             assert!(response.len() <= MESSAGE_MAX, "{} bytes", response.len());
-            let back = Message { envelope: message.envelope.back(), kind: message.kind, body: response };
+            let back = MctpMessage { envelope: message.envelope.back(), kind: message.kind, body: response };
             let packets = packetizer.packets(&back);
             let mut reader = Reassembler::new(MESSAGE_MAX);
             let again = reader.receive(&mut packets.as_slice()).expect("all of it").expect("in order");
-            // Its last packet is padded.
+            // The last packet of a message is padded.
             assert!(again.body.starts_with(&back.body));
         }
     }
@@ -43,7 +43,7 @@ fn packed(mut messages: &[u8]) -> Vec<u8> {
     while let Some((length, rest)) = messages.split_first() {
         let (body, rest) = rest.split_at(rest.len().min(usize::from(*length)));
         messages = rest;
-        let message = Message { envelope: Envelope::request(0), kind: TYPE_FM_API, body: body.to_vec() };
+        let message = MctpMessage { envelope: Envelope::request(0), kind: TYPE_FM_API, body: body.to_vec() };
         packets.extend(packetizer.packets(&message));
     }
     packets

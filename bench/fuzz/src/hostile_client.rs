@@ -1,5 +1,5 @@
-//! A client that writes what it likes into the memory it shares with the agent, between any two of the agent's steps: the
-//! agent's own code serves it beside an honest client of another user, over a simulated network.
+//! A client that overwrites the memory it shares with the agent between any two of the agent's steps: the agent's own
+//! code serves it beside an honest client of another user, over a simulated network.
 
 #[allow(dead_code, reason = "tests of the crates use the rest")]
 #[path = "../../../cn-agent/rings/tests/agent/mod.rs"]
@@ -18,18 +18,18 @@ use cxloe_client::status::Status;
 
 const ALICE: u32 = 4711;
 const BOB: u32 = 4712;
-/// What bob's region holds.
+/// Content of each line of the honest client's region.
 const SECRET: [u8; 64] = [0xB0; 64];
-/// Words of an entry, and those before the first.
+/// Number of words of a ring entry, and of the words before the first entry.
 const ENTRY: usize = 16;
 const SUBMISSIONS: usize = 512;
-/// In the first word of an entry: whether it was written in this lap of the ring.
+/// Phase bit in the first word of an entry: toggles with each lap of the ring.
 const PHASE: u64 = 1 << 31;
-/// Bytes of a step of the input, and steps of an input.
+/// Bytes of the input that make a step.
 const STEP: usize = 8;
 const STEPS_MAX: usize = 64;
 
-/// The agent and its honest client.
+/// The agent, the hostile client's memory, and the honest client.
 struct Rig {
     agent: Agent,
     bob: Ends,
@@ -54,7 +54,8 @@ impl Rig {
         Rig { agent, bob }
     }
 
-    /// The honest client's operations end, and the lines of its region that the other one has named hold what it wrote.
+    /// Checks that the honest client's operations end, and that the lines of its region named by the other client are
+    /// unchanged.
     fn check(&mut self, named: &[u64]) {
         let Rig { agent, bob } = self;
         let hpa = agent.regions[1].start;
@@ -68,7 +69,7 @@ impl Rig {
     }
 }
 
-/// An operation of an honest client, on `count` lines.
+/// An operation of the given kind on `count` lines.
 fn operation(kind: u8, count: u32) -> Operation {
     let lines = Lines { at: 0, count };
     match kind % 7 {
@@ -82,7 +83,7 @@ fn operation(kind: u8, count: u32) -> Operation {
     }
 }
 
-/// Writes over an entry: `code` of an operation, on `lines` lines of a region.
+/// Overwrites an entry of the ring with an operation `code` on `lines` lines of a region.
 fn overwrite(memory: &SharedMemory, entry: usize, code: u64, hpa: u64, lines: u64) {
     let at = SUBMISSIONS + entry * ENTRY;
     let [before] = memory.untrusted(at).copy_out();
@@ -92,8 +93,8 @@ fn overwrite(memory: &SharedMemory, entry: usize, code: u64, hpa: u64, lines: u6
     memory.store(at, before & !(PHASE - 1) | code, Release);
 }
 
-/// The steps of a hostile client and of the agent, eight bytes each. No line of the other user comes back, none changes, and
-/// the other user's operations end.
+/// Runs steps of a hostile client and of the agent, one for every eight bytes. Checks that no line of the honest client
+/// is returned or changed, and that its operations end.
 pub fn hostile_client(data: &[u8]) {
     RIG.with_borrow_mut(|rig| {
         let (mut alice, memory) = rig.agent.connect_as(Some(ALICE));
@@ -111,7 +112,7 @@ pub fn hostile_client(data: &[u8]) {
                     (under_way, submitted) = (under_way + 1, submitted + 1);
                 }
                 1 => {
-                    // One of the last that it submitted.
+                    // One of the last entries that the hostile client has submitted.
                     let entry = (submitted + ENTRIES - 1 - usize::from(entry % 4)) % ENTRIES;
                     let hpa = regions[usize::from(region % 2)] + line * 64;
                     overwrite(&memory, entry, u64::from(code % 9), hpa, u64::from(count));
@@ -134,6 +135,6 @@ pub fn hostile_client(data: &[u8]) {
         assert!(area.chunks_exact(64).all(|line| line != SECRET), "another user's lines were read");
         rig.check(&named);
         drop(alice);
-        rig.agent.clients.listen(|_| true);
+        rig.agent.clients.drain_wakeups(|_| true);
     });
 }

@@ -1,11 +1,11 @@
-//! What must hold for any bytes that come over a socket or a ring, one function for each reader.
+//! Invariants for arbitrary bytes from a socket or a ring, one function for each reader.
 //!
-//! | target | who reads | what comes |
+//! | target | reader | input |
 //! |---|---|---|
 //! | `fm_api` | the manager's FM API | MCTP packets over TCP |
-//! | `nbd` | `cn-agent nbd` | a client's side of an NBD connection |
+//! | `nbd` | `cn-agent nbd` | bytes from an NBD client |
 //! | `agent_message` | the agent's socket | requests of programs |
-//! | `hostile_client` | the agent's worker | rings that their client changes between the agent's steps |
+//! | `hostile_client` | the agent's worker | rings that a client changes between the agent's steps |
 
 mod fm;
 mod hostile_client;

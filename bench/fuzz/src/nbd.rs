@@ -1,13 +1,14 @@
-//! A client's side of an NBD connection.
+//! Fuzzing of the server side of an NBD connection.
 
-use cxloe_nbd::conversation::{Command, Conversation, LENGTH_MAX, Offer, Step};
+use cxloe_nbd::conversation::{Conversation, ConversationStep, ExportCommand, LENGTH_MAX, Offer};
 use cxloe_nbd::output::Output;
 
 /// Bytes of the export.
 const SIZE: u64 = 1 << 20;
 
-/// Any bytes: the conversation always comes to a step, asks for nothing beyond the export, and keeps no more input than it
-/// was given. The first byte says in how long pieces the others arrive, and whether writes are refused.
+/// Checks any bytes: the state machine always progresses, accesses nothing beyond the export, and buffers no more input
+/// than it received. The first byte selects the length of the pieces in which the other bytes arrive, and whether
+/// writes are refused.
 pub fn nbd(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let offer = Offer { name: "scratch".into(), size: Ok(SIZE), read_only: first & 0x80 != 0 };
@@ -21,15 +22,15 @@ pub fn nbd(data: &[u8]) {
                     assert!(!violation.to_string().is_empty());
                     return;
                 }
-                Ok(Step::Leave) => return,
-                Ok(Step::Payload(left)) => {
+                Ok(ConversationStep::Leave) => return,
+                Ok(ConversationStep::Payload(left)) => {
                     assert!(left <= LENGTH_MAX);
                     if conversation.payload(4096).is_empty() {
                         break;
                     }
                 }
-                Ok(Step::Carry(request)) => within(&request.command),
-                Ok(Step::Receive(more)) => {
+                Ok(ConversationStep::Carry(request)) => within(&request.command),
+                Ok(ConversationStep::Receive(more)) => {
                     assert!(more > 0);
                     break;
                 }
@@ -38,10 +39,10 @@ pub fn nbd(data: &[u8]) {
     }
 }
 
-fn within(command: &Command) {
+fn within(command: &ExportCommand) {
     let (offset, length) = match *command {
-        Command::Read { offset, length, .. } => (offset, length),
-        Command::Write { offset, length, .. } => (offset, length),
+        ExportCommand::Read { offset, length, .. } => (offset, length),
+        ExportCommand::Write { offset, length, .. } => (offset, length),
         _ => return,
     };
     assert!(length <= LENGTH_MAX && offset.checked_add(u64::from(length)).is_some_and(|end| end <= SIZE));

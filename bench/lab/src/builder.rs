@@ -1,8 +1,8 @@
-//! The description of a lab, and how it becomes a network.
+//! Description of a lab, and its construction.
 //!
-//! The builder only collects; [`Builder::build`] then makes the namespaces, the links in the order given, sets MTU and
-//! MAC addresses while everything is down, adds addresses, and brings all interfaces up. If a step fails, dropping the
-//! namespaces made so far undoes the rest.
+//! The builder only records the description; [`Builder::build`] makes the namespaces and the links in the order given,
+//! sets MTU and MAC addresses while all interfaces are down, adds addresses, and brings all interfaces up. If a step
+//! fails, dropping the namespaces made so far removes everything.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -14,15 +14,15 @@ use nix::net::if_::InterfaceFlags;
 use crate::process::Spawner;
 use crate::{Lab, LabError, Namespace, ip};
 
-/// How long interfaces may take to run; a lab without that is a lab all the same.
+/// Limit on waiting for interfaces to report "running"; a lab can be used without that report.
 const RUNNING_MAX: Duration = Duration::from_secs(3);
-/// How often it is looked whether they do.
+/// Interval between two checks of the interfaces' state.
 const RUNNING_POLL: Duration = Duration::from_millis(2);
-/// The number of the first cable's near end, far from those that the kernel counts from 1 in each namespace.
+/// Index of the first cable's first interface, above the indices that the kernel counts from 1 in each namespace.
 const FIRST_NUMBER: usize = 1000;
 
-/// Describes a [`Lab`]. Interface names are unique in the whole lab, so that an interface can be named alone; an
-/// interface is described before what refers to it.
+/// Describes a [`Lab`]. Interface names are unique in the whole lab, so that a name identifies an interface; an
+/// interface is described before those that refer to it.
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
     namespaces: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Builder {
     queues: Option<u32>,
 }
 
-/// What is to be made; the strings of a pair are a namespace and an interface in it.
+/// A link to make; each pair of strings is a namespace and the name of an interface in it.
 #[derive(Debug, Clone)]
 enum Link {
     Veth { a: (String, String), b: (String, String) },
@@ -50,8 +50,8 @@ impl Builder {
         self
     }
 
-    /// Gives a name to the namespace that the thread which builds the lab is in, so that programs can be started there.
-    /// Nothing in it is changed.
+    /// Adds the namespace of the calling thread under `name`, so that programs can be started there. The namespace is
+    /// not changed.
     #[must_use]
     pub fn here(mut self, name: &str) -> Self {
         self.here = Some(name.into());
@@ -68,8 +68,8 @@ impl Builder {
         self
     }
 
-    /// Puts a second station with a MAC address of its own on top of `parent`, in the same namespace or another
-    /// (macvlan in bridge mode). Raw sockets on `parent` see the frames for both stations.
+    /// Adds a second station with a MAC address of its own on top of `parent`, in the same namespace or another
+    /// (macvlan in bridge mode). Raw sockets on `parent` receive the frames of both stations.
     #[must_use]
     pub fn macvlan(mut self, parent: &str, namespace: &str, name: &str) -> Self {
         self.links.push(Link::Macvlan {
@@ -81,7 +81,8 @@ impl Builder {
     }
 
     /// Adds a switch: a bridge in `namespace` with `ports` (interfaces already described, in the same namespace). No
-    /// spanning tree, no multicast snooping: it forwards from the first frame and sends none of its own.
+    /// spanning tree, no multicast snooping: the switch forwards from the first frame on and sends no frames of its
+    /// own.
     #[must_use]
     pub fn bridge(mut self, namespace: &str, name: &str, ports: &[&str]) -> Self {
         self.links.push(Link::Bridge {
@@ -92,21 +93,21 @@ impl Builder {
         self
     }
 
-    /// Sets the MTU of every interface, in bytes (the kernel gives 1500).
+    /// Sets the MTU of every interface, in bytes (the kernel's default is 1500).
     #[must_use]
     pub fn mtu(mut self, bytes: u32) -> Self {
         self.mtu = Some(bytes);
         self
     }
 
-    /// Sets how many transmit and receive queues every veth end has (the kernel gives one of each).
+    /// Sets the number of transmit and receive queues of every veth end (the kernel's default is one of each).
     #[must_use]
     pub fn queues(mut self, count: u32) -> Self {
         self.queues = Some(count);
         self
     }
 
-    /// Gives `interface` the MAC address `mac`, written `02:00:00:00:00:01` (the kernel gives a random one).
+    /// Sets the MAC address of `interface`, written `02:00:00:00:00:01` (the kernel's default is random).
     #[must_use]
     pub fn mac(mut self, interface: &str, mac: &str) -> Self {
         self.macs.push((interface.into(), mac.into()));
@@ -120,10 +121,10 @@ impl Builder {
         self
     }
 
-    /// Makes the lab; when it returns, every interface is up.
+    /// Makes the lab and returns it once every interface is up.
     ///
     /// # Errors
-    /// Names that are unknown or used twice, a missing `ip`, missing rights, or what `ip` says.
+    /// Fails on names that are unknown or used twice, a missing `ip`, missing rights, or errors of `ip`.
     pub fn build(self) -> Result<Lab, LabError> {
         let mut lab = Lab { namespaces: Vec::new(), interfaces: BTreeMap::new(), spawner: Spawner::start() };
         for name in &self.namespaces {
@@ -154,8 +155,8 @@ impl Builder {
         Ok(lab)
     }
 
-    /// Waits until the kernel calls every interface running. It does a moment after both ends of a cable are up, a second
-    /// later if there is much to do, and loses what is sent until then.
+    /// Waits until the kernel reports every interface as running: shortly after both ends of a cable are up, under load
+    /// up to a second later. The kernel drops frames until then.
     fn wait_until_running(&self, lab: &Lab) -> Result<(), LabError> {
         let deadline = Instant::now() + RUNNING_MAX;
         for namespace in &lab.namespaces {
@@ -184,7 +185,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Makes one link, down, and enters its interfaces into the lab.
+    /// Makes one link, whose interfaces are down, and registers the interfaces in the lab.
     fn add(&self, lab: &mut Lab, link: &Link) -> Result<(), LabError> {
         for (namespace, name) in link.interfaces() {
             let home = lab.namespaces.iter().position(|n| n.name() == namespace);
@@ -198,8 +199,8 @@ impl Builder {
                 let peer = lab.home_of(&b.1)?.path();
                 let queues = self.queues.unwrap_or(1).to_string();
                 let queues = ["numtxqueues", &queues, "numrxqueues", &queues];
-                // An interface with the number of its peer in another namespace looks like no half of a pair to the
-                // kernel, which then tells of its carrier once a second instead of at once.
+                // If an interface has the index of its peer in another namespace, the kernel does not treat it as half
+                // of a pair, and reports its carrier once a second instead of at once.
                 let number = (FIRST_NUMBER + lab.interfaces.len()).to_string();
                 let near = ["link", "add", "name", &a.1, "index", &number];
                 let far = ["type", "veth", "peer", "name", &b.1, "netns", &peer];
@@ -231,7 +232,7 @@ impl Builder {
 }
 
 impl Link {
-    /// The interfaces it brings, as (namespace, name).
+    /// Interfaces that the link consists of, as (namespace, name).
     fn interfaces(&self) -> Vec<(&str, &str)> {
         match self {
             Self::Veth { a, b } => vec![(&a.0, &a.1), (&b.0, &b.1)],

@@ -1,4 +1,4 @@
-//! What can go wrong while a lab is made or used; each message says what was tried, on what, and what to do.
+//! Errors of making and using a lab; each message contains the operation, its object, and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use std::time::Duration;
 /// A lab could not be made, entered or used.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The kernel or its policy does not let an ordinary user have a user namespace.
+    /// The kernel or its policy denies an ordinary user a user namespace.
     #[error("making a private user namespace failed at {step}: {source}; {advice}")]
     UserNamespace {
-        /// The system call or file that failed.
+        /// System call or file whose use failed.
         step: &'static str,
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
-        /// What to change, with the setting that forbids it when one was found.
+        /// Remedy, which names the setting that forbids user namespaces if one was found.
         advice: String,
     },
     /// The `ip` program is not installed.
@@ -25,11 +25,11 @@ pub enum LabError {
     /// `ip` could not be run, or reported a failure.
     #[error("`ip {arguments}` failed in namespace {namespace}: {message}")]
     Ip {
-        /// The namespace it ran in.
+        /// Namespace in which `ip` ran.
         namespace: String,
-        /// Its arguments.
+        /// Arguments of `ip`, joined by blanks.
         arguments: String,
-        /// What it wrote to standard error.
+        /// Standard error output of `ip`.
         message: String,
     },
     /// A namespace could not be made or entered.
@@ -37,11 +37,11 @@ pub enum LabError {
         "{step} for network namespace {namespace} failed: {source}; labs need root (CAP_SYS_ADMIN) or a user namespace"
     )]
     Namespace {
-        /// What was tried.
+        /// Operation on the namespace that failed.
         step: &'static str,
-        /// The namespace.
+        /// Name of the namespace in its lab.
         namespace: String,
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
     /// A program could not be started inside a namespace.
@@ -49,75 +49,75 @@ pub enum LabError {
         "starting {program} in namespace {namespace} failed: {source}; check that the program exists and may run"
     )]
     Spawn {
-        /// The program.
+        /// Program as given by the caller.
         program: String,
-        /// The namespace.
+        /// Namespace in which the program was to run.
         namespace: String,
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
-    /// A program of this workspace is not there.
+    /// A program of this workspace is missing.
     #[error("no program {program} to start: {reason}; build it with `cargo build --workspace`")]
     Program {
-        /// The program.
+        /// Program of this workspace that was requested.
         program: String,
-        /// Why it is not there.
+        /// Reason for which the program is missing.
         reason: String,
     },
     /// A running program could not be waited for or signalled.
     #[error("{action} {program} (process {pid}) failed: {source}")]
     Process {
-        /// What was tried.
+        /// Operation on the program that failed.
         action: &'static str,
-        /// The program.
+        /// Program that the operation was applied to.
         program: String,
-        /// Its process id.
+        /// Process id of the program.
         pid: u32,
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
-    /// A program did not end, or not stand still, within the time allowed.
+    /// A program did not end, or did not stop, within the time limit.
     #[error("{program} (process {pid}) did not end within {limit:?}; read its log, or allow more time")]
     StillRunning {
-        /// The program.
+        /// Program that still runs.
         program: String,
-        /// Its process id.
+        /// Process id of the program.
         pid: u32,
-        /// How long it was waited for.
+        /// Time after which the wait ended.
         limit: Duration,
     },
     /// A log file could not be opened.
     #[error("opening the log file {} failed: {source}; choose a folder that can be written", path.display())]
     Log {
-        /// The file.
+        /// Path at which the log was to be made.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
     /// Signal handlers could not be installed.
     #[error("installing handlers for SIGINT, SIGTERM and SIGHUP failed: {source}")]
     Signals {
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
-    /// A name that the lab does not have.
+    /// The lab has no namespace of this name.
     #[error("the lab has no namespace {namespace}; add it with Builder::namespace")]
     UnknownNamespace {
-        /// The name asked for.
+        /// Requested name of a namespace.
         namespace: String,
     },
-    /// A name that the lab does not have.
+    /// The lab has no interface of this name.
     #[error(
         "the lab has no interface {interface}; add it with Builder::veth, macvlan or bridge, before it is used"
     )]
     UnknownInterface {
-        /// The name asked for.
+        /// Requested name of an interface.
         interface: String,
     },
-    /// The same name twice in one lab.
+    /// A name is used twice in one lab.
     #[error("the name {name} is used twice in the lab; namespaces and interfaces need names of their own")]
     DuplicateName {
-        /// The name.
+        /// Name of two namespaces or two interfaces.
         name: String,
     },
 }

@@ -1,11 +1,11 @@
-//! Programs on this machine as it is, without a network of their own: where no lab can be made.
+//! Programs started on this machine without a lab, for use where no lab can be made.
 
 use std::process::Command;
 
 use crate::process::Spawner;
 use crate::{LabError, Process};
 
-/// This machine, as a place for programs that end with their guards, as those of a lab do.
+/// This machine as a place to start programs, which end with their [`Process`] values like those in a lab.
 #[derive(Debug)]
 pub struct Host {
     spawner: Spawner,
@@ -18,10 +18,10 @@ impl Default for Host {
 }
 
 impl Host {
-    /// Starts a program.
+    /// Starts a program, which ends when the returned value is dropped.
     ///
     /// # Errors
-    /// [`LabError::Spawn`].
+    /// Returns [`LabError::Spawn`].
     pub fn spawn(&self, command: Command) -> Result<Process, LabError> {
         self.spawner.spawn_here(command)
     }

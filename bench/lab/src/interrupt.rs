@@ -1,9 +1,8 @@
-//! Ctrl-C as an ordinary way to end.
+//! Orderly end of a process after Ctrl-C.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP only raises a flag; loops look at it with [`Interrupt::check`] and return, so
-//! every guard on the way out is dropped. If that takes longer than the grace period, or a second signal shows
-//! impatience, the process exits at once; what it held in the kernel (namespaces, children, XDP programs) goes
-//! with it.
+//! The first SIGINT, SIGTERM or SIGHUP only sets a flag; loops check it with [`Interrupt::check`] and return, so every
+//! guard is dropped. After the grace period, or at a second signal, the process exits at once; the kernel then removes
+//! its namespaces, children and XDP programs.
 
 use std::process::exit;
 use std::sync::Arc;
@@ -16,19 +15,19 @@ use signal_hook::iterator::Signals;
 
 use crate::LabError;
 
-/// A second signal this soon after the first is the same wish, passed on by a shell or by make as well.
+/// Time within which a second signal counts as a duplicate of the first, forwarded by a shell or by make.
 const SAME_WISH: Duration = Duration::from_millis(500);
-/// How often the deadline is looked at once a signal has come.
+/// Interval between checks of the deadline after a signal.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Tells whether the process has been asked to end. Clones share the same flag.
+/// Flag that is set when the process receives a signal to end. Clones share the flag.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
-    /// The signal that came, 0 for none.
+    /// Number of the received signal, 0 for none.
     signal: Arc<AtomicI32>,
 }
 
-/// The process has been asked to end by a signal.
+/// The process received a signal to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("stopped by signal {signal} before the end; nothing is left behind")]
 pub struct Interrupted {
@@ -37,20 +36,20 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// What the process should exit with, as shells report it: 128 and the signal's number, so 130 after Ctrl-C.
+    /// Exit code by the convention of shells: 128 and the signal's number, so 130 after Ctrl-C.
     pub fn exit_code(self) -> u8 {
         u8::try_from(128 + self.signal).unwrap_or(u8::MAX)
     }
 }
 
 impl Interrupt {
-    /// Installs the handlers and starts the thread that listens. Once a signal has come, the process has `grace` to end
-    /// in order.
+    /// Installs the handlers and starts the thread that waits for signals. After a signal, the process has `grace` to
+    /// end in order.
     ///
-    /// Call it once, and after [`become_private_user_namespace`](crate::become_private_user_namespace).
+    /// To be called once, and after [`become_private_user_namespace`](crate::become_private_user_namespace).
     ///
     /// # Errors
-    /// [`LabError::Signals`] when the handlers cannot be installed.
+    /// Returns [`LabError::Signals`] when the handlers cannot be installed.
     pub fn install(grace: Duration) -> Result<Self, LabError> {
         let mut signals =
             Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|source| LabError::Signals { source })?;
@@ -72,15 +71,15 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// One that nobody raises, for work that nothing can interrupt.
+    /// A flag that is never set, for uninterruptible work.
     pub fn never() -> Self {
         Self { signal: Arc::default() }
     }
 
-    /// Ok while nobody has asked the process to end. Costs one relaxed load: fit for measuring loops.
+    /// Returns `Ok` until a signal has been received. Costs one relaxed load, suitable for measuring loops.
     ///
     /// # Errors
-    /// [`Interrupted`] once a signal has come.
+    /// Returns [`Interrupted`] after a signal.
     pub fn check(&self) -> Result<(), Interrupted> {
         match self.signal.load(Relaxed) {
             0 => Ok(()),

@@ -1,7 +1,7 @@
 //! Runs the `ip` program of iproute2 inside a namespace.
 //!
-//! A lab is set up once per run, so the price of a process per command does not matter, and what `ip` says when it
-//! fails is what an administrator knows how to read.
+//! A lab is set up once per run, so the cost of a process per command is irrelevant, and administrators are familiar
+//! with `ip`'s error messages.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use crate::{LabError, Namespace};
 
-/// Runs `ip` with `arguments` inside `namespace`.
+/// Runs `ip` with `arguments` inside `namespace`; its error output becomes the message of the error.
 pub(crate) fn run(namespace: &Namespace, arguments: &[&str]) -> Result<(), LabError> {
     let program = program()?;
     let failed = |message: String| LabError::Ip {
@@ -28,7 +28,7 @@ pub(crate) fn run(namespace: &Namespace, arguments: &[&str]) -> Result<(), LabEr
     Err(failed(if said.trim().is_empty() { output.status.to_string() } else { said.trim().into() }))
 }
 
-/// Where `ip` is. An ordinary user's PATH often lacks the folders for administration, so those are searched as well.
+/// Path of `ip`. An ordinary user's PATH often lacks the sbin folders, so those are searched as well.
 fn program() -> Result<&'static PathBuf, LabError> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     PROGRAM

@@ -2,17 +2,18 @@
 //!
 //! A [`Lab`] is a set of network namespaces joined by veth pairs, bridges and macvlans. The namespaces have no name in
 //! `/run/netns`: they exist only as file descriptors of this process (and of the processes started inside), so when
-//! those end, by whatever signal, the kernel takes the namespaces and every interface, address and XDP program in them
-//! away.
+//! these processes end, by whatever signal, the kernel removes the namespaces with every interface, address and XDP
+//! program in them.
 //!
-//! How a lab is used:
+//! Use of a lab:
 //! 1. `main` calls [`become_private_user_namespace`] first; an ordinary user gets the rights a lab needs that way.
-//! 2. [`Lab::builder`] describes the network (or [`Lab::star`], a switch with nodes around it), [`Builder::build`] makes it with the `ip` tool.
+//! 2. [`Lab::builder`] describes the network (or [`Lab::star`], a switch with nodes around it), [`Builder::build`]
+//!    makes the network with the `ip` tool.
 //! 3. [`Lab::enter`] runs a closure inside a namespace, [`Namespace::join`] moves a thread there for good, and
 //!    [`Lab::spawn`] starts a program there, held by a [`Process`] guard.
-//! 4. [`Interrupt`] turns Ctrl-C into an ordinary return, so that the guards get their turn.
+//! 4. [`Interrupt`] turns Ctrl-C into an ordinary return, so that the guards are dropped.
 //!
-//! A [`NamedLab`] is one with daemons that outlives the command that makes it, for people who try things out.
+//! A [`NamedLab`] has daemons and outlives the command that makes it, for manual experiments.
 //!
 //! Each thread or process inside sees a `/sys` of its own, which lists the interfaces of its namespace.
 //!
@@ -51,34 +52,34 @@ pub use error::LabError;
 pub use host::Host;
 pub use interrupt::{Interrupt, Interrupted};
 pub use logs::{LogScope, expect_error, unexpected_errors, verdict};
-pub use named::{Change, NAMED_NODES_MAX, NamedError, NamedLab, Settings, keep};
+pub use named::{Change, LabSettings, NAMED_NODES_MAX, NamedError, NamedLab, keep};
 pub use namespace::Namespace;
-pub use privilege::{Standing, become_private_user_namespace, may_make_labs};
+pub use privilege::{LabPrivilege, become_private_user_namespace, may_make_labs};
 pub use process::Process;
 pub use programs::program;
 pub use star::{STAR_NODES_MAX, compute_node_mac, memory_node_mac};
 
 use process::Spawner;
 
-/// A network of namespaces, alive as long as this value or a process or socket inside one of them.
+/// A network of namespaces, which exists as long as this value or a process or socket inside one of them.
 #[derive(Debug)]
 pub struct Lab {
     namespaces: Vec<Namespace>,
-    /// Interface name -> index of the namespace it lives in.
+    /// Indices of interfaces' namespaces in `namespaces`, by interface name.
     interfaces: BTreeMap<String, usize>,
     spawner: Spawner,
 }
 
 impl Lab {
-    /// Starts the description of a lab.
+    /// Starts the description of a lab, which [`Builder::build`] makes.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The namespace called `name`; a clone of it may be carried to another thread.
+    /// The namespace called `name`; its clones may be moved to other threads.
     ///
     /// # Errors
-    /// [`LabError::UnknownNamespace`] when the lab has none of that name.
+    /// Returns [`LabError::UnknownNamespace`] when the lab has none of that name.
     pub fn namespace(&self, name: &str) -> Result<&Namespace, LabError> {
         self.namespaces
             .iter()
@@ -89,35 +90,35 @@ impl Lab {
     /// Runs `work` on a thread inside the namespace `name` and waits for its result; see [`Namespace::enter`].
     ///
     /// # Errors
-    /// An unknown name, or a kernel that refuses to let the thread in.
+    /// Fails on an unknown name, or if the kernel does not let the thread enter.
     pub fn enter<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.namespace(name)?.enter(work)
     }
 
     /// Starts `command` inside the namespace `name`.
     ///
-    /// Standard streams are as `command` says (inherited unless changed; [`Process::log_to`] sends them to a file). The
-    /// program leads a process group of its own, so Ctrl-C in a terminal reaches this process only, which then ends
-    /// its guards in order; and the kernel kills it should this process die without doing so.
+    /// Standard streams are those of `command` (inherited unless changed; [`Process::log_to`] redirects them to a
+    /// file). The program leads a process group of its own, so Ctrl-C in a terminal reaches only this process, which
+    /// then ends its guards in order; the kernel kills the program if this process dies first.
     ///
     /// # Errors
-    /// An unknown name, or a program that cannot be started.
+    /// Fails on an unknown name, or if the program cannot be started.
     pub fn spawn(&self, name: &str, command: Command) -> Result<Process, LabError> {
         self.spawner.spawn(self.namespace(name)?, command)
     }
 
-    /// Takes the interface down; its peer loses carrier.
+    /// Sets the interface down; its peer loses carrier.
     ///
     /// # Errors
-    /// An unknown interface, or `ip` refusing.
+    /// Fails on an unknown interface, or an error of `ip`.
     pub fn link_down(&self, interface: &str) -> Result<(), LabError> {
         ip::run(self.home_of(interface)?, &["link", "set", "dev", interface, "down"])
     }
 
-    /// Brings the interface up again. Addresses survive both ways.
+    /// Brings the interface up again. Its addresses survive [`Lab::link_down`] and this call.
     ///
     /// # Errors
-    /// An unknown interface, or `ip` refusing.
+    /// Fails on an unknown interface, or an error of `ip`.
     pub fn link_up(&self, interface: &str) -> Result<(), LabError> {
         ip::run(self.home_of(interface)?, &["link", "set", "dev", interface, "up"])
     }
@@ -125,16 +126,16 @@ impl Lab {
     /// Deletes the interface, and with it the other end of its cable.
     ///
     /// # Errors
-    /// An unknown interface, or `ip` refusing.
+    /// Fails on an unknown interface, or an error of `ip`.
     pub fn delete_link(&self, interface: &str) -> Result<(), LabError> {
         ip::run(self.home_of(interface)?, &["link", "delete", "dev", interface])
     }
 
-    /// Makes a cable that was deleted again, between interfaces of the names it had, with these MAC addresses, and
-    /// brings it up.
+    /// Makes a cable again that [`Lab::delete_link`] has deleted, between interfaces of the same names with these MAC
+    /// addresses, and brings it up.
     ///
     /// # Errors
-    /// An unknown interface, or `ip` refusing.
+    /// Fails on an unknown interface, or an error of `ip`.
     pub fn make_link_again(&self, [(a, mac_a), (b, mac_b)]: [(&str, &str); 2]) -> Result<(), LabError> {
         let peer = self.home_of(b)?.path();
         let near = ["link", "add", "name", a, "address", mac_a, "type", "veth", "peer"];
@@ -143,34 +144,43 @@ impl Lab {
         self.link_up(b)
     }
 
-    /// Gives the interface that the lab made as `interface`, and that is called `before` now, another name.
+    /// Renames the interface that the lab made as `interface` from its current name `before` to `after`.
     ///
     /// # Errors
-    /// An unknown interface, or `ip` refusing.
+    /// Fails on an unknown interface, or an error of `ip`.
     pub fn rename_link(&self, interface: &str, before: &str, after: &str) -> Result<(), LabError> {
         ip::run(self.home_of(interface)?, &["link", "set", "dev", before, "name", after])
     }
 
-    /// Brings the interface up that the lab made as `interface`, and that is called `name` now.
+    /// Brings up the interface that the lab made as `interface` and that is now called `name`.
     ///
     /// # Errors
-    /// An unknown interface, or `ip` refusing.
+    /// Fails on an unknown interface, or an error of `ip`.
     pub fn up_link(&self, interface: &str, name: &str) -> Result<(), LabError> {
         ip::run(self.home_of(interface)?, &["link", "set", "dev", name, "up"])
     }
 
-    /// Changes the interface by `ip link set`.
+    /// Moves the interface from the namespace `from` to the namespace `to`, where the interface is down at first.
     ///
     /// # Errors
-    /// An unknown interface, or `ip` refusing.
+    /// Fails on an unknown namespace, or an error of `ip`.
+    pub fn move_link(&self, interface: &str, from: &str, to: &str) -> Result<(), LabError> {
+        let to = self.namespace(to)?.path();
+        ip::run(self.namespace(from)?, &["link", "set", "dev", interface, "netns", &to])
+    }
+
+    /// Changes the interface by `ip link set` with the arguments `how`.
+    ///
+    /// # Errors
+    /// Fails on an unknown interface, or an error of `ip`.
     pub fn set_link(&self, interface: &str, how: &[&str]) -> Result<(), LabError> {
         ip::run(self.home_of(interface)?, &[&["link", "set", "dev", interface], how].concat())
     }
 
-    /// The namespace in which `interface` lives.
+    /// Namespace in which the lab made `interface`.
     ///
     /// # Errors
-    /// [`LabError::UnknownInterface`] when the lab made none of that name.
+    /// Returns [`LabError::UnknownInterface`] when the lab made none of that name.
     pub fn home_of(&self, interface: &str) -> Result<&Namespace, LabError> {
         match self.interfaces.get(interface) {
             Some(&index) => Ok(&self.namespaces[index]),

@@ -1,9 +1,9 @@
-//! What daemons of a lab have logged, kept until the end of this process: an `ERROR` that no test expected is a fault
-//! of the daemon, even where the test itself saw nothing of it.
+//! Logs of a lab's daemons, kept until the end of this process: an `ERROR` that no test expected is a defect of the
+//! daemon, even if the test itself passed.
 //!
-//! [`Process::log_to`](crate::Process::log_to) registers each log by an open descriptor, so that one is read to its end after its folder has gone.
-//! A test that provokes an error says so with [`expect_error`]; the `main` of a test program ends with [`verdict`], and what
-//! one test saw is in its [`LogScope`].
+//! [`Process::log_to`](crate::Process::log_to) registers each log by an open descriptor, so that the log can be read
+//! after its folder was removed. A test that provokes an error announces it with [`expect_error`]; the `main` of a test
+//! program ends with [`verdict`]; a [`LogScope`] selects the logs of one test.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,12 +13,12 @@ use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// The longest log that is looked through; of a longer one, the beginning.
+/// Largest number of bytes of a log that are searched, from its beginning.
 const LOG_BYTES_MAX: u64 = 64 << 20;
-/// As many unexpected lines as a verdict prints.
+/// Largest number of unexpected lines that a verdict prints.
 const LINES_SHOWN_MAX: usize = 40;
 
-/// A log, where it was made, and the thread that had it made.
+/// A log with its path, and the thread that registered the log.
 struct Log {
     path: PathBuf,
     file: File,
@@ -26,24 +26,24 @@ struct Log {
 }
 
 static LOGS: Mutex<Vec<Log>> = Mutex::new(Vec::new());
-/// Parts of lines that a test provokes, with its thread.
+/// Parts of log lines that tests provoke, each with the thread of its test.
 static EXPECTED: Mutex<Vec<(String, ThreadId)>> = Mutex::new(Vec::new());
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps `log`, which a program writes and which was made at `path`.
+/// Registers `log`, a file that a program writes, made at `path`.
 pub(crate) fn register(path: &Path, log: File) {
     locked(&LOGS).push(Log { path: path.to_path_buf(), file: log, thread: thread::current().id() });
 }
 
-/// From here on, lines of errors that contain `part` are what a test of this process provokes.
+/// Declares log lines that contain `part` as expected from now on, in all tests of this process.
 pub fn expect_error(part: &str) {
     locked(&EXPECTED).push((part.to_string(), thread::current().id()));
 }
 
-/// The logs and the expected errors of one test: those that its thread makes from the scope's beginning on.
+/// Logs and expected errors of one test: those that its thread registers after [`LogScope::begin`].
 #[derive(Debug)]
 pub struct LogScope {
     logs: usize,
@@ -51,12 +51,12 @@ pub struct LogScope {
 }
 
 impl LogScope {
-    /// Begins now.
+    /// Begins the scope of the calling thread's test.
     pub fn begin() -> LogScope {
         LogScope { logs: locked(&LOGS).len(), expected: locked(&EXPECTED).len() }
     }
 
-    /// The lines at level `ERROR` that the test did not expect, each after the name of its log.
+    /// Unexpected lines at level `ERROR` in the test's logs, each preceded by the name of its log.
     pub fn unexpected_errors(&self) -> Vec<String> {
         let thread = thread::current().id();
         let all = locked(&EXPECTED);
@@ -70,7 +70,7 @@ impl LogScope {
             .collect()
     }
 
-    /// The last `lines` of each log that has any, below its name.
+    /// The last `lines` lines of each non-empty log, below the name of the log.
     pub fn ends(&self, lines: usize) -> String {
         let thread = thread::current().id();
         let logs = locked(&LOGS);
@@ -100,21 +100,21 @@ impl Log {
     }
 }
 
-/// The lines at level `ERROR` that no test expected, each after the name of its log.
+/// Unexpected lines at level `ERROR` in the logs of all tests, each preceded by the name of its log.
 pub fn unexpected_errors() -> Vec<String> {
     let expected = locked(&EXPECTED);
     let expected: Vec<&str> = expected.iter().map(|(part, _)| part.as_str()).collect();
     locked(&LOGS).iter().flat_map(|log| log.errors(&expected)).collect()
 }
 
-/// `result` of the tests, or a failure when a daemon has logged an error that none of them expected.
+/// The tests' `result`, or a failure if a daemon has logged an unexpected error.
 pub fn verdict(result: ExitCode) -> ExitCode {
     let lines = unexpected_errors();
     if lines.is_empty() {
         return result;
     }
     let shown = lines.iter().take(LINES_SHOWN_MAX).map(|line| format!("  {line}\n")).collect::<String>();
-    // Without anybody to tell, the exit code says it.
+    // If standard error is closed, the exit code still reports the failure.
     let _ = writeln!(
         io::stderr(),
         "\nDaemons have logged {} errors that no test expected:\n{shown}\
@@ -124,7 +124,7 @@ pub fn verdict(result: ExitCode) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Whether a line of a log, as text (colours or not) or as JSON, is at level `ERROR`.
+/// True if a line of a log, as JSON or as text with or without colours, is at level `ERROR`.
 fn is_error(line: &str) -> bool {
     if line.starts_with('{') {
         return line.contains(r#""level":"ERROR""#);
@@ -134,7 +134,7 @@ fn is_error(line: &str) -> bool {
     has_time && words.next().is_some_and(|level| level.contains("ERROR"))
 }
 
-/// What is in the file, wherever its writers stand.
+/// Content of a log, read without moving the offset at which the program writes.
 fn content(log: &File) -> String {
     let length = log.metadata().map_or(0, |m| m.len()).min(LOG_BYTES_MAX);
     let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_expects_is_named() {
+    fn only_unexpected_errors_are_named() {
         let path = Path::new("/nowhere/daemon.log");
         let file = tempfile::tempfile().expect("a temporary file");
         file.write_all_at(b"T01: ERROR page 7 is given up\nT01: ERROR page 8 is lost\nT01: INFO well\n", 0)

@@ -1,8 +1,8 @@
-//! One network namespace, held by a file descriptor, and the ways into it.
+//! One network namespace, held by a file descriptor, and ways to enter it.
 //!
-//! A thread comes in with `setns`; after that it unshares its mount namespace and mounts a new sysfs over `/sys`,
-//! because sysfs shows the interfaces of the namespace it was mounted from. Both last until the thread ends. Sockets
-//! made inside stay inside, whichever thread uses them later.
+//! A thread enters with `setns`; then the thread unshares its mount namespace and mounts a new sysfs over `/sys`,
+//! because sysfs shows the interfaces of the namespace it was mounted from. The thread stays in both namespaces until
+//! it ends. Sockets belong to the namespace in which they were made, whichever thread uses them later.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -28,13 +28,13 @@ pub struct Namespace {
 
 impl Namespace {
     /// Makes a new, empty namespace with loopback only, without IPv6 (whose router solicitations and neighbour
-    /// discovery would be seen by every raw socket in the lab).
+    /// discovery would reach every raw socket in the lab).
     pub(crate) fn create(name: &str) -> Result<Self, LabError> {
         let failed = |step| move |source| LabError::Namespace { step, namespace: name.into(), source };
         let file = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from).map_err(failed("unshare"))?;
             for scope in ["all", "default"] {
-                // Absent when the kernel has no IPv6, read-only in some containers; noise is then all that is lost.
+                // Absent when the kernel has no IPv6, read-only in some containers; then IPv6 only adds noise.
                 let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
             }
             File::open("/proc/thread-self/ns/net").map_err(failed("opening /proc/thread-self/ns/net"))
@@ -50,36 +50,37 @@ impl Namespace {
         Ok(Self { name: name.into(), descriptor: Arc::new(file.into()) })
     }
 
-    /// The name it has in its lab; nothing outside the lab knows it.
+    /// Name of the namespace in its lab.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Moves the calling thread into this namespace for the rest of its life, with a `/sys` of the namespace's own.
-    /// Threads it starts from then on are inside too; the other threads of the process stay where they are.
+    /// Moves the calling thread into this namespace for good, with a `/sys` that shows the namespace's interfaces.
+    /// Threads that it starts afterwards are inside as well; other threads of the process are not moved.
     ///
     /// # Errors
-    /// [`LabError::Namespace`] when the kernel refuses; the thread may then be half-way in and should end.
+    /// Returns [`LabError::Namespace`] when the kernel refuses; the thread may then have entered only one of the
+    /// namespaces, and should end.
     pub fn join(&self) -> Result<(), LabError> {
         self.join_network()?;
         mount_own_sysfs().map_err(|e| self.failed("mounting its own /sys", e.into()))
     }
 
-    /// Runs `work` on a new thread inside this namespace and waits for its result. A panic in `work` goes on in the
+    /// Runs `work` on a new thread inside this namespace and waits for its result. A panic in `work` is resumed in the
     /// caller.
     ///
     /// # Errors
-    /// [`LabError::Namespace`] when the thread cannot get in; `work` has then not run.
+    /// Returns [`LabError::Namespace`] when the thread cannot enter; `work` has then not run.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         on_a_thread(|| self.join().map(|()| work()))
     }
 
-    /// Starts a named thread inside this namespace that runs on its own.
+    /// Starts a named thread inside this namespace, and does not wait for its end.
     ///
-    /// The thread's own result is an error when it could not get in.
+    /// The thread's result is an error if it could not enter the namespace.
     ///
     /// # Errors
-    /// [`LabError::Namespace`] when no thread could be started.
+    /// Returns [`LabError::Namespace`] when no thread could be started.
     pub fn thread<T: Send + 'static>(
         &self,
         name: &str,
@@ -92,17 +93,18 @@ impl Namespace {
             .map_err(|e| self.failed("starting a thread", e))
     }
 
-    /// Like [`Namespace::enter`], for work that does not look at `/sys`.
+    /// Runs `work` like [`Namespace::enter`], but without a `/sys` of the namespace.
     pub(crate) fn enter_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         on_a_thread(|| self.join_network().map(|()| work()))
     }
 
-    /// A path by which other programs of the same user can name this namespace while this process lives.
+    /// A path by which other programs of the same user can open this namespace while this process lives.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.descriptor.as_raw_fd())
     }
 
-    /// Gives it a name at `place`, a file that is made, for `ip netns` and others who see this process's mounts.
+    /// Names the namespace by a mount at the new file `place`, for `ip netns` and processes in the same mount
+    /// namespace.
     pub(crate) fn give_name(&self, place: &Path) -> Result<(), LabError> {
         File::create(place).map_err(|e| self.failed("making its name", e))?;
         mount(Some(self.path().as_str()), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
@@ -125,7 +127,7 @@ impl AsFd for Namespace {
 }
 
 /// Gives the caller (a thread, or a process between fork and exec) a mount namespace of its own in which `/sys` shows
-/// its network namespace. Does system calls only: no allocation, no lock.
+/// its network namespace. Makes system calls only: no allocation, no lock.
 pub(crate) fn mount_own_sysfs() -> nix::Result<()> {
     const NONE: Option<&CStr> = None;
     let sysfs = |extra| {
@@ -133,18 +135,18 @@ pub(crate) fn mount_own_sysfs() -> nix::Result<()> {
         mount(Some(c"sysfs"), c"/sys", Some(c"sysfs"), flags, NONE)
     };
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // Mounts made here must not show outside; those made outside later may show here.
+    // Mounts made by this process must stay invisible outside; later mounts outside may appear inside.
     mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
-    // Where /sys is read-only (containers), a user namespace may mount it read-only only.
+    // If /sys is read-only (containers), a user namespace may only mount it read-only.
     match sysfs(MsFlags::empty()) {
-        // The one that is there shows this namespace already, as in the namespace the system started with.
+        // The existing mount already shows this namespace, as in the initial namespace.
         Err(Errno::EBUSY) => Ok(()),
         Err(_) => sysfs(MsFlags::MS_RDONLY),
         Ok(()) => Ok(()),
     }
 }
 
-/// Runs `work` on a thread of its own, so that what it does to its namespaces ends with it.
+/// Runs `work` on a new thread, so that changes of its namespaces end with the thread.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }

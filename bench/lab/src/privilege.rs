@@ -1,8 +1,8 @@
-//! The rights a lab needs, for an ordinary user too.
+//! Rights that a lab requires, also for ordinary users.
 //!
-//! Namespaces, interfaces and raw sockets need CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW. Inside a user namespace
-//! of its own an ordinary user has all of them, over what belongs to that namespace. Only a process with one thread may
-//! make one, hence the call at the start of `main`.
+//! Namespaces, interfaces and raw sockets require CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW. Inside a user namespace
+//! of its own an ordinary user has all of them, for the resources of that namespace. Only a single-threaded process may
+//! make a user namespace, hence the call at the start of `main`.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,47 +17,48 @@ use crate::LabError;
 /// CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN as bits of the masks in `/proc/self/status` (capability(7)).
 const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 21;
 
-/// Where the rights to make a lab come from.
+/// Source of the rights by which this process can make labs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// The process had them: it runs as root or with the capabilities.
+pub enum LabPrivilege {
+    /// The process runs as root or with the capabilities.
     Root,
-    /// They hold inside a private user namespace. XDP programs cannot be loaded there, and locked memory is limited.
+    /// The process has the rights inside a private user namespace only. XDP programs cannot be loaded there, and locked
+    /// memory is limited.
     UserNamespace,
 }
 
-/// Makes sure that this process may make labs: does nothing when it may already, else moves it into user, network and
-/// mount namespaces of its own, where the user is mapped to root. Files made from then on still belong to the user.
+/// Makes sure that this process may make labs: unless it already may, moves the process into its own user, network and
+/// mount namespaces, where the user is mapped to root. New files still belong to the user.
 ///
 /// Must be called before any thread is started.
 ///
 /// # Errors
-/// [`LabError::UserNamespace`], with the setting that forbids it where one is found.
-pub fn become_private_user_namespace() -> Result<Standing, LabError> {
+/// Returns [`LabError::UserNamespace`], with the setting that forbids it where one is found.
+pub fn become_private_user_namespace() -> Result<LabPrivilege, LabError> {
     if effective_capabilities() & NEEDED == NEEDED {
-        // Whoever gave them may have given them for a namespace of his own, as a container's manager does.
+        // Capabilities may be limited to a user namespace, as in a container.
         let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all_users(&map));
-        return Ok(if whole { Standing::Root } else { Standing::UserNamespace });
+        return Ok(if whole { LabPrivilege::Root } else { LabPrivilege::UserNamespace });
     }
     let (user, group) = (geteuid(), getegid());
     let flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
     unshare(flags).map_err(|e| failed("unshare", e.into()))?;
-    // The kernel takes a group map from an ordinary user only after setgroups has been given up (user_namespaces(7)).
+    // The kernel accepts a group map from an ordinary user only after setgroups was denied (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny").map_err(|e| failed("/proc/self/setgroups", e))?;
     fs::write("/proc/self/gid_map", format!("0 {group} 1")).map_err(|e| failed("/proc/self/gid_map", e))?;
     fs::write("/proc/self/uid_map", format!("0 {user} 1")).map_err(|e| failed("/proc/self/uid_map", e))?;
-    Ok(Standing::UserNamespace)
+    Ok(LabPrivilege::UserNamespace)
 }
 
-/// Whether this process could make labs with raw sockets in them. A child process tries, so that this one stays where it
-/// is. Must be called before any thread is started.
+/// Checks that this process can make labs with raw sockets in them. A child process tries, so that this process stays
+/// unchanged. Must be called before any thread is started.
 ///
 /// # Errors
-/// What stands against it, in words.
+/// Returns a description of the hindrance.
 pub fn may_make_labs() -> Result<(), String> {
     let words = |step: &'static str| move |error: nix::Error| format!("{step}: {error}");
     let (read, write) = nix::unistd::pipe().map_err(words("pipe"))?;
-    // SAFETY: the process has one thread, so the child may do whatever this process may.
+    // SAFETY: the process has one thread, so the child may call any function.
     match unsafe { fork() }.map_err(words("fork"))? {
         ForkResult::Child => {
             drop(read);
@@ -69,7 +70,7 @@ pub fn may_make_labs() -> Result<(), String> {
             if let Err(reason) = &tried {
                 let _ = fs::File::from(write).write_all(reason.as_bytes());
             }
-            // SAFETY: ends this child at once, without what this process wants done at its own end.
+            // SAFETY: ends the child at once, without the exit handlers inherited from this process.
             unsafe { nix::libc::_exit(i32::from(tried.is_err())) }
         }
         ForkResult::Parent { child } => {
@@ -85,7 +86,7 @@ pub fn may_make_labs() -> Result<(), String> {
     }
 }
 
-/// Whether a map of users (user_namespaces(7)) is that of the namespace the system started with.
+/// True if a user map (user_namespaces(7)) is that of the initial namespace.
 fn maps_all_users(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
@@ -104,7 +105,7 @@ fn failed(step: &'static str, source: io::Error) -> LabError {
     LabError::UserNamespace { step, source, advice: advice(|path| fs::read_to_string(path).ok()) }
 }
 
-/// Looks for the reason; `read` gives the content of a file, so that the answer can be tested.
+/// Remedy for a refused user namespace; `read` returns the content of a file, as a parameter for tests.
 fn advice(read: impl Fn(&str) -> Option<String>) -> String {
     let setting = |path: &str| read(path).map(|text| text.trim().to_owned());
     let is = |path: &str, value: &str| setting(path).is_some_and(|found| found == value);

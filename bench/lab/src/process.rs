@@ -1,8 +1,9 @@
-//! Programs inside a namespace, and the guards that end them.
+//! Programs inside a namespace, and guards that end them.
 //!
 //! A child asks the kernel to kill it when the *thread* that started it ends, so children are started by one thread
 //! that lives as long as the lab and every guard. Between fork and exec the child enters the namespace and mounts its
-//! own `/sys`. The guard ends the program's whole process group: SIGTERM, a bounded wait, SIGKILL, and it always reaps.
+//! own `/sys`. A guard ends the program's whole process group by SIGTERM, a bounded wait and SIGKILL, and always reaps
+//! the program.
 
 use std::fs::File;
 use std::io;
@@ -23,27 +24,27 @@ use nix::unistd::{Pid, getpid, getppid};
 use crate::namespace::mount_own_sysfs;
 use crate::{LabError, Namespace, logs};
 
-/// How long a dropped guard waits between SIGTERM and SIGKILL.
+/// Time between SIGTERM and SIGKILL when a guard is dropped.
 const DROP_GRACE: Duration = Duration::from_secs(2);
-/// How long a stopped program may take until all its threads stand.
+/// Limit on the time until all threads of a program are stopped after SIGSTOP.
 const STANDS_WITHIN: Duration = Duration::from_secs(20);
-/// How often a wait looks whether the program has ended.
+/// Interval between checks for a program's end.
 const POLL: Duration = Duration::from_millis(2);
 
-type Order = (Command, mpsc::Sender<io::Result<Child>>);
+type SpawnOrder = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// The thread that starts programs. It ends when the lab and all guards are gone.
+/// Handle of the thread that starts programs. The thread ends when the lab and all guards are dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct Spawner {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<SpawnOrder>,
 }
 
 impl Spawner {
     pub(crate) fn start() -> Self {
-        let (orders, inbox) = mpsc::channel::<Order>();
+        let (orders, inbox) = mpsc::channel::<SpawnOrder>();
         thread::spawn(move || {
             for (mut command, reply) in inbox {
-                // A caller that no longer listens has panicked; the dropped Child is then killed with this thread.
+                // If the caller has panicked, the kernel kills the program when this thread ends.
                 let _ = reply.send(command.spawn());
             }
         });
@@ -65,8 +66,8 @@ impl Spawner {
         let failed = |source| LabError::Spawn { program: program.clone(), namespace: place.into(), source };
         let (inside, parent) = (namespace.cloned(), getpid());
         command.process_group(0);
-        // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe work is allowed. It
-        // makes system calls only, on values captured before the fork, and allocates nothing.
+        // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe functions are
+        // allowed. It makes system calls only, on values captured before the fork, and allocates nothing.
         unsafe {
             command.pre_exec(move || enter_and_tie(inside.as_ref(), parent).map_err(io::Error::from));
         }
@@ -78,7 +79,7 @@ impl Spawner {
     }
 }
 
-/// In the child: enter the namespace, and die when the parent does.
+/// Enters the namespace, and sets the signal that the child gets when its parent dies; called in the child.
 fn enter_and_tie(namespace: Option<&Namespace>, parent: Pid) -> nix::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != parent {
@@ -89,21 +90,21 @@ fn enter_and_tie(namespace: Option<&Namespace>, parent: Pid) -> nix::Result<()> 
     mount_own_sysfs()
 }
 
-/// A program running inside a namespace. Dropping it ends the program: SIGTERM, two seconds, SIGKILL.
+/// A program running inside a namespace. Dropping this value ends the program: SIGTERM, two seconds, SIGKILL.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     program: String,
-    /// Keeps the thread alive whose end would kill the program.
+    /// Handle that keeps the starting thread alive; its end would kill the program.
     _spawner: Spawner,
 }
 
 impl Process {
-    /// Lets `command` write its standard output and error to the file at `path` (made anew), and read nothing.
-    /// Errors in it are counted ([`unexpected_errors`](crate::unexpected_errors)).
+    /// Redirects the standard output and error of `command` to a new file at `path`, and its input to nothing. Errors
+    /// in the log are counted ([`unexpected_errors`](crate::unexpected_errors)).
     ///
     /// # Errors
-    /// [`LabError::Log`] when the file cannot be made.
+    /// Returns [`LabError::Log`] when the file cannot be made.
     pub fn log_to(command: &mut Command, path: &Path) -> Result<(), LabError> {
         let failed = |source| LabError::Log { path: path.into(), source };
         let file =
@@ -114,28 +115,28 @@ impl Process {
         Ok(())
     }
 
-    /// Process id; also the id of its process group.
+    /// Process id of the program, which is also the id of its process group.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The child itself, for its pipes.
+    /// The child process, for access to its pipes.
     pub fn child_mut(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// How the program ended, or `None` while it runs. Does not wait.
+    /// Exit status of the program, or `None` while it runs. Does not wait.
     ///
     /// # Errors
-    /// [`LabError::Process`] when the kernel cannot tell.
+    /// Returns [`LabError::Process`] on an error of the system.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, LabError> {
         self.child.try_wait().map_err(|e| self.failed("waiting for", e))
     }
 
-    /// Waits until the program ends by itself, at most `limit`.
+    /// Waits at most `limit` until the program exits by itself.
     ///
     /// # Errors
-    /// [`LabError::StillRunning`] when it has not; it goes on running then.
+    /// Returns [`LabError::StillRunning`] if the program has not exited; it continues to run.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, LabError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -149,20 +150,20 @@ impl Process {
         }
     }
 
-    /// Sends `signal` to the program and what it has started.
+    /// Sends `signal` to the program and its child processes.
     ///
     /// # Errors
-    /// [`LabError::Process`] when nothing is left to receive it.
+    /// Returns [`LabError::Process`] when no process is left.
     pub fn signal(&self, signal: Signal) -> Result<(), LabError> {
         killpg(Pid::from_raw(self.id().cast_signed()), signal)
             .map_err(|e| self.failed("signalling", e.into()))
     }
 
-    /// Stops the program and what it has started, and waits until every thread of the program stands: a signal alone lets one
-    /// on another CPU go on for a while, and answer what was asked after it.
+    /// Stops the program and its child processes, and waits until every thread of the program has stopped: after the
+    /// signal alone, a thread on another CPU may still run and answer requests.
     ///
     /// # Errors
-    /// [`LabError::Process`] when it does not run; [`LabError::StillRunning`] when it goes on all the same.
+    /// Returns [`LabError::Process`] if the program does not run, and [`LabError::StillRunning`] if it does not stop.
     pub fn pause(&self) -> Result<(), LabError> {
         let deadline = Instant::now() + STANDS_WITHIN;
         self.signal(Signal::SIGSTOP)?;
@@ -180,25 +181,25 @@ impl Process {
         Ok(())
     }
 
-    /// Has what [`Self::pause`] stopped go on.
+    /// Resumes the processes that [`Self::pause`] stopped.
     ///
     /// # Errors
-    /// [`LabError::Process`] when nothing is left to go on.
+    /// Returns [`LabError::Process`] when no process is left.
     pub fn resume(&self) -> Result<(), LabError> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Ends the program: SIGTERM, at most `grace` for it to end in order, then SIGKILL for what is left of its group.
-    /// Tells how it ended; an ended program keeps its status.
+    /// Ends the program: SIGTERM, at most `grace` for an orderly end, then SIGKILL for the rest of its group. Returns
+    /// the exit status, also of a program that has already ended.
     ///
     /// # Errors
-    /// [`LabError::Process`] when the kernel cannot tell.
+    /// Returns [`LabError::Process`] on an error of the system.
     pub fn terminate(&mut self, grace: Duration) -> Result<ExitStatus, LabError> {
         if self.try_wait()?.is_none() {
             let _ = self.signal(Signal::SIGTERM);
         }
         let ended = self.wait(grace);
-        // Also when the program itself has ended: its own children may not have.
+        // The signal is also needed when the program itself has ended: its children may still run.
         let _ = self.signal(Signal::SIGKILL);
         match ended {
             Err(LabError::StillRunning { .. }) => self.child.wait().map_err(|e| self.failed("reaping", e)),

@@ -1,9 +1,9 @@
-//! The programs of this workspace, for those who start them in a lab: `gmm`, `mn-server`, `cn-agent`, and
-//! the libraries that agents give to programs.
+//! Paths of this workspace's programs, for use in a lab: `gmm`, `mn-server`, `cn-agent`, and the libraries that agents
+//! load into programs.
 //!
-//! They lie where this program lies, or one folder above it when this is a test. Under Cargo they are brought up to
-//! date first, all in one go as `cargo build --workspace --lib --bins` does, so that a test never meets yesterday's daemon
-//! and nothing is compiled twice.
+//! The programs are in the folder of the running program, or in the folder above if that is a test. Under Cargo they
+//! are built first, all in one go like `cargo build --workspace --lib --bins`, so that a test never runs an outdated
+//! daemon and nothing is compiled twice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,13 +13,13 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::LabError;
 
-/// Set by who has just built the whole workspace.
+/// Environment variable that scripts set after they have built the whole workspace.
 const BUILT: &str = "CXLOE_BUILT";
 
-/// Where the program `name` is.
+/// Path of the program `name`.
 ///
 /// # Errors
-/// [`LabError::Program`] when it is not there and cannot be built.
+/// Returns [`LabError::Program`] when it is missing and cannot be built.
 pub fn program(name: &str) -> Result<PathBuf, LabError> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let failed = |reason: String| LabError::Program { program: name.into(), reason };
@@ -28,14 +28,14 @@ pub fn program(name: &str) -> Result<PathBuf, LabError> {
     if path.exists() { Ok(path) } else { Err(failed(format!("it is not in {}", folder.display()))) }
 }
 
-/// The folder that Cargo puts programs of this profile in, built if Cargo has started this one.
+/// Cargo's folder for programs of this profile; the programs are built first if Cargo has started this program.
 fn up_to_date_folder() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let beside = own.parent().unwrap_or(Path::new("."));
     let is_test = beside.file_name().is_some_and(|name| name == "deps");
     let folder = if is_test { beside.parent().unwrap_or(beside) } else { beside };
-    // As another user than the one who built everything, what is there has to do; so it has where everything was just
-    // built together (`make test`), for without the tests Cargo would build it once more with other features.
+    // A user who may not write to the folder cannot build. After the common build of `make test` no build is needed; a
+    // build without the tests would select other features and compile everything again.
     let writable = access(folder, AccessFlags::W_OK).is_ok();
     let built = std::env::var_os(BUILT).is_some();
     if let Some(cargo) = std::env::var_os("CARGO").filter(|_| writable && !built) {
@@ -45,7 +45,7 @@ fn up_to_date_folder() -> Result<PathBuf, String> {
 }
 
 fn build(cargo: &Path, folder: &Path) -> Result<(), String> {
-    // The folder of a profile has its name, but for this one.
+    // The folder of a profile has the profile's name, except that of the `dev` profile.
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => "dev",
         Some(profile) => profile,

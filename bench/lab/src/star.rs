@@ -6,29 +6,29 @@
 //!    .                                                .
 //! ```
 //!
-//! Namespaces and the interfaces in them have the same names; MAC addresses follow from the numbers, so that a test or a
-//! configuration file can name a node before there is a network.
+//! Namespaces and the interfaces in them have the same names; MAC addresses are derived from the numbers, so that a
+//! test or a configuration file can refer to a node before the network exists.
 
 use crate::{Builder, Lab};
 
-/// Most nodes of one kind: numbers have one byte of the MAC address.
+/// Largest number of nodes of one kind: a node's number is one byte of its MAC address.
 pub const STAR_NODES_MAX: usize = 200;
-/// The namespace with the bridge.
+/// Name of the namespace that contains the bridge.
 const SWITCH: &str = "switch";
 
-/// The MAC address of memory node number `index` of a star, and of the interface `mn<index>`.
+/// MAC address of memory node number `index` of a star: that of the interface `mn<index>`.
 pub fn memory_node_mac(index: usize) -> String {
     format!("02:00:00:00:02:{index:02x}")
 }
 
-/// The MAC address of compute node number `index` of a star, its CN id, and that of the interface `cn<index>`.
+/// MAC address of compute node number `index` of a star: that of the interface `cn<index>`, which is also the CN id.
 pub fn compute_node_mac(index: usize) -> String {
     format!("02:00:00:00:01:{index:02x}")
 }
 
 impl Lab {
-    /// Describes a star of `memory_nodes` (`mn0`, `mn1`, …) and `compute_nodes` (`cn0`, …), at most
-    /// [`STAR_NODES_MAX`] of each. What can be said of any lab can be said of it too, the MTU for example.
+    /// Describes a star of `memory_nodes` (`mn0`, `mn1`, …) and `compute_nodes` (`cn0`, …), at most [`STAR_NODES_MAX`]
+    /// of each. The returned builder can be extended, by an MTU for example.
     pub fn star(memory_nodes: usize, compute_nodes: usize) -> Builder {
         let macs: [fn(usize) -> String; 2] = [memory_node_mac, compute_node_mac];
         let kinds = [("mn", memory_nodes), ("cn", compute_nodes)];

@@ -1,98 +1,99 @@
-//! Many runs: one after the other on each core, seed by seed, until all are done or one has failed.
+//! Campaigns of many runs: each thread carries out one run after the other, by ascending seed, until all are done or
+//! one has failed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::broken::Broken;
 use crate::overrides::Overrides;
 use crate::plan::Plan;
 use crate::run_while;
 use crate::scenario::Scenario;
 use crate::tally::Tally;
 use crate::trace::Trace;
+use crate::violation::InvariantViolation;
 
-/// How often progress is told and wishes to end are heard.
+/// Interval of progress reports and checks for a stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Which runs to make.
+/// Runs of one scenario over a range of seeds.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// What befalls them.
+    /// Scenario of every run.
     pub scenario: Scenario,
-    /// What is not left to the seed.
+    /// Values that replace those drawn from the seed.
     pub overrides: Overrides,
-    /// The first seed.
+    /// First seed; the others follow by ascending number.
     pub start: u64,
-    /// How many.
+    /// Number of seeds, one run each.
     pub seeds: u64,
-    /// Threads.
+    /// Number of threads that carry out runs.
     pub jobs: usize,
-    /// Whether to go on after a seed has failed.
+    /// Set if the campaign continues after a seed has failed.
     pub keep_going: bool,
 }
 
-/// A seed whose run has shown something wrong.
+/// Seed whose run has found a violation, with that violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failing {
-    /// The seed.
+pub struct FailedSeed {
+    /// Seed that repeats the run.
     pub seed: u64,
-    /// What is wrong.
-    pub broken: Broken,
+    /// First violation that the run has found.
+    pub broken: InvariantViolation,
 }
 
-/// How far a campaign has come.
+/// Progress of a campaign since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Runs done.
+    /// Completed runs, one per seed.
     pub seeds: u64,
-    /// Operations that ended in them.
+    /// Operations of the completed runs.
     pub operations: u64,
 }
 
-/// What has come of a campaign.
+/// Results of a campaign, of failed and of successful runs.
 #[derive(Clone, Default)]
-pub struct Outcome {
-    /// Runs done.
+pub struct CampaignResults {
+    /// Completed runs, one per seed, the failed ones included.
     pub seeds: u64,
-    /// What happened in them, the failing ones included.
+    /// Counts of all runs, the failed ones included.
     pub tally: Tally,
-    /// Those that failed, the least seed first.
-    pub failing: Vec<Failing>,
-    /// How long it took.
+    /// Failed runs, by ascending seed.
+    pub failing: Vec<FailedSeed>,
+    /// Elapsed time of the campaign.
     pub wall: Duration,
-    /// Processor time of all threads together.
+    /// CPU time of all threads, summed.
     pub cpu: Duration,
 }
 
-/// One run's result on its way to whoever collects them.
+/// Result of one run, sent by its thread to the thread that collects them.
 struct Done {
-    failing: Option<Failing>,
+    failing: Option<FailedSeed>,
     operations: u64,
 }
 
 impl Campaign {
-    /// The plan of one seed.
+    /// The plan drawn from one seed, with the overrides applied.
     pub fn plan(&self, seed: u64) -> Plan {
         let mut plan = Plan::draw(self.scenario, seed);
         self.overrides.apply(&mut plan);
         plan
     }
 
-    /// The command that makes one seed's run again and tells its story.
+    /// Command that repeats one seed's run with a full trace.
     pub fn command(&self, seed: u64) -> String {
-        let (scenario, overrides) = (self.scenario.name(), self.overrides.arguments());
+        let (scenario, overrides) = (self.scenario, self.overrides.arguments());
         format!("cxloe-bench sim --seed {seed} --scenario {scenario}{overrides} --trace")
     }
 
-    /// Makes the runs. Ends early when `goes_on` says no, asked ten times a second with the progress made, and when a
-    /// seed has failed unless told to keep going; runs that are under way are given up then.
-    pub fn run(&self, mut goes_on: impl FnMut(Progress) -> bool) -> Outcome {
+    /// Carries out the runs. Ends early when `goes_on`, called ten times a second with the progress, returns false, and
+    /// when a seed has failed unless `keep_going` is set; runs in progress are then stopped.
+    pub fn run(&self, mut goes_on: impl FnMut(Progress) -> bool) -> CampaignResults {
         let began = Instant::now();
         let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         let jobs = self.jobs.clamp(1, self.seeds.clamp(1, 1024) as usize);
-        let mut outcome = Outcome::default();
+        let mut outcome = CampaignResults::default();
         thread::scope(|scope| {
             let (tx, rx) = mpsc::channel();
             let workers: Vec<_> = (0..jobs)
@@ -129,18 +130,18 @@ impl Campaign {
         outcome
     }
 
-    /// Makes the run of the first seed and tells `trace` about it, for as long as `goes_on` says so.
-    pub fn run_traced(&self, trace: &Trace, goes_on: &dyn Fn() -> bool) -> Outcome {
+    /// Carries out the run of the first seed with trace `trace`, as long as `goes_on` returns true.
+    pub fn run_traced(&self, trace: &Trace, goes_on: &dyn Fn() -> bool) -> CampaignResults {
         let (began, mut tally) = (Instant::now(), Tally::default());
         let broken = run_while(&self.plan(self.start), &mut tally, trace, goes_on).err();
-        let seeds = u64::from(broken != Some(Broken::Stopped));
-        let failing = broken.filter(|_| seeds > 0).map(|broken| Failing { seed: self.start, broken });
+        let seeds = u64::from(broken != Some(InvariantViolation::Stopped));
+        let failing = broken.filter(|_| seeds > 0).map(|broken| FailedSeed { seed: self.start, broken });
         let failing = failing.into_iter().collect();
         let wall = began.elapsed();
-        Outcome { seeds, tally, failing, wall, cpu: processor_time().unwrap_or(wall) }
+        CampaignResults { seeds, tally, failing, wall, cpu: processor_time().unwrap_or(wall) }
     }
 
-    /// One thread's runs: what happened in them, and its processor time.
+    /// Carries out the runs of one thread; returns their counts, and the thread's CPU time.
     fn work(&self, next: &AtomicU64, stop: &AtomicBool, tx: mpsc::Sender<Done>) -> (Tally, Duration) {
         keep_freed_memory();
         let mut tally = Tally::default();
@@ -154,10 +155,10 @@ impl Campaign {
             let before = tally.figures.ended();
             let goes_on = || !stop.load(Relaxed);
             let broken = run_while(&self.plan(seed), &mut tally, &Trace::NONE, &goes_on).err();
-            if broken == Some(Broken::Stopped) {
+            if broken == Some(InvariantViolation::Stopped) {
                 break;
             }
-            let failing = broken.map(|broken| Failing { seed, broken });
+            let failing = broken.map(|broken| FailedSeed { seed, broken });
             if tx.send(Done { failing, operations: tally.figures.ended() - before }).is_err() {
                 break;
             }
@@ -166,14 +167,15 @@ impl Campaign {
     }
 }
 
-/// Every run takes some megabytes and gives them back. By default the C library returns them to the kernel, which
-/// clears them for the next run, page by page; that takes longer than a short run. glibc's limit for what is returned
-/// follows the largest block freed so far, so one that is never touched raises it.
+/// Makes the allocator keep freed memory for the next run. By default glibc returns the megabytes that each run frees
+/// to the kernel, which then zeroes them again page by page; that takes longer than a short run. glibc's threshold for
+/// returning memory rises to the largest block freed so far, so this function allocates and frees a large block without
+/// touching it.
 fn keep_freed_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(24 << 20)));
 }
 
-/// What this thread has had of a processor; `None` where the kernel does not tell.
+/// CPU time of this thread; `None` where the kernel does not report it.
 fn processor_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let on_cpu = text.split_whitespace().next()?.parse().ok()?;

@@ -1,22 +1,22 @@
-//! The control plane of a run, and whether all of it agrees when nothing happens any more.
+//! The control plane of a run, and checks that its parts agree when they are idle.
 
 use std::collections::BTreeSet;
 
 use cxloe_fabric::model::{CnId, LegState, RegionState};
-use cxloe_gmm::manager::State;
-use cxloe_mn::pool::MpExtent;
+use cxloe_gmm_core::manager::FabricState;
+use cxloe_mn_core::pool::MpExtent;
 use cxloe_wire::time::Time;
 
-use crate::broken::Broken;
 use crate::compute_node::ComputeNode;
 use crate::control::manager::ManagerNode;
-use crate::control::message::{Caller, Message};
+use crate::control::message::{Caller, ControlMessage};
 use crate::control::network::ControlNetwork;
 use crate::control::operator::Operator;
 use crate::memory_node::{self, EXTENT, MemoryNode};
-use crate::surroundings::Surroundings;
+use crate::node_context::NodeContext;
 use crate::tally::Tally;
 use crate::trace::Name;
+use crate::violation::InvariantViolation;
 
 /// The manager, the operator, and the network to them.
 pub(crate) struct Fabric {
@@ -25,17 +25,17 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// When something happens next.
+    /// Time of the next action of the control plane.
     pub fn deadline(&self, net: &ControlNetwork, mns: &[MemoryNode]) -> Option<Time> {
         let nodes = mns.iter().filter_map(MemoryNode::follows_at);
         let others = [net.next_arrival(), self.manager.deadline(), self.operator.deadline()];
         nodes.chain(others.into_iter().flatten()).min()
     }
 
-    /// Does what is due; whether anything was said.
+    /// Performs due actions; returns true if a message was handled.
     ///
     /// # Errors
-    /// What has come to light on the way.
+    /// Returns a violation found in an answer.
     pub fn work(
         &mut self,
         net: &mut ControlNetwork,
@@ -43,12 +43,12 @@ impl Fabric {
         cns: &mut [ComputeNode],
         now: Time,
         tally: &mut Tally,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, InvariantViolation> {
         let mut busy = false;
         while let Some(message) = net.take(now) {
             busy = true;
-            let Message::Answer { caller, call, answer } = message else {
-                self.manager.hear(message, now, net);
+            let ControlMessage::Answer { caller, call, answer } = message else {
+                self.manager.handle(message, now, net);
                 continue;
             };
             let paused = match caller {
@@ -57,14 +57,14 @@ impl Fabric {
                 Caller::Operator => Time::ZERO,
             };
             if now < paused {
-                // It waits in the node's socket.
-                net.put_off(paused, Message::Answer { caller, call, answer });
+                // The answer stays in the paused node's socket.
+                net.put_off(paused, ControlMessage::Answer { caller, call, answer });
                 continue;
             }
             match caller {
-                Caller::Mn(at) => mns[at].hear(call, answer, now, net),
-                Caller::Cn(at) => cns[at].hear(call, answer, now, net),
-                Caller::Operator => self.operator.hear(call, answer, &mut tally.figures)?,
+                Caller::Mn(at) => mns[at].handle(call, answer, now, net),
+                Caller::Cn(at) => cns[at].handle(call, answer, now, net),
+                Caller::Operator => self.operator.handle(call, answer, &mut tally.figures)?,
             }
         }
         self.manager.work(now, net);
@@ -75,10 +75,10 @@ impl Fabric {
         Ok(busy)
     }
 
-    /// What keeps the control plane from coming to rest, if anything does.
-    pub fn unrest(&self, mns: &[MemoryNode], cns: &[ComputeNode]) -> Option<String> {
+    /// Reason that the control plane is not idle, if any.
+    pub fn activity(&self, mns: &[MemoryNode], cns: &[ComputeNode]) -> Option<String> {
         let state = self.manager.state();
-        let around = Surroundings { mns, state: Some(state) };
+        let around = NodeContext { mns, state: Some(state) };
         if !self.manager.is_up() {
             return Some("the manager is away".into());
         }
@@ -107,13 +107,13 @@ impl Fabric {
         cn.map(|cn| format!("{} has something to do for the manager", Name(cn.mac)))
     }
 
-    /// The manager, the memory nodes and the compute nodes agree about who has what, and what nobody has is zero.
+    /// Checks that manager, memory nodes and compute nodes agree about all mappings, and that unmapped memory is zero.
     ///
     /// # Errors
-    /// What does not agree.
-    pub fn check(&self, mns: &[MemoryNode], cns: &[ComputeNode]) -> Result<(), Broken> {
+    /// Returns the disagreement.
+    pub fn check(&self, mns: &[MemoryNode], cns: &[ComputeNode]) -> Result<(), InvariantViolation> {
         let state = self.manager.state();
-        let broken = |why: String| Err(Broken::Rule(why));
+        let broken = |why: String| Err(InvariantViolation::Rule(why));
         if let Err(contradiction) = state.verify() {
             return broken(contradiction.to_string());
         }
@@ -139,17 +139,17 @@ impl Fabric {
                 return broken(format!("extent {extent} of {} is nobody's and not zero", Name(mn.mac)));
             }
         }
-        let around = Surroundings { mns, state: Some(state) };
+        let around = NodeContext { mns, state: Some(state) };
         cns.iter().try_for_each(|cn| cn.check_regions(around))
     }
 
-    /// Nothing is left of any region.
+    /// Checks that no mapping, extent or attachment of any region is left.
     ///
     /// # Errors
-    /// Something is.
-    pub fn check_gone(&self, mns: &[MemoryNode], cns: &[ComputeNode]) -> Result<(), Broken> {
+    /// Returns a violation that names what is left.
+    pub fn check_gone(&self, mns: &[MemoryNode], cns: &[ComputeNode]) -> Result<(), InvariantViolation> {
         let state = self.manager.state();
-        let broken = |why: String| Err(Broken::Rule(why));
+        let broken = |why: String| Err(InvariantViolation::Rule(why));
         if let Some(name) = state.regions.keys().next() {
             return broken(format!("region {name} is still there"));
         }
@@ -163,8 +163,8 @@ impl Fabric {
     }
 }
 
-/// What the manager has a memory node serve: compute node, extent of its CMem, extent of the pool.
-fn mapped(state: &State, index: usize, mn: &MemoryNode) -> BTreeSet<(u64, u64, u32)> {
+/// Mappings that the manager assigns to a memory node, as: compute node, extent of its CMem, extent of the pool.
+fn mapped(state: &FabricState, index: usize, mn: &MemoryNode) -> BTreeSet<(u64, u64, u32)> {
     let name = memory_node::name(index);
     let mut mapped = BTreeSet::new();
     for region in state.regions.values() {
@@ -178,8 +178,8 @@ fn mapped(state: &State, index: usize, mn: &MemoryNode) -> BTreeSet<(u64, u64, u
     mapped
 }
 
-/// Extents of a memory node that are somebody's.
-fn owned(state: &State, index: usize) -> BTreeSet<u64> {
+/// Extents of a memory node that the manager has assigned.
+fn owned(state: &FabricState, index: usize) -> BTreeSet<u64> {
     let name = memory_node::name(index);
     let legs = state.regions.values().flat_map(|region| &region.legs).filter(|leg| leg.memory_node == name);
     let orphans = state.orphans.get(&name).into_iter().flat_map(|orphans| &orphans.orphans);

@@ -1,5 +1,5 @@
-//! Where the lines of the memory nodes lie in a compute node's HPA: what the engine's decoders are to make of addresses,
-//! said a second time, in the plainest arithmetic, so that the one checks the other.
+//! Position of the memory nodes' lines in a compute node's HPA: an independent, simple implementation of address
+//! decoding, against which the engine's is checked.
 
 use std::ops::Range;
 
@@ -7,30 +7,30 @@ use cxloe_fabric::hdm::{Granularity, Ways};
 
 use crate::memory_node::EXTENT;
 
-/// An interleave set, as planned.
+/// Parameters of an interleave set that a run is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleave {
-    /// Over how many memory nodes.
+    /// Number of memory nodes in the set.
     pub ways: Ways,
-    /// In chunks of this size.
+    /// Bytes on one memory node before the next follows.
     pub granularity: Granularity,
 }
 
-/// Parts of regions that make up one range of HPA.
+/// Parts of regions that form one contiguous range of HPA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// First HPA.
+    /// First HPA of the set.
     pub base: u64,
-    /// Size of the chunks.
+    /// Bytes of one part before the next follows.
     pub granularity: Granularity,
-    /// The parts of regions, by position; without a manager they have the numbers of their memory nodes.
+    /// Parts of regions, by position in the set; without a manager, a part's number is that of its memory node.
     pub parts: Vec<usize>,
-    /// Bytes of each part.
+    /// Bytes of HPA that each part covers.
     pub bytes: u64,
 }
 
 impl Set {
-    /// Bytes of HPA.
+    /// Bytes of HPA that all parts cover together.
     pub fn size(&self) -> u64 {
         self.parts.len() as u64 * self.bytes
     }
@@ -49,17 +49,17 @@ impl Set {
     }
 }
 
-/// All sets of a compute node, one behind the other in HPA.
+/// All interleave sets of a compute node, adjacent in HPA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     sets: Vec<Set>,
-    /// The parts of all sets, in order.
+    /// Parts of all sets, in the order of the sets.
     parts: Vec<usize>,
 }
 
 impl Layout {
-    /// The first `interleave.ways` of `mns` memory nodes in a set, every other one alone; without interleaving all of
-    /// them alone. `turn` says which of them has position 0.
+    /// A layout of `mns` memory nodes, with the first `interleave.ways` of them in one set and each other one in its
+    /// own; without interleaving each is in its own. `turn` selects the memory node at position 0.
     pub fn new(mns: usize, interleave: Option<Interleave>, turn: usize) -> Layout {
         let spread = interleave.map_or(0, |i| i.ways.count() as usize).min(mns);
         let granularity = interleave.map_or(Granularity::PAGE, |i| i.granularity);
@@ -79,12 +79,12 @@ impl Layout {
         &self.sets
     }
 
-    /// The parts of all sets, in order.
+    /// Parts of all sets, in the order of the sets.
     pub fn parts(&self) -> &[usize] {
         &self.parts
     }
 
-    /// Adds a set where there is none.
+    /// Adds a set at a range that no other set uses.
     pub fn add(&mut self, set: Set) {
         let at = self.sets.partition_point(|other| other.base < set.base);
         self.sets.insert(at, set);
@@ -100,7 +100,7 @@ impl Layout {
     }
 
     /// The parts of the sets that begin within a range.
-    pub fn parts_in(&self, range: Range<u64>) -> Vec<usize> {
+    pub(crate) fn parts_in(&self, range: Range<u64>) -> Vec<usize> {
         let sets = self.sets.iter().filter(|set| range.contains(&set.base));
         sets.flat_map(|set| set.parts.iter().copied()).collect()
     }
@@ -110,25 +110,25 @@ impl Layout {
         self.parts.sort_unstable();
     }
 
-    /// Whether any set has several memory nodes.
-    pub fn is_spread(&self) -> bool {
+    /// True if any set has several memory nodes.
+    pub(crate) fn is_spread(&self) -> bool {
         self.sets.iter().any(|set| set.parts.len() > 1)
     }
 
-    /// The set that a part belongs to.
+    /// The set that contains a part.
     pub fn set_of(&self, part: usize) -> &Set {
         let set = self.sets.iter().find(|set| set.parts.contains(&part));
         set.unwrap_or_else(|| panic!("part {part} is in none of {:?}", self.sets))
     }
 
-    /// The HPA of byte `dpa` of a part.
+    /// HPA of the byte at offset `dpa` of a part.
     pub fn hpa(&self, part: usize, dpa: u64) -> u64 {
         let set = self.set_of(part);
         let position = set.parts.iter().position(|member| *member == part).expect("it is in its set");
         set.hpa(position, dpa)
     }
 
-    /// The part that has the byte at `hpa`, and where in it.
+    /// The part that contains the byte at `hpa`, and the byte's offset in the part.
     pub fn place(&self, hpa: u64) -> Option<(usize, u64)> {
         self.sets.iter().find_map(|set| set.place(hpa))
     }

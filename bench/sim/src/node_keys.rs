@@ -1,4 +1,4 @@
-//! The keys of simulated nodes: each follows from the node's address.
+//! Keys of simulated nodes, each derived from the node's address.
 
 use std::sync::Arc;
 
@@ -6,34 +6,33 @@ use cxloe_mn_core::keys::AdmittedKeys;
 use cxloe_wire::frame::{Mac, PublicKey};
 use cxloe_wire::session::{KeyPair, NodeKey};
 
-/// Simulated time begins here, in nanoseconds since the Unix epoch.
+/// Start of simulated time, in nanoseconds since the Unix epoch.
 pub const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
 
-/// The key of the node at `mac`.
 pub fn key_of(mac: Mac) -> Arc<NodeKey> {
     let mut bytes = [0x5a; NodeKey::LEN];
     bytes[..6].copy_from_slice(&mac.0);
     Arc::new(NodeKey::from_bytes(bytes))
 }
 
-/// A key that nobody has been told of.
+/// A key that is not registered anywhere.
 pub fn unknown() -> Arc<NodeKey> {
     Arc::new(NodeKey::from_bytes([0x77; NodeKey::LEN]))
 }
 
-/// The keys of a session of the compute node at `own` with the memory node at `peer`.
+/// Keys of a session of the compute node at `own` with the memory node at `peer`.
 pub fn pair_of(own: Mac, peer: Mac) -> KeyPair {
     KeyPair { own: key_of(own), peer: key_of(peer).public(), epoch_ns: EPOCH_NS }
 }
 
-/// What a memory node is told that serves these compute nodes.
+/// Registered keys of a memory node that serves these compute nodes.
 pub fn admitted(cns: &[Mac]) -> Arc<AdmittedKeys> {
     let keys = AdmittedKeys::default();
-    keys.admit(of(cns));
+    keys.set_admitted(of(cns));
     Arc::new(keys)
 }
 
-/// These compute nodes, each with its key.
+/// Each of these compute nodes with its public key.
 pub fn of(cns: &[Mac]) -> impl Iterator<Item = (Mac, PublicKey)> + '_ {
     cns.iter().map(|cn| (*cn, key_of(*cn).public()))
 }

@@ -1,4 +1,4 @@
-//! An operation of the program that a simulated compute node runs.
+//! An operation that the program of a simulated compute node submits.
 
 use std::fmt;
 
@@ -8,77 +8,76 @@ use cxloe_wire::time::Time;
 use crate::register::Shape;
 use crate::tally::Class;
 
-/// What is done.
+/// Kind and data of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Read a line.
+pub enum OperationKind {
     Read,
     /// Fill a line with a value.
     Write(u64),
-    /// Read so many lines.
+    /// Read this number of consecutive lines.
     BurstRead(usize),
-    /// Fill the lines of a mask with values from the number on.
+    /// Fill the lines set in the mask with consecutive values, starting with the second field.
     BurstWrite(u64, u64),
-    /// Bring everything modified to the memory nodes.
+    /// Write all modified lines back to the memory nodes.
     Flush,
 }
 
-/// Lines that half of the operations on a spread region are drawn from.
+/// Number of adjacent lines from which half of the operations on an interleaved region are drawn.
 const HOT: u64 = 24;
 
-/// What is done with a range.
+/// Access that a program makes to a range of HPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Read its only line, through the cache.
+    /// Read the range's only line, through the cache.
     Read,
-    /// Write its only line, through the cache.
+    /// Write the range's only line, through the cache.
     Write,
-    /// Read it, a burst for each piece.
+    /// Read the range, with one burst for each piece.
     ReadBurst,
-    /// Write it, a burst for each piece.
+    /// Write the range, with one burst for each piece.
     WriteBurst,
-    /// Nothing: flush.
+    /// Flush the cache; the range is unused.
     Flush,
 }
 
-/// An operation on its way, or one to be made.
+/// An operation in flight, or one to be submitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// What is done.
-    pub kind: Kind,
-    /// To which region, or to what part of one: the number of its memory node.
+    /// Access that the operation makes.
+    pub kind: OperationKind,
+    /// Number of the region, or of a part of one; without a manager, that of its memory node.
     pub region: usize,
-    /// To which life of it.
+    /// Life of the region at the time of submission.
     pub life: u64,
-    /// From which line on.
+    /// Index of the operation's first line in the region.
     pub line: usize,
-    /// Made first at.
+    /// Time of the first attempt to submit the operation.
     pub at: Time,
-    /// The region was known to be lost by then.
+    /// Set if the loss of the region's data had been reported before that time.
     pub lost: bool,
 }
 
 impl Operation {
-    /// What a program does next. Values of writes are drawn from `next_value` on.
+    /// Draws a program's next operation. Values of writes count up from `next_value`.
     pub fn draw(r: &mut Random, regions: usize, shape: Shape, next_value: &mut u64, at: Time) -> Operation {
         let region = r.below(regions as u64) as usize;
         let line = r.below(shape.lines() as u64) as usize;
         let left = shape.rest_of_page(line);
         let first = *next_value;
         let kind = match r.below(100) {
-            0..40 => Kind::Read,
-            40..78 => Kind::Write(first),
-            78..88 => Kind::BurstRead(1 + r.below(left as u64) as usize),
-            88..98 => Kind::BurstWrite(1 + r.below(u64::MAX >> (64 - left)), first),
-            _ => Kind::Flush,
+            0..40 => OperationKind::Read,
+            40..78 => OperationKind::Write(first),
+            78..88 => OperationKind::BurstRead(1 + r.below(left as u64) as usize),
+            88..98 => OperationKind::BurstWrite(1 + r.below(u64::MAX >> (64 - left)), first),
+            _ => OperationKind::Flush,
         };
         *next_value += shape.page_lines as u64;
         Operation { kind, region, life: 0, line, at, lost: false }
     }
 
-    /// What a program does next in a region that is spread over memory nodes: a range of HPA, and what is done with it.
+    /// Draws a program's next access to an interleaved region: first line, number of lines, and kind of access.
     pub fn draw_range(r: &mut Random, lines: u64, hot: u64) -> (u64, u64, Purpose) {
-        // Half of them close together, so that they meet.
+        // Half of the accesses are close together, so that they collide.
         let first = if r.below(2) == 0 { r.below(lines) } else { (hot + r.below(HOT)) % lines };
         let (purpose, most) = match r.below(100) {
             0..35 => (Purpose::Read, 1),
@@ -91,30 +90,31 @@ impl Operation {
         (first, count, purpose)
     }
 
-    /// The lines it touches, in order.
+    /// Lines that the operation accesses, in order.
     pub fn lines(&self) -> impl Iterator<Item = usize> + use<> {
         let mask = match self.kind {
-            Kind::Read | Kind::Write(_) => 1,
-            Kind::BurstRead(lines) => u64::MAX >> (64 - lines),
-            Kind::BurstWrite(mask, _) => mask,
-            Kind::Flush => 0,
+            OperationKind::Read | OperationKind::Write(_) => 1,
+            OperationKind::BurstRead(lines) => u64::MAX >> (64 - lines),
+            OperationKind::BurstWrite(mask, _) => mask,
+            OperationKind::Flush => 0,
         };
         let first = self.line;
         (0..64).filter(move |i| mask >> i & 1 == 1).map(move |i| first + i)
     }
 
-    /// Whether it brings data.
+    /// True if the operation returns data.
     pub fn is_read(&self) -> bool {
-        matches!(self.kind, Kind::Read | Kind::BurstRead(_))
+        matches!(self.kind, OperationKind::Read | OperationKind::BurstRead(_))
     }
 
-    /// Whose latencies its own belongs to; `None` for a flush, which takes as long as there is to write.
+    /// Class in which the operation's latency is counted; `None` for a flush, whose time depends on the amount of
+    /// modified data.
     pub fn class(&self) -> Option<Class> {
         match self.kind {
-            Kind::Read => Some(Class::Read),
-            Kind::Write(_) => Some(Class::Write),
-            Kind::BurstRead(_) | Kind::BurstWrite(..) => Some(Class::Burst),
-            Kind::Flush => None,
+            OperationKind::Read => Some(Class::Read),
+            OperationKind::Write(_) => Some(Class::Write),
+            OperationKind::BurstRead(_) | OperationKind::BurstWrite(..) => Some(Class::Burst),
+            OperationKind::Flush => None,
         }
     }
 }
@@ -123,16 +123,16 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Operation { kind, region, line, .. } = self;
         match kind {
-            Kind::Read => write!(f, "read mn{region} line {line}"),
-            Kind::Write(value) => write!(f, "write mn{region} line {line} := {value:#x}"),
-            Kind::BurstRead(n) => write!(f, "read mn{region} lines {line} to {}", line + n - 1),
-            Kind::BurstWrite(mask, first) => {
+            OperationKind::Read => write!(f, "read mn{region} line {line}"),
+            OperationKind::Write(value) => write!(f, "write mn{region} line {line} := {value:#x}"),
+            OperationKind::BurstRead(n) => write!(f, "read mn{region} lines {line} to {}", line + n - 1),
+            OperationKind::BurstWrite(mask, first) => {
                 let lines: Vec<_> = self.lines().collect();
                 write!(f, "write mn{region} lines {lines:?} := {first:#x} to {:#x}", {
                     first + u64::from(mask.count_ones()) - 1
                 })
             }
-            Kind::Flush => f.write_str("flush"),
+            OperationKind::Flush => f.write_str("flush"),
         }
     }
 }
@@ -151,16 +151,16 @@ mod tests {
             let lines: Vec<_> = op.lines().collect();
             let page = op.line / 64;
             assert!(lines.iter().all(|line| line / 64 == page && *line < shape.lines()), "{op}");
-            assert_eq!(lines.is_empty(), op.kind == Kind::Flush);
+            assert_eq!(lines.is_empty(), op.kind == OperationKind::Flush);
         }
     }
 
     #[test]
-    fn operations_are_told_in_words() {
+    fn operations_are_described() {
         let op =
             |kind| Operation { kind, region: 1, life: 0, line: 3, at: Time::ZERO, lost: false }.to_string();
-        assert_eq!(op(Kind::Read), "read mn1 line 3");
-        assert_eq!(op(Kind::BurstRead(2)), "read mn1 lines 3 to 4");
-        assert_eq!(op(Kind::BurstWrite(0b101, 16)), "write mn1 lines [3, 5] := 0x10 to 0x11");
+        assert_eq!(op(OperationKind::Read), "read mn1 line 3");
+        assert_eq!(op(OperationKind::BurstRead(2)), "read mn1 lines 3 to 4");
+        assert_eq!(op(OperationKind::BurstWrite(0b101, 16)), "write mn1 lines [3, 5] := 0x10 to 0x11");
     }
 }

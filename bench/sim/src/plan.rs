@@ -1,136 +1,141 @@
-//! Everything about a run before it begins, drawn from its seed.
+//! All parameters of a run, drawn from its seed.
 //!
-//! The [`Scenario`] decides what is possible, the seed what becomes of it; what was set by hand has the last word.
+//! The [`Scenario`] determines what can be drawn; values set by the user take precedence.
 
 mod interleaved;
 mod managed;
+mod network_profile;
 mod queues;
-mod weather;
 
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{BUCKET_DEFAULT, Pacing};
 use cxloe_fabric::hdm::Ways;
-use cxloe_link::impairment::Burst;
-use cxloe_link::limit::Rate;
-use cxloe_link::sim::{Path, PortConfig};
 use cxloe_mn_core::congestion::CongestionConfig;
+use cxloe_net::impairment::Burst;
+use cxloe_net::rate::Rate;
+use cxloe_net::sim::{Path, PortConfig};
+use cxloe_net::wait::WaitStyle;
 use cxloe_wire::random::{Probability, Random};
 use cxloe_wire::session::Timing;
 
+use crate::fault::{self, Fault, FaultPlan, pick};
 use crate::layout::Interleave;
-use crate::mistake::Mistake;
+use crate::planted_fault::PlantedFault;
 use crate::register::Shape;
 use crate::scenario::Scenario;
-use crate::trouble::{self, Trouble, Troubles, pick};
 
 pub use managed::{FabricPlan, PAGES, PagingPlan};
-use weather::chance;
-pub(crate) use weather::{storm, weather};
+use network_profile::chance;
+pub(crate) use network_profile::{network_profile, overload};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// A run of the scenario that turns the sequence numbers over costs as much as a hundred others: one in this many of
-/// the mixed runs is one.
+/// One of this number of mixed runs exhausts the sequence numbers; such a run costs as much as a hundred others.
 const LATE_ONE_IN: u64 = 512;
-/// Of so many mixed runs, one each is one of these, of all parts of the system or of sessions alone.
+/// One of this number of mixed runs has all parts of the system, and one has sessions without caches.
 const SPECIAL_ONE_IN: u64 = 12;
 const SPECIAL: [Scenario; 5] =
     [Scenario::Control, Scenario::Managers, Scenario::Sessions, Scenario::Paging, Scenario::Intruders];
-/// Of other runs, one in so many has keys.
+/// One of this number of other runs has nodes with keys.
 const KEYED_ONE_IN: u64 = 4;
-/// Operations of such a run, more than there are sequence numbers.
+/// Operations of a run that exhausts the sequence numbers: more than 16 bits can count.
 const LATE_OPERATIONS: u64 = 72_000;
 
-/// A run.
+/// All parameters of a run; the same plan always gives the same run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where everything below comes from.
+    /// Seed from which all other values are drawn.
     pub seed: u64,
-    /// The scenario; a mixed one that has become another is that other.
+    /// Scenario of the run; in a mixed run, the scenario drawn for it.
     pub scenario: Scenario,
-    /// Which lines of a region are used.
+    /// Lines of each region that programs use.
     pub shape: Shape,
-    /// Compute nodes.
+    /// Compute nodes, by number.
     pub cns: Vec<CnPlan>,
-    /// Memory nodes.
+    /// Memory nodes, by number.
     pub mns: Vec<MnPlan>,
-    /// The interleave set that the first of them make up, if they do.
+    /// Interleave set over the first memory nodes, if any.
     pub interleave: Option<Interleave>,
-    /// How frames travel at first.
+    /// Delays, losses and other faults that frames meet at first.
     pub path: Path,
-    /// The largest frame of every link, in bytes.
+    /// Largest frame on every link, in bytes.
     pub max_frame: usize,
-    /// Frames that a node takes in at once.
+    /// Largest number of frames that a node processes in one round.
     pub batch: usize,
-    /// How long nodes wait for what.
+    /// Time-outs of the nodes' sessions.
     pub timing: Timing,
-    /// Frames are sealed with a pre-shared key.
+    /// Set if frames are sealed with a pre-shared key.
     pub sealed: bool,
-    /// Nodes have keys: sessions are sealed under keys of their own, which are replaced every 40 ms. Outweighs `sealed`.
+    /// Set if nodes have keys: each session is sealed under its own keys, which are replaced every 40 ms. Takes
+    /// precedence over `sealed`.
     pub keyed: bool,
-    /// Somebody at the network has no right to anything, and tries. Only where nodes have keys.
+    /// Set if an unauthorised station in the network is active; requires that nodes have keys.
     pub intruder: bool,
-    /// What befalls the nodes.
-    pub troubles: Troubles,
-    /// Nothing planned can make an operation fail, so none may.
+    /// Number and kinds of the faults to inject.
+    pub faults: FaultPlan,
+    /// Set if no planned fault can make an operation fail, so that a failed operation is a violation.
     pub all_succeed: bool,
-    /// A mistake planted into the nodes.
-    pub mistake: Option<Mistake>,
-    /// The manager and what is asked of it; `None`: everybody has what a static map says.
+    /// Mistake planted into the nodes, if any.
+    pub mistake: Option<PlantedFault>,
+    /// The manager and its orders; `None` with static maps.
     pub fabric: Option<FabricPlan>,
 }
 
-/// A compute node.
+/// Parameters of a compute node and its program.
 #[derive(Clone, Debug)]
 pub struct CnPlan {
-    /// Its port.
+    /// Rates and queue lengths of the node's port.
     pub port: PortConfig,
-    /// Streams of each session.
+    /// Streams of each of the node's sessions.
     pub streams: u8,
-    /// Its line cache.
+    /// Size of the node's line cache.
     pub cache: CacheConfig,
-    /// Operations it makes.
+    /// Number of operations that the program submits.
     pub operations: u64,
-    /// The longest time from one operation to the next.
+    /// Longest pause between two operations.
     pub pause: Duration,
-    /// Operations on their way at once, at most.
+    /// Largest number of operations in flight.
     pub depth: usize,
-    /// Rate control, if it has any.
+    /// Rate control of the node; `None` if disabled.
     pub pacing: Option<Pacing>,
-    /// Programs that have its region mapped.
+    /// Programs that map the node's region; `None` for a program that submits operations.
     pub paging: Option<PagingPlan>,
-    /// Asks for frames of many lines.
+    /// Set if the node requests frames of many lines.
     pub multi: bool,
-    /// Operations that its program makes at one moment, at most.
+    /// Largest number of operations that the program submits in direct succession.
     pub together: usize,
-    /// Queues of its link, each with an address and a session of its own: a power of two.
+    /// Number of the link's queues, a power of two; each has its own address and session.
     pub queues: u8,
+    /// Style of waiting of the thread that drives the node's engine.
+    pub wait: WaitStyle,
+    /// Set if the program itself drives the engine, through a port; otherwise an agent's worker does.
+    pub by_port: bool,
 }
 
-/// A memory node.
+/// Parameters of a memory node.
 #[derive(Clone, Debug)]
 pub struct MnPlan {
-    /// Its port.
+    /// Rates and queue lengths of the node's port.
     pub port: PortConfig,
-    /// Early writes a session may have waiting.
+    /// Largest number of early writes that a session holds.
     pub early_buffers: usize,
-    /// How long it is busy with each frame.
+    /// Processing time of each frame.
     pub service: Duration,
-    /// When it asks compute nodes for less.
+    /// Queue lengths at which the node signals congestion.
     pub congestion: CongestionConfig,
-    /// Takes frames of many lines: at first, and after its first restart.
+    /// Set if the node accepts frames of many lines: before its first restart, and after.
     pub multi: [bool; 2],
 }
 
 impl Plan {
-    /// The run of `seed`.
+    /// Parameters of the run of `seed` in `scenario`.
     pub fn draw(scenario: Scenario, seed: u64) -> Plan {
         let mut random = Random::part(seed, 1);
         let r = &mut random;
-        // Of its own, so that what the others draw stays as it is.
+        // A separate random sequence, so that the other values of a seed stay the same.
         let special = SPECIAL.get(Random::part(seed, 3).below(SPECIAL_ONE_IN) as usize);
         let (scenario, everything) = match scenario {
             Scenario::Mixed if let Some(special) = special => (*special, false),
@@ -143,16 +148,17 @@ impl Plan {
         };
         let mut plan = if everything { Plan::everything(seed, r) } else { Plan::plain(seed, scenario, r) };
         plan.specialise(r);
-        // Of its own as well.
+        // Separate random sequences as well.
         plan.pack(&mut Random::part(seed, 4));
         plan.give_queues(&mut Random::part(seed, 6));
-        // A run of the sequence numbers' turn is of one session.
+        plan.vary_waiting(&mut Random::part(seed, 8));
+        // The sequence numbers of these runs are those of a single session, which keys would replace.
         let one_session = matches!(plan.scenario, Scenario::Calm | Scenario::Late | Scenario::Congested);
         plan.keyed |= !one_session && Random::part(seed, 7).below(KEYED_ONE_IN) == 0;
         plan
     }
 
-    /// Who speaks of many lines in one frame, and who has many to speak of: releases side by side.
+    /// Draws the nodes that accept many lines in one frame, and the operations that fill such frames.
     fn pack(&mut self, r: &mut Random) {
         let mut knows = || r.below(4) > 0;
         for cn in &mut self.cns {
@@ -162,17 +168,27 @@ impl Plan {
             mn.multi = [knows(), knows()];
         }
         for cn in &mut self.cns {
-            // What the manager takes away is to meet operations one by one.
+            // While the manager withdraws regions, operations are submitted one by one.
             cn.together = if self.scenario == Scenario::Control { 1 } else { pick(r, &[1, 1, 4, 40]) };
         }
     }
 
-    /// Nodes and network as varied as they can be.
+    /// Draws how compute nodes wait and what drives their engines. Most sleep whenever they can, so that a missing
+    /// wake-up is not hidden by polling.
+    fn vary_waiting(&mut self, r: &mut Random) {
+        for cn in &mut self.cns {
+            cn.wait = pick(r, &[WaitStyle::Sleep, WaitStyle::Sleep, WaitStyle::default()]);
+            // A node with a manager or with mapped memory has an agent.
+            cn.by_port = r.below(3) == 0 && self.fabric.is_none() && cn.paging.is_none();
+        }
+    }
+
+    /// A plan with all variations of nodes and network.
     fn everything(seed: u64, r: &mut Random) -> Plan {
         let tx_slots = pick(r, &[2, 4, 64, 2048]);
         let fifo_capacity = pick(r, &[4, 16, 512]);
         let port = PortConfig { tx_slots, fifo_capacity, ..PortConfig::default() };
-        // A rate makes the transmit ring fill up.
+        // A low rate fills the transmit ring.
         let slow = PortConfig { egress: Rate::bits_per_s(1_000_000_000), ..port };
         let mns = (0..1 + r.below(2))
             .map(|_| MnPlan {
@@ -200,21 +216,23 @@ impl Plan {
                 multi: true,
                 together: 1,
                 queues: 1,
+                wait: WaitStyle::Sleep,
+                by_port: false,
             })
             .collect();
         Plan {
             cns,
             mns,
-            path: weather(r),
+            path: network_profile(r),
             max_frame: pick(r, &[FRAME_SMALL, FRAME_SMALL, FRAME_MTU]),
             batch: pick(r, &[1, 4, 64]),
-            troubles: Troubles { count: r.below(8), kinds: trouble::ALL },
+            faults: FaultPlan { count: r.below(8), kinds: fault::ALL },
             all_succeed: false,
             ..Plan::plain(seed, Scenario::Mixed, r)
         }
     }
 
-    /// A cable between one or two nodes on each side.
+    /// A plan of one or two nodes on each side of a network without faults.
     fn plain(seed: u64, scenario: Scenario, r: &mut Random) -> Plan {
         let port = PortConfig::default();
         let congestion = CongestionConfig { threshold: 0, class: CLASS, ..CongestionConfig::default() };
@@ -233,6 +251,8 @@ impl Plan {
             multi: true,
             together: 1,
             queues: 1,
+            wait: WaitStyle::Sleep,
+            by_port: false,
         };
         Plan {
             seed,
@@ -248,17 +268,17 @@ impl Plan {
             sealed: false,
             keyed: false,
             intruder: false,
-            troubles: Troubles::NONE,
+            faults: FaultPlan::NONE,
             all_succeed: scenario.is_harmless(),
             mistake: None,
             fabric: None,
         }
     }
 
-    /// What makes the scenario what it is.
+    /// Sets the values by which the scenario differs from others.
     fn specialise(&mut self, r: &mut Random) {
         let faults = &mut self.path.faults;
-        let some = |r: &mut Random| Troubles { count: 2 + r.below(6), kinds: &[] };
+        let some = |r: &mut Random| FaultPlan { count: 2 + r.below(6), kinds: &[] };
         match self.scenario {
             Scenario::Calm => {}
             Scenario::Mixed => {
@@ -268,16 +288,16 @@ impl Plan {
             }
             Scenario::Interleaved => {
                 let ways = pick(r, &interleaved::WAYS);
-                self.path = weather(r);
+                self.path = network_profile(r);
                 let kinds = &[
-                    Trouble::Cut,
-                    Trouble::RestartKept,
-                    Trouble::RestartLost,
-                    Trouble::Kill,
-                    Trouble::Replace,
-                    Trouble::Weather,
+                    Fault::Cut,
+                    Fault::RestartKept,
+                    Fault::RestartLost,
+                    Fault::Kill,
+                    Fault::Replace,
+                    Fault::NetworkProfile,
                 ];
-                self.troubles = Troubles { kinds, ..some(r) };
+                self.faults = FaultPlan { kinds, ..some(r) };
                 self.spread(r, ways);
             }
             Scenario::Lossy => faults.drop = chance(r, &[0.001, 0.005, 0.01, 0.02]),
@@ -293,30 +313,29 @@ impl Plan {
                 self.path.jitter = pick(r, &[Duration::ZERO, 2 * US]);
             }
             Scenario::Hostile => {
-                self.path = weather(r);
-                self.troubles = Troubles { kinds: &[Trouble::Weather], ..some(r) };
+                self.path = network_profile(r);
+                self.faults = FaultPlan { kinds: &[Fault::NetworkProfile], ..some(r) };
             }
             Scenario::Partitions => {
                 faults.drop = chance(r, &[0.0, 0.001]);
-                self.troubles = Troubles { kinds: &[Trouble::Cut], ..some(r) };
+                self.faults = FaultPlan { kinds: &[Fault::Cut], ..some(r) };
             }
             Scenario::Restarts => {
-                let kinds = &[Trouble::RestartKept, Trouble::RestartLost, Trouble::Kill, Trouble::Replace];
-                self.troubles = Troubles { kinds, ..some(r) };
+                let kinds = &[Fault::RestartKept, Fault::RestartLost, Fault::Kill, Fault::Replace];
+                self.faults = FaultPlan { kinds, ..some(r) };
             }
-            Scenario::Pauses => self.troubles = Troubles { kinds: &[Trouble::Pause], ..some(r) },
+            Scenario::Pauses => self.faults = FaultPlan { kinds: &[Fault::Pause], ..some(r) },
             Scenario::Congested => self.congest(r),
             Scenario::Sessions => self.vary_sessions(r),
             Scenario::Intruders => self.intrude(r),
             Scenario::Control => {
                 self.manage(r);
-                let kinds =
-                    &[Trouble::ManagerAway, Trouble::RestartKept, Trouble::Kill, Trouble::RestartLost];
-                self.troubles = Troubles { kinds, count: r.below(4) };
+                let kinds = &[Fault::ManagerAway, Fault::RestartKept, Fault::Kill, Fault::RestartLost];
+                self.faults = FaultPlan { kinds, count: r.below(4) };
             }
             Scenario::Managers => {
                 self.manage(r);
-                self.troubles = Troubles { kinds: trouble::MANAGED, ..some(r) };
+                self.faults = FaultPlan { kinds: fault::MANAGED, ..some(r) };
             }
             Scenario::Paging => self.page(r),
             Scenario::Late => {
@@ -334,19 +353,19 @@ impl Plan {
         }
     }
 
-    /// Sessions without caches, as different from each other as sessions can be.
+    /// Sets sessions without caches, with widely varied parameters.
     fn vary_sessions(&mut self, r: &mut Random) {
         let mtu = pick(r, &[1500, 1500, 9000]);
         let (tx_slots, fifo_capacity) = (pick(r, &[8, 64, 2048]), pick(r, &[16, 512]));
         let port = PortConfig { mtu, tx_slots, fifo_capacity, ..PortConfig::default() };
-        // A rate makes the transmit ring fill up.
+        // A low rate fills the transmit ring.
         let slow = PortConfig { egress: Rate::bits_per_s(1_000_000_000), ..port };
         self.max_frame = mtu + 14;
         self.shape = Shape { pages: 6, page_lines: 12 };
-        self.path = storm(r);
+        self.path = overload(r);
         self.batch = pick(r, &[1, 8, 64]);
         self.sealed = r.below(6) == 0;
-        // By a sequence of its own: what else follows from a seed stays as it was.
+        // A separate random sequence, so that the other values of a seed stay the same.
         self.keyed = Random::part(self.seed, 7_001).below(6) == 0;
         self.timing = pick(r, &[Timing::default(), TIMING, TIMING]);
         for mn in &mut self.mns {
@@ -363,21 +382,21 @@ impl Plan {
             (cn.depth, cn.operations) = (pick(r, &[1, 4, 32, 150]), operations);
         }
         let kinds = &[
-            Trouble::Cut,
-            Trouble::CutOff,
-            Trouble::Kill,
-            Trouble::RestartKept,
-            Trouble::RestartLost,
-            Trouble::Goodbye,
-            Trouble::Storm,
+            Fault::Cut,
+            Fault::CutOff,
+            Fault::Kill,
+            Fault::RestartKept,
+            Fault::RestartLost,
+            Fault::Goodbye,
+            Fault::Overload,
         ];
-        self.troubles = Troubles { kinds, count: r.below(5) };
+        self.faults = FaultPlan { kinds, count: r.below(5) };
     }
 
-    /// Sessions between keys, which change all the time, and somebody among them who has none that is known.
+    /// Sets nodes with keys, frequent rekeying, and an active unauthorised station.
     fn intrude(&mut self, r: &mut Random) {
         if r.below(2) == 0 {
-            self.path = weather(r);
+            self.path = network_profile(r);
         }
         (self.keyed, self.intruder) = (true, true);
         self.timing.rekey_every = pick(r, &[2 * MS, 5 * MS, 40 * MS]);
@@ -386,10 +405,10 @@ impl Plan {
             cn.queues = pick(r, &[1, 1, 2]);
         }
         self.shape.pages = 4;
-        self.troubles = Troubles { kinds: trouble::INTRUDED, count: 4 + r.below(8) };
+        self.faults = FaultPlan { kinds: fault::INTRUDED, count: 4 + r.below(8) };
     }
 
-    /// Several compute nodes at 100 Gbit/s into one memory node that is slower than they are together.
+    /// Sets several compute nodes at 100 Gbit/s and a memory node that is slower than all of them together.
     fn congest(&mut self, r: &mut Random) {
         let wire = Some(Rate::gbit_per_s(100));
         let port = PortConfig { egress: wire, ingress: wire, ..PortConfig::default() };
@@ -414,18 +433,20 @@ impl Plan {
             multi: true,
             together: 1,
             queues: 1,
+            wait: WaitStyle::Sleep,
+            by_port: false,
         };
         self.cns = vec![cn; 4 + r.below(5) as usize];
         self.batch = 16;
     }
 }
 
-/// The largest frame at an MTU of 1500.
+/// Largest frame at an MTU of 1500.
 pub(crate) const FRAME_MTU: usize = 1514;
-/// Large enough for a burst of all lines that are used of a page; smaller buffers make shorter runs.
+/// Frame large enough for a burst of all used lines of a page; small buffers make runs shorter.
 const FRAME_SMALL: usize = 512;
 
-/// Shorter than in service, so that sessions die and are opened anew within a run.
+/// Time-outs shorter than in production, so that sessions end and are reopened within a run.
 pub const TIMING: Timing = Timing {
     dead_after: Duration::from_millis(60),
     suspect_after: Duration::from_millis(15),
@@ -438,16 +459,16 @@ pub const TIMING: Timing = Timing {
     rekey_every: Duration::from_millis(40),
 };
 
-/// The PFC class of all frames.
+/// Priority Flow Control class (IEEE 802.1Qbb) of all frames.
 const CLASS: u8 = 3;
 
-/// Rate control on a link of 100 Gbit/s, with the paper's times.
+/// Rate control on a link of 100 Gbit/s, with the time constants of the paper.
 fn paced() -> Pacing {
     let control = cxloe_cc::Config::for_link(100 * cxloe_cc::GBIT);
     Pacing { control, bucket: BUCKET_DEFAULT, class: CLASS }
 }
 
-/// What a mixed run can be beside everything at once.
+/// Scenarios from which a mixed run is drawn, besides one with all faults.
 const NAMED: [Scenario; 10] = [
     Scenario::Interleaved,
     Scenario::Calm,
@@ -465,6 +486,6 @@ const fn cache(lines: usize, ways: usize) -> CacheConfig {
     CacheConfig { bytes: lines * 64, ways }
 }
 
-/// Small ones, so that lines leave them; none; and one with room for everything.
+/// Line caches that runs are drawn from: small ones, so that lines are evicted; none; one with room for all lines.
 const CACHES: [CacheConfig; 6] =
     [CacheConfig::OFF, cache(4, 4), cache(4, 1), cache(4, 2), cache(2, 2), cache(64, 4)];

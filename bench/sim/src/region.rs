@@ -1,63 +1,63 @@
-//! A region's part on one memory node as its compute node sees it, and what its lines may read as.
+//! A region's part on one memory node as its compute node sees it, and the values that its lines may have.
 
 use cxloe_fabric::model::Name;
 
 use crate::register::{Origin, Registers, Shape};
 
-/// Which part of which region it is, where the manager has made it.
+/// Identification of a part of a region that the manager has created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The region.
+pub struct RegionPart {
+    /// Name of the region, which a later region may have again.
     pub name: Name,
-    /// The decoder's number.
+    /// Number of the HDM decoder that maps the part.
     pub decoder: usize,
-    /// The position in its interleave set.
+    /// Position of the part in its interleave set.
     pub position: u32,
-    /// When the region was made; another one of that name was made at another time.
+    /// Creation time of the region, by which regions of the same name are distinguished.
     pub created_ms: u64,
 }
 
-impl Place {
-    /// Whether it is the same part of a region of that name, be it another one.
-    pub fn is_at(&self, other: &Place) -> bool {
+impl RegionPart {
+    /// True if `other` is at the same place in a region of the same name, whenever that region was created.
+    pub fn is_at(&self, other: &RegionPart) -> bool {
         (&self.name, self.decoder, self.position) == (&other.name, other.decoder, other.position)
     }
 }
 
-/// What one compute node has on one memory node: a region, or a leg of one that is spread over several. Each life is a
-/// new one, with CMem or content of its own.
+/// Memory of one compute node on one memory node: a region, or a part of an interleaved one. Each life of the region
+/// has its own CMem or content.
 pub struct Region {
-    /// Which one.
+    /// Number of the region's present life, from 0.
     pub life: u64,
-    /// What it holds at first.
+    /// Initial content in this life.
     pub origin: Origin,
-    /// Its first byte of CMem.
+    /// First byte of the region's CMem.
     pub cmem: u64,
-    /// Its lines.
+    /// Values that each line may have.
     pub registers: Registers,
-    /// The incarnation its data belongs to, once known.
+    /// Incarnation of the memory node's content when this life began; `None` until a session reports it.
     pub born: Option<u64>,
-    /// The incarnation that the last session told.
+    /// Incarnation that the last session with the memory node reported.
     pub session: Option<u64>,
-    /// The manager says that its data is gone.
+    /// Set once the manager has reported the data as lost.
     pub lost: bool,
-    /// `None`: no manager has made it.
-    pub place: Option<Place>,
+    /// Identification of the part; `None` without a manager.
+    pub place: Option<RegionPart>,
 }
 
 impl Region {
-    /// A region whose memory is not known yet, unless `born` says so.
+    /// A region whose incarnation is unknown unless `born` is given.
     pub fn new(origin: Origin, cmem: u64, shape: Shape, born: Option<u64>, session: Option<u64>) -> Region {
         let registers = Registers::new(origin, shape.lines());
         Region { life: origin.life, origin, cmem, registers, born, session, lost: false, place: None }
     }
 
-    /// Whether the compute node knows that the data is gone.
+    /// True if the compute node has received a report that the data is lost.
     pub fn is_lost(&self) -> bool {
         self.lost || self.born.is_some() && self.session.is_some() && self.born != self.session
     }
 
-    /// A session was opened with a node that has this incarnation, its pool after so many losses.
+    /// Records a session with a memory node of this incarnation, after `losses` losses of its pool.
     pub fn opened(&mut self, incarnation: u64, losses: usize) {
         self.session = Some(incarnation);
         if self.born.is_none() {
@@ -68,7 +68,7 @@ impl Region {
         }
     }
 
-    /// Its compute node has dropped all of it: what is under way is another life's, what was not flushed may be lost.
+    /// Ends the present life: operations in flight belong to it, and unflushed data may be lost.
     pub fn ends(&mut self) {
         self.life += 1;
         self.registers.crashed();

@@ -1,42 +1,41 @@
-//! What each line of a region may read as: a register, written and read by one compute node.
+//! Values that each line of a region may have: a register, written and read by one compute node.
 //!
-//! A read may return the last write that ended before the read was made, or one that overlaps it. A write that
-//! failed may have taken effect or not; the first read that no write overlaps settles which.
+//! A read may return the last write that ended before the read was submitted, or one that overlaps it. A failed write
+//! may have taken effect or not; the first read that no write overlaps decides.
 //!
-//! Beside that, every line has the values its memory node may hold at this moment: behind what the compute node sees
-//! while its cache has something newer. When the compute node is killed, these are what may be read afterwards: a
-//! value that was only in the cache may be gone, one that a flush or an acknowledgement has brought to the memory
-//! node may not.
+//! In addition, the values that the memory node may hold are recorded for each line; they are older than those of the
+//! cache. After the compute node was killed, only these values may be read: a value that was only in the cache may be
+//! lost, but not a value that a flush or an acknowledgement has confirmed to be at the memory node.
 
 use cxloe_wire::frame::LINE_SIZE;
 
-/// Which lines of a region are used: some from the beginning of each page.
+/// Lines of a region that programs use: the first lines of each page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Pages of 4 KiB.
+    /// Number of pages of 4 KiB.
     pub pages: usize,
-    /// Lines of each page, 1 to 64.
+    /// Number of used lines in each page, 1 to 64.
     pub page_lines: usize,
 }
 
 impl Shape {
-    /// Lines in all.
+    /// Number of used lines in all pages.
     pub fn lines(self) -> usize {
         self.pages * self.page_lines
     }
 
-    /// Where a line lies in its region, in bytes.
+    /// Offset of a used line in its region, in bytes.
     pub fn offset(self, line: usize) -> u64 {
         (line / self.page_lines * 4096 + line % self.page_lines * LINE_SIZE) as u64
     }
 
-    /// Lines from `line` to the end of what is used of its page.
-    pub fn rest_of_page(self, line: usize) -> usize {
+    /// Used lines from `line` to the end of its page.
+    pub(crate) fn rest_of_page(self, line: usize) -> usize {
         self.page_lines - line % self.page_lines
     }
 }
 
-/// A line full of `value`, each word otherwise.
+/// A line filled with `value`, encoded differently in each word.
 pub fn content(value: u64) -> [u8; LINE_SIZE] {
     let mut line = [0; LINE_SIZE];
     for (i, word) in line.chunks_exact_mut(8).enumerate() {
@@ -45,30 +44,29 @@ pub fn content(value: u64) -> [u8; LINE_SIZE] {
     line
 }
 
-/// The value a line is full of; `None` for anything else.
+/// Value that a line is filled with; `None` for any other content.
 pub fn value(line: &[u8]) -> Option<u64> {
     let value = u64::from_le_bytes(*line.first_chunk()?);
     (line == content(value)).then_some(value)
 }
 
-/// Whose content a region starts with. It differs from pool to pool, so that a read of memory that was lost
-/// shows.
+/// Initial content of a region, which differs between pools, so that a read of lost memory is detected.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// The compute node.
+    /// Number of the compute node that owns the region.
     pub cn: usize,
-    /// The memory node.
+    /// Number of the memory node that holds the region.
     pub mn: usize,
-    /// How many times the region was made anew.
+    /// Number of times the region has been replaced.
     pub life: u64,
-    /// How many times the memory node has lost its pool.
+    /// Number of times the memory node has lost its pool.
     pub losses: usize,
-    /// It is all zeros, as the memory of a region is that the manager has made.
+    /// Set if the content is all zeros, as in a new region of the manager.
     pub zero: bool,
 }
 
 impl Origin {
-    /// What a line is full of before anything was written to it.
+    /// Value that a line is filled with at first.
     pub fn initial(self, line: usize) -> u64 {
         let Origin { cn, mn, life, losses, zero } = self;
         if zero {
@@ -78,29 +76,29 @@ impl Origin {
     }
 }
 
-/// What was observed that cannot be.
+/// A value in a line that no permitted order of reads and writes explains.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A line holds what nobody ever wrote.
+    /// A line holds bytes that no write has written.
     #[error("line {line} {} holds garbage: {data:02x?}", place(*.stored))]
     Garbage {
-        /// The line.
+        /// Index of the line among the used ones.
         line: usize,
-        /// Seen in the memory node's pool, not by a read.
+        /// Set if the value is in the memory node's pool; otherwise a read returned it.
         stored: bool,
-        /// Its bytes.
+        /// Content of the line.
         data: Vec<u8>,
     },
-    /// A line holds a value that it may not hold any more, or not yet.
+    /// A line holds a value that is outdated, or that was not written yet.
     #[error("line {line} {} holds {got:#x}; allowed: {allowed:x?}", place(*.stored))]
     Value {
-        /// The line.
+        /// Index of the line among the used ones.
         line: usize,
-        /// Seen in the memory node's pool, not by a read.
+        /// Set if the value is in the memory node's pool; otherwise a read returned it.
         stored: bool,
-        /// The value.
+        /// Value that the line holds.
         got: u64,
-        /// What it may hold.
+        /// Values that the line may hold.
         allowed: Vec<u64>,
     },
 }
@@ -109,31 +107,31 @@ fn place(stored: bool) -> &'static str {
     if stored { "of the pool, after a flush," } else { "as read" }
 }
 
-/// A read on its way.
+/// A read in flight.
 struct Read {
     id: u64,
     allowed: Vec<u64>,
-    /// Nothing has been written since it was made.
+    /// Set if no write to the line was in flight when the read was submitted, and none was submitted since.
     alone: bool,
 }
 
-struct Line {
-    /// What it may read as, apart from the effect of writes on their way.
+struct LineHistory {
+    /// Values that a read may return, apart from those of writes in flight.
     candidates: Vec<u64>,
-    /// Values on their way, in order.
+    /// Values of writes in flight, in order of submission.
     writes: Vec<u64>,
     reads: Vec<Read>,
-    /// What the memory node may hold, in the order in which it was written.
+    /// Values that the memory node may hold, in order of submission.
     stored: Vec<u64>,
 }
 
-/// A region's lines.
-pub struct Registers(Vec<Line>);
+/// Permitted values of all used lines of a region.
+pub struct Registers(Vec<LineHistory>);
 
 impl Registers {
-    /// Lines that hold what `origin` says.
+    /// Registers of `lines` lines with the content of `origin`.
     pub fn new(origin: Origin, lines: usize) -> Registers {
-        let line = |i| Line {
+        let line = |i| LineHistory {
             candidates: vec![origin.initial(i)],
             writes: vec![],
             reads: vec![],
@@ -142,31 +140,31 @@ impl Registers {
         Registers((0..lines).map(line).collect())
     }
 
-    /// The region turns out to start with another content than was thought; what was written stays.
-    pub fn rebase(&mut self, before: Origin, now: Origin) {
+    /// Replaces the initial content once the memory node's state is known; written values stay.
+    pub(crate) fn rebase(&mut self, before: Origin, now: Origin) {
         for (i, line) in self.0.iter_mut().enumerate() {
             let values = line.candidates.iter_mut().chain(&mut line.stored);
             values.filter(|v| **v == before.initial(i)).for_each(|v| *v = now.initial(i));
         }
     }
 
-    /// A read, named `id`, is about to be made.
-    pub fn read_issued(&mut self, line: usize, id: u64) {
-        let Line { candidates, writes, reads, .. } = &mut self.0[line];
+    /// Records that a read `id` is about to be submitted.
+    pub(crate) fn read_issued(&mut self, line: usize, id: u64) {
+        let LineHistory { candidates, writes, reads, .. } = &mut self.0[line];
         let allowed = candidates.iter().chain(writes.iter()).copied().collect();
         reads.push(Read { id, allowed, alone: writes.is_empty() });
     }
 
-    /// The read has failed, or was not made after all.
-    pub fn read_failed(&mut self, line: usize, id: u64) {
+    /// Records that the read has failed, or was not submitted after all.
+    pub(crate) fn read_failed(&mut self, line: usize, id: u64) {
         self.0[line].reads.retain(|r| r.id != id);
     }
 
-    /// The read has brought `data`, from the memory node or from the cache.
+    /// Records that the read has returned `data`, from the memory node or from the cache.
     ///
     /// # Errors
-    /// [`Violation`] if it cannot have.
-    pub fn read_ended(
+    /// Returns [`Violation`] if the line may not have this content.
+    pub(crate) fn read_ended(
         &mut self,
         line: usize,
         id: u64,
@@ -183,7 +181,8 @@ impl Registers {
             return Err(Violation::Value { line, stored: false, got, allowed: read.allowed });
         }
         if read.alone {
-            // A read that overlaps this one may still return what this one has ruled out.
+            // A read that overlaps others does not decide: the others may still return a value that this one has ruled
+            // out.
             state.candidates.clear();
             state.candidates.push(got);
             if from_memory {
@@ -194,7 +193,7 @@ impl Registers {
         Ok(())
     }
 
-    fn overlap(&mut self, line: usize, value: u64) -> &mut Line {
+    fn overlap(&mut self, line: usize, value: u64) -> &mut LineHistory {
         let state = &mut self.0[line];
         for read in &mut state.reads {
             read.allowed.push(value);
@@ -204,19 +203,19 @@ impl Registers {
         state
     }
 
-    /// A write is on its way.
-    pub fn write_issued(&mut self, line: usize, value: u64) {
+    /// Records that a write is being submitted.
+    pub(crate) fn write_issued(&mut self, line: usize, value: u64) {
         self.overlap(line, value).writes.push(value);
     }
 
-    /// A write that was on its way has ended.
-    pub fn write_ended(&mut self, line: usize, value: u64, failed: bool) {
-        let Line { candidates, writes, stored, .. } = &mut self.0[line];
+    /// Records that a write in flight has ended.
+    pub(crate) fn write_ended(&mut self, line: usize, value: u64, failed: bool) {
+        let LineHistory { candidates, writes, stored, .. } = &mut self.0[line];
         if !failed && let Some(at) = stored.iter().position(|v| *v == value) {
-            // What was written before has been overwritten; what was written later may have been as well.
+            // Earlier values have been overwritten; later ones may already be at the memory node.
             stored.drain(..at);
         }
-        // Not among them: overtaken by one that was done at once, which comes after it in every respect.
+        // A missing value was overtaken by a later write that completed at once.
         if let Some(at) = writes.iter().position(|w| *w == value) {
             writes.remove(at);
             if !failed {
@@ -226,7 +225,7 @@ impl Registers {
         }
     }
 
-    /// A write was done at once: the cache has it.
+    /// Records a write that the cache completed at once.
     pub fn written(&mut self, line: usize, value: u64) {
         let state = self.overlap(line, value);
         state.writes.clear();
@@ -234,16 +233,16 @@ impl Registers {
         state.candidates.push(value);
     }
 
-    /// Everything that the cache had was written back and acknowledged.
+    /// Records that the whole cache was written back and acknowledged.
     pub fn flushed(&mut self) {
-        for Line { candidates, writes, stored, .. } in &mut self.0 {
+        for LineHistory { candidates, writes, stored, .. } in &mut self.0 {
             stored.retain(|v| candidates.contains(v) || writes.contains(v));
         }
     }
 
-    /// The compute node was killed, and its cache is gone: what is on its way may still take effect until its
-    /// successor's session starts, and what was written at once may have reached the memory node or not.
-    pub fn crashed(&mut self) {
+    /// Records that the compute node was killed with its cache: writes in flight may still take effect until its
+    /// successor's session starts, and writes in the cache may have reached the memory node or not.
+    pub(crate) fn crashed(&mut self) {
         for line in &mut self.0 {
             line.candidates.clone_from(&line.stored);
             line.writes.clear();
@@ -251,11 +250,11 @@ impl Registers {
         }
     }
 
-    /// Compares a line with what the memory node has, after a flush.
+    /// Compares a line with the memory node's pool, after a flush.
     ///
     /// # Errors
-    /// [`Violation`] if it cannot have that.
-    pub fn check_stored(&self, line: usize, data: &[u8]) -> Result<(), Violation> {
+    /// Returns [`Violation`] if the pool's value is not permitted.
+    pub(crate) fn check_stored(&self, line: usize, data: &[u8]) -> Result<(), Violation> {
         let state = &self.0[line];
         let Some(got) = value(data) else {
             return Err(Violation::Garbage { line, stored: true, data: data.to_vec() });
@@ -278,7 +277,7 @@ mod tests {
     }
 
     fn allowed(registers: &mut Registers, value: u64) -> bool {
-        // Tried on a read that is forgotten again, so that it settles nothing.
+        // The read is removed again, so that it does not decide between values.
         registers.read_issued(0, 99);
         let may = registers.0[0].reads.iter().any(|r| r.id == 99 && r.allowed.contains(&value));
         registers.read_failed(0, 99);
@@ -322,7 +321,7 @@ mod tests {
         assert!(allowed(&mut r, 2) && allowed(&mut r, 3));
         assert!(!allowed(&mut r, 1) && !allowed(&mut r, ORIGIN.initial(0)));
 
-        // A write that was acknowledged by the memory node is there to stay, one on its way may be.
+        // The acknowledged write must be in the pool; the one in flight may be.
         r.write_issued(0, 4);
         r.write_ended(0, 4, false);
         r.write_issued(0, 5);

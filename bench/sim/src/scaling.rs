@@ -1,5 +1,5 @@
-//! How throughput grows with queues, where one core for each is not at hand: the sessions that ship, in virtual time, between
-//! shards of a compute node and workers of a memory node that take a given time for each frame.
+//! Model of throughput over the number of queues, without a core for each: the released sessions, in virtual time,
+//! between shards of a compute node and workers of a memory node that take a given time for each frame.
 //!
 //! ```text
 //!   shard 0: Requester --+                                  +--> worker 0: Responder
@@ -7,18 +7,18 @@
 //!   ...                  |                                  |    ...
 //! ```
 //!
-//! What is assumed, and not measured: a frame costs a thread the same whether others run or not, so that caches and the
-//! memory's bandwidth are not shared out; each shard and each worker has a core of its own; a NIC queue holds what arrives
-//! while its worker is busy. What is not assumed: order, windows, acknowledgements, the round trip, how evenly shards fall on
-//! workers, and the wire's rate are those of the run. So the model tells when windows, the wire or an uneven spread are in the way, and
-//! not what a machine's memory makes of it: `cxloe-bench scale` on a machine with cores tells that.
+//! Assumed, not measured: a thread spends the same time on a frame whether other threads run or not, as if caches and
+//! memory bandwidth were unlimited; each shard and each worker has a core of its own; a NIC queue holds the frames that
+//! arrive while its worker is busy. Simulated: order, windows, acknowledgements, the round trip, the distribution of
+//! shards over workers, and the wire's rate. So the model shows limits by windows, the wire or an uneven distribution,
+//! but not by a machine's memory: `cxloe-bench scale` on a machine with enough cores shows limits of memory.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use cxloe_link::limit::Rate;
-use cxloe_link::sim::{Path, PortConfig, SimLink, SimNetwork};
-use cxloe_link::{Link, LinkError};
+use cxloe_net::rate::Rate;
+use cxloe_net::sim::{Path, PortConfig, SimLink, SimNetwork};
+use cxloe_net::{Link, LinkError};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, FaultStatus, LINE_SIZE, Mac, SHARDS_MAX, source};
 use cxloe_wire::session::{
@@ -32,38 +32,38 @@ const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 0x99]);
 const PAGE: u64 = 4096;
 const STREAMS: u8 = 4;
-/// Virtual time in which all sessions open, before anybody asks for anything.
+/// Virtual time in which all sessions open, before the first request.
 const OPENING: Duration = Duration::from_millis(200);
-/// Virtual time of work before anything is counted: windows fill.
+/// Virtual time of work before counting starts, in which the windows fill.
 const WARM_UP: Duration = Duration::from_millis(1);
-/// Frames that a queue of a NIC holds.
+/// Number of frames that a NIC's queue holds.
 const QUEUE_FRAMES: usize = 4096;
 
-/// What is simulated.
+/// Parameters of the model.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ScalingSetting {
     /// Shards of the compute node, 1 to 16.
     pub shards: u8,
-    /// Workers of the memory node.
+    /// Number of the memory node's workers.
     pub workers: usize,
-    /// What a frame takes of a shard's time, sent or received, in nanoseconds.
+    /// Time that a shard spends on a frame sent or received, in nanoseconds.
     pub shard_frame_ns: u64,
-    /// What a frame takes of a worker's time, its answer included, in nanoseconds.
+    /// Time that a worker spends on a frame and its answer, in nanoseconds.
     pub worker_frame_ns: u64,
-    /// What each line in a frame takes besides, at either end, in nanoseconds.
+    /// Additional time per line in a frame, at either end, in nanoseconds.
     pub line_ns: u64,
-    /// The wire's rate, each way, in Gbit/s.
+    /// Rate of the wire in each direction, in Gbit/s.
     pub gbit_per_s: u32,
-    /// Lines of a request: 1, or more for burst reads, as many as a frame of MTU 1500 carries (23).
+    /// Lines of each request: 1, or more for burst reads, up to the 23 that a frame of MTU 1500 carries.
     pub lines: usize,
-    /// Requests in flight, of each shard.
+    /// Number of requests that each shard has in flight.
     pub depth: usize,
-    /// Virtual time over which is counted, in microseconds.
+    /// Virtual time during which requests are counted, in microseconds.
     pub micros: u64,
 }
 
 impl Default for ScalingSetting {
-    /// Single lines at 100 Gbit/s, with costs in the order of those that one queue has shown.
+    /// Requests for single lines at 100 Gbit/s, with times close to those measured with one queue.
     fn default() -> ScalingSetting {
         ScalingSetting {
             shards: 1,
@@ -79,30 +79,30 @@ impl Default for ScalingSetting {
     }
 }
 
-/// What came of it.
+/// Throughput and utilisation that the model gives.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScalingOutcome {
-    /// Requests answered a second.
+    /// Requests answered per second.
     pub ops_per_s: f64,
-    /// Bytes of lines a second.
+    /// Bytes of lines read per second.
     pub bytes_per_s: f64,
-    /// How much of the time the busiest worker was busy, 0 to 1.
+    /// Utilisation of the busiest worker, 0 to 1.
     pub busiest_worker: f64,
-    /// The same of the shards.
+    /// Utilisation of the busiest shard, 0 to 1.
     pub busiest_shard: f64,
-    /// Requests that were sent again.
+    /// Number of retransmitted requests.
     pub retransmitted: u64,
 }
 
-/// Why there is no outcome. Each is a defect, but for a setting that makes no sense.
+/// Error of a simulation; each except [`Setting`](Self::Setting) is a defect.
 #[derive(Debug, thiserror::Error)]
 pub enum ScalingError {
-    /// Nothing to simulate.
+    /// The setting is out of range.
     #[error(
         "between 1 and {SHARDS_MAX} shards, and at least a worker, a line, a request and a microsecond make sense"
     )]
     Setting,
-    /// The simulated link.
+    /// Error of the simulated link.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// A session did not open.
@@ -111,17 +111,17 @@ pub enum ScalingError {
     /// A request failed.
     #[error("a request of shard {shard} failed: {error}")]
     Failed {
-        /// Whose.
+        /// Number of the shard that made the request.
         shard: usize,
-        /// Why.
+        /// Error with which the request failed.
         error: OpError,
     },
-    /// What was read is not what is there.
+    /// Data read differ from the memory.
     #[error("shard {0} read something else than is there")]
     WrongData(usize),
 }
 
-/// A thread that takes its time.
+/// A thread with a processing time.
 #[derive(Clone, Copy, Default)]
 struct Core {
     free_at: Time,
@@ -198,10 +198,10 @@ impl Memory for Addresses {
     }
 }
 
-/// Simulates `setting`.
+/// Runs the model with `setting`; returns throughput and utilisation.
 ///
 /// # Errors
-/// Any [`ScalingError`].
+/// Returns any [`ScalingError`].
 pub fn simulate(setting: &ScalingSetting) -> Result<ScalingOutcome, ScalingError> {
     let s = setting;
     let sense =
@@ -237,7 +237,7 @@ struct Run {
     node: SimLink,
     shards: Vec<Shard>,
     workers: Vec<Worker>,
-    /// Whether shards ask for lines.
+    /// Set while shards submit requests.
     asks: bool,
 }
 
@@ -246,7 +246,7 @@ impl Run {
         let net = SimNetwork::new(1);
         net.set_default_path(Path { delay: Duration::from_micros(1), ..Path::default() });
         let wire = Some(Rate::gbit_per_s(setting.gbit_per_s));
-        // The compute node's ports are one NIC: what they share is the memory node's wire, which carries the same frames.
+        // The compute node's ports are one NIC; the limiting wire is the memory node's, which carries the same frames.
         let port = PortConfig { fifo_capacity: QUEUE_FRAMES, ..PortConfig::default() };
         let shared = PortConfig {
             egress: wire,
@@ -291,7 +291,7 @@ impl Run {
         }
     }
 
-    /// Waits until every shard has its session.
+    /// Advances virtual time until every shard has its session.
     fn open(&mut self) -> Result<(), ScalingError> {
         let limit = self.net.now() + OPENING;
         while self.shards.iter().any(|shard| !shard.requester.is_open()) {
@@ -318,14 +318,14 @@ impl Run {
         Ok(())
     }
 
-    /// Lets everybody do what can be done now; when something can be done next.
+    /// Performs everything due now; returns the time of the next action.
     fn turn(&mut self) -> Result<Time, ScalingError> {
         let Run { setting, net, node, shards, workers, asks } = self;
         let now = net.now();
         let cost =
             |frame_ns: u64, lines: usize| Duration::from_nanos(frame_ns + setting.line_ns * lines as u64);
         let mut next = Time(u64::MAX);
-        // What has arrived lies in the queue of its worker.
+        // Arrived frames are moved to the queue of their worker.
         node.receive(usize::MAX, &mut |frame, _| {
             let Some(from) = source(frame) else { return };
             let worker = usize::from(u16::from_be_bytes([from.0[4], from.0[5]])) % workers.len();
@@ -382,7 +382,7 @@ impl Run {
     }
 }
 
-/// Asks for the next page's lines, of those that are this shard's.
+/// Requests the lines of the next page that belongs to this shard.
 fn ask(
     requester: &mut Requester,
     next: &mut u64,
@@ -409,7 +409,7 @@ mod tests {
             .expect("a run")
     }
 
-    /// Time is virtual: these are the model's own figures, the same on every machine.
+    /// Time is virtual: the figures are the model's, the same on every machine.
     #[test]
     fn lines_grow_with_the_queues_up_to_sixteen() {
         let one = of(1, 1);
@@ -443,7 +443,7 @@ mod tests {
         };
         let (one, two, sixteen) = (bursts(1), bursts(2), bursts(16));
         assert!(two > 1.8 * one, "{one} {two}");
-        // 23 lines of 64 bytes in a frame of 1,501 bytes, which takes 24 more of the wire.
+        // 23 lines of 64 bytes in a frame of 1,501 bytes, which occupies 24 more on the wire.
         let wire = 100e9 / 8.0 * 1472.0 / 1525.0;
         assert!(sixteen < wire && sixteen > 0.9 * wire, "{sixteen} of {wire}");
     }

@@ -1,4 +1,4 @@
-//! What has happened in runs: counts, and how long operations took in virtual time.
+//! Counts of events in runs, and latencies of operations in virtual time.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use cxloe_wire::session::RequesterCounters;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::paces::Paces;
+use crate::service_rates::ServiceRates;
 
 /// Declares [`Figures`]: counts that are summed over runs.
 macro_rules! figures {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
-        /// Counts of one run, or of many together.
+        /// Counts of one run, or sums over many runs.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct Figures {
             $($(#[doc = $doc])+ pub $name: u64,)*
         }
 
         impl Figures {
-            /// Adds what happened elsewhere.
+            /// Adds the counts of another run.
             pub fn add(&mut self, other: &Figures) {
                 $(self.$name += other.$name;)*
             }
 
-            /// Every count with its name, in the order of this page.
+            /// Every count with its name, in order of declaration.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
@@ -34,170 +34,170 @@ macro_rules! figures {
 figures! {
     /// Operations that went to a memory node and ended.
     operations,
-    /// Operations that the cache did at once.
+    /// Operations that the cache completed at once.
     at_once,
-    /// Operations on parts of ranges that several memory nodes share.
+    /// Operations on pieces of ranges that extend over several memory nodes.
     shared_parts,
-    /// Flushes that brought everything to the memory nodes.
+    /// Flushes that wrote back all modified lines.
     flushes,
-    /// Operations that failed because their session died.
+    /// Operations that failed because the session with the memory node ended.
     failed_session_dead,
     /// Operations that failed because the memory node had lost its content.
     failed_data_lost,
-    /// Operations that failed because the next session has other limits.
+    /// Operations that failed because the limits of the next session were smaller.
     failed_limits,
-    /// Operations that failed because the manager had taken their region away.
+    /// Operations that failed because the manager had withdrawn their region.
     failed_taken_away,
-    /// Operations not taken: no session.
+    /// Operations refused because there was no session.
     refused_not_connected,
-    /// Operations not taken: the region's data was known to be lost.
+    /// Operations refused because the loss of the region's data had been reported.
     refused_data_lost,
-    /// Operations not taken: larger than a frame of the session.
+    /// Operations refused because they were larger than a frame of the session.
     refused_limits,
-    /// Operations not taken: the manager wants the region back.
+    /// Operations refused because the manager was withdrawing the region.
     refused_withdrawn,
-    /// Times an operation was put off because a line, a window or a ring was busy.
+    /// Times an operation was deferred because a line, a window or a ring was busy.
     busy,
-    /// Operations on their way when their compute node was killed.
+    /// Operations in flight when their compute node was killed.
     abandoned,
-    /// Modified lines kept for a memory node that was away, the most at once of each run.
+    /// Largest number of modified lines that waited for an unreachable memory node at one time, summed over runs.
     stranded,
-    /// Modified lines written back.
+    /// Modified cache lines written to memory nodes.
     write_backs,
     /// Write-backs refused because the memory was lost.
     write_backs_refused,
-    /// Frames sent by nodes.
+    /// Frames that nodes have sent, retransmissions included.
     frames,
-    /// Frames that faults of the network lost.
+    /// Frames lost by faults of the network.
     lost,
     /// Frames lost where a path was cut.
     cut,
     /// Frames lost because a receive queue was full.
     overflowed,
-    /// Frames that arrived twice, or a turn of the sequence numbers late.
+    /// Frames that arrived twice, or a cycle of the sequence numbers late.
     repeated,
     /// Frames held back and overtaken.
     reordered,
-    /// Frames damaged.
+    /// Frames in which the network flipped bits.
     corrupted,
-    /// Frames that were sent as many requests.
+    /// Frames that carried many requests.
     multi_frames,
-    /// Requests in them.
+    /// Requests carried by frames of many requests.
     multi_requests,
-    /// Requests sent again.
+    /// Requests sent again after a time-out or a selective acknowledgement.
     retransmitted,
     /// Selective acknowledgements received.
     sacks,
-    /// Time-outs.
+    /// Requests whose time-out has passed.
     timeouts,
     /// Congestion frames received.
     congestion,
     /// Congestion frames that made a pacer slow down.
     slowdowns,
-    /// Sessions opened.
+    /// Sessions that compute nodes have opened.
     sessions,
-    /// Sessions given up after silence.
+    /// Sessions ended because the memory node was silent.
     deaths,
-    /// Times a path was cut.
+    /// Times the path between two nodes was cut.
     cuts,
     /// Memory nodes restarted with their pool.
     restarts_kept,
     /// Memory nodes restarted without their pool.
     restarts_lost,
-    /// Memory nodes that said goodbye, and came back with their pool.
+    /// Memory nodes that announced their end, and restarted with their pool.
     goodbyes,
-    /// Times a session told that the memory node's content was lost.
+    /// Times a session reported the loss of the memory node's content.
     losses_told,
-    /// Compute nodes killed and started anew.
+    /// Compute nodes killed and restarted.
     kills,
-    /// Times a node stood still.
+    /// Times a node was paused.
     pauses,
-    /// Regions replaced.
+    /// Regions destroyed and created again under load.
     replaced,
-    /// Times the network became another.
-    weather,
-    /// Messages of the control plane.
+    /// Times the network got another profile.
+    network_profiles,
+    /// Messages sent on the control network.
     messages,
-    /// Messages of the control plane that never arrived.
+    /// Messages that the control network lost.
     messages_lost,
-    /// Calls to the manager that arrived twice.
+    /// Calls to the manager that the control network delivered twice.
     messages_repeated,
-    /// Managers killed, and taken over from.
+    /// Managers killed and restarted.
     managers_killed,
-    /// Times the manager could not be reached.
+    /// Times nodes could not reach the manager.
     managers_away,
-    /// Regions made by the manager.
+    /// Regions created by the manager.
     regions_made,
     /// Regions grown under load.
     regions_grown,
-    /// Regions that their owners were made to let go of.
+    /// Regions disabled, which their owners had to release.
     regions_disabled,
-    /// Regions taken down.
+    /// Regions destroyed by the operator.
     regions_destroyed,
-    /// Lost regions given back empty.
+    /// Regions whose data was lost and that became usable again, empty.
     regions_reset,
-    /// Logical devices bound.
+    /// Logical devices bound to compute nodes.
     bindings,
-    /// Logical devices unbound.
+    /// Logical devices unbound from compute nodes.
     unbindings,
-    /// Parts of pages that went to a memory node or came from one, and ended.
+    /// Completed transfers of parts of pages.
     page_parts,
     /// Faults of programs on pages that were not in memory.
     faults,
     /// First writes of programs to pages in memory.
     write_faults,
-    /// Pages fetched before anybody wanted them.
+    /// Pages fetched before a program accessed them.
     pages_ahead,
-    /// Pages taken out of memory.
+    /// Pages removed from local memory to make room.
     pages_evicted,
-    /// Pages written back.
+    /// Modified pages written to memory nodes.
     pages_written_back,
-    /// Pages whose data was lost, and whose programs were told.
+    /// Pages whose data was lost; programs that access them get an error.
     pages_lost,
-    /// Processes forked.
+    /// Processes that programs have forked.
     forks,
     /// Pages that programs discarded.
     discards,
-    /// Pagers that went on where killed ones had left.
+    /// Pagers that took over the state of killed ones.
     successions,
     /// Forged frames that an intruder sent.
     forged,
-    /// Frames of the past that an intruder sent.
+    /// Recorded frames that an intruder replayed.
     replayed,
     /// Hellos that an intruder flooded memory nodes with.
     flooded,
-    /// Times an intruder called under a key that nobody knows.
+    /// Times an intruder requested a session with an unregistered key.
     impostors,
-    /// Times a memory node asked for a cookie.
+    /// Times a memory node demanded a cookie before a handshake.
     cookies,
-    /// Times a compute node's key was taken back.
+    /// Times a compute node's key was revoked.
     revocations,
-    /// Virtual time, in nanoseconds.
+    /// Virtual duration of the runs, in nanoseconds.
     virtual_ns,
 }
 
 impl Figures {
-    /// Operations that ended, wherever.
+    /// All completed operations, including those that the cache completed at once.
     pub fn ended(&self) -> u64 {
         self.operations + self.at_once + self.page_parts
     }
 
-    /// Operations that failed on their way.
+    /// Operations that failed after submission.
     pub fn failed(&self) -> u64 {
         self.failed_session_dead + self.failed_data_lost + self.failed_limits + self.failed_taken_away
     }
 
-    /// Operations that were not taken.
+    /// Operations that were refused at submission.
     pub fn refused(&self) -> u64 {
         self.refused_not_connected + self.refused_data_lost + self.refused_limits + self.refused_withdrawn
     }
 
-    /// The names of what never happened: runs in which nothing goes wrong prove nothing.
+    /// Names of counts that are zero: events that have not occurred are not tested.
     pub fn missing(&self) -> Vec<&'static str> {
         self.named().into_iter().filter(|(_, n)| *n == 0).map(|(name, _)| name).collect()
     }
 
-    /// Adds what a requester has counted.
+    /// Adds the counters of a requester.
     pub(crate) fn add_requester(&mut self, counters: &RequesterCounters) {
         self.multi_frames += counters.multi_frames;
         self.multi_requests += counters.multi_requests;
@@ -209,7 +209,7 @@ impl Figures {
     }
 }
 
-/// Which latencies are told apart.
+/// Kind of operations whose latencies share a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// A line read from a memory node.
@@ -221,10 +221,10 @@ pub enum Class {
 }
 
 impl Class {
-    /// All of them, in the order of their histograms.
+    /// All classes, in the order of their histograms.
     pub const ALL: [Class; 3] = [Class::Read, Class::Write, Class::Burst];
 
-    /// Its name in tables.
+    /// Name of the class in tables.
     pub fn name(self) -> &'static str {
         match self {
             Class::Read => "read",
@@ -234,18 +234,19 @@ impl Class {
     }
 }
 
-/// The longest latency told apart, in nanoseconds; longer ones count as this.
+/// Largest recorded latency, in nanoseconds; longer ones are clamped to it.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
-/// Counts and latencies.
+/// Counts and latencies of one run, or of many together.
 #[derive(Clone)]
 pub struct Tally {
-    /// The counts.
+    /// Counts of events and operations.
     pub figures: Figures,
-    /// By [`Class`], in nanoseconds of virtual time, from the first attempt to the end, successful operations only.
+    /// Latencies of successful operations by [`Class`], from the first attempt to the end, in nanoseconds of virtual
+    /// time.
     pub latencies: [Histogram<u64>; 3],
-    /// Rate control, where there was any.
-    pub paces: Paces,
+    /// Observations of rate control; empty if no node had it.
+    pub paces: ServiceRates,
 }
 
 impl Default for Tally {
@@ -254,18 +255,18 @@ impl Default for Tally {
         Tally {
             figures: Figures::default(),
             latencies: [histogram(), histogram(), histogram()],
-            paces: Paces::default(),
+            paces: ServiceRates::default(),
         }
     }
 }
 
 impl Tally {
-    /// Notes how long an operation took.
+    /// Records the latency of a successful operation.
     pub(crate) fn took(&mut self, class: Class, time: Duration) {
         self.latencies[class as usize].saturating_record(time.as_nanos() as u64);
     }
 
-    /// Adds what happened elsewhere.
+    /// Adds the counts and latencies of another run.
     pub fn add(&mut self, other: &Tally) {
         self.figures.add(&other.figures);
         for (sum, histogram) in self.latencies.iter_mut().zip(&other.latencies) {

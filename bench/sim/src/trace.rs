@@ -1,25 +1,25 @@
-//! What happened in a run, line by line: frames with their numbers and fates, operations, troubles.
+//! Trace of a run: a line for each frame with its number and fate, for each operation, and for each fault.
 //!
-//! The network and the nodes tell a [`Trace`]; without one they tell nobody, at no cost. A trace keeps the last lines
-//! or hands each to whoever listens, and sums all of them up in one number, so that two runs can be compared.
+//! The network and the nodes write to a [`Trace`]; a disabled trace costs nothing. A trace keeps the last lines or
+//! passes each line to a listener, and hashes all lines, so that two runs can be compared.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cxloe_link::impairment::Loss;
-use cxloe_link::sim::{self, FrameOutcome};
+use cxloe_net::impairment::Loss;
+use cxloe_net::sim::{self, FrameOutcome};
 use cxloe_wire::frame::{Command, Header, Mac};
 use cxloe_wire::time::Time;
 
-/// Takes each line of a trace as it is made.
-pub type Listener = Box<dyn FnMut(&str) + Send>;
+/// Function that receives each line of a trace.
+pub(crate) type Listener = Box<dyn FnMut(&str) + Send>;
 
-/// Where the story of a run goes; clones tell the same story.
+/// Destination of a run's events; clones share the lines.
 #[derive(Clone, Default)]
-pub struct Trace(Option<Arc<Mutex<Story>>>);
+pub struct Trace(Option<Arc<Mutex<TraceLog>>>);
 
-struct Story {
+struct TraceLog {
     last: VecDeque<String>,
     keep: usize,
     listener: Option<Listener>,
@@ -28,27 +28,27 @@ struct Story {
     line: String,
 }
 
-/// FNV-1a, 64 bits.
+/// Constants of FNV-1a, 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 impl Trace {
-    /// Nobody listens.
+    /// A disabled trace.
     pub const NONE: Trace = Trace(None);
 
-    /// Keeps the last `lines` lines.
+    /// A trace that keeps the last `lines` lines.
     pub fn keeping(lines: usize) -> Trace {
         Trace::new(lines, None)
     }
 
-    /// Hands every line to `listener`.
+    /// A trace that passes every line to `listener`.
     pub fn to(listener: impl FnMut(&str) + Send + 'static) -> Trace {
         Trace::new(0, Some(Box::new(listener)))
     }
 
     fn new(keep: usize, listener: Option<Listener>) -> Trace {
         let (last, line) = (VecDeque::with_capacity(keep.min(1 << 16)), String::new());
-        Trace(Some(Arc::new(Mutex::new(Story {
+        Trace(Some(Arc::new(Mutex::new(TraceLog {
             last,
             keep,
             listener,
@@ -58,46 +58,46 @@ impl Trace {
         }))))
     }
 
-    fn story(&self) -> Option<MutexGuard<'_, Story>> {
+    fn story(&self) -> Option<MutexGuard<'_, TraceLog>> {
         self.0.as_ref().map(|story| story.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether anybody listens.
-    pub fn is_on(&self) -> bool {
+    /// True if the trace is enabled.
+    pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Tells that `who` has done or met `what`.
+    /// Records the event `what` of `who`.
     #[inline]
-    pub fn say(&self, at: Time, who: impl fmt::Display, what: impl FnOnce() -> String) {
+    pub fn log(&self, at: Time, who: impl fmt::Display, what: impl FnOnce() -> String) {
         if let Some(mut story) = self.story() {
-            story.tell(at, &format_args!("{who:<11} {}", what()));
+            story.write(at, &format_args!("{who:<11} {}", what()));
         }
     }
 
-    /// Tells of one frame.
+    /// Records a frame and its fate in the network.
     pub fn frame(&self, trace: &sim::Trace<'_>) {
         if let Some(mut story) = self.story() {
-            story.tell(trace.at, &Frame(trace));
+            story.write(trace.at, &Frame(trace));
         }
     }
 
-    /// The lines kept, one below the other.
+    /// The kept lines, joined by line breaks.
     pub fn tail(&self) -> String {
         self.story()
             .map_or_else(String::new, |story| story.last.iter().map(|line| format!("{line}\n")).collect())
     }
 
-    /// How many lines there were, and a number that stands for all of them.
+    /// Number of lines, and a hash of all of them.
     pub fn digest(&self) -> (u64, u64) {
         self.story().map_or((0, 0), |story| (story.lines, story.digest))
     }
 }
 
-impl Story {
-    fn tell(&mut self, at: Time, what: &dyn fmt::Display) {
+impl TraceLog {
+    fn write(&mut self, at: Time, what: &dyn fmt::Display) {
         self.line.clear();
-        // Writing into a string does not fail.
+        // Writing into a string cannot fail.
         let _ = write!(self.line, "{:>13} {what}", at.to_string());
         self.lines += 1;
         for byte in self.line.bytes() {
@@ -107,7 +107,7 @@ impl Story {
             listener(&self.line);
         }
         if self.keep > 0 {
-            // The oldest line's memory is the newest's.
+            // The memory of the oldest line is reused for the newest.
             let mut line =
                 if self.last.len() == self.keep { self.last.pop_front() } else { None }.unwrap_or_default();
             line.clone_from(&self.line);
@@ -116,17 +116,17 @@ impl Story {
     }
 }
 
-/// A node's name: `cn0`, `mn1`; another's address.
+/// Displays the name of a node's address, `cn0` or `mn1`, and any other address as such.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Name(pub Mac);
 
 impl Name {
-    /// The address of the `index`-th compute node.
+    /// MAC address of the `index`-th compute node.
     pub const fn cn(index: usize) -> Mac {
         Mac([2, 0, 0, 0, 0, index as u8])
     }
 
-    /// The address of the `index`-th memory node.
+    /// MAC address of the `index`-th memory node.
     pub const fn mn(index: usize) -> Mac {
         Mac([2, 0, 0, 0, 1, index as u8])
     }
@@ -137,7 +137,7 @@ impl fmt::Display for Name {
         match self.0.0 {
             [2, 0, 0, 0, 0, index] => f.pad(&format!("cn{index}")),
             [2, 0, 0, 0, 1, index] => f.pad(&format!("mn{index}")),
-            // A queue's, as Mac::shard makes it.
+            // Address of a further queue, as made by Mac::shard.
             [first, 0, 0, 0, 0, last] if first & 0xF == 2 => {
                 let shard = first >> 4;
                 f.pad(&format!("cn{}.{shard}", last.wrapping_sub(shard)))
@@ -147,7 +147,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// One frame's line.
+/// Displays one frame's line.
 struct Frame<'a>(&'a sim::Trace<'a>);
 
 impl fmt::Display for Frame<'_> {
@@ -187,26 +187,35 @@ impl fmt::Display for Frame<'_> {
 
 #[cfg(test)]
 mod tests {
+    use cxloe_wire::frame::{Axi, ETHERTYPE_DEFAULT};
+
     use super::*;
 
     #[test]
     fn the_last_lines_are_kept_and_all_of_them_count() {
         let (short, long) = (Trace::keeping(2), Trace::keeping(100));
         for trace in [&short, &long] {
-            (0..5).for_each(|i| trace.say(Time(i), "cn0", || format!("step {i}")));
+            (0..5).for_each(|i| trace.log(Time(i), "cn0", || format!("step {i}")));
         }
         assert_eq!(short.tail(), "   0.000003ms cn0         step 3\n   0.000004ms cn0         step 4\n");
         assert_eq!(short.digest(), long.digest());
-        short.say(Time(5), "cn0", || "another".into());
+        short.log(Time(5), "cn0", || "another".into());
         assert_ne!(short.digest().1, long.digest().1);
     }
 
     #[test]
     fn a_frame_is_one_line() {
         let mut frame = vec![0; 60];
-        frame[14] = Command::WriteReq as u8;
-        frame[16] = 9;
-        frame[23] = 0x10;
+        let header = Header {
+            dst: Name::mn(1),
+            src: Name::cn(0),
+            ethertype: ETHERTYPE_DEFAULT,
+            command: Command::WriteReq as u8,
+            seq: 9,
+            axi: Axi::default(),
+            addr: 0x1000,
+        };
+        header.emit(&mut frame);
         let outcome = FrameOutcome::Lost(Loss::Single);
         let (at, from, to) = (Time(1_500), Name::cn(0), Name::mn(1));
         let trace = Trace::keeping(9);

@@ -1,21 +1,21 @@
-//! Whether an error that an engine reports can be true.
+//! Checks that an error reported by an engine is justified.
 
 use cxloe_cn_core::engine::EngineError;
 use cxloe_wire::session::OpError;
 
-use crate::broken::Broken;
-use crate::operation::{Kind, Operation};
+use crate::node_context::NodeContext;
+use crate::operation::{Operation, OperationKind};
 use crate::region::Region;
-use crate::surroundings::Surroundings;
 use crate::tally::Figures;
 use crate::trace::Name;
+use crate::violation::InvariantViolation;
 
-/// When an operation failed.
+/// State of an operation when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
-    /// It was on its way; otherwise it was not even taken.
+    /// True if the operation was in flight; false if it was refused.
     pub sent: bool,
-    /// Its region is not there any more, or holds something else by now.
+    /// True if the operation's region no longer exists, or has other content by now.
     pub ended: bool,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn check_error(
     op: &Operation,
     error: EngineError,
     region: &Region,
-    around: Surroundings<'_>,
+    around: NodeContext<'_>,
     figures: &mut Figures,
     Moment { sent, ended }: Moment,
 ) -> Result<(), String> {
@@ -32,7 +32,7 @@ pub(crate) fn check_error(
     if let EngineError::NotConnected(mac) | EngineError::DataLost(mac) | EngineError::Failed { mac, .. } =
         error
         && mac != own.mac
-        && op.kind != Kind::Flush
+        && op.kind != OperationKind::Flush
         && !ended
     {
         return Err(format!("it fails for another memory node's sake: {error}"));
@@ -43,9 +43,9 @@ pub(crate) fn check_error(
     let count = match (error, sent) {
         (EngineError::NotConnected(_), false) => &mut figures.refused_not_connected,
         (EngineError::DataLost(_), false) if lossy => &mut figures.refused_data_lost,
-        // The session's frames have become smaller since the burst was chosen.
+        // The largest frame of the session has shrunk since the burst was drawn.
         (EngineError::BadBurst(_), false) => &mut figures.refused_limits,
-        // The manager wants it back.
+        // The manager is withdrawing the region.
         (EngineError::Draining(_), false) if withdrawn => &mut figures.refused_withdrawn,
         (EngineError::Failed { error: OpError::SessionDead, .. }, true) => &mut figures.failed_session_dead,
         (EngineError::Failed { error: OpError::DataLost, .. }, true) if lossy => {
@@ -61,13 +61,13 @@ pub(crate) fn check_error(
     Ok(())
 }
 
-/// Checks that a modified line was lost only with the memory it belonged to.
+/// Checks that a modified line was lost only together with the memory that it belonged to.
 pub(crate) fn check_write_back(
     hpa: u64,
     error: EngineError,
     region: &Region,
-    around: Surroundings<'_>,
-) -> Result<(), Broken> {
+    around: NodeContext<'_>,
+) -> Result<(), InvariantViolation> {
     let mn = around.node_of(region);
     let may = match error {
         EngineError::Failed { error: OpError::DataLost, .. } => mn.losses() > 0,
@@ -78,5 +78,7 @@ pub(crate) fn check_write_back(
         return Ok(());
     }
     let mn = Name(mn.mac);
-    Err(Broken::Rule(format!("a line on {mn}, at HPA {hpa:#x}, was acknowledged and is lost: {error}")))
+    Err(InvariantViolation::Rule(format!(
+        "a line on {mn}, at HPA {hpa:#x}, was acknowledged and is lost: {error}"
+    )))
 }

@@ -1,39 +1,39 @@
-//! The running agent in the quickstart: started, given a region, and measured from outside by its port.
+//! Agent process of a quickstart: starts it, gives it a region, and measures the region from this process through the
+//! agent's port.
 
 use cxloe_wire::random::Random;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cxloe_client::client::{Client, regions};
+use cxloe_client::mapping::{MapOptions, Mapping};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
 
 use super::Failure;
-use super::daemons::{self, Ground, READY};
-use crate::measure::agent_port::{AgentPort, AgentResults};
-use crate::measure::latency::LatencyPlan;
-use crate::measure::nbd::NbdClient;
-use crate::measure::{MeasureError, Target, fault, fault_step};
-use crate::report::{Samples, Throughput, ThroughputTrial};
+use super::daemons::{self, DaemonHost, READY};
 use cxloe_lab::{Interrupt, Process};
+use cxloe_measure::agent_port::{AgentPort, AgentResults};
+use cxloe_measure::latency::LatencyPlan;
+use cxloe_measure::nbd::NbdClient;
+use cxloe_measure::report::{Samples, Throughput, ThroughputTrial};
+use cxloe_measure::{MeasureError, MeasuredRegion, fault, fault_step};
 
-/// Name of the agent's region.
 const NAME: &str = "quickstart";
-/// Its size.
 const SIZE: u64 = 32 << 20;
-/// Operations on lines of each kind.
+/// Line operations of each kind, per trial.
 const OPERATIONS: u64 = 5_000;
-/// Reads of a block, and its size in bytes.
+/// Number of reads of a block, and the size of a block in bytes.
 const BLOCKS: u64 = 1_000;
 const BLOCK: usize = 4096;
 
-/// Bytes of a stretch.
+/// Bytes that one bulk call reads.
 const STRETCH: usize = 1 << 20;
 
-/// The rate of reading all of the region by stretches, one at a time.
+/// Throughput of bulk reads of the whole region in order, one call at a time.
 fn stretches(
     name: &str,
-    target: &Target,
+    target: &MeasuredRegion,
     trials: u32,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<(), Failure>,
 ) -> Result<Throughput, Failure> {
@@ -59,35 +59,35 @@ pub struct Agent {
     hpa: u64,
 }
 
-/// Where an agent finds its link and its manager.
-pub struct Place {
-    /// Its interface.
+/// Link and manager with which an agent is started.
+pub struct AgentSetup {
+    /// Name of the network interface of the agent.
     pub interface: String,
-    /// Its link, with what else that needs.
+    /// `--link` and the options it requires.
     pub link: Vec<String>,
-    /// Its MAC there, by which it is told from others.
+    /// MAC address of the agent on that interface.
     pub own: Mac,
-    /// The manager's URL.
+    /// URL of the manager, or the path of its socket as `unix:PATH`.
     pub manager: String,
 }
 
 /// Starts an agent and gives it a region. Must be called inside the namespace of its interface.
 pub fn start(
-    ground: &dyn Ground,
-    place: &Place,
+    ground: &dyn DaemonHost,
+    place: &AgentSetup,
     state: &Path,
     interrupt: &Interrupt,
 ) -> Result<Agent, Failure> {
     let socket = state.join("cn-agent.sock");
     let process = daemons::start(ground, "cn", state, "cn-agent", |c| {
-        // By the socket of a manager on this machine it joins; without rights there is nothing to join.
+        // `join` requires administrator rights, which the manager's local socket grants.
         match place.manager.starts_with("unix:") {
             true => c.args(["join", &place.manager, "--run", "--config"]).arg(state.join("cn-agent.toml")),
             false => c.args(["run", "--manager", &place.manager]),
         };
         c.args(["-i", &place.interface, "--name", "cn1"]);
         c.args(&place.link);
-        // The port is measured without its cache, as the one in this process is.
+        // The agent runs without its cache, as the port in this process does.
         c.args(["--cache-size", "0", "--socket"]).arg(&socket);
         c.arg("--data-dir").arg(state.join("cn"));
     })?;
@@ -114,31 +114,37 @@ pub fn start(
 }
 
 impl Agent {
-    /// Its socket, and where its region begins.
+    /// Socket of the agent, and address of its region.
     pub fn region(&self) -> (&Path, u64) {
         (&self.socket, self.hpa)
     }
 
-    /// Lines and pages through the agent's port: shared-memory rings to it, its own link from there; pages by the port of
-    /// `target` beside them.
-    pub fn measure(&self, target: &mut Target, trials: u32) -> Result<AgentResults, Failure> {
+    /// Maps the agent's region without a prefetcher; at most `limit` bytes of it are resident.
+    pub fn map(&self, limit: u64) -> Result<Mapping, Failure> {
+        let options = MapOptions { limit, prefetch: false, ..MapOptions::default() };
+        Ok(Mapping::open(&self.socket, NAME, options)?)
+    }
+
+    /// Times lines and pages through the agent's port: requests go by shared-memory rings to the agent, and by the
+    /// agent's link from there. Pages through the port of `target` are timed by turns with them.
+    pub fn measure(&self, target: &mut MeasuredRegion, trials: u32) -> Result<AgentResults, Failure> {
         let mut port = AgentPort { client: Client::connect(&self.socket)?, hpa: self.hpa, bytes: SIZE };
         let plan = LatencyPlan { trials, operations: OPERATIONS / u64::from(trials.max(1)) };
         Ok(port.latency(target, plan, &mut |_| {})?)
     }
 
-    /// Stretches of the agent's region, by its port.
-    pub fn bulk(&self, target: &Target, trials: u32) -> Result<Throughput, Failure> {
+    /// Throughput of bulk reads of the agent's region through its port.
+    pub fn bulk(&self, target: &MeasuredRegion, trials: u32) -> Result<Throughput, Failure> {
         let mut client = Client::connect(&self.socket)?;
         stretches("agent_bulk_read", target, trials, |at, out| Ok(client.read_bytes(self.hpa + at, out)?))
     }
 
-    /// The agent's region as a block device: pages and stretches of it, one read at a time.
+    /// Times single pages and bulk reads of the agent's region as a block device, one read at a time.
     pub fn nbd(
         &self,
-        ground: &dyn Ground,
+        ground: &dyn DaemonHost,
         state: &Path,
-        target: &Target,
+        target: &MeasuredRegion,
         trials: u32,
     ) -> Result<(Samples, Throughput), Failure> {
         let socket = state.join("nbd.sock");
@@ -173,8 +179,8 @@ impl Agent {
         Ok((samples, rate))
     }
 
-    /// Page faults of this process in the agent's region.
-    pub fn faults(&self, target: &Target) -> Result<Samples, MeasureError> {
+    /// Times page faults of this process in the agent's region.
+    pub fn faults(&self, target: &MeasuredRegion) -> Result<Samples, MeasureError> {
         let region = fault::Agent { socket: self.socket.clone(), region: NAME.into(), processes: Vec::new() };
         fault_step::through_agent(&region, target)
     }

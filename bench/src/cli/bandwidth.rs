@@ -1,12 +1,12 @@
-//! `cxloe-bench bandwidth`: streams of single lines and of bursts.
+//! `cxloe-bench bandwidth`: throughput of single lines and of bursts.
 
 use std::time::Duration;
 
 use super::Failure;
-use super::common::{LinkArgs, OutputArgs, RegionArgs, Session, Unit, bar, report};
-use crate::measure::streams::StreamPlan;
-use crate::report::{Report, Statistic};
+use super::common::{LinkArgs, OutputArgs, ProgressUnit, RegionArgs, Session, bar, report};
 use cxloe_lab::Interrupt;
+use cxloe_measure::report::{Report, Statistic};
+use cxloe_measure::streams::StreamPlan;
 
 /// Measure streams of lines and bursts beside a pipelined bare echo
 ///
@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 5)]
     trials: u32,
 
-    /// How long each measurement of a trial takes, in milliseconds
+    /// Length of each measurement of a trial, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500)]
     each_ms: u64,
 
@@ -37,7 +37,7 @@ pub struct Args {
 
 pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let mut session = Session::open(&args.link, &args.region, interrupt)?;
-    let progress = bar(u64::from(args.trials) * 7, Unit::Steps);
+    let progress = bar(u64::from(args.trials) * 7, ProgressUnit::Steps);
     let plan =
         StreamPlan { trials: args.trials, each: Duration::from_millis(args.each_ms), depth: args.depth };
     let streams = session.target.streams(plan, &mut |what| {
@@ -55,7 +55,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     args.output.write(&report, &[])
 }
 
-/// The ratios of streams to the pipelined echo of the same frame sizes, with what is aimed at.
+/// Adds the ratios of line and burst throughput to the pipelined echo with the same frame sizes, with their targets.
 pub fn add_ratios(report: &mut Report) -> Result<(), Failure> {
     report.add_ratio("stream64/echo_pipelined", Statistic::OpsPerS, Some(0.8))?;
     for burst in ["burst_read", "burst_write"] {

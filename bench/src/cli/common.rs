@@ -1,4 +1,4 @@
-//! What the measuring commands share: options for link, region and output; progress; reports.
+//! Options, progress bars and reports that all measuring commands share.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,45 +11,45 @@ use cxloe_fabric::model::ByteSize;
 use cxloe_link::fault::FaultPlan;
 use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Encap, Extras, LinkConfig, LinkInfo, UdpConfig};
+use cxloe_link::{Backend, Encap, LinkConfig, LinkInfo, Middlewares, UdpConfig};
 use cxloe_port::port::Port;
 use cxloe_port::rate_control::RateControl;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;
 use crate::connect::{Access, ConnectOptions, Connected, Lease};
-use crate::machine::{self, Machine};
-use crate::measure::Target;
-use crate::report::{Link, Report, Samples, write_histogram_log};
 use cxloe_lab::Interrupt;
+use cxloe_measure::MeasuredRegion;
+use cxloe_measure::machine::{self, Machine};
+use cxloe_measure::report::{Link, Report, Samples, write_histogram_log};
 
-/// How reports and this program's output call sessions between keys, and those without.
+/// Name of sessions with sealed frames in reports and output.
 pub const SEALED: &str = "sealed";
-/// See [`SEALED`].
+/// Name of sessions whose frames have a plain checksum only.
 pub const INSECURE: &str = "insecure";
 
-/// How frames leave this machine.
+/// Options of the link to the memory node.
 #[derive(Args, Clone, Debug)]
 pub struct LinkArgs {
     /// The network interface; its MAC address is this compute node's CN id
     #[arg(short, long, value_name = "NAME", help_heading = "Link")]
     pub interface: String,
 
-    /// auto takes what suits the interface, auto:latency the quickest for single lines, auto:throughput the one with the
-    /// most frames a second; udp puts frames into UDP, which both ends have to do
+    /// auto selects by interface, auto:latency the fastest for single lines, auto:throughput the one with the most
+    /// frames per second; udp puts frames into UDP, which both ends have to do
     #[arg(long, value_name = Backend::VALUES, default_value = "auto", help_heading = "Link")]
     pub link: Backend,
 
-    /// What frames of a raw link travel in: none (Ethernet), or udp as those of link udp, under headers of our own
+    /// Encapsulation of frames of a raw link: none (Ethernet), or udp as those of link udp, under headers of our own
     #[arg(long, value_name = Encap::VALUES, default_value_t, help_heading = "Link")]
     pub encap: Encap,
 
-    /// Over UDP: where this node listens, as ADDRESS, ADDRESS:PORT or :PORT [default: the interface's first address, port
-    /// 63669]
+    /// Over UDP: local address of this node, as ADDRESS, ADDRESS:PORT or :PORT [default: the interface's first address,
+    /// port 63669]
     #[arg(long, value_name = "ADDRESS", default_value_t, hide_default_value = true, help_heading = "Link")]
     pub udp_address: UdpAddress,
 
-    /// Over UDP: the node with this MAC is at this address, whatever the manager says; give it once for each
+    /// Over UDP: address of the node with this MAC, which takes precedence over the manager's; repeatable
     #[arg(long, value_name = "MAC=ADDRESS:PORT", help_heading = "Link")]
     pub udp_peer: Vec<Peer>,
 
@@ -65,7 +65,7 @@ pub struct LinkArgs {
     #[arg(long, value_name = "HEX", default_value = "0x88B5", value_parser = ethertype, help_heading = "Link")]
     pub ethertype: u16,
 
-    /// Faults to make on purpose, for example drop=1%,reorder=0.5%,seed=7
+    /// Faults to inject, for example drop=1%,reorder=0.5%,seed=7
     #[arg(long, value_name = "PLAN", help_heading = "Link")]
     pub faults: Option<FaultPlan>,
 
@@ -83,7 +83,7 @@ fn ethertype(text: &str) -> Result<u16, String> {
 }
 
 impl LinkArgs {
-    /// The link's configuration.
+    /// Configuration of the link.
     pub fn config(&self) -> LinkConfig {
         LinkConfig {
             backend: self.link,
@@ -96,13 +96,13 @@ impl LinkArgs {
         }
     }
 
-    /// Middlewares around it.
-    pub fn extras(&self) -> Extras {
-        Extras { faults: self.faults, pcap: None }
+    /// Recording and fault injection around the link.
+    pub fn extras(&self) -> Middlewares {
+        Middlewares { faults: self.faults, pcap: None }
     }
 }
 
-/// Which memory is measured.
+/// Options of the region that is measured.
 #[derive(Args, Clone, Debug)]
 pub struct RegionArgs {
     /// The manager, for example https://10.0.0.1:7440
@@ -131,25 +131,25 @@ pub struct RegionArgs {
     #[arg(long, value_name = "BYTES", default_value_t = Granularity::PAGE, conflicts_with = "region", help_heading = "Memory")]
     pub granularity: Granularity,
 
-    /// Pace requests by what memory nodes say of their queues, and by trusted PFC frames
+    /// Pace requests by congestion signals of memory nodes, and by trusted PFC frames
     #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Memory")]
     pub rate_control: Switch,
 
-    /// Whether 802.1Qbb (PFC) frames on the cable slow requests down: ignore, or trust whoever is at the cable
+    /// Whether 802.1Qbb (PFC) frames on the cable slow requests down: ignore, or trust every station on the cable
     #[arg(long, value_name = "ignore|trust", default_value = "ignore", help_heading = "Memory")]
     pub pfc: PfcTrust,
 
-    /// The file by which this compute node is known to the manager, as `cn-agent join` has written it [default: the one for
-    /// this interface in --data-dir, if there is one]
+    /// Identity of this compute node at the manager, a file written by `cn-agent join` [default: the one for this
+    /// interface in --data-dir, if there is one]
     #[arg(long, env = "CXLOE_IDENTITY", value_name = "FILE", help_heading = "Memory")]
     pub identity: Option<PathBuf>,
 
-    /// This compute node's key, made if there is none in FILE [default: the one beside its identity; else, by a Unix socket or
-    /// TLS, one for this run]
+    /// Key of this compute node, made if FILE does not exist [default: the one beside its identity; else, by a Unix
+    /// socket or TLS, one for this run]
     #[arg(long, env = "CXLOE_NODE_KEY", value_name = "FILE", help_heading = "Memory")]
     pub node_key: Option<PathBuf>,
 
-    /// Where `cn-agent join` has put both [default: /var/lib/cxloe as root, else ~/.local/state/cxloe]
+    /// Folder that `cn-agent join` has put both into [default: /var/lib/cxloe as root, else ~/.local/state/cxloe]
     #[arg(long, env = "CXLOE_DATA_DIR", value_name = "DIR", help_heading = "Memory")]
     pub data_dir: Option<PathBuf>,
 
@@ -157,12 +157,12 @@ pub struct RegionArgs {
     #[arg(long, help_heading = "Memory")]
     pub insecure: bool,
 
-    /// The memory node does not answer bare echoes: measure without the limit
+    /// The memory node does not answer bare echoes: measure without that limit
     #[arg(long, help_heading = "Memory")]
     pub no_echo: bool,
 }
 
-/// Where results go besides the terminal.
+/// Files that results are written to besides the terminal.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OutputArgs {
     /// Write the results as JSON
@@ -183,7 +183,7 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Prints the tables and writes what was asked for.
+    /// Prints the tables of the report and writes the files that the options name.
     pub fn write(&self, report: &Report, samples: &[&Samples]) -> Result<(), Failure> {
         to_stdout!("{}", report.tables());
         if let Some(path) = &self.json {
@@ -208,13 +208,13 @@ impl OutputArgs {
     }
 }
 
-/// Writes a file; the error names it.
+/// Writes a file; an error names the path.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|e| format!("cannot write {}: {e}", path.display()).into())
 }
 
 impl RegionArgs {
-    /// By what this compute node is known, and what its sessions are sealed with.
+    /// Identity of this compute node, and the key of its sessions.
     pub fn access(&self) -> Access {
         Access {
             identity: self.identity.clone(),
@@ -224,26 +224,26 @@ impl RegionArgs {
         }
     }
 
-    /// How requests are paced.
+    /// Rate control of the session's requests; `None` if it is disabled.
     pub fn rates(&self) -> Option<RateControl> {
         let rates = RateControl { trust_pfc: self.pfc == PfcTrust::Trust, ..RateControl::default() };
         (self.rate_control == Switch::On).then_some(rates)
     }
 }
 
-/// A target on this thread, and what has to be given back after it.
+/// Measured region, with the resources to release after the measurement.
 pub struct Session {
-    /// What is measured.
-    pub target: Target,
-    /// The link it goes over.
+    /// Region that is measured.
+    pub target: MeasuredRegion,
+    /// Description of the link for reports.
     pub link: LinkInfo,
-    /// How its frames are protected.
+    /// Protection of the session's frames, [`SEALED`] or [`INSECURE`].
     pub frames: String,
     lease: Lease,
 }
 
 impl Session {
-    /// Connects and readies the target.
+    /// Connects to the memory node and prepares the region.
     pub fn open(link: &LinkArgs, region: &RegionArgs, interrupt: Interrupt) -> Result<Session, Failure> {
         if let Some(cpu) = link.cpu {
             machine::pin(cpu)?;
@@ -264,7 +264,7 @@ impl Session {
         })?;
         let info = port.link().info().clone();
         let frames = frames(&mut port);
-        let target = Target {
+        let target = MeasuredRegion {
             port,
             hpa,
             bytes: attached.size,
@@ -278,13 +278,13 @@ impl Session {
         Ok(Session { target, link: info, frames, lease })
     }
 
-    /// The target, and the session to be put together again with it.
-    pub fn into_parts(self) -> (Target, impl FnOnce(Target) -> Session) {
+    /// Region to be measured, and a function that makes the session from it again.
+    pub fn into_parts(self) -> (MeasuredRegion, impl FnOnce(MeasuredRegion) -> Session) {
         let Session { target, link, frames, lease } = self;
         (target, |target| Session { target, link, frames, lease })
     }
 
-    /// Ends the session in order and gives everything back.
+    /// Closes the session and ends the lease of the region, even if closing fails.
     pub fn close(self) -> Result<(), Failure> {
         let closed = self.target.port.close();
         self.lease.end()?;
@@ -292,12 +292,12 @@ impl Session {
     }
 }
 
-/// A bar for `steps` steps, on a terminal only.
-pub fn bar(steps: u64, unit: Unit) -> ProgressBar {
+/// Progress bar of `steps` steps, hidden if standard error is no terminal.
+pub fn bar(steps: u64, unit: ProgressUnit) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     let template = match unit {
-        Unit::Steps => "{spinner} [{bar:32}] {pos}/{len} {msg}",
-        Unit::Bytes => "{spinner} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {msg}",
+        ProgressUnit::Steps => "{spinner} [{bar:32}] {pos}/{len} {msg}",
+        ProgressUnit::Bytes => "{spinner} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {msg}",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("=> "));
@@ -305,20 +305,18 @@ pub fn bar(steps: u64, unit: Unit) -> ProgressBar {
     bar
 }
 
-/// What a bar counts.
-pub enum Unit {
-    /// Steps of a measurement.
+/// Unit in which a progress bar shows its steps.
+pub enum ProgressUnit {
     Steps,
-    /// Bytes.
     Bytes,
 }
 
-/// How the frames of a port's sessions are protected.
+/// Protection of the frames of the port's sessions, [`SEALED`] or [`INSECURE`].
 pub fn frames(port: &mut Port) -> String {
     port.engine().sessions().first().map(|session| session.integrity.clone()).unwrap_or_default()
 }
 
-/// An empty report about `link`, over which `frames` went; see [`Link::frames`].
+/// Empty report about `link`; `frames` is the protection of its frames, see [`Link::frames`].
 pub fn report(
     link: &LinkInfo,
     frames: &str,

@@ -1,4 +1,4 @@
-//! `cxloe-bench compare`: other ways to another machine's memory beside this one, over one cable, in one run.
+//! `cxloe-bench compare`: other remote-memory systems beside this one, over one cable, in one run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::model::ByteSize;
 
 use super::Failure;
-use super::common::{Unit, bar, write};
-use crate::compare::pattern::BLOCK;
-use crate::compare::peer::{is_meant, missing};
-use crate::compare::report::{Absent, Comparison};
-use crate::compare::stage::{FAR_INTERFACE, NEAR_INTERFACE};
-use crate::compare::store::Content;
-use crate::compare::{Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
-use crate::machine::{self, Machine};
-use crate::report::{Link, Report, Samples, write_histogram_log};
-use cxloe_lab::{Interrupt, Standing};
+use super::common::{ProgressUnit, bar, write};
+use cxloe_compare::pattern::BLOCK;
+use cxloe_compare::peer::{is_meant, missing};
+use cxloe_compare::report::{Absent, Comparison};
+use cxloe_compare::stage::{FAR_INTERFACE, NEAR_INTERFACE};
+use cxloe_compare::store::Content;
+use cxloe_compare::{Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
+use cxloe_lab::{Interrupt, LabPrivilege};
+use cxloe_measure::machine::{self, Machine};
+use cxloe_measure::report::{Link, Report, Samples, write_histogram_log};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,14 +37,14 @@ before the figures.
 
 Exit codes: 0 done, 1 a peer failed (the others are reported), 2 wrong usage, 130 ended by Ctrl-C.";
 
-/// Measure other ways to another machine's memory beside this one: sockets, Redis, UCX, RDMA, …
+/// Measure other remote-memory systems beside this one: sockets, Redis, UCX, RDMA, …
 ///
 /// read64, write64, read4k: single round trips, p50 and p99. stream64: 64-byte reads with many in flight. bulk_read,
 /// bulk_write: all memory in order. What is installed is measured, what is not is listed with its install command.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Measure these only: names or groups (udp is udp-spin and udp-block), separated by commas
+    /// Measure these peers only: names or groups (udp is udp-spin and udp-block), separated by commas
     #[arg(long, value_name = "PEERS", value_delimiter = ',')]
     only: Vec<String>,
 
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "PEERS", value_delimiter = ',')]
     without: Vec<String>,
 
-    /// Show all peers, what they are and whether they can be measured here, and measure nothing
+    /// List all peers with descriptions and whether they can be measured here, and measure nothing
     #[arg(long)]
     list: bool,
 
@@ -68,11 +68,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
 
-    /// How long each pattern of a trial takes, roughly [default: 250ms; quick: 30ms]
+    /// Length of each pattern of a trial, roughly [default: 250ms; quick: 30ms]
     #[arg(long, value_name = "TIME")]
     each: Option<humantime::Duration>,
 
-    /// At most so many single operations of a pattern in a trial
+    /// Most single operations of a pattern in a trial
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..))]
     operations: u64,
 
@@ -110,7 +110,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether it makes a lab, for which the process needs namespaces of its own.
+    /// True if the command makes a lab, for which this process must be able to create namespaces.
     pub fn makes_lab(&self) -> bool {
         !self.list
     }
@@ -125,7 +125,7 @@ impl Args {
         Ok(Plan { bytes, operations: self.operations, each, depth: self.depth.into() })
     }
 
-    /// The peers asked for.
+    /// Peers selected by the options.
     fn chosen(&self) -> Result<Vec<&'static dyn Peer>, Failure> {
         let all = peers();
         for word in self.only.iter().chain(&self.without) {
@@ -151,10 +151,13 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
+pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) -> Result<(), Failure> {
     let (plan, chosen) = (args.plan()?, args.chosen()?);
-    let site =
-        Site { standing: standing.unwrap_or(Standing::Root), rdma: args.devices(), insecure: args.insecure };
+    let site = Site {
+        standing: standing.unwrap_or(LabPrivilege::Root),
+        rdma: args.devices(),
+        insecure: args.insecure,
+    };
     let mut absent: Vec<Absent> = chosen.iter().filter_map(|peer| absence(*peer, &site)).collect();
     if args.list {
         to_stdout!("{}", listing(&chosen, &absent).trim_end());
@@ -187,7 +190,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     let baseline = names.iter().find(|name| name.starts_with("cxloe")).copied();
     let about = expected(present.len(), &plan, trials).as_secs().max(1);
     to_stderr!("{} peers, {trials} trials each, about {about} s: {}", present.len(), names.join(", "));
-    let progress = bar(u64::from(trials) * present.len() as u64, Unit::Steps);
+    let progress = bar(u64::from(trials) * present.len() as u64, ProgressUnit::Steps);
     let outcome = measure(&stage, &present, &plan, trials, baseline, &mut |name| {
         progress.set_message(name.to_owned());
         progress.inc(1);
@@ -249,7 +252,7 @@ fn put_out(args: &Args, comparison: &Comparison, samples: &[Samples]) -> Result<
     Ok(())
 }
 
-/// Why a peer cannot be measured here, if it cannot.
+/// Reason why the peer cannot be measured at `site`; `None` if it can be.
 fn absence(peer: &dyn Peer, site: &Site) -> Option<Absent> {
     let packages = missing(peer);
     if !packages.is_empty() {
@@ -266,7 +269,7 @@ fn advice(absent: &Absent) -> String {
     absent.install.as_ref().map_or_else(String::new, |install| format!("; {install}"))
 }
 
-/// All peers and whether they can be measured.
+/// Text list of all peers, each with the reason if it cannot be measured.
 fn listing(peers: &[&'static dyn Peer], absent: &[Absent]) -> String {
     let mut text = String::new();
     for peer in peers {

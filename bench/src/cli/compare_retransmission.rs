@@ -1,13 +1,13 @@
-//! `cxloe-bench compare-retransmission`: what selective retransmission saves, simulated.
+//! `cxloe-bench compare-retransmission`: selective retransmission against Go-Back-N, simulated.
 
-use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+use comfy_table::CellAlignment;
 use cxloe_daemon::to_stdout;
-use cxloe_wire::session::Retransmission;
 use serde::Serialize;
 
 use super::Failure;
-use crate::report::units;
-use crate::retransmission::{Outcome, Setting, run as simulate};
+use cxloe_measure::report::table::{Table, new_table};
+use cxloe_measure::report::units;
+use cxloe_paper::retransmission::{Outcome, Scheme, Setting, run as simulate};
 
 /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
 ///
@@ -15,7 +15,7 @@ use crate::retransmission::{Outcome, Setting, run as simulate};
 /// the same settings give the same figures everywhere. Needs neither privileges nor a network.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many of a hundred frames are lost, each way; several with commas between
+    /// Frames lost in each direction, in percent; several values separated by commas
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [0.0, 0.1, 1.0, 5.0])]
     loss: Vec<f64>,
 
@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 40_960)]
     operations: u64,
 
-    /// Where the losses come from
+    /// Seed of the losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
@@ -32,7 +32,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Both schemes at one loss.
+/// Results of both schemes at one loss rate.
 #[derive(Serialize)]
 struct Compared {
     loss_percent: f64,
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let run = |scheme| {
             simulate(&Setting { scheme, loss_percent, operations: args.operations, seed: args.seed })
         };
-        let (selective, go_back_n) = (run(Retransmission::Selective)?, run(Retransmission::GoBackN)?);
+        let (selective, go_back_n) = (run(Scheme::Selective)?, run(Scheme::GoBackN)?);
         all.push(Compared { loss_percent, selective, go_back_n });
     }
     if args.json {
@@ -58,8 +58,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn table(all: &[Compared]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED).set_header([
+    let mut table = new_table([
         "loss",
         "scheme",
         "lost",
@@ -86,8 +85,8 @@ fn table(all: &[Compared]) -> Table {
             ]);
         }
     }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
+    if let Some(scheme) = table.column_mut(1) {
+        scheme.set_cell_alignment(CellAlignment::Left);
     }
     table
 }

@@ -1,4 +1,4 @@
-//! The daemons of a lab that a measurement makes for itself: starting them, waiting for them, showing their logs.
+//! The daemons of a lab that a measurement makes: starts them, waits until they serve, prints their logs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,34 +9,34 @@ use cxloe_lab::{Host, Interrupt, Lab, LabError, Process};
 
 use super::Failure;
 
-/// Where the manager of such a lab is.
+/// URL of the lab's manager.
 pub(super) const MANAGER: &str = "http://10.77.0.1:7440";
 
-/// How long a daemon may take to come up.
+/// Limit on the time from a daemon's start until it serves.
 pub(super) const READY: Duration = Duration::from_secs(20);
 
-/// Where daemons are started.
-pub(super) trait Ground {
-    /// Starts a program, in the namespace of this name if there are any.
+/// Machine, or its network namespaces, in which daemons are started.
+pub(super) trait DaemonHost {
+    /// Starts a program, in the namespace of this name if the place has namespaces.
     fn spawn(&self, namespace: &str, command: Command) -> Result<Process, LabError>;
 }
 
-impl Ground for Lab {
+impl DaemonHost for Lab {
     fn spawn(&self, namespace: &str, command: Command) -> Result<Process, LabError> {
         Lab::spawn(self, namespace, command)
     }
 }
 
-impl Ground for Host {
+impl DaemonHost for Host {
     fn spawn(&self, _: &str, command: Command) -> Result<Process, LabError> {
         Host::spawn(self, command)
     }
 }
 
-/// Starts one of our programs, which lies beside this one; its output goes to a log in `state`. What follows the program's
-/// name tells its log from those of others.
+/// Starts a program of this project from the folder of this executable; its output goes to a log in `state`. The suffix
+/// after the program's name distinguishes the logs of several instances.
 pub(super) fn start(
-    ground: &dyn Ground,
+    ground: &dyn DaemonHost,
     namespace: &str,
     state: &Path,
     program: &str,
@@ -57,7 +57,7 @@ fn log(state: &Path, program: &str) -> PathBuf {
     state.join(format!("{}.log", program.replace(' ', "-")))
 }
 
-/// Gives a node the key in `key`, made if there is none, unless frames are not to be sealed.
+/// Adds `--insecure` or the key file `key` to a node's options; the node creates the file if it is missing.
 pub(super) fn protect(command: &mut Command, insecure: bool, key: &Path) {
     match insecure {
         true => command.arg("--insecure"),
@@ -65,7 +65,7 @@ pub(super) fn protect(command: &mut Command, insecure: bool, key: &Path) {
     };
 }
 
-/// Waits until the memory node has registered with the manager at `url`.
+/// Waits until the memory nodes have registered with the manager at `url`.
 pub(super) fn wait_for_nodes(url: &str, interrupt: &Interrupt) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = cxloe_fabric::Client::new(url)?;
@@ -86,7 +86,7 @@ pub(super) fn wait_for_nodes(url: &str, interrupt: &Interrupt) -> Result<(), Fai
     }
 }
 
-/// After a failure: the last words of each daemon.
+/// Prints the last lines of each daemon's log after a failure.
 pub(super) fn show_logs(state: &Path) {
     for program in ["gmm", "mn-server", "cn-agent", "cn-agent nbd"] {
         let Ok(log) = std::fs::read_to_string(log(state, program)) else { continue };

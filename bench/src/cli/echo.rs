@@ -1,4 +1,4 @@
-//! `cxloe-bench echo`: the bare link.
+//! `cxloe-bench echo`: round trips of frames over the link, without sessions.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use cxloe_link::{echo::serve, open};
 use cxloe_wire::frame::Mac;
 
 use super::Failure;
-use super::common::{LinkArgs, OutputArgs, Unit, bar, report};
-use crate::machine;
-use crate::measure::MeasureError;
-use crate::measure::bare::{Bare, rate};
-use crate::measure::latency::read_shape;
-use crate::report::{Samples, Throughput};
+use super::common::{LinkArgs, OutputArgs, ProgressUnit, bar, report};
 use cxloe_lab::Interrupt;
+use cxloe_measure::MeasureError;
+use cxloe_measure::bare::{Bare, rate};
+use cxloe_measure::latency::read_shape;
+use cxloe_measure::machine;
+use cxloe_measure::report::{Samples, Throughput};
 
 /// Measure the bare link: frames out, frames back, no protocol
 ///
@@ -64,7 +64,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let Some(peer) = args.peer else { return Err("--peer is missing".into()) };
     let mut echo64 = Samples::new("echo64");
     let mut trials = Vec::new();
-    let progress = bar(u64::from(args.trials), Unit::Steps);
+    let progress = bar(u64::from(args.trials), ProgressUnit::Steps);
     for _ in 0..args.trials {
         interrupt.check()?;
         let mut bare = Bare::new(&mut *link, peer, args.link.ethertype);

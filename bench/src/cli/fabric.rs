@@ -1,19 +1,19 @@
-//! `cxloe-bench fabric`: what the manager costs with a thousand memory nodes and a hundred thousand regions.
+//! `cxloe-bench fabric`: times and memory of a manager of a thousand memory nodes and a hundred thousand regions.
 
 use std::path::PathBuf;
 
-use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use cxloe_daemon::to_stdout;
 use serde::Serialize;
 
 use super::Failure;
-use super::common::{Unit, bar};
+use super::common::{ProgressUnit, bar};
 use cxloe_fabric::model::human_bytes;
 
-use crate::fabric::{Live, Place, Populated, Size, Times, measure, populate};
-use crate::machine::Machine;
-use crate::report::units;
+use crate::fabric::{FabricFiles, Live, Populated, Size, Times, measure, populate};
 use cxloe_lab::{Interrupt, program};
+use cxloe_measure::machine::Machine;
+use cxloe_measure::report::table::{Table, new_table};
+use cxloe_measure::report::units;
 
 /// Measure the manager with thousands of nodes and a hundred thousand regions
 ///
@@ -72,14 +72,14 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         Some(dir) => tempfile::Builder::new().prefix("cxloe-fabric").tempdir_in(dir),
         None => tempfile::tempdir(),
     }?;
-    let place = |store: &str| -> Result<Place, Failure> {
-        Ok(Place { store: folder.path().join(store), gmm: program("gmm")? })
+    let place = |store: &str| -> Result<FabricFiles, Failure> {
+        Ok(FabricFiles { store: folder.path().join(store), gmm: program("gmm")? })
     };
     let size =
         Size { memory_nodes: args.memory_nodes, compute_nodes: args.compute_nodes, regions: args.regions };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let interrupt = &interrupt;
-    let serve = |place: Place, size| {
+    let serve = |place: FabricFiles, size| {
         runtime.block_on(async {
             tokio::select! {
                 live = measure(&place, size, args.creates, args.clients) => live.map_err(Failure::from),
@@ -90,7 +90,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let small = Size { memory_nodes: 1, compute_nodes: 1, regions: 0 };
     let idle = serve(place("idle.redb")?, small)?;
     let full = place("full.redb")?;
-    let progress = bar(u64::from(size.regions), Unit::Steps);
+    let progress = bar(u64::from(size.regions), ProgressUnit::Steps);
     progress.set_message("filling the store");
     let populated = populate(&full.store, size, |made| progress.set_position(made))?;
     progress.finish_and_clear();
@@ -105,7 +105,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns when Ctrl-C was pressed.
+/// Completes when Ctrl-C is pressed.
 async fn ended(interrupt: &Interrupt) -> Failure {
     loop {
         if let Err(interrupted) = interrupt.check() {
@@ -117,15 +117,13 @@ async fn ended(interrupt: &Interrupt) -> Failure {
 
 fn table(findings: &Findings) -> Table {
     let Findings { size, idle, populated, live, .. } = findings;
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED);
     let title = format!(
         "{} memory nodes, {} compute nodes, {} regions",
         units::count(u64::from(size.memory_nodes)),
         units::count(u64::from(size.compute_nodes)),
         units::count(u64::from(size.regions))
     );
-    table.set_header([title.as_str(), "p50", "p99", "longest"]);
+    let mut table = new_table([title.as_str(), "p50", "p99", "longest"]);
     let mut times = |what: &str, times: &Times| {
         let text = |us: f64| if us < 1000.0 { format!("{us:.1} us") } else { format!("{:.2} ms", us / 1e3) };
         table.add_row([what.to_owned(), text(times.p50_us), text(times.p99_us), text(times.max_us)]);
@@ -150,8 +148,5 @@ fn table(findings: &Findings) -> Table {
     single("restart of the manager, full".to_owned(), format!("{:.2} s", live.restart_ms / 1e3));
     single("memory of the manager, full".to_owned(), human_bytes(live.memory_bytes));
     single("store, full".to_owned(), human_bytes(populated.store_bytes));
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
     table
 }

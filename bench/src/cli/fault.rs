@@ -1,18 +1,18 @@
-//! `cxloe-bench fault`: page faults and their floors, on a link that is there or in a lab of their own (see `pair`).
+//! `cxloe-bench fault`: page faults and their lower limits, on an existing link or in a lab (see `pair`).
 //!
-//! The bench has a link of its own for bare frames and for faults that it serves itself; faults through the agent go over
-//! another one, of the same kind.
+//! The bench has a link of its own for frames without sessions and for the faults that it serves itself; faults through
+//! the agent use a second link of the same kind.
 
 use super::Failure;
-use super::common::{OutputArgs, RegionArgs, Session, Unit, bar, report};
-use super::pair::{LabOptions, OptionalLink, Place, in_lab, on_link};
-use crate::measure::fault::{Agent, FaultPlan, FaultResults, STEPS, measure};
-use crate::measure::floor_fault::FAULTS_MAX;
-use crate::report::{Report, Samples, Statistic};
+use super::common::{OutputArgs, ProgressUnit, RegionArgs, Session, bar, report};
+use super::pair::{LabOptions, OptionalLink, Setup, in_lab, on_link};
 use cxloe_daemon::to_stderr;
 use cxloe_lab::Interrupt;
+use cxloe_measure::fault::{Agent, FaultPlan, FaultResults, STEPS, measure};
+use cxloe_measure::floor_fault::FAULTS_MAX;
+use cxloe_measure::report::{Report, Samples, Statistic};
 
-/// Time page faults and what they are made of, by turns
+/// Time page faults and their parts, by turns
 ///
 /// fault4k is the first touch of a page mapped through an agent, fault4k_inline of one whose fault the touching thread
 /// serves itself. Their floors: uffd_floor4k is a userfaultfd fault served from local memory by another thread,
@@ -63,7 +63,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether it makes a lab, for which the process needs namespaces of its own.
+    /// True if the command makes a lab, for which this process must be able to create namespaces.
     pub fn makes_lab(&self) -> bool {
         self.link.0.is_none()
     }
@@ -79,7 +79,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     on_link(link, &args.region, agent, interrupt, |place| at(args, place))
 }
 
-fn at(args: &Args, place: Place) -> Result<(), Failure> {
+fn at(args: &Args, place: Setup) -> Result<(), Failure> {
     let agent = match place.agent {
         Some(Err(error)) => {
             to_stderr!("faults through an agent are left out: {error}");
@@ -94,7 +94,7 @@ fn at(args: &Args, place: Place) -> Result<(), Failure> {
 }
 
 fn timed(args: &Args, session: Session, agent: Option<Agent>) -> Result<(Session, FaultResults), Failure> {
-    let progress = bar(u64::from(args.trials) * STEPS, Unit::Steps);
+    let progress = bar(u64::from(args.trials) * STEPS, ProgressUnit::Steps);
     let plan = FaultPlan {
         trials: args.trials,
         faults: args.operations,
@@ -120,7 +120,7 @@ fn finish(args: &Args, session: Session, mut report: Report, results: &FaultResu
     args.output.write(&report, &samples)
 }
 
-/// Faults over their floors, and bulk over its limits, as far as they were measured.
+/// Adds the ratios of faults to their lower limits and of bulk transfers to theirs, if both were measured.
 fn add_ratios(report: &mut Report) -> Result<(), Failure> {
     if report.result("fetch4k").is_some() {
         for (fault, floor) in [("fault4k", "uffd_floor4k"), ("fault4k_inline", "uffd_inline_floor4k")] {
@@ -129,7 +129,7 @@ fn add_ratios(report: &mut Report) -> Result<(), Failure> {
             }
         }
     }
-    // A remote fault served in place against a local one served by another thread.
+    // Target: a remote fault served by the faulting thread is no slower than a local one served by another thread.
     report.add_ratio("fault4k_inline/uffd_floor4k", Statistic::P50, Some(1.0))?;
     for (above, below, target) in [
         ("mapped_read", "burst_read", 0.7),

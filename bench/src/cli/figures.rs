@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::common::write;
-use crate::figures::{Fig11, Fig12, Model};
+use cxloe_paper::figures::{Fig11, Fig12, Model};
 
 /// Draw the paper's congestion figures from a simulated link of 100 Gbit/s
 ///
@@ -17,9 +17,9 @@ use crate::figures::{Fig11, Fig12, Model};
 /// program gives the same figures everywhere, to the byte; needs neither privileges nor a network.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Which figure
-    #[arg(value_enum, default_value_t = Which::All)]
-    which: Which,
+    /// The figure to draw
+    #[arg(value_enum, default_value_t = FigureChoice::All)]
+    which: FigureChoice,
 
     /// Write fig11.csv, fig11.svg, fig12.csv and fig12.svg, as far as drawn, to this folder, made if missing
     #[arg(long, value_name = "DIR")]
@@ -31,13 +31,13 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Which {
+enum FigureChoice {
     Fig11,
     Fig12,
     All,
 }
 
-/// What was drawn, as JSON has it.
+/// Simulated figures, in the layout of `--json`.
 #[derive(Serialize)]
 struct Drawn {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,8 +54,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let model = Model::default();
     let drawn = Drawn {
-        fig11: (args.which != Which::Fig12).then(|| Fig11::simulate(&model)),
-        fig12: (args.which != Which::Fig11).then(|| Fig12::simulate(&model)),
+        fig11: (args.which != FigureChoice::Fig12).then(|| Fig11::simulate(&model)),
+        fig12: (args.which != FigureChoice::Fig11).then(|| Fig12::simulate(&model)),
     };
     let mut files = Vec::new();
     if let Some(fig) = &drawn.fig11 {

@@ -1,25 +1,30 @@
-//! `cxloe-bench keys`: what keys cost, in a flood of forged handshakes, when they change, and when one is taken back.
+//! `cxloe-bench keys`: cost of keys: connecting during a flood of forged handshakes, rekeying, and revocation.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
+use cxloe_client::client::sessions;
 use cxloe_daemon::to_stdout;
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::CnId;
-use cxloe_lab::Interrupt;
+use cxloe_lab::{Interrupt, Process};
 use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 use serde::Serialize;
 
 use super::common::write;
-use super::quickstart_place::Place;
+use super::quickstart_place::QuickstartNetwork;
 use super::{Failure, agent, daemons};
 use crate::keys::connect::{FloodPlan, UnderFlood, under_floods};
 use crate::keys::rekey::{RekeyPlan, Rekeyed, rekeying};
+use crate::keys::replacement::{Touched, touched};
 use crate::keys::revocation::{Revoked, revoked};
 use crate::keys::site::Site;
-use crate::machine::Machine;
+use cxloe_measure::machine::Machine;
+
+/// Bytes of the mapped region that may be resident; so few that nearly each touch is a fault.
+const RESIDENT: u64 = 1 << 20;
 
 /// Measure sessions between keys: connecting in a flood of forged handshakes, changes of keys, and revocation
 #[derive(ClapArgs, Clone, Debug)]
@@ -37,23 +42,33 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10)]
     connections: u32,
 
-    /// Times in each turn that the session that is there reads beside a flood to nobody, then beside the flood
+    /// Pairs of slices in each turn in which the open session reads: one beside a flood to an unused address, one
+    /// beside the flood
     #[arg(long, value_name = "N", default_value_t = 10)]
     pairs: u32,
 
-    /// How long it reads each time, in milliseconds
+    /// Length of each slice, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 100)]
     slice_ms: u64,
 
-    /// From one change of keys to the next, in milliseconds
+    /// Time between two changes of keys, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50)]
     rekey_ms: u64,
+
+    /// Seconds for which pages of a mapped region are touched while its session is replaced, and then while it is not, in
+    /// each way of waiting
+    #[arg(long, value_name = "S", default_value_t = 10)]
+    touch_s: u64,
+
+    /// From one replacement of that session to the next, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..))]
+    replacement_ms: u64,
 
     /// Nodes whose key is taken back, one after the other
     #[arg(long, value_name = "N", default_value_t = 3)]
     revocations: u32,
 
-    /// How both ends exchange frames
+    /// Link of both ends
     #[arg(long, value_name = Backend::VALUES, default_value = "packet")]
     link: Backend,
 
@@ -66,7 +81,7 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// What is written.
+/// Results of all measurements, in the layout of `--json`.
 #[derive(Serialize)]
 struct Results {
     machine: Machine,
@@ -75,6 +90,7 @@ struct Results {
     hellos_per_s_wanted: u64,
     floods: Vec<UnderFlood>,
     rekeying: Option<Rekeyed>,
+    touches: Vec<Touched>,
     revocations: Vec<Revoked>,
 }
 
@@ -155,11 +171,12 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         changed = Some(found);
     }
     drop(site);
+    let touches = if args.touch_s > 0 { touches(args, interrupt)? } else { Vec::new() };
     let mut revocations = Vec::new();
     for _ in 0..args.revocations {
         interrupt.check()?;
         let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
-        // In a thread of its own, which moves to the lab's namespace.
+        // The measurement runs in a thread of its own, because it enters the lab's namespace.
         let joined = std::thread::scope(|scope| {
             scope.spawn(|| revocation(args, state.path(), interrupt).map_err(|e| e.to_string())).join()
         });
@@ -182,6 +199,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
             hellos_per_s_wanted: args.hellos,
             floods,
             rekeying: changed,
+            touches,
             revocations,
         };
         write(path, &serde_json::to_vec_pretty(&results)?)?;
@@ -190,21 +208,88 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A manager, a memory node and an agent that have joined, and a `gmm revoke` of the agent's node.
-fn revocation(args: &Args, state: &Path, interrupt: &Interrupt) -> Result<Revoked, Failure> {
-    let place = Place::lab(args.link, 1500)?;
-    let manager = Place::manager(state);
-    let _gmm = daemons::start(&*place.ground, "cn", state, "gmm", |c| {
+/// Times touches of pages for each wait style, while the session is replaced and while it is not.
+fn touches(args: &Args, interrupt: &Interrupt) -> Result<Vec<Touched>, Failure> {
+    let mut touches = Vec::new();
+    to_stdout!("touches of pages     sessions replaced   touches   p50      p99      longest   over 1 ms");
+    for wait in [WaitStyle::Busy, WaitStyle::default(), WaitStyle::Sleep] {
+        for every in [Some(args.replacement_ms), None] {
+            interrupt.check()?;
+            let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
+            // The measurement runs in a thread of its own, which moves to the lab's namespace.
+            let joined = std::thread::scope(|scope| {
+                let body =
+                    || touches_of(args, wait, every, state.path(), interrupt).map_err(|e| e.to_string());
+                scope.spawn(body).join()
+            });
+            let found = joined.map_err(|_| "the measurement of touches panicked")?;
+            let found = found.inspect_err(|_| daemons::show_logs(state.path()))?;
+            let Touched { wait, replacements, touches: times, over_1ms, .. } = &found;
+            to_stdout!(
+                "--wait {wait:<15} {replacements:>15} {:>9} {:>5.1} us {:>5.1} us {:>9.1} us {over_1ms:>9}",
+                times.count,
+                times.p50_us,
+                times.p99_us,
+                times.max_us
+            );
+            touches.push(found);
+        }
+    }
+    Ok(touches)
+}
+
+/// Times touches of pages through one agent and one memory node with this wait style.
+fn touches_of(
+    args: &Args,
+    wait: WaitStyle,
+    every_ms: Option<u64>,
+    state: &Path,
+    interrupt: &Interrupt,
+) -> Result<Touched, Failure> {
+    let place = QuickstartNetwork::lab(args.link, 1500)?;
+    let _nodes = manager_and_memory_node(args, &place, wait, state, interrupt)?;
+    let mut with_agent = place.agent(state)?;
+    with_agent.link.extend(["--wait".into(), wait.to_string()]);
+    if let Some(ms) = every_ms {
+        with_agent.link.extend(["--rekey-every".into(), format!("{ms}ms")]);
+    }
+    let agent = agent::start(&*place.ground, &with_agent, state, interrupt)?;
+    let mapping = agent.map(RESIDENT)?;
+    let (socket, _) = agent.region();
+    let agreed = || -> Result<u64, Failure> {
+        Ok(sessions(socket)?.iter().map(|session| session.status.counters.sessions).sum())
+    };
+    touched(&mapping, wait.to_string(), Duration::from_secs(args.touch_s), agreed, interrupt)
+}
+
+/// Starts a manager and a memory node that joins it.
+fn manager_and_memory_node(
+    args: &Args,
+    place: &QuickstartNetwork,
+    wait: WaitStyle,
+    state: &Path,
+    interrupt: &Interrupt,
+) -> Result<[Process; 2], Failure> {
+    let manager = QuickstartNetwork::manager(state);
+    let gmm = daemons::start(&*place.ground, "cn", state, "gmm", |c| {
         c.args(["serve", "--listen", &place.listen, "--data-dir"]).arg(state.join("gmm"));
         c.arg("--socket").arg(state.join("gmm.sock"));
     })?;
-    let _mn = daemons::start(&*place.ground, "mn", state, "mn-server", |c| {
+    let mn = daemons::start(&*place.ground, "mn", state, "mn-server", |c| {
         c.args(["join", &manager, "--run", "-i", "mn0", "--name", "mn1", "--pool-size", "128M"]);
         c.arg("--config").arg(state.join("mn-server.toml"));
-        c.args(["--link", &args.link.to_string(), "--wait", &args.wait.to_string()]);
+        c.args(["--link", &args.link.to_string(), "--wait", &wait.to_string()]);
         c.arg("--data-dir").arg(state.join("mn")).arg("--socket").arg(state.join("mn-server.sock"));
     })?;
     daemons::wait_for_nodes(&manager, interrupt)?;
+    Ok([gmm, mn])
+}
+
+/// Starts a manager, a memory node and an agent that join, then revokes the key of the agent's node by `gmm revoke`.
+fn revocation(args: &Args, state: &Path, interrupt: &Interrupt) -> Result<Revoked, Failure> {
+    let place = QuickstartNetwork::lab(args.link, 1500)?;
+    let manager = QuickstartNetwork::manager(state);
+    let _nodes = manager_and_memory_node(args, &place, args.wait, state, interrupt)?;
     let with_agent = place.agent(state)?;
     let owner = CnId::new(with_agent.own)?;
     let agent = agent::start(&*place.ground, &with_agent, state, interrupt)?;

@@ -1,4 +1,4 @@
-//! `cxloe-bench lab`: a lab of real daemons on this machine that lives until it is ended; `deploy/lab/lab` calls it.
+//! `cxloe-bench lab`: a lab of real daemons on this machine that runs until it is stopped; `deploy/lab/lab` calls it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use cxloe_daemon::to_stderr;
-use cxloe_lab::{Change, Interrupt, NAMED_NODES_MAX, NamedError, NamedLab, Settings, keep};
+use cxloe_lab::{Change, Interrupt, LabSettings, NAMED_NODES_MAX, NamedError, NamedLab, keep};
 
-/// How long an interrupted `up` may take to end what it has started.
+/// Limit on the time in which an interrupted `up` stops what it started.
 const GRACE: Duration = Duration::from_secs(30);
-/// How the command is called in what people are told to type; set by a script that stands for it.
+/// Environment variable with the command's name in hints; set by the script that calls this command.
 const COMMAND: &str = "CXLOE_LAB_COMMAND";
 
 const HELP: &str = "\
@@ -81,7 +81,7 @@ Examples:
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
-    /// Which lab, where there are several
+    /// Name of the lab, where there are several
     #[arg(short, long, global = true, default_value = "lab")]
     name: String,
     /// Folder for the labs' folders
@@ -91,10 +91,10 @@ pub(super) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make the lab, or start what does not run of it
+    /// Make the lab, or start those of its daemons that do not run
     #[command(override_help = HELP)]
     Up(UpArgs),
-    /// What runs, and which regions there are
+    /// Show running daemons and regions
     #[command(override_help = HELP)]
     Status {
         /// One JSON object
@@ -104,16 +104,16 @@ enum Command {
     /// Run a command on a node
     #[command(override_help = HELP)]
     Exec {
-        /// mn0, cn1, …, or switch; then the command and its arguments, to which all that follows the node belongs
+        /// mn0, cn1, …, or switch; then the command and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "NODE COMMAND")]
         words: Vec<OsString>,
     },
-    /// What a daemon has said
+    /// Show the log of a daemon
     #[command(override_help = HELP)]
     Log {
         /// The node, or gmm
         node: String,
-        /// Go on as the log does
+        /// Follow the log
         #[arg(short, long)]
         follow: bool,
     },
@@ -135,7 +135,7 @@ enum Command {
     /// End everything
     #[command(override_help = HELP)]
     Down,
-    /// Be the process that holds a lab
+    /// Run the process that holds a lab (used internally)
     #[command(hide = true)]
     Keep {
         /// The lab's folder
@@ -169,13 +169,13 @@ struct UpArgs {
     /// MTU of all interfaces, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// How daemons exchange frames
+    /// Link of the daemons
     #[arg(long, value_name = "KIND", default_value = "packet")]
     link: String,
-    /// What idle daemons do
+    /// Wait style of idle daemons
     #[arg(long, value_name = "STYLE", default_value = "adaptive")]
     wait: String,
-    /// Where the programs are
+    /// Folder of the programs
     #[arg(long, value_name = "FOLDER")]
     bin: Option<PathBuf>,
 }
@@ -185,7 +185,7 @@ fn nodes(text: &str) -> Result<usize, String> {
     count.ok_or_else(|| format!("a number up to {NAMED_NODES_MAX} is needed"))
 }
 
-/// Runs the command and says what went wrong, each line after `lab: `.
+/// Runs the command and prints its errors, each line prefixed with `lab: `.
 pub(super) fn run(args: Args) -> ExitCode {
     let Err(error) = work(args) else { return ExitCode::SUCCESS };
     for line in error.message.lines() {
@@ -202,11 +202,11 @@ fn work(args: Args) -> Result<(), NamedError> {
     let root = args.root.unwrap_or_else(usual);
     let command = std::env::var(COMMAND).unwrap_or_else(|_| "cxloe-bench lab".into());
     let lab = NamedLab::new(&args.name, &root, &command)?;
-    let say = |line: &str| cxloe_daemon::command_line::output::say(format_args!("{line}"));
+    let print_line = |line: &str| cxloe_daemon::command_line::output::print_line(format_args!("{line}"));
     match args.command {
         Command::Up(up) => {
             let interrupt = Interrupt::install(GRACE)?;
-            let settings = Settings {
+            let settings = LabSettings {
                 memory_nodes: up.memory_nodes,
                 compute_nodes: up.compute_nodes,
                 pool: up.pool,
@@ -217,10 +217,10 @@ fn work(args: Args) -> Result<(), NamedError> {
                 wait: up.wait,
                 programs: up.bin.unwrap_or_default(),
             };
-            lab.up(settings, &["lab", "keep"], &interrupt, &mut |line| say(&line))?;
+            lab.up(settings, &["lab", "keep"], &interrupt, &mut |line| print_line(&line))?;
         }
-        Command::Status { json: true } => say(&lab.status_json()?),
-        Command::Status { json: false } => say(lab.status()?.trim_end()),
+        Command::Status { json: true } => print_line(&lab.status_json()?),
+        Command::Status { json: false } => print_line(lab.status()?.trim_end()),
         Command::Exec { words } => return Err(exec(&lab, &words)),
         Command::Log { node, follow } => return Err(lab.show_log(&node, follow)),
         Command::Start(Nodes { nodes }) => lab.change(Change::Start, &nodes)?,
@@ -228,7 +228,7 @@ fn work(args: Args) -> Result<(), NamedError> {
         Command::Kill(Nodes { nodes }) => lab.change(Change::Kill, &nodes)?,
         Command::Plug(Nodes { nodes }) => lab.change(Change::Plug, &nodes)?,
         Command::Unplug(Nodes { nodes }) => lab.change(Change::Unplug, &nodes)?,
-        Command::Down => say(if lab.down() { "The lab is down." } else { "No lab is up." }),
+        Command::Down => print_line(if lab.down() { "The lab is down." } else { "No lab is up." }),
         Command::Keep { .. } => {}
     }
     Ok(())

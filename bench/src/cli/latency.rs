@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use cxloe_client::client::{Client, regions};
 
 use super::Failure;
-use super::common::{LinkArgs, OutputArgs, RegionArgs, Session, Unit, bar, report};
-use crate::measure::MeasureError;
-use crate::measure::agent_port::{AgentPort, AgentResults};
-use crate::measure::latency::LatencyPlan;
-use crate::report::{Report, Samples, Statistic};
+use super::common::{LinkArgs, OutputArgs, ProgressUnit, RegionArgs, Session, bar, report};
 use cxloe_lab::Interrupt;
+use cxloe_measure::MeasureError;
+use cxloe_measure::agent_port::{AgentPort, AgentResults};
+use cxloe_measure::latency::LatencyPlan;
+use cxloe_measure::report::{Report, Samples, Statistic};
 
 /// Time single line operations beside a bare echo, and line cache hits
 ///
@@ -43,7 +43,7 @@ pub struct Args {
     output: OutputArgs,
 }
 
-/// The region that is to be measured through an agent.
+/// Port of the agent whose region is to be measured; `None` if the options name no agent.
 fn agent(args: &Args) -> Result<Option<AgentPort>, Failure> {
     let (Some(socket), Some(name)) = (&args.agent, &args.agent_region) else { return Ok(None) };
     let found = regions(socket)?.into_iter().find(|region| region.region == *name);
@@ -56,7 +56,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let agent = agent(args)?;
     let mut session = Session::open(&args.link, &args.region, interrupt)?;
     let steps = if session.target.echo { 4 } else { 3 } + if agent.is_some() { 4 } else { 0 };
-    let progress = bar(u64::from(args.trials) * steps, Unit::Steps);
+    let progress = bar(u64::from(args.trials) * steps, ProgressUnit::Steps);
     let plan = LatencyPlan { trials: args.trials, operations: args.operations };
     let mut step = |what: &str| {
         progress.set_message(what.to_owned());
@@ -82,7 +82,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     args.output.write(&report, &all)
 }
 
-/// The ratios of single operations to the bare echo, with what is aimed at.
+/// Adds the ratios of single operations to the round trip without a session, with their targets.
 pub fn add_ratios(report: &mut Report) -> Result<(), Failure> {
     for name in ["read64/echo64", "write64/echo64", "mixed64/echo64"] {
         report.add_ratio(name, Statistic::P50, Some(1.2))?;
@@ -91,7 +91,7 @@ pub fn add_ratios(report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What it costs to ask an agent, over doing it oneself.
+/// Adds the ratios of operations through the agent to those of the port in this process.
 pub fn add_agent_ratios(report: &mut Report) -> Result<(), Failure> {
     for name in ["agent_read64/read64", "agent_write64/write64", "agent_read4k/read4k"] {
         report.add_ratio(name, Statistic::P50, None)?;

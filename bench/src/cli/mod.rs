@@ -13,6 +13,7 @@ mod figures;
 mod keys;
 mod lab;
 mod latency;
+mod outages;
 mod pair;
 mod paper;
 mod pattern;
@@ -73,7 +74,7 @@ enum Command {
     Echo(echo::Args),
     /// Time single line operations beside a bare echo, and line cache hits
     Latency(latency::Args),
-    /// Time page faults and what they are made of, by turns
+    /// Time page faults and their parts, by turns
     Fault(fault::Args),
     /// Measure access patterns: load-latency, pointer chase, GUPS, STREAM, mixes, hot and cold pages
     Pattern(Box<pattern::Args>),
@@ -89,21 +90,23 @@ enum Command {
     Figures(figures::Args),
     /// Measure sessions between keys: connecting in a flood of forged handshakes, changes of keys, and revocation
     Keys(keys::Args),
+    /// Measure how long operations wait when a memory node's process or interface is away, and check every line
+    Outages(outages::Args),
     /// Run engines and services over a simulated network, and check everything they do
     Sim(Box<sim::Args>),
     /// Measure the manager with thousands of nodes and a hundred thousand regions
     Fabric(fabric::Args),
-    /// Measure other ways to another machine's memory beside this one: sockets, Redis, UCX, RDMA, …
+    /// Measure other remote-memory systems beside this one: sockets, Redis, UCX, RDMA, …
     Compare(compare::Args),
     /// Run programs with part of their memory remote, or swapped, and compare them with local memory
     Programs(Box<programs::Args>),
-    /// Measure what every report should have: cycles, tails under load, faults under eviction, programs
+    /// Measure the standard report: cycles, tails under load, faults under eviction, programs
     Report(Box<report::Args>),
     /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
     CompareRetransmission(compare_retransmission::Args),
     /// Make a lab of real daemons on this machine, use it, and end it
     Lab(lab::Args),
-    /// Do the work of one of the programs that `programs` measures
+    /// Run one of the project's own programs of `programs`
     #[command(hide = true)]
     Work(work::Args),
     /// Print a completion script for a shell
@@ -116,26 +119,30 @@ enum Command {
     Man(ManArgs),
 }
 
-/// Why a command failed.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long a measurement may take to notice Ctrl-C and clean up.
+/// Longest time from Ctrl-C until a measurement has noticed it and cleaned up.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Runs the program. Must be called while the process has one thread.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let command = match cli.command {
-        // Neither a measurement nor its rights, log and signals.
+        // `lab` is no measurement: it has its own rights, log and signal handling.
         Command::Lab(args) => return lab::run(args),
         Command::Work(args) => {
-            work::run(&args);
-            return ExitCode::SUCCESS;
+            return match work::run(&args) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    to_stderr!("cxloe-bench: {error}");
+                    ExitCode::FAILURE
+                }
+            };
         }
         command => command,
     };
     let makes_lab = match &command {
-        Command::Quickstart(_) | Command::Report(_) | Command::Keys(_) => true,
+        Command::Quickstart(_) | Command::Report(_) | Command::Keys(_) | Command::Outages(_) => true,
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
         Command::Paper(args) => args.makes_lab(),
@@ -143,7 +150,7 @@ pub fn run() -> ExitCode {
         Command::Programs(args) => args.makes_lab(),
         _ => false,
     };
-    // Asked before this process changes, which it cannot take back.
+    // Determined before this process enters namespaces, which it cannot leave.
     let no_lab = match &command {
         Command::Quickstart(args) if args.may_use_udp() => cxloe_lab::may_make_labs().err(),
         _ => None,
@@ -160,7 +167,7 @@ pub fn run() -> ExitCode {
     let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_ansi(cxloe_daemon::log::coloured())
-        // What cannot be written is left out: a measurement does not end for want of its log.
+        // A log line that cannot be written is dropped: a measurement does not fail because of its log.
         .log_internal_errors(false)
         .with_writer(std::io::stderr);
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
@@ -192,6 +199,7 @@ pub fn run() -> ExitCode {
         Command::Paper(args) => paper::run(&args, interrupt),
         Command::Figures(args) => figures::run(&args),
         Command::Keys(args) => keys::run(&args, &interrupt),
+        Command::Outages(args) => outages::run(&args, &interrupt),
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::Compare(args) => compare::run(&args, standing, interrupt),
@@ -204,7 +212,7 @@ pub fn run() -> ExitCode {
         }
         Command::Man(man) => man.write(Cli::command()).map_err(|failure| failure.message.into()),
     };
-    let said = || output::all_said().map_err(|failure| failure.message.into());
+    let said = || output::finish_output().map_err(|failure| failure.message.into());
     match result.and_then(|()| said()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -217,20 +225,20 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Whether Ctrl-C is at the bottom of an error.
+/// [`Interrupted`] at the root of an error, if Ctrl-C caused it.
 fn interrupted<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Interrupted> {
     let mut at = Some(error);
     while let Some(e) = at {
         if let Some(i) = e.downcast_ref::<Interrupted>() {
             return Some(i);
         }
-        if let Some(crate::measure::MeasureError::Interrupted(i)) = e.downcast_ref() {
+        if let Some(cxloe_measure::MeasureError::Interrupted(i)) = e.downcast_ref() {
             return Some(i);
         }
         if let Some(crate::standard::probe::ProbeError::Interrupted(i)) = e.downcast_ref() {
             return Some(i);
         }
-        if let Some(i) = e.downcast_ref().and_then(crate::paper::PaperError::interrupted) {
+        if let Some(i) = e.downcast_ref().and_then(cxloe_paper::PaperError::interrupted) {
             return Some(i);
         }
         at = e.source();

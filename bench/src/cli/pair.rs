@@ -1,4 +1,4 @@
-//! Where measurements run that come with an agent: on a link that is there, or in a lab of their own.
+//! Link of measurements that involve an agent: an existing one, or one in a lab of their own.
 //!
 //! ```text
 //!   namespace cn                                         namespace mn
@@ -8,11 +8,11 @@
 //!     core 0                                                 core 1
 //! ```
 //!
-//! A third cable is for probes, programs that share nothing with this one.
+//! A third cable is for probes, programs that share no code with this project.
 //!
-//! The bench has a link of its own for bare frames and for faults that it serves itself; faults through the agent go over
-//! the other one, which is of the same kind. Of the two memory nodes, and of agent and bench, only those that are measured
-//! run at a time.
+//! The bench has a link of its own for bare frames and for faults that it serves itself; faults through the agent use a
+//! second link of the same kind. Of the two memory nodes, and of agent and bench, only those being measured run; the
+//! others are stopped.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -30,12 +30,12 @@ use nix::unistd::Pid;
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session};
 use super::daemons::{self, MANAGER, READY};
-use crate::machine;
-use crate::measure::MeasureError;
-use crate::measure::fault::Agent;
 use cxloe_lab::{Interrupt, Lab, Process};
+use cxloe_measure::MeasureError;
+use cxloe_measure::fault::Agent;
+use cxloe_measure::machine;
 
-/// A link that is there, if one is named.
+/// An existing link, if its options are given.
 pub struct OptionalLink(pub Option<LinkArgs>);
 
 impl clap::Args for OptionalLink {
@@ -65,54 +65,54 @@ impl FromArgMatches for OptionalLink {
     }
 }
 
-/// What a measurement gets: a session, perhaps an agent, and what to say of the link in its report.
-pub struct Place {
-    /// The bench's own session.
+/// Session, optional agent, and link description of a measurement.
+pub struct Setup {
+    /// Session over which the bench measures.
     pub session: Session,
-    /// The agent, if one is wanted, or why it cannot map regions.
+    /// Agent, or the reason why it cannot map regions; `None` if no agent was requested.
     pub agent: Option<Result<Agent, MeasureError>>,
-    /// The interfaces at the ends of the link.
+    /// Names of the interfaces at both ends of the link.
     pub interfaces: Vec<String>,
-    /// How this side waits.
+    /// Wait style of the compute node's end.
     pub wait: WaitStyle,
-    /// The network, if it was made for this.
+    /// Lab of the measurement; `None` on an existing link.
     pub lab: Option<Rc<Lab>>,
 }
 
-/// A cable that nothing of ours listens on: namespace and interface of both ends, and the address of the far one.
+/// Cable without programs of this project: namespace and interface of both ends, and address of the far end.
 pub const PROBE_CABLE: ((&str, &str), (&str, &str, &str)) =
     (("cn", "cn2"), ("mn", "mn2", "02:00:00:00:00:22"));
 
-/// Does `body` on a link that is there.
+/// Runs `body` on an existing link.
 pub fn on_link(
     link: &LinkArgs,
     region: &RegionArgs,
     agent: Option<Agent>,
     interrupt: Interrupt,
-    body: impl FnOnce(Place) -> Result<(), Failure>,
+    body: impl FnOnce(Setup) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let session = Session::open(link, region, interrupt)?;
     let interfaces = vec![session.link.interface.clone()];
-    body(Place { session, agent: agent.map(Ok), interfaces, wait: link.wait, lab: None })
+    body(Setup { session, agent: agent.map(Ok), interfaces, wait: link.wait, lab: None })
 }
 
-/// What a lab is to be like.
+/// Name, sizes and members of a lab.
 pub struct LabOptions<'a> {
-    /// What names its folder.
+    /// Name of the lab's folder in the state folder.
     pub name: &'a str,
-    /// MTU of its cables.
+    /// MTU of the lab's cables, in bytes.
     pub mtu: u32,
-    /// The region of the bench, and the size of the agent's.
+    /// Options of the bench's region; the agent's region has the same size.
     pub region: &'a RegionArgs,
-    /// Whether there is an agent.
+    /// True if the lab has an agent.
     pub agent: bool,
 }
 
-/// Does `body` between two namespaces.
+/// Makes a lab of two namespaces and runs `body` with it.
 pub fn in_lab(
     options: &LabOptions<'_>,
     interrupt: &Interrupt,
-    body: impl FnOnce(Place) -> Result<(), Failure>,
+    body: impl FnOnce(Setup) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let state = tempfile::Builder::new().prefix(&format!("cxloe-{}-", options.name)).tempdir()?;
     let result = in_lab_at(options, interrupt, state.path(), body);
@@ -126,7 +126,7 @@ fn in_lab_at(
     options: &LabOptions<'_>,
     interrupt: &Interrupt,
     state: &Path,
-    body: impl FnOnce(Place) -> Result<(), Failure>,
+    body: impl FnOnce(Setup) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let cores = machine::allowed_cores();
     let pair = cores.first().copied().zip(cores.get(1).copied());
@@ -147,7 +147,7 @@ fn in_lab_at(
         c.args(["serve", "--insecure", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
     let memory_node = |interface: &str, name: &str| {
-        // Two programs of one name, each with its own log.
+        // Two instances of a program run; each has a log of its own.
         let state = state.join(name);
         std::fs::create_dir(&state)?;
         daemons::start(&*lab, "mn", &state, "mn-server", |c| {
@@ -169,8 +169,8 @@ fn in_lab_at(
     if options.agent {
         let others = memory_node("mn1", "mn2")?;
         let (process, started) = start_agent(&lab, state, options.region, (cpu, wait), interrupt, &others)?;
-        // However this ends, what is stopped cannot end in order.
-        agent = Some(Awake { agent: started, _process: process, _memory_node: others });
+        // Dropping this resumes the processes: a stopped process cannot end in order.
+        agent = Some(StoppedProcesses { agent: started, _process: process, _memory_node: others });
     }
     let checked = agent.as_ref().map(|awake| awake.agent.check().map(|()| awake.agent.clone()));
     region("bench", "cn0", "mn1", options.region.size.0, interrupt)?;
@@ -194,19 +194,19 @@ fn in_lab_at(
     session.target.cores = pair;
     session.target.memory_node = Some(pid(&ours));
     let interfaces = vec!["cn0".into(), "mn0".into()];
-    body(Place { session, agent: checked, interfaces, wait, lab: Some(lab) })
+    body(Setup { session, agent: checked, interfaces, wait, lab: Some(lab) })
 }
 
-/// Processes that are stopped in between, and go on when they are to end.
-struct Awake {
+/// Processes that are stopped while others are measured; resumed on drop, before they are ended.
+struct StoppedProcesses {
     agent: Agent,
     _process: Process,
     _memory_node: Process,
 }
 
-impl Drop for Awake {
+impl Drop for StoppedProcesses {
     fn drop(&mut self) {
-        self.agent.go_on();
+        self.agent.resume();
     }
 }
 
@@ -214,7 +214,7 @@ fn pid(process: &Process) -> Pid {
     Pid::from_raw(process.id().cast_signed())
 }
 
-/// Creates a region for the node behind `interface` on the memory node `on`, as soon as that has registered.
+/// Creates a region for the node behind `interface` on the memory node `on`, after that memory node has registered.
 fn region(name: &str, interface: &str, on: &str, size: u64, interrupt: &Interrupt) -> Result<(), Failure> {
     let address = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"))?;
     let owner = CnId::new(address.trim().parse::<Mac>()?)?;

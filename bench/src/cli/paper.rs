@@ -1,4 +1,4 @@
-//! `cxloe-bench paper`: the paper's evaluation from this system, as a page and as data.
+//! `cxloe-bench paper`: the measurements of the paper's evaluation, repeated on this system, as a page and as data.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
-use super::common::{INSECURE, RegionArgs, Session, Unit, bar, report, write};
+use super::common::{INSECURE, ProgressUnit, RegionArgs, Session, bar, report, write};
 use super::pair::OptionalLink;
-use crate::machine::Machine;
-use crate::paper::{self, Evaluation, Grid, Part, Plan, Section};
-use crate::report::{Link, Report};
 use cxloe_lab::Interrupt;
+use cxloe_measure::machine::Machine;
+use cxloe_measure::report::{Link, Report};
+use cxloe_paper::{Evaluation, EvaluationPart, Grid, Plan, Section};
 
 /// Repeat the paper's evaluation (Fig. 7 to 12, Table II to IV) and lay it beside the paper's own values
 ///
@@ -30,17 +30,17 @@ use cxloe_lab::Interrupt;
 pub struct Args {
     /// Only these parts, separated by commas [default: all]
     #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
-    only: Vec<Part>,
+    only: Vec<EvaluationPart>,
 
-    /// A tenth of everything: to see what comes out, not how large it is
+    /// A tenth of everything: to see the output, not its figures
     #[arg(long)]
     quick: bool,
 
-    /// Where paper.html, paper.json and the CSV files go
+    /// Folder of paper.html, paper.json and the CSV files
     #[arg(long, value_name = "DIR", default_value = "target/paper")]
     output: PathBuf,
 
-    /// The lab's link [default: auto; Fig. 7 then takes packet rings beside AF_XDP]
+    /// Link of the nodes in the lab [default: auto; Fig. 7 then measures AF_PACKET and AF_XDP]
     #[arg(long, value_name = Backend::RAW_VALUES, value_parser = raw_link, conflicts_with = "interface")]
     lab_link: Option<Backend>,
 
@@ -54,7 +54,7 @@ pub struct Args {
     region: RegionArgs,
 }
 
-/// A link for the lab, whose nodes are told no outer addresses.
+/// Parses the lab's link. UDP is refused: the lab assigns no IP addresses to its nodes.
 fn raw_link(text: &str) -> Result<Backend, String> {
     match text.parse()? {
         Backend::Udp => Err("choose a raw link: auto, xdp, packet or pnet".into()),
@@ -70,14 +70,14 @@ Examples:
   cxloe-bench paper --only fig7 -i enp3s0f0 --manager https://10.0.0.1:7440";
 
 impl Args {
-    /// Whether it makes a lab, for which the process needs namespaces of its own.
+    /// True if the command makes a lab, for which this process must be able to create namespaces.
     pub fn makes_lab(&self) -> bool {
         self.link.0.is_none()
     }
 
     fn plan(&self) -> Plan {
-        let parts: BTreeSet<Part> = match self.only.is_empty() {
-            true => Part::value_variants().iter().copied().collect(),
+        let parts: BTreeSet<EvaluationPart> = match self.only.is_empty() {
+            true => EvaluationPart::value_variants().iter().copied().collect(),
             false => self.only.iter().copied().collect(),
         };
         Plan {
@@ -95,27 +95,27 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     std::fs::create_dir_all(&args.output).map_err(|e| {
         format!("cannot make the folder {}: {e}; give another with --output", args.output.display())
     })?;
-    let progress = bar(plan.steps(), Unit::Steps);
+    let progress = bar(plan.steps(), ProgressUnit::Steps);
     let mut step = |what: &str| {
         progress.set_message(what.to_owned());
         progress.inc(1);
     };
     let (found, mut report) = match &args.link.0 {
         Some(link) => {
-            if plan.parts == BTreeSet::from([Part::Fig8]) {
+            if plan.parts == BTreeSet::from([EvaluationPart::Fig8]) {
                 return Err("fig8 to fig10 need one clock for both ends; leave --interface out".into());
             }
             let mut session = Session::open(link, &args.region, interrupt)?;
-            let found = paper::measure_over(&plan, &mut session.target, link.wait, &mut step)?;
+            let found = cxloe_paper::measure_over(&plan, &mut session.target, link.wait, &mut step)?;
             let report =
                 report(&session.link, &session.frames, vec![session.link.interface.clone()], link.wait, None);
             session.close()?;
             (found, report)
         }
         None => {
-            let (found, measured) = paper::measure(&plan, &interrupt, &mut step)?;
+            let (found, measured) = cxloe_paper::measure(&plan, &interrupt, &mut step)?;
             let report = match measured {
-                // As the paper has it.
+                // Report about the measured link, with unsealed frames as in the paper.
                 Some((link, wait, bounce)) => {
                     report(&link, INSECURE, vec!["cn0".into(), "mn0".into()], wait, bounce)
                 }
@@ -126,12 +126,12 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     };
     progress.finish_and_clear();
     found.samples().into_iter().for_each(|samples| report.add(samples));
-    let sections = paper::sections(&found, &report)?;
+    let sections = cxloe_paper::sections(&found, &report)?;
     print(&sections);
     save(args, &found, &report, &sections)
 }
 
-/// A report about no link at all.
+/// Empty report for simulated parts, which have no link.
 fn simulated() -> Report {
     let wait = WaitStyle::default().to_string();
     let wait = wait.split(':').next().unwrap_or_default().to_owned();
@@ -150,7 +150,7 @@ fn simulated() -> Report {
 fn print(sections: &[Section]) {
     for section in sections {
         to_stdout!("{}", section.title);
-        // What has a file of its own need not be seen here: single requests, points of curves.
+        // Tables of single requests and of points of curves are written to files only.
         let brief = |grid: &&Grid| {
             grid.rows.len() <= 20 && grid.columns.first().is_some_and(|(name, _)| name != "request")
         };
@@ -166,7 +166,7 @@ fn print(sections: &[Section]) {
 fn save(args: &Args, found: &Evaluation, report: &Report, sections: &[Section]) -> Result<(), Failure> {
     let page = args.output.join("paper.html");
     let data = args.output.join("paper.json");
-    write(&page, paper::page(found, report, sections).as_bytes())?;
+    write(&page, cxloe_paper::page(found, report, sections).as_bytes())?;
     write(&data, found.json(report).as_bytes())?;
     for grid in sections.iter().flat_map(|section| &section.grids) {
         write(&args.output.join(format!("{}.csv", grid.file)), grid.csv().as_bytes())?;

@@ -1,4 +1,4 @@
-//! `cxloe-bench pattern`: access patterns that users know, on a link that is there or in a lab of its own (see `pair`).
+//! `cxloe-bench pattern`: well-known access patterns, on an existing link or in a lab (see `pair`).
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::model::ByteSize;
 
 use super::Failure;
-use super::common::{OutputArgs, RegionArgs, Session, Unit, bar, report};
-use super::pair::{LabOptions, OptionalLink, Place, in_lab, on_link};
-use crate::measure::fault::Agent;
-use crate::pattern::arrivals::Spacing;
-use crate::pattern::memory::Over;
-use crate::pattern::mix::Mix;
-use crate::pattern::{self, Pattern, Plan, Results, Share};
-use crate::report::Samples;
+use super::common::{OutputArgs, ProgressUnit, RegionArgs, Session, bar, report};
+use super::pair::{LabOptions, OptionalLink, Setup, in_lab, on_link};
 use cxloe_lab::Interrupt;
+use cxloe_measure::fault::Agent;
+use cxloe_measure::pattern::arrivals::Spacing;
+use cxloe_measure::pattern::memory::AccessPath;
+use cxloe_measure::pattern::mix::Mix;
+use cxloe_measure::pattern::{self, Pattern, Plan, Results, Share};
+use cxloe_measure::report::Samples;
 
 /// Measure access patterns over the line port and over mapped memory: load-latency, pointer chase, GUPS, STREAM, mixes
 ///
@@ -33,35 +33,35 @@ pub struct Args {
 
     /// Ways to reach memory, separated by commas [default: port,mapped]
     #[arg(long, value_name = "WAYS", value_enum, value_delimiter = ',')]
-    over: Vec<Over>,
+    over: Vec<AccessPath>,
 
     /// Shares of the working set that may be resident, for example 0%,50%; each is measured [default: 0% over the port,
     /// 50% over mapped memory, and 10%,25%,50% for hot-cold]
     #[arg(long, value_name = "SHARES", value_delimiter = ',')]
     resident: Vec<Share>,
 
-    /// Bytes to go through, the largest power of two in them [default: the whole region]
+    /// Bytes of the working set, rounded down to a power of two [default: the whole region]
     #[arg(long, value_name = "SIZE")]
     working_set: Option<ByteSize>,
 
-    /// How long each measurement lasts
+    /// Length of each measurement
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
     time: Duration,
 
-    /// Requests under way at once over the port; beyond 200 a veth loses frames
+    /// Requests in flight over the port; beyond 200 a veth loses frames
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = depth)]
     depth: usize,
 
-    /// Where chance begins: the same seed, the same accesses
+    /// Seed of the accesses
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// load-latency: rates offered, per second, for example 50k,100k,200k [default: steps from 5 % to 110 % of the most
-    /// there is]
+    /// load-latency: rates offered, per second, for example 50k,100k,200k [default: steps from 5 % to 110 % of the
+    /// highest rate]
     #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = rate, help_heading = "Patterns")]
     rates: Vec<f64>,
 
-    /// load-latency: how arrivals are spaced
+    /// load-latency: spacing of arrivals
     #[arg(long, value_name = "SPACING", value_enum, default_value = "poisson", help_heading = "Patterns")]
     arrivals: Spacing,
 
@@ -140,7 +140,7 @@ Examples:
 Names of results: chase_mapped_r50 is the chase over mapped memory with 50 % resident.
 Exit codes: 0 done and all data right, 1 failed or wrong data, 2 wrong usage, 130 ended by Ctrl-C.";
 
-/// A pattern, or all.
+/// One pattern, or all patterns.
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     One(Pattern),
@@ -189,7 +189,7 @@ fn exponent(text: &str) -> Result<f64, String> {
     exponent.ok_or_else(|| format!("`{text}` is no exponent from 0.01 to 0.999; write for example 0.99"))
 }
 
-/// A rate with k or M behind it, if it is large.
+/// Parses a rate in operations per second, with an optional suffix k or M.
 fn rate(text: &str) -> Result<f64, String> {
     let (number, unit) = match text.strip_suffix(['k', 'K']) {
         Some(number) => (number, 1e3),
@@ -201,14 +201,14 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
-    /// Whether it makes a lab, for which the process needs namespaces of its own.
+    /// True if the command makes a lab, for which this process must be able to create namespaces.
     pub fn makes_lab(&self) -> bool {
         self.link.0.is_none()
     }
 
-    /// Whether memory mapped through an agent is among what is measured, and was named.
-    fn wants_mapped(&self) -> (bool, bool) {
-        let named = self.over.contains(&Over::Mapped);
+    /// Two flags: memory mapped through an agent is measured; the options name it explicitly.
+    fn measures_mapped(&self) -> (bool, bool) {
+        let named = self.over.contains(&AccessPath::Mapped);
         (named || self.over.is_empty(), named)
     }
 
@@ -219,9 +219,9 @@ impl Args {
         };
         let mut over = self.over.clone();
         if over.is_empty() {
-            over = vec![Over::Port, Over::Mapped];
+            over = vec![AccessPath::Port, AccessPath::Mapped];
         }
-        over.retain(|way| has_agent || *way != Over::Mapped);
+        over.retain(|way| has_agent || *way != AccessPath::Mapped);
         Plan {
             patterns: Pattern::ALL.into_iter().filter(chosen).collect(),
             over: distinct(over),
@@ -242,7 +242,7 @@ impl Args {
     }
 }
 
-/// Each once, in the order of their first.
+/// Items without duplicates, in the order of their first occurrence.
 fn distinct<T: PartialEq>(items: Vec<T>) -> Vec<T> {
     let mut seen = Vec::new();
     for item in items {
@@ -255,7 +255,7 @@ fn distinct<T: PartialEq>(items: Vec<T>) -> Vec<T> {
 
 pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let Some(link) = &args.link.0 else {
-        let agent = args.wants_mapped().0;
+        let agent = args.measures_mapped().0;
         let options = LabOptions { name: "pattern", mtu: args.mtu, region: &args.region, agent };
         return in_lab(&options, &interrupt, |place| at(args, place));
     };
@@ -264,8 +264,8 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     on_link(link, &args.region, agent, interrupt, |place| at(args, place))
 }
 
-fn at(args: &Args, place: Place) -> Result<(), Failure> {
-    let agent = match (place.agent, args.wants_mapped()) {
+fn at(args: &Args, place: Setup) -> Result<(), Failure> {
+    let agent = match (place.agent, args.measures_mapped()) {
         (Some(Ok(agent)), _) => Some(agent),
         (Some(Err(error)), (_, true)) => return Err(error.into()),
         (None, (_, true)) => {
@@ -324,7 +324,7 @@ fn measured(args: &Args, session: Session, agent: Option<Agent>) -> Result<(Sess
     if plan.bytes < BYTES_MIN {
         return Err(format!("a working set has at least {BYTES_MIN} bytes, not {}", plan.bytes).into());
     }
-    let progress = bar(plan.steps(), Unit::Steps);
+    let progress = bar(plan.steps(), ProgressUnit::Steps);
     let (target, results) = pattern::measure(target, agent.as_ref(), &plan, &mut |what| {
         progress.set_message(what.to_owned());
         progress.inc(1);
@@ -333,7 +333,7 @@ fn measured(args: &Args, session: Session, agent: Option<Agent>) -> Result<(Sess
     Ok((again(target), results))
 }
 
-/// The smallest working set: with fewer pages, shares of them mean nothing.
+/// Size of the smallest working set, in bytes: a smaller one has too few pages to be divided into shares.
 const BYTES_MIN: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `cxloe-bench programs`: programs with part of their memory elsewhere, in one run, by turns.
+//! `cxloe-bench programs`: programs with part of their memory remote or swapped, in one run, by turns.
 //!
 //! ```text
 //!   this machine                  namespace cn                           namespace mn
@@ -15,29 +15,27 @@ use cxloe_client::client::regions;
 use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
-use cxloe_lab::{Host, Interrupt, Lab, Process, Standing};
+use cxloe_lab::{Host, Interrupt, Lab, LabPrivilege, Process};
 use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
-use super::common::{INSECURE, SEALED, Unit, bar, write};
+use super::common::{INSECURE, ProgressUnit, SEALED, bar, write};
 use super::daemons::{self, MANAGER, READY};
-use crate::compare::stage::find;
-use crate::machine::{self, Machine};
-use crate::pattern::Share;
-use crate::programs::{
-    Absent, Outcome, Plan, Program, ProgramsError, Remote, Resident, Sized, Stage, Table, Way, absent_ways,
-    measure, programs, restore_forgotten, size,
+use cxloe_compare::programs::{
+    Absent, ComparisonResults, MemoryBacking, Plan, Program, ProgramsError, ProgramsTable, Remote, Resident,
+    Sized, Stage, absent_ways, measure, programs, restore_forgotten, size,
 };
-use crate::report::{Link, Report};
+use cxloe_compare::stage::find;
+use cxloe_measure::machine::{self, Machine};
+use cxloe_measure::pattern::Share;
+use cxloe_measure::report::{Link, Report};
 
-/// The compute node's address, which owns regions.
 const CN: &str = "02:00:00:00:00:01";
-/// The region that is swapped to.
 const SWAP_REGION: &str = "swap";
-/// Of a pool, what regions do not get.
+/// Bytes of a pool beyond those of all regions.
 const SPARE: u64 = 96 << 20;
-/// Extents, of which pools have a whole number.
+/// Bytes of an extent; the size of a pool is a multiple.
 const EXTENT: u64 = 2 << 20;
 
 const EXAMPLES: &str = "\
@@ -66,22 +64,22 @@ start to end.
 Exit codes: 0 done, 1 a program failed or printed something wrong (the others are reported), 2 wrong usage, 130 ended by
 Ctrl-C.";
 
-/// Which programs run, and with how much.
+/// Options that select programs and their sizes.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ChosenPrograms {
     /// Run these programs only, separated by commas
     #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// How much of a program's memory may be resident: shares of what it takes, or bytes
+    /// Memory of a program that may be resident: shares of its footprint, or bytes
     #[arg(long, value_name = "SHARE|SIZE", value_delimiter = ',', default_value = "100%,75%,50%,25%")]
     resident: Vec<Resident>,
 
-    /// So much of the usual work: smaller programs, with less memory
+    /// Share of the usual work: smaller programs, with less memory
     #[arg(long, value_name = "SHARE", default_value = "100%")]
     scale: Share,
 
-    /// How long one run of a program may take; what takes longer is ended and reported as that
+    /// Limit on one run of a program; a longer run is ended and reported as such
     #[arg(long, value_name = "TIME", default_value = "60s")]
     limit: humantime::Duration,
 
@@ -101,16 +99,16 @@ pub struct Args {
     #[command(flatten)]
     choice: ChosenPrograms,
 
-    /// Where memory is, besides local: exec, swap-nbd, swap-zram, swap-file
+    /// Ways to hold memory, besides local: exec, swap-nbd, swap-zram, swap-file
     #[arg(
         long,
         value_name = "WAYS",
         value_delimiter = ',',
         default_value = "exec,swap-nbd,swap-zram,swap-file"
     )]
-    ways: Vec<Way>,
+    ways: Vec<MemoryBacking>,
 
-    /// Show all programs and ways and whether they can be measured here, and measure nothing
+    /// List all programs and ways and whether they can be measured here, and measure nothing
     #[arg(long)]
     list: bool,
 
@@ -126,7 +124,7 @@ pub struct Args {
     #[arg(long, value_name = Backend::VALUES, default_value = "auto", help_heading = "Link")]
     link: Backend,
 
-    /// What memory node and agent do while they wait: busy, adaptive or adaptive:TIME or sleep
+    /// Wait style of memory node and agent: busy, adaptive or adaptive:TIME or sleep
     #[arg(long, value_name = "STYLE", default_value_t, help_heading = "Link")]
     wait: WaitStyle,
 
@@ -148,16 +146,16 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether it makes a lab, for which the process needs namespaces of its own.
+    /// True if the command makes a lab, for which this process must be able to create namespaces.
     pub fn makes_lab(&self) -> bool {
         !self.list
     }
 
-    /// The usual measurement, as a part of another one.
+    /// Options of the default measurement, for a command of which it is a part.
     pub fn within(choice: ChosenPrograms) -> Args {
         Args {
             choice,
-            ways: Way::LIMITED.to_vec(),
+            ways: MemoryBacking::LIMITED.to_vec(),
             list: false,
             trials: 1,
             swap_dir: "/var/tmp".into(),
@@ -179,12 +177,13 @@ impl Args {
             return Err(format!("no program is called `{word}`; there are {}", names.join(", ")).into());
         }
         let is_chosen = |program: &Program| {
-            self.choice.only.is_empty() || self.choice.only.iter().any(|word| word == program.name)
+            (self.choice.only.is_empty() && (self.list || program.is_usual()))
+                || self.choice.only.iter().any(|word| word == program.name)
         };
         Ok(all.into_iter().filter(is_chosen).collect())
     }
 
-    fn plan(&self, ways: Vec<Way>) -> Plan {
+    fn plan(&self, ways: Vec<MemoryBacking>) -> Plan {
         Plan {
             ways,
             residents: self.choice.resident.clone(),
@@ -194,11 +193,11 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
+pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) -> Result<(), Failure> {
     let chosen = args.chosen()?;
     let standing = standing.unwrap_or(match nix::unistd::geteuid().is_root() {
-        true => Standing::Root,
-        false => Standing::UserNamespace,
+        true => LabPrivilege::Root,
+        false => LabPrivilege::UserNamespace,
     });
     if args.list {
         to_stdout!("{}", listing(args, &chosen, standing).trim_end());
@@ -209,16 +208,16 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     if failed.is_empty() { Ok(()) } else { Err(format!("these runs failed: {}", failed.join("; ")).into()) }
 }
 
-/// Measures; also what failed, in words.
+/// Measures the chosen programs; returns the results and the texts of failures.
 pub fn carry_out(
     args: &Args,
-    standing: Standing,
+    standing: LabPrivilege,
     interrupt: Interrupt,
-) -> Result<(Table, Vec<String>), Failure> {
+) -> Result<(ProgramsTable, Vec<String>), Failure> {
     let (mut absent, chosen) = probed(args.chosen()?);
     restore_forgotten(&args.swap_dir);
     let absent_ways = absent_ways(&args.ways, standing, &args.swap_dir);
-    let mut ways: Vec<Way> =
+    let mut ways: Vec<MemoryBacking> =
         args.ways.iter().copied().filter(|way| absent_ways.iter().all(|(gone, _)| gone != way)).collect();
     absent.extend(absent_ways.into_iter().map(|(_, one)| one));
     absent.iter().for_each(say_absent);
@@ -230,7 +229,7 @@ pub fn carry_out(
     let cores = machine::allowed_cores();
     let core = cores.first().copied().filter(|_| cores.len() > 1 && find("taskset").is_some());
     let stage = Stage { host, folder, swap_folder, core, interrupt: interrupt.clone() };
-    let progress = bar(chosen.len() as u64, Unit::Steps);
+    let progress = bar(chosen.len() as u64, ProgressUnit::Steps);
     let step = |bar: &indicatif::ProgressBar, what: &str| {
         bar.set_message(what.to_owned());
         bar.inc(1);
@@ -245,24 +244,24 @@ pub fn carry_out(
         return Err("none of the programs asked for can be measured here".into());
     }
 
-    let needs_remote = ways.iter().any(|way| matches!(way, Way::Exec | Way::SwapNbd));
+    let needs_remote = ways.iter().any(|way| matches!(way, MemoryBacking::Exec | MemoryBacking::SwapNbd));
     let fabric = needs_remote.then(|| Fabric::start(args, &sized, &ways, state.path(), &interrupt));
     let fabric = fabric.transpose().inspect_err(|_| show_logs(state.path(), &interrupt))?;
-    if let (Some(fabric), true) = (&fabric, ways.contains(&Way::Exec))
+    if let (Some(fabric), true) = (&fabric, ways.contains(&MemoryBacking::Exec))
         && let Err(error) = fabric.remote.check(&stage.folder)
     {
-        let one = Absent { name: Way::Exec.name().into(), reason: error.to_string() };
+        let one = Absent { name: MemoryBacking::Exec.name().into(), reason: error.to_string() };
         say_absent(&one);
         absent.push(one);
-        ways.retain(|way| *way != Way::Exec);
+        ways.retain(|way| *way != MemoryBacking::Exec);
     }
     let plan = args.plan(ways);
     let runs = sized.len() * (1 + plan.ways.len() * plan.residents.len()) * plan.trials as usize;
-    let progress = bar(runs as u64, Unit::Steps);
+    let progress = bar(runs as u64, ProgressUnit::Steps);
     let remote = fabric.as_ref().map(|fabric| &fabric.remote);
     let outcome = measure(&stage, remote, &sized, &plan, &mut |what| step(&progress, what));
     progress.finish_and_clear();
-    let Outcome { figures, failed } = outcome.map_err(plain)?;
+    let ComparisonResults { figures, failed } = outcome.map_err(plain)?;
     if !failed.is_empty() {
         show_logs(state.path(), &interrupt);
     }
@@ -281,7 +280,7 @@ pub fn carry_out(
         wait,
         frames: frames.into(),
     };
-    let table = Table {
+    let table = ProgramsTable {
         report: Report::new(Machine::describe(), link),
         programs: sized.iter().map(|one| one.program).collect(),
         ways: plan.ways,
@@ -296,7 +295,7 @@ fn say_absent(one: &Absent) {
     to_stderr!("left out: {}: {}", one.name, one.reason);
 }
 
-/// Ctrl-C as such, so that it is known by its exit code.
+/// Converts Ctrl-C to [`cxloe_lab::Interrupted`], for which there is an exit code of its own.
 fn plain(error: ProgramsError) -> Failure {
     match error {
         ProgramsError::Interrupted(interrupted) => interrupted.into(),
@@ -310,7 +309,7 @@ fn show_logs(state: &Path, interrupt: &Interrupt) {
     }
 }
 
-/// Programs that are not installed, and those that are.
+/// Splits the chosen programs into those that cannot be measured and those that can.
 fn probed(chosen: Vec<Program>) -> (Vec<Absent>, Vec<Program>) {
     let (mut absent, mut present) = (Vec::new(), Vec::new());
     for program in chosen {
@@ -322,8 +321,8 @@ fn probed(chosen: Vec<Program>) -> (Vec<Absent>, Vec<Program>) {
     (absent, present)
 }
 
-/// All programs and ways, and whether they can be measured.
-fn listing(args: &Args, chosen: &[Program], standing: Standing) -> String {
+/// Text list of all programs and ways of giving them memory, each with the reason if it cannot be measured.
+fn listing(args: &Args, chosen: &[Program], standing: LabPrivilege) -> String {
     let mut text = String::new();
     let mut line = |name: &str, what: &str, reason: Option<&str>| {
         let mark = if reason.is_some() { "no" } else { "yes" };
@@ -343,7 +342,7 @@ fn listing(args: &Args, chosen: &[Program], standing: Standing) -> String {
     text
 }
 
-fn put_out(args: &Args, table: &Table) -> Result<(), Failure> {
+fn put_out(args: &Args, table: &ProgramsTable) -> Result<(), Failure> {
     to_stdout!("{}", table.text().trim_end());
     let put = |label: &str, path: &Option<PathBuf>, text: String| -> Result<(), Failure> {
         if let Some(path) = path {
@@ -357,11 +356,11 @@ fn put_out(args: &Args, table: &Table) -> Result<(), Failure> {
     put("page:", &args.html, table.html()?)
 }
 
-/// Manager, memory node and agent between two namespaces.
+/// Running manager, memory node and agent in two namespaces.
 struct Fabric {
-    /// For programs.
+    /// Access to the region that the measured program uses.
     remote: Remote,
-    /// The link, as the agent names it.
+    /// Link as an argument of the agent.
     link: String,
     _agent: Process,
     _memory_node: Process,
@@ -372,7 +371,7 @@ impl Fabric {
     fn start(
         args: &Args,
         sized: &[Sized],
-        ways: &[Way],
+        ways: &[MemoryBacking],
         state: &Path,
         interrupt: &Interrupt,
     ) -> Result<Fabric, Failure> {
@@ -391,8 +390,8 @@ impl Fabric {
                 .arg(state.join("gmm"));
         })?;
         let most = sized.iter().map(Sized::region_bytes).max().unwrap_or(0);
-        let swap = ways.contains(&Way::SwapNbd).then_some(most);
-        // A region that has just ended may still be there while the next one is made.
+        let swap = ways.contains(&MemoryBacking::SwapNbd).then_some(most);
+        // While a region is created, the region of the previous run may still exist; so the pool has room for two.
         let pool = (2 * most + swap.unwrap_or(0) + SPARE).next_multiple_of(EXTENT);
         let (link, wait) = (args.link.to_string(), args.wait.to_string());
         let memory_node = daemons::start(&lab, "mn", state, "mn-server", |c| {
@@ -422,7 +421,7 @@ impl Fabric {
             ]);
             c.arg("--socket").arg(&socket).arg("--data-dir").arg(state.join("cn"));
             daemons::protect(c, args.choice.insecure, &state.join("cn.key"));
-            // Beside the program: waking each other across cores takes longer than a page's frames.
+            // The agent runs on the program's core: waking a thread on another core takes longer than fetching a page.
             if let [first, _, ..] = cores[..] {
                 c.args(["--cpu", &first.to_string()]);
             }
@@ -442,7 +441,7 @@ impl Fabric {
     }
 }
 
-/// Creates a region of the agent.
+/// Creates a region of `bytes` for the agent's compute node.
 fn create(name: &str, bytes: u64) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let owner = CnId::new(CN.parse::<Mac>()?)?;

@@ -7,13 +7,13 @@
 //!     this bench  on cn0  <------------------------->  mn0  mn-server
 //! ```
 //!
-//! The figures come from a line port in this process, which is a compute node of its own beside the agent: on
-//! two cores it and the memory node's worker have one each. What reaches the memory through the agent is
-//! measured too, by itself. Pages of both are mapped and touched, inline and through the agent. Everything disappears
-//! with this process, however it ends.
+//! The figures come from a line port in this process, which is a compute node beside the agent: with two cores, the
+//! port and the memory node's worker have one each. The path through the agent is measured as well, by itself. Pages of
+//! both are mapped and touched, inline and through the agent. Everything is removed when this process ends, also by a
+//! signal.
 //!
-//! With `--link udp` the frames go through UDP sockets, and the agent shares cn0 at a port of its own. Where no
-//! namespaces or raw sockets can be had, all of it runs over UDP on the loopback interface instead, by itself.
+//! With `--link udp` the frames go through UDP sockets, and the agent shares cn0 at a port of its own. Where namespaces
+//! or raw sockets are not permitted, everything runs over UDP on the loopback interface instead.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,32 +22,32 @@ use cxloe_daemon::Switch;
 use cxloe_daemon::to_stdout;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig};
+use cxloe_link::{Backend, LinkConfig, Middlewares};
 use cxloe_port::port::Port;
 use cxloe_port::rate_control::RateControl;
 use nix::unistd::Pid;
 
 use super::Failure;
-use super::common::{OutputArgs, Unit, bar, frames, report};
+use super::common::{OutputArgs, ProgressUnit, bar, frames, report};
 use super::daemons;
-use super::quickstart_place::Place;
+use super::quickstart_place::QuickstartNetwork;
 use crate::connect::{Access, ConnectOptions, Connected};
-use crate::machine;
-use crate::measure::latency::LatencyPlan;
-use crate::measure::streams::StreamPlan;
-use crate::measure::{MeasureError, Target, fault_step};
-use crate::report::{Report, Samples, Statistic};
-use cxloe_lab::{Interrupt, Standing};
+use cxloe_lab::{Interrupt, LabPrivilege};
+use cxloe_measure::latency::LatencyPlan;
+use cxloe_measure::machine;
+use cxloe_measure::report::{Report, Samples, Statistic};
+use cxloe_measure::streams::StreamPlan;
+use cxloe_measure::{MeasureError, MeasuredRegion, fault_step};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The link: auto takes what suits the interface, and UDP where namespaces or raw sockets cannot be had; auto:latency
-    /// the quickest for single lines, auto:throughput the one with the most frames a second
+    /// The link: auto selects by interface, and UDP where namespaces or raw sockets are not permitted; auto:latency the
+    /// fastest for single lines, auto:throughput the one with the most frames per second
     #[arg(long, value_name = Backend::VALUES, default_value = "auto")]
     link: Backend,
 
-    /// What memory node and bench do while they wait: busy, adaptive or adaptive:TIME or sleep [default: busy with two
+    /// Wait style of memory node and bench: busy, adaptive or adaptive:TIME or sleep [default: busy with two
     /// cores or more, else adaptive]
     #[arg(long, value_name = "STYLE")]
     wait: Option<WaitStyle>,
@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 128)]
     depth: usize,
 
-    /// Pace requests by pause signals, of which there are none here
+    /// Pace requests by congestion signals, of which there are none here
     #[arg(long, value_name = "on|off", default_value = "on")]
     rate_control: Switch,
 
@@ -76,22 +76,22 @@ pub struct Args {
     #[arg(long)]
     insecure: bool,
 
-    /// Where report.json and report.html go
+    /// Folder of report.json and report.html
     #[arg(long, value_name = "DIR", default_value = "target/quickstart")]
     output: PathBuf,
 }
 
-/// On what it is carried out.
+/// Network in which a quickstart runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Site {
-    /// A lab, by these rights.
-    Lab(Standing),
-    /// The loopback interface, as no lab can be made, for this reason.
+    /// Lab of namespaces, made with these rights.
+    Lab(LabPrivilege),
+    /// Loopback interface; the text is the reason why no lab can be made.
     Loopback(String),
 }
 
 impl Args {
-    /// Whether it can do without raw frames, where they cannot be had.
+    /// True if UDP may replace raw frames where raw frames are not permitted.
     pub fn may_use_udp(&self) -> bool {
         matches!(self.link, Backend::Auto | Backend::Udp)
     }
@@ -112,20 +112,20 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     let pair = cores.first().copied().zip(cores.get(1).copied());
     to_stdout!("CXL over Ethernet, on this machine alone:");
     let place = match site {
-        Site::Lab(_) => Place::lab(args.link, args.mtu)?,
+        Site::Lab(_) => QuickstartNetwork::lab(args.link, args.mtu)?,
         Site::Loopback(reason) => {
             to_stdout!("  no network of its own can be made here ({reason}):");
             to_stdout!("  it goes over UDP on the loopback interface instead, which needs no rights");
-            Place::loopback()?
+            QuickstartNetwork::loopback()?
         }
     };
     let how = match site {
-        Site::Lab(Standing::UserNamespace) => ", in a user namespace of our own",
+        Site::Lab(LabPrivilege::UserNamespace) => ", in a user namespace of our own",
         _ => "",
     };
     to_stdout!("  network    {}{how}", place.words);
 
-    let manager = Place::manager(state);
+    let manager = QuickstartNetwork::manager(state);
     let _gmm = daemons::start(&*place.ground, "cn", state, "gmm", |c| {
         c.args(["serve", "--listen", &place.listen, "--data-dir"]).arg(state.join("gmm"));
         c.arg("--socket").arg(state.join("gmm.sock"));
@@ -157,7 +157,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     let connected = Connected::open(&ConnectOptions {
         name: "bench".into(),
         link: LinkConfig { busy_poll: wait == WaitStyle::Busy, ..place.bench.clone() },
-        extras: Extras::default(),
+        extras: Middlewares::default(),
         wait,
         manager,
         region: None,
@@ -176,7 +176,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     to_stdout!("  region     {} of {} on mn1", region.name, cxloe_fabric::model::human_bytes(region.size));
     to_stdout!("");
 
-    let mut target = Target {
+    let mut target = MeasuredRegion {
         port,
         hpa,
         bytes: region.size,
@@ -218,14 +218,14 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
                 pages(&faults)
             );
         }
-        // An ordinary user's agent may not serve faults of the kernel.
-        Err(MeasureError::Map(reason)) if *site != Site::Lab(Standing::Root) => {
+        // For an ordinary user, an agent may not serve faults that occur inside the kernel.
+        Err(MeasureError::Map(reason)) if *site != Site::Lab(LabPrivilege::Root) => {
             to_stdout!("page faults through the agent are left out: {reason}");
         }
         Err(error) => return Err(error.into()),
     }
     to_stdout!("");
-    let Target { port, .. } = target;
+    let MeasuredRegion { port, .. } = target;
     close(port)?;
     lease.end()?;
 
@@ -242,12 +242,12 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
 
 fn measure(
     args: &Args,
-    target: &mut Target,
+    target: &mut MeasuredRegion,
     (link, frames): (&cxloe_link::LinkInfo, &str),
     interfaces: Vec<String>,
     wait: WaitStyle,
 ) -> Result<(Report, Vec<Samples>), Failure> {
-    let progress = bar(u64::from(args.trials) * 11 + 1, Unit::Steps);
+    let progress = bar(u64::from(args.trials) * 11 + 1, ProgressUnit::Steps);
     let mut step = |what: &str| {
         progress.set_message(what.to_owned());
         progress.inc(1);
@@ -272,8 +272,8 @@ fn measure(
     Ok((report, samples))
 }
 
-fn verify(target: &mut Target) -> Result<(), Failure> {
-    let progress = bar(target.bytes * 2, Unit::Bytes);
+fn verify(target: &mut MeasuredRegion) -> Result<(), Failure> {
+    let progress = bar(target.bytes * 2, ProgressUnit::Bytes);
     progress.set_message("verify");
     let bytes = target.verify(rand::random(), &mut |done| progress.set_position(done))?;
     progress.finish_and_clear();

@@ -1,5 +1,5 @@
-//! Where a quickstart takes place: in two namespaces joined by a cable, or, where no namespaces can be had, on this
-//! machine's loopback interface, over UDP.
+//! Network of a quickstart: two namespaces joined by a cable, or the loopback interface with UDP if namespaces are not
+//! permitted.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -11,30 +11,29 @@ use cxloe_link::{Backend, LinkConfig, UdpConfig, udp};
 
 use super::Failure;
 use super::agent;
-use super::daemons::{Ground, MANAGER};
+use super::daemons::{DaemonHost, MANAGER};
 
-/// The agent's port in a lab, where the bench has the usual one of the same address.
+/// UDP port of the agent in a lab; the bench has the same address and the default port.
 const AGENT_PORT: u16 = 63_670;
 
-/// The place, and what each party is told of it.
-pub struct Place {
-    /// Where programs are started.
-    pub ground: Box<dyn Ground>,
-    /// What there is, in words.
+/// Network of a quickstart, with the addresses of manager, memory node, agent and bench.
+pub struct QuickstartNetwork {
+    /// Place in which the daemons are started.
+    pub ground: Box<dyn DaemonHost>,
+    /// Description of the network for the user, as text.
     pub words: String,
-    /// The manager's address and port.
+    /// Address and port at which the manager listens.
     pub listen: String,
-    /// The memory node's interface, and where it listens over UDP.
+    /// Interface of the memory node, and its address over UDP; `None` for raw frames.
     pub memory_node: (String, Option<UdpAddress>),
-    /// The agent's interface, and where it listens over UDP.
+    /// Interface of the agent, and its address over UDP; `None` for raw frames.
     agent: (String, Option<UdpAddress>),
-    /// The bench's link.
     pub bench: LinkConfig,
 }
 
-impl Place {
-    /// Two namespaces; the calling thread moves to the compute node's.
-    pub fn lab(backend: Backend, mtu: u32) -> Result<Place, Failure> {
+impl QuickstartNetwork {
+    /// Makes two namespaces and moves the calling thread to that of the compute node.
+    pub fn lab(backend: Backend, mtu: u32) -> Result<QuickstartNetwork, Failure> {
         let lab = Lab::builder()
             .namespace("cn")
             .namespace("mn")
@@ -49,7 +48,7 @@ impl Place {
             Backend::Udp => ("cn0", Some(UdpAddress { port: AGENT_PORT, ..UdpAddress::default() })),
             _ => ("cn1", None),
         };
-        Ok(Place {
+        Ok(QuickstartNetwork {
             ground: Box::new(lab),
             words: format!("namespaces cn and mn, joined by a veth pair (cn0, mn0), MTU {mtu}"),
             listen: MANAGER.trim_start_matches("http://").into(),
@@ -59,9 +58,9 @@ impl Place {
         })
     }
 
-    /// The loopback interface, at ports that are free now.
-    pub fn loopback() -> Result<Place, Failure> {
-        // All are held until all are known, so that they differ.
+    /// Uses the loopback interface, with free UDP ports.
+    pub fn loopback() -> Result<QuickstartNetwork, Failure> {
+        // All sockets stay open until every port is chosen, so that the ports differ.
         let sockets: Vec<UdpSocket> =
             (0..4).map(|_| UdpSocket::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
         let mut free = Vec::new();
@@ -69,7 +68,7 @@ impl Place {
             free.push(socket.local_addr()?);
         }
         let at = |index: usize| UdpAddress { ip: Some(free[index].ip()), port: free[index].port() };
-        Ok(Place {
+        Ok(QuickstartNetwork {
             ground: Box::new(Host::default()),
             words: "the loopback interface of this machine, frames in UDP".into(),
             listen: free[0].to_string(),
@@ -83,13 +82,13 @@ impl Place {
         })
     }
 
-    /// The manager's URL on this machine: its socket, in `state`, where who runs all of this is an administrator.
+    /// URL of the manager's socket in `state`, by which the user who runs the quickstart is an administrator.
     pub fn manager(state: &Path) -> String {
         format!("unix:{}", state.join("gmm.sock").display())
     }
 
-    /// What the agent is told.
-    pub fn agent(&self, state: &Path) -> Result<agent::Place, Failure> {
+    /// Options of the agent in this network.
+    pub fn agent(&self, state: &Path) -> Result<agent::AgentSetup, Failure> {
         let (interface, address) = self.agent.clone();
         let (link, own) = match address {
             Some(address) => {
@@ -106,6 +105,6 @@ impl Place {
                 (["--link", "packet"].map(String::from).to_vec(), own.trim().parse()?)
             }
         };
-        Ok(agent::Place { interface, link, own, manager: Self::manager(state) })
+        Ok(agent::AgentSetup { interface, link, own, manager: Self::manager(state) })
     }
 }

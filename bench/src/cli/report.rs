@@ -1,4 +1,5 @@
-//! `cxloe-bench report`: the standard report, on which two machines or two versions can be compared, in a lab of its own.
+//! `cxloe-bench report`: a standard set of measurements in a lab, by which two machines or two versions can be
+//! compared.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,33 +7,34 @@ use std::time::Duration;
 use cxloe_daemon::{PfcTrust, Switch, to_stderr, to_stdout};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
-use cxloe_lab::{Interrupt, Standing};
+use cxloe_lab::{Interrupt, LabPrivilege};
 use cxloe_wire::random::Random;
+use maud::html;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Failure;
-use super::common::{RegionArgs, Session, Unit, bar, report, write};
+use super::common::{ProgressUnit, RegionArgs, Session, bar, report, write};
 use super::daemons::MANAGER;
-use super::pair::{LabOptions, PROBE_CABLE, Place, in_lab};
+use super::pair::{LabOptions, PROBE_CABLE, Setup, in_lab};
 use super::programs;
-use crate::measure::Target;
-use crate::measure::costs::CostPlan;
-use crate::measure::evictions::{evictions, region_bytes};
-use crate::measure::floor_fault::FaultFloors;
-use crate::measure::latency::LatencyResults;
-use crate::programs::Table;
-use crate::report::html::{escape, table};
-use crate::report::table::new_table;
-use crate::report::{Report, Samples, Statistic, json_text, units};
-use crate::standard::probe::{Beside, Ground, Probes, Unused};
+use crate::standard::probe::{ProbeComparison, ProbeSetup, Probes, Unused};
 use crate::standard::{LoadPlan, under_load};
+use cxloe_compare::programs::ProgramsTable;
+use cxloe_measure::MeasuredRegion;
+use cxloe_measure::costs::CostPlan;
+use cxloe_measure::evictions::{evictions, region_bytes};
+use cxloe_measure::floor_fault::FaultFloors;
+use cxloe_measure::latency::LatencyResults;
+use cxloe_measure::report::html::{row, table};
+use cxloe_measure::report::table::new_table;
+use cxloe_measure::report::{Report, Samples, Statistic, json_text, units};
 
-/// Steps of a trial of what is timed by turns.
+/// Progress steps of a trial's latency measurements.
 const STEPS: u64 = 8;
-/// Steps of a trial of costs, of load, of faults.
+/// Progress steps of a trial's other measurements: costs (4), loads (2) and faults (6).
 const REST: u64 = 4 + 2 + 6;
-/// Line operations, page fetches and faults of a trial, at most.
+/// Most line operations, page fetches and faults of a trial, each.
 const LINES: u64 = 4_000;
 const PAGES: u64 = 1_000;
 
@@ -54,11 +56,11 @@ ways).
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.";
 
-/// Measure what every report should have: cycles, tails under load, faults under eviction, programs
+/// Measure the standard report: cycles, tails under load, faults under eviction, programs
 ///
-/// CPU cycles for each line and byte at both ends; p50, p99 and p99.9 of a line alone and when 70 % of the most there is is asked
-/// for; first touches of pages with and without eviction; programs with part of their memory remote. With --probe, independent C
-/// programs measure the same limits by turns.
+/// CPU cycles for each line and byte at both ends; p50, p99 and p99.9 of a line alone and at 70 % of the highest rate;
+/// first touches of pages with and without eviction; programs with part of their memory remote. With --probe,
+/// independent C programs measure the same limits by turns.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -98,21 +100,21 @@ pub struct Args {
     html: Option<PathBuf>,
 }
 
-/// Everything beside times and rates.
-struct Parts {
-    programs: Option<Table>,
-    beside: Vec<Beside>,
+/// Parts of the report that are neither times nor rates.
+struct ReportParts {
+    programs: Option<ProgramsTable>,
+    beside: Vec<ProbeComparison>,
     unused: Vec<Unused>,
 }
 
-pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
-    // Before this thread enters a namespace, in which groups of processes are not seen.
+pub fn run(args: &Args, standing: Option<LabPrivilege>, interrupt: Interrupt) -> Result<(), Failure> {
+    // Measured before this thread enters a namespace from which control groups are not visible.
     let (programs, failed) = match args.without_programs {
         true => (None, Vec::new()),
         false => {
             let wanted = programs::Args::within(args.choice.clone());
             let (table, failed) =
-                programs::carry_out(&wanted, standing.unwrap_or(Standing::Root), interrupt.clone())?;
+                programs::carry_out(&wanted, standing.unwrap_or(LabPrivilege::Root), interrupt.clone())?;
             (Some(table), failed)
         }
     };
@@ -135,7 +137,12 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     if failed.is_empty() { Ok(()) } else { Err(format!("these runs failed: {}", failed.join("; ")).into()) }
 }
 
-fn at(args: &Args, place: Place, programs: Option<Table>, interrupt: &Interrupt) -> Result<(), Failure> {
+fn at(
+    args: &Args,
+    place: Setup,
+    programs: Option<ProgramsTable>,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
     let agent = match place.agent {
         Some(Err(error)) => {
             to_stderr!("faults through an agent are left out: {error}");
@@ -145,8 +152,7 @@ fn at(args: &Args, place: Place, programs: Option<Table>, interrupt: &Interrupt)
     };
     let (mut target, again) = place.session.into_parts();
     if let Some(agent) = &agent {
-        // It sleeps until it is its turn.
-        drop(agent.turn(&target));
+        agent.pause();
     }
     let folder = tempfile::Builder::new().prefix("cxloe-probe-").tempdir()?;
     let mut probes = match &args.probe {
@@ -156,11 +162,11 @@ fn at(args: &Args, place: Place, programs: Option<Table>, interrupt: &Interrupt)
     let ground = match (&place.lab, target.cores) {
         (Some(lab), Some(cores)) => {
             let (near, far) = PROBE_CABLE;
-            Some(Ground { lab, near, far, cores, interrupt })
+            Some(ProbeSetup { lab, near, far, cores, interrupt })
         }
         _ => None,
     };
-    let progress = bar(u64::from(args.trials) * (STEPS + REST), Unit::Steps);
+    let progress = bar(u64::from(args.trials) * (STEPS + REST), ProgressUnit::Steps);
     let mut step = |what: &str| {
         progress.set_message(what.to_owned());
         progress.inc(1);
@@ -185,14 +191,14 @@ fn at(args: &Args, place: Place, programs: Option<Table>, interrupt: &Interrupt)
     let p50 = |name: &str| report.result(name).map(|result| result.p50);
     let beside = probes.as_ref().map_or_else(Vec::new, |probes| probes.beside(p50));
     let unused = probes.map_or_else(Vec::new, |probes| probes.unused);
-    put_out(args, &report, &Parts { programs, beside, unused })
+    put_out(args, &report, &ReportParts { programs, beside, unused })
 }
 
-/// Lines, pages and floors, and the probes between them.
+/// Measures lines, pages and lower limits by turns, with the probes between them.
 fn by_turns(
     args: &Args,
-    target: &mut Target,
-    mut probes: Option<(&mut Probes, &Ground<'_>)>,
+    target: &mut MeasuredRegion,
+    mut probes: Option<(&mut Probes, &ProbeSetup<'_>)>,
     step: &mut dyn FnMut(&str),
 ) -> Result<Vec<Samples>, Failure> {
     let mut lines = LatencyResults::of("");
@@ -213,26 +219,26 @@ fn by_turns(
         inline.end_trial(bounce);
         step("probes");
         if let Some((probes, ground)) = &mut probes {
-            let _asleep = Asleep::new(target.memory_node);
+            let _asleep = StoppedProcess::new(target.memory_node);
             probes.turn(ground, LINES)?;
         }
     }
     Ok(vec![lines.echo64, lines.read64, lines.write64, lines.mixed64, fetch, served, inline])
 }
 
-/// The memory node, which would spin on the core of somebody else.
-struct Asleep(Option<Pid>);
+/// Process of a memory node that is stopped so as not to spin on a measured core; resumed on drop.
+struct StoppedProcess(Option<Pid>);
 
-impl Asleep {
-    fn new(process: Option<Pid>) -> Asleep {
+impl StoppedProcess {
+    fn new(process: Option<Pid>) -> StoppedProcess {
         if let Some(pid) = process {
             let _ = kill(pid, Signal::SIGSTOP);
         }
-        Asleep(process)
+        StoppedProcess(process)
     }
 }
 
-impl Drop for Asleep {
+impl Drop for StoppedProcess {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
             let _ = kill(pid, Signal::SIGCONT);
@@ -255,7 +261,7 @@ fn add_ratios(report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-fn put_out(args: &Args, report: &Report, parts: &Parts) -> Result<(), Failure> {
+fn put_out(args: &Args, report: &Report, parts: &ReportParts) -> Result<(), Failure> {
     to_stdout!("{}", report.tables());
     if !parts.beside.is_empty() {
         let mut rows = new_table(["probe", "p50", "p99", "ours", "p50", "ours / probe"]);
@@ -284,23 +290,18 @@ fn put_out(args: &Args, report: &Report, parts: &Parts) -> Result<(), Failure> {
         to_stdout!("results:    {}", path.display());
     }
     if let Some(path) = &args.html {
-        let mut first = String::new();
-        if !parts.beside.is_empty() {
-            first += "<h2>Beside independent programs</h2>\n<p>C programs that share nothing with this one, by turns with it. \
-                      Medians.</p>\n";
-            let row = |one: &Beside| {
-                let [p50, ours] = [one.p50_ns, one.ours_p50_ns].map(units::time);
-                let (probe, name) = (escape(&one.probe), escape(&one.ours));
-                format!(
-                    "<tr><td>{probe}</td><td>{p50}</td><td>{name}</td><td>{ours}</td><td>{:.2}</td></tr>\n",
-                    one.ratio
-                )
-            };
-            first += &table(&["probe", "p50", "ours", "p50", "ours / probe"], parts.beside.iter().map(row));
-        }
-        if let Some(programs) = &parts.programs {
-            first += &programs.section()?;
-        }
+        let beside = |one: &ProbeComparison| {
+            let [p50, ours] = [one.p50_ns, one.ours_p50_ns].map(units::time);
+            row([&one.probe, &p50, &one.ours, &ours, &format!("{:.2}", one.ratio)])
+        };
+        let first = html! {
+            @if !parts.beside.is_empty() {
+                h2 { "Beside independent programs" }
+                p { "C programs that share nothing with this one, by turns with it. Medians." }
+                (table(&["probe", "p50", "ours", "p50", "ours / probe"], parts.beside.iter().map(beside)))
+            }
+            @if let Some(programs) = &parts.programs { (programs.section()?) }
+        };
         write(path, report.html_with(&first)?.as_bytes())?;
         to_stdout!("page:       {}", path.display());
     }

@@ -1,4 +1,4 @@
-//! `cxloe-bench scale`: queues and throughput.
+//! `cxloe-bench scale`: throughput by number of queues.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use cxloe_wire::frame::SHARDS_MAX;
 use super::Failure;
 use super::common::{LinkArgs, OutputArgs, RegionArgs, frames, report};
 use crate::connect::{ConnectOptions, Shards};
-use crate::measure::scale::{ScalePlan, scale};
-use crate::report::Throughput;
+use cxloe_measure::report::Throughput;
+use cxloe_measure::scale::{ScalePlan, scale};
 
 /// Measure how throughput grows with the queues of an interface
 ///
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3)]
     trials: u32,
 
-    /// How long each trial takes, in milliseconds
+    /// Length of each trial, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500)]
     each_ms: u64,
 
@@ -56,10 +56,10 @@ pub struct Args {
 
 fn queues(text: &str) -> Result<u8, String> {
     let queues = text.parse().ok().filter(|n: &u8| n.is_power_of_two() && *n <= SHARDS_MAX);
-    queues.ok_or_else(|| format!("`{text}` is none of 1, 2, 4, 8 and {SHARDS_MAX}"))
+    queues.ok_or_else(|| format!("`{text}` is not one of 1, 2, 4, 8 and {SHARDS_MAX}"))
 }
 
-/// The model's table.
+/// Prints the table of the simulated throughput.
 fn simulated(worker_frame_ns: u64, queues: u8) -> Result<(), Failure> {
     to_stdout!(
         "simulated: a core for each queue at both ends, {worker_frame_ns} ns a frame at the memory node and half of it at the \
@@ -123,7 +123,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         });
         let (shards, throughputs) = scale(shards, &plan, &|| Ok(interrupt.check()?))?;
         let Shards { ports, lease, .. } = shards;
-        // The CN's own session, which the others hang on, ends last.
+        // The first session is closed last: the sessions of the other shards belong to it.
         for port in ports.into_iter().rev() {
             port.close()?;
         }
@@ -142,7 +142,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     written.map_or(Ok(()), |report| args.output.write(&report, &[]))
 }
 
-/// A row for each number of queues: what all do together, and that as a multiple of one queue's.
+/// Table with a row for each number of queues: total rate, and its multiple of the rate with one queue.
 fn table(rows: &[(u8, Vec<Throughput>)]) -> String {
     let mut text = String::from("queues   lines/s     x   read GiB/s     x   write GiB/s     x\n");
     let Some((_, first)) = rows.first() else { return text };

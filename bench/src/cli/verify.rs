@@ -1,10 +1,10 @@
-//! `cxloe-bench verify`: every byte of a region, written and read back.
+//! `cxloe-bench verify`: writes every byte of a region and reads it back.
 
 use cxloe_daemon::to_stdout;
 use cxloe_link::LinkCounters;
 
 use super::Failure;
-use super::common::{LinkArgs, RegionArgs, Session, Unit, bar};
+use super::common::{LinkArgs, ProgressUnit, RegionArgs, Session, bar};
 use cxloe_lab::Interrupt;
 
 /// Write a pattern over a whole region and compare every byte read back
@@ -38,7 +38,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let mut session = Session::open(&args.link, &args.region, interrupt)?;
     session.target.port.set_depth(args.depth);
     let seed = args.seed.unwrap_or_else(rand::random);
-    let progress = bar(session.target.bytes * 2 * args.passes, Unit::Bytes);
+    let progress = bar(session.target.bytes * 2 * args.passes, ProgressUnit::Bytes);
     for pass in 0..args.passes {
         let base = pass * session.target.bytes * 2;
         session.target.verify(seed.wrapping_add(pass), &mut |done| progress.set_position(base + done))?;

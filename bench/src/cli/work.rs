@@ -1,15 +1,18 @@
-//! `cxloe-bench work`: the programs of our own that `programs` measures, each a process as any other.
+//! `cxloe-bench work`: the project's own programs that `programs` measures, each run as a process of its own.
 
 use cxloe_daemon::{to_stderr, to_stdout};
 
-use crate::programs::own::{Worked, chase, graph, touch};
+use cxloe_compare::programs::children::children;
+use cxloe_compare::programs::own::{Worked, chase, graph, touch};
+
+use super::Failure;
 
 /// Do the work of one of the programs that `programs` measures
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Which work
+    /// The work to do
     #[arg(value_enum)]
-    what: What,
+    what: WorkKind,
 
     /// Bytes of memory
     #[arg(long, value_name = "N", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(1..))]
@@ -18,26 +21,34 @@ pub struct Args {
     /// Loads of a chase
     #[arg(long, value_name = "N", default_value_t = 300_000)]
     steps: u64,
+
+    /// Children at once
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    children: usize,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum What {
+enum WorkKind {
     /// A pointer chase
     Chase,
     /// A walk through a graph
     Graph,
     /// A first touch of fresh memory
     Touch,
+    /// Children of one parent, which write a tenth of its memory and read all of it
+    Children,
 }
 
-/// Works, and says what it comes to and how long it took.
-pub fn run(args: &Args) {
+/// Runs the program, and prints its result and its running time.
+pub fn run(args: &Args) -> Result<(), Failure> {
     let bytes = usize::try_from(args.bytes).unwrap_or(usize::MAX);
     let Worked { operations, time, answer } = match args.what {
-        What::Chase => chase(bytes, args.steps),
-        What::Graph => graph(bytes),
-        What::Touch => touch(bytes),
+        WorkKind::Chase => chase(bytes, args.steps),
+        WorkKind::Graph => graph(bytes),
+        WorkKind::Touch => touch(bytes),
+        WorkKind::Children => children(bytes, args.children)?,
     };
     to_stdout!("{operations} operations, answer {answer:#x}");
     to_stderr!("worked {operations} {}", time.as_nanos());
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! A real manager under load: `gmm serve` over a store that is there, every memory node connected over HTTP and doing
-//! what it is told, and clients that create and destroy regions.
+//! A real manager under load: `gmm serve` over a filled store, every memory node connected over HTTP and confirming its
+//! commands, and clients that create and destroy regions.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,47 +15,47 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::node::{EXTENT, cn_id, memory_node, name};
-use super::{Place, Size, Times, Watch, resident_bytes};
+use super::{FabricFiles, Size, TimeCollector, Times, resident_bytes};
 
-/// How long the manager may take to answer for the first time.
+/// Longest wait for the manager's first answer.
 const START_MAX: Duration = Duration::from_secs(120);
-/// How long a memory node waits for commands.
+/// Longest time for which the manager holds a memory node's request for commands, in milliseconds.
 const WAIT_MS: u64 = 1500;
 
-/// What a manager showed while it served.
+/// Results for a running manager.
 #[derive(Debug, Clone, Serialize)]
 pub struct Live {
-    /// From the start of the process until it answers, the store read and checked.
+    /// Milliseconds from the start of the process, which reads and checks the store, until the first answer.
     pub restart_ms: f64,
-    /// Memory of the process right then, in bytes.
+    /// Resident memory of the process at its first answer, in bytes.
     pub memory_bytes: u64,
-    /// Creating a region, one after the other, over HTTP until its memory nodes have confirmed it.
+    /// Time to create a region over HTTP until its memory nodes have confirmed; one region at a time.
     pub create: Times,
-    /// Taking one down likewise.
+    /// Time to destroy a region over HTTP until its memory nodes have confirmed; one region at a time.
     pub destroy: Times,
-    /// Regions created a minute by many clients at once.
+    /// Regions created per minute by all clients at once.
     pub creates_per_minute: f64,
-    /// How many clients that were.
+    /// Number of clients that create regions at once.
     pub clients: u32,
 }
 
-/// Why that could not be measured.
+/// Failure of a measurement of a running manager.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The manager cannot be started.
     #[error("cannot start {}: {source}", .program.display())]
     Start {
-        /// The program.
+        /// Path of the manager's program.
         program: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The manager ended, or does not answer.
     #[error("{} does not answer within {START_MAX:?}; its log is {}", .program.display(), .log.display())]
     Silent {
-        /// The program.
+        /// Path of the manager's program.
         program: PathBuf,
-        /// Its log.
+        /// Path of the process's log.
         log: PathBuf,
     },
     /// A request failed.
@@ -66,22 +66,22 @@ pub enum LiveError {
     NotActive(RegionState),
 }
 
-/// A manager process; ended when dropped.
-struct Served {
+/// Process of a manager; killed on drop.
+struct ManagerProcess {
     child: Child,
     client: Client,
     took: Duration,
 }
 
-impl Drop for Served {
+impl Drop for ManagerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Served {
-    async fn start(place: &Place) -> Result<Self, LiveError> {
+impl ManagerProcess {
+    async fn start(place: &FabricFiles) -> Result<Self, LiveError> {
         let (port_file, log) = (place.store.with_extension("port"), place.store.with_extension("log"));
         let _ = std::fs::remove_file(&port_file);
         let program = place.gmm.clone();
@@ -116,7 +116,7 @@ fn address(port_file: &Path) -> Option<SocketAddr> {
     std::fs::read_to_string(port_file).ok()?.trim().parse().ok()
 }
 
-/// A memory node that does at once whatever it is told.
+/// Acts as a memory node that confirms every command at once.
 async fn serve_node(client: Client, index: u32) -> Result<(), ClientError> {
     let node = memory_node(index);
     let answer = client.register_memory_node(&node).await?;
@@ -138,19 +138,19 @@ async fn serve_node(client: Client, index: u32) -> Result<(), ClientError> {
     }
 }
 
-/// Starts the manager over the store of `place` and loads it. `creates` regions are made and taken down one by one, ten
-/// times as many by `clients` at once.
+/// Starts the manager over the store of `place` and loads it: `creates` regions are created and destroyed one by one,
+/// and ten times as many by `clients` at once.
 ///
 /// # Errors
-/// Any [`LiveError`].
-pub async fn measure(place: &Place, size: Size, creates: u32, clients: u32) -> Result<Live, LiveError> {
-    let served = Served::start(place).await?;
+/// Returns any [`LiveError`].
+pub async fn measure(place: &FabricFiles, size: Size, creates: u32, clients: u32) -> Result<Live, LiveError> {
+    let served = ManagerProcess::start(place).await?;
     let memory_bytes = resident_bytes(served.child.id()).unwrap_or(0);
     let mut nodes = JoinSet::new();
     for index in 0..size.memory_nodes {
         nodes.spawn(serve_node(served.client.clone(), index));
     }
-    // All of them have registered once the manager says so.
+    // Wait until every memory node has registered.
     while served.client.health().await?.memory_nodes.reachable < u64::from(size.memory_nodes)
         || nodes.len() < size.memory_nodes as usize
     {
@@ -161,7 +161,7 @@ pub async fn measure(place: &Place, size: Size, creates: u32, clients: u32) -> R
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
 
-    let (mut create, mut destroy) = (Watch::new(), Watch::new());
+    let (mut create, mut destroy) = (TimeCollector::new(), TimeCollector::new());
     for number in 0..creates {
         let region =
             CreateRegion::new(name("single", number), EXTENT, cn_id(number % size.compute_nodes.max(1)));
@@ -174,7 +174,7 @@ pub async fn measure(place: &Place, size: Size, creates: u32, clients: u32) -> R
         let began = Instant::now();
         served
             .client
-            .destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 10_000, created_ms: None })
+            .destroy_region(&made.name, DestroyRegion { force: true, wait_ms: 10_000, created_ms: None })
             .await?;
         destroy.add(began.elapsed());
     }

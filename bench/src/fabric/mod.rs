@@ -1,5 +1,5 @@
-//! What a manager costs at scale: a fabric of thousands of nodes and a hundred thousand regions, made by the manager's
-//! own state machine over its own store, and then served by a real `gmm serve` with every memory node connected.
+//! Cost of a manager at scale: a fabric of thousands of nodes and a hundred thousand regions, made by the manager's own
+//! state machine over its own store, and then served by a real `gmm serve` with every memory node connected.
 //!
 //! ```text
 //!   populate: Manager + redb, in this process   -> time per allocation, size of the store, memory
@@ -19,50 +19,49 @@ use serde::Serialize;
 pub use live::{Live, LiveError, measure};
 pub use populate::{PopulateError, Populated, populate};
 
-/// How large the fabric is.
+/// Size of the measured fabric.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Size {
-    /// Memory nodes.
+    /// Number of memory nodes.
     pub memory_nodes: u32,
-    /// Compute nodes.
+    /// Number of compute nodes.
     pub compute_nodes: u32,
-    /// Regions; every fourth is interleaved over four memory nodes, the others lie on one.
+    /// Number of regions; every fourth is interleaved over four memory nodes, the others lie on one.
     pub regions: u32,
 }
 
-/// Where a measurement works.
+/// Paths that a measurement uses.
 #[derive(Debug, Clone)]
-pub struct Place {
-    /// The store's file; none must be there.
+pub struct FabricFiles {
+    /// File of the store, which must not exist.
     pub store: PathBuf,
-    /// The `gmm` program.
+    /// Path of the program `gmm`, which is started.
     pub gmm: PathBuf,
 }
 
-/// Times of one kind of thing, in microseconds.
+/// Times of one kind of operation, in microseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Times {
-    /// How many.
+    /// Number of operations timed.
     pub count: u64,
-    /// Half of them took no longer.
+    /// Median time.
     pub p50_us: f64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// None took longer.
+    /// Longest time.
     pub max_us: f64,
 }
 
-/// Collects times.
 #[derive(Debug)]
-struct Watch(Histogram<u64>);
+struct TimeCollector(Histogram<u64>);
 
-impl Watch {
+impl TimeCollector {
     fn new() -> Self {
         Self(Histogram::new(3).expect("three digits are possible"))
     }
 
     fn add(&mut self, took: Duration) {
-        // It grows as far as it has to; years do not occur.
+        // Recording fails only for times of centuries: the histogram resizes itself.
         let _ = self.0.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
@@ -77,7 +76,7 @@ impl Watch {
     }
 }
 
-/// Memory of a process that is resident, in bytes.
+/// Resident memory of the process `pid`, in bytes; `None` if it cannot be read.
 fn resident_bytes(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -90,7 +89,7 @@ mod tests {
 
     #[test]
     fn times_are_in_microseconds_whatever_their_length() {
-        let mut watch = Watch::new();
+        let mut watch = TimeCollector::new();
         [2_000, 3_000, 5_000_000_000].into_iter().for_each(|ns| watch.add(Duration::from_nanos(ns)));
         let times = watch.times();
         assert_eq!((times.count, times.p50_us.round()), (3, 3.0));

@@ -3,12 +3,12 @@
 use cxloe_fabric::api::{RegisterComputeNode, RegisterMemoryNode};
 use cxloe_fabric::model::{CnId, DeviceKind, Mac, Name, Watermark};
 
-/// Bytes of an extent.
+/// Bytes of an extent, the unit in which a pool is allocated.
 pub const EXTENT: u64 = 2 << 20;
 /// Bytes of a memory node's pool.
 const POOL: u64 = 1 << 40;
 
-/// The `index`-th memory node, as it registers.
+/// Registration of the `index`-th memory node.
 pub fn memory_node(index: u32) -> RegisterMemoryNode {
     RegisterMemoryNode {
         name: name("mn", index),
@@ -16,6 +16,7 @@ pub fn memory_node(index: u32) -> RegisterMemoryNode {
         macs: vec![Mac::from(octets(2, index))],
         udp: None,
         key: None,
+        rack: None,
         pool_bytes: POOL,
         extent_bytes: EXTENT,
         incarnation: 1,
@@ -26,7 +27,7 @@ pub fn memory_node(index: u32) -> RegisterMemoryNode {
     }
 }
 
-/// The `index`-th compute node, as it registers.
+/// Registration of the `index`-th compute node.
 pub fn compute_node(index: u32) -> RegisterComputeNode {
     let (cn_id, name, instance_id) = (cn_id(index), name("cn", index), 1 + u64::from(index));
     let (key, new_key) = (None, false);
@@ -38,7 +39,7 @@ pub fn cn_id(index: u32) -> CnId {
     CnId::new(octets(1, index)).expect("a unicast address")
 }
 
-/// A name with a number.
+/// Name made of `kind` and a number.
 pub fn name(kind: &str, index: u32) -> Name {
     Name::new(format!("{kind}{index}")).expect("letters and digits")
 }

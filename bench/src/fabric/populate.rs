@@ -1,47 +1,49 @@
-//! Filling a store: the state machine is driven directly, its changes are committed in batches as the server does it.
+//! Filling a store: this process calls the manager's state machine directly and commits its changes in batches, as the
+//! server does.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cxloe_fabric::api::{CreateRegion, MemoryNodeSync};
+use cxloe_fabric::hdm::Ways;
 use cxloe_fabric::model::{CommandResult, Name, RegionState};
-use cxloe_gmm::manager::{Change, Command, Contradiction, Manager, ManagerError, Options, State};
 use cxloe_gmm::store::{RedbStore, Store, StoreError};
+use cxloe_gmm_core::manager::{Change, Command, Contradiction, FabricState, Manager, ManagerError, Options};
 use serde::Serialize;
 
 use super::node::{EXTENT, cn_id, compute_node, memory_node, name};
-use super::{Size, Times, Watch, resident_bytes};
+use super::{Size, TimeCollector, Times, resident_bytes};
 
-/// Commands stored with one commit, as many as the server takes at most.
+/// Most commands in one commit, as in the server.
 const BATCH: u32 = 256;
 
-/// What filling a store showed.
+/// Results of filling a store.
 #[derive(Debug, Clone, Serialize)]
 pub struct Populated {
-    /// Deciding where a region goes, the state machine alone.
+    /// Time to choose the place of a region, in the state machine alone.
     pub allocation: Times,
-    /// Making a batch of up to 256 commands durable.
+    /// Time to make a batch of up to 256 commands durable.
     pub commit: Times,
-    /// Regions made durable and confirmed by their memory nodes, a minute.
+    /// Regions created per minute, each durable and confirmed by its memory nodes.
     pub regions_per_minute: f64,
-    /// Legs of all regions.
+    /// Number of legs (parts on one memory node each) of all regions.
     pub legs: u64,
-    /// Bytes of the store's file.
+    /// Size of the store's file, in bytes.
     pub store_bytes: u64,
-    /// Memory that the state took, in bytes, as far as the process grew.
+    /// Memory of the manager's state in bytes, measured as growth of the process.
     pub memory_bytes: u64,
 }
 
-/// Why a store could not be filled.
+/// Failure in filling a store.
 #[derive(Debug, thiserror::Error)]
 pub enum PopulateError {
-    /// The store.
+    /// Error of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The manager refused.
+    /// The manager refused a command.
     #[error(transparent)]
     Manager(#[from] ManagerError),
-    /// The state contradicts itself.
+    /// The state is inconsistent.
     #[error(transparent)]
     State(#[from] Contradiction),
     /// A region is not active.
@@ -49,12 +51,12 @@ pub enum PopulateError {
     NotActive(Name, RegionState),
 }
 
-/// A manager and its store, fed as the server feeds them.
+/// Manager and its store, called as by the server.
 struct Filling {
     manager: Manager,
     store: RedbStore,
     changes: Vec<Change>,
-    commits: Watch,
+    commits: TimeCollector,
     now_ms: u64,
 }
 
@@ -73,7 +75,7 @@ impl Filling {
         Ok(())
     }
 
-    /// Lets memory nodes confirm what they were told.
+    /// Confirms all commands that wait for these memory nodes.
     fn confirm(&mut self, nodes: impl Iterator<Item = Name>) -> Result<(), ManagerError> {
         for node in nodes {
             let results: Vec<CommandResult> = self
@@ -100,17 +102,17 @@ impl Filling {
     }
 }
 
-/// Fills the store at `path` with a fabric of this size; `tick` is called with the regions made so far.
+/// Fills the store at `path` with a fabric of this size; calls `tick` with the number of regions made so far.
 ///
 /// # Errors
-/// Any [`PopulateError`].
+/// Returns any [`PopulateError`].
 pub fn populate(path: &Path, size: Size, mut tick: impl FnMut(u64)) -> Result<Populated, PopulateError> {
     let before = resident_bytes(std::process::id()).unwrap_or(0);
     let mut store = RedbStore::open(path)?;
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64;
-    let (manager, outcome) = Manager::take_over(State::default(), Options::default(), now_ms)?;
+    let (manager, outcome) = Manager::take_over(FabricState::default(), Options::default(), now_ms)?;
     store.commit(&outcome.changes)?;
-    let mut filling = Filling { manager, store, changes: Vec::new(), commits: Watch::new(), now_ms };
+    let mut filling = Filling { manager, store, changes: Vec::new(), commits: TimeCollector::new(), now_ms };
     for index in 0..size.memory_nodes {
         filling.apply(Command::RegisterMemoryNode(memory_node(index)))?;
     }
@@ -118,9 +120,9 @@ pub fn populate(path: &Path, size: Size, mut tick: impl FnMut(u64)) -> Result<Po
         filling.apply(Command::RegisterComputeNode(compute_node(index)))?;
     }
     filling.commit()?;
-    filling.commits = Watch::new();
+    filling.commits = TimeCollector::new();
 
-    let (mut allocations, started) = (Watch::new(), Instant::now());
+    let (mut allocations, started) = (TimeCollector::new(), Instant::now());
     for first in (0..size.regions).step_by(BATCH as usize) {
         for index in first..(first + BATCH).min(size.regions) {
             let create = region(index, size);
@@ -149,9 +151,9 @@ pub fn populate(path: &Path, size: Size, mut tick: impl FnMut(u64)) -> Result<Po
     })
 }
 
-/// The `index`-th region: every fourth is interleaved.
+/// Request for the `index`-th region: every fourth is interleaved.
 fn region(index: u32, size: Size) -> CreateRegion {
-    let ways = if index.is_multiple_of(4) && size.memory_nodes >= 4 { 4 } else { 1 };
+    let ways = if index.is_multiple_of(4) && size.memory_nodes >= 4 { Ways::Four } else { Ways::One };
     let owner = cn_id(index % size.compute_nodes.max(1));
     CreateRegion { ways, ..CreateRegion::new(name("r", index), 4 * EXTENT, owner) }
 }

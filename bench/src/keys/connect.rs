@@ -1,76 +1,77 @@
-//! Under a flood: how long it takes to get a session, and what a session that is there still does.
+//! Time to connect, and throughput of an open session, during a flood.
 //!
-//! What the flooder takes from two cores is not the handshake's doing, and which thread runs on which core makes more of a
-//! difference than what is measured. So one session reads through a whole turn, in slices: one beside the flood to nobody,
-//! the next beside the same flood to the memory node. Each slice is compared with its neighbour.
+//! The CPU time that the flooder takes from two cores is no cost of the handshake, and the placement of threads on
+//! cores changes more than the effect measured. So one session reads through a whole turn, in slices: one slice during
+//! a flood to an unused address, the next during the same flood to the memory node. Each slice is compared with its
+//! neighbour.
 
 use std::time::{Duration, Instant};
 
 use cxloe_port::port::Port;
 use serde::Serialize;
 
-use super::flood::{Aim, Flood, Kind, hellos};
+use super::flood::{Aim, Flood, FloodKind, hellos};
 use super::site::Site;
 use super::{KeysError, Times};
 use cxloe_lab::Interrupt;
 
-/// How long a node may take to connect before that is an error.
+/// Longest time for a node to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// From the start of a flood to the first measurement.
+/// Time from the start of a flood to the first measurement.
 const SETTLE: Duration = Duration::from_millis(200);
-/// From another aim of a flood to the next measurement: what is under way has arrived.
+/// Pause after a flood changes its destination, in which frames in flight arrive.
 const TURN: Duration = Duration::from_millis(5);
 const NO_REKEY: Duration = Duration::from_secs(3600);
 
-/// What is measured.
+/// Parameters of the measurement under floods.
 #[derive(Clone, Copy, Debug)]
 pub struct FloodPlan {
-    /// Hellos a second.
+    /// Forged Hellos per second.
     pub rate: u64,
-    /// Times that each flood has its turn.
+    /// Number of turns of each flood.
     pub rounds: u32,
-    /// Connections in each turn.
+    /// Number of connections in each turn.
     pub connections: u32,
-    /// Pairs of slices in each turn.
+    /// Number of pairs of slices in each turn.
     pub pairs: u32,
-    /// How long a slice is.
+    /// Duration of a slice.
     pub slice: Duration,
 }
 
-/// What a flood does.
+/// Times to connect and rates of reads during one kind of flood.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnderFlood {
-    /// Which flood.
-    pub flood: Kind,
-    /// Hellos that were sent, a second, by turns: to the memory node and, in every other slice, to nobody.
+    /// Kind of the forged Hellos.
+    pub flood: FloodKind,
+    /// Hellos sent per second in each turn: to the memory node and, in every other slice, to an unused address.
     pub hellos_per_s: Vec<f64>,
-    /// From the first Hello of a node to its session.
+    /// Time from a node's first Hello to its session.
     pub connect: Times,
-    /// Lines that the session there is read, a second: the median of the slices.
+    /// Lines read per second by the open session during the flood to the memory node: median of the slices.
     pub reads_median_per_s: f64,
-    /// The same beside the flood to nobody.
+    /// Lines read per second by the open session during the same flood to an unused address: median of the slices.
     pub elsewhere_median_per_s: f64,
-    /// The one over the other, of neighbouring slices.
+    /// Ratios of the read rates of neighbouring slices: flood to the memory node over flood to an unused address.
     pub reads_over_elsewhere: Ratios,
 }
 
-/// Ratios of many pairs.
+/// Quartiles of the ratios of many pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ratios {
-    /// How many pairs.
+    /// Number of pairs of slices.
     pub pairs: usize,
-    /// A quarter of them is below.
+    /// First quartile of the ratios.
     pub quarter: f64,
-    /// Half of them is below.
+    /// Median of the ratios.
     pub median: f64,
-    /// A quarter of them is above.
+    /// Third quartile of the ratios.
     pub three_quarters: f64,
-    /// All that was done of the one over all that was done of the other.
+    /// Ratio of the sum of all numerators to the sum of all denominators.
     pub of_sums: f64,
 }
 
 impl Ratios {
-    /// Of pairs of rates.
+    /// Statistics of pairs of numerator and denominator.
     fn of(pairs: &[(f64, f64)]) -> Ratios {
         let mut ratios: Vec<f64> = pairs.iter().map(|(one, other)| one / other.max(1.0)).collect();
         ratios.sort_by(f64::total_cmp);
@@ -86,26 +87,27 @@ impl Ratios {
     }
 }
 
-/// What was found of one flood so far.
+/// Results of one flood, collected over its turns.
 #[derive(Default)]
-struct Found {
+struct FloodSamples {
     connected_ns: Vec<u64>,
     hellos_per_s: Vec<f64>,
-    /// Reads a second beside the flood, and beside the same to nobody.
+    /// Reads per second during the flood to the memory node, and in the neighbouring slice during the flood to an
+    /// unused address.
     pairs: Vec<(f64, f64)>,
 }
 
-impl Found {
-    /// One turn.
+impl FloodSamples {
+    /// Makes one turn of a flood: connections, and pairs of slices.
     fn turn(
         &mut self,
         site: &Site,
-        kind: Kind,
+        kind: FloodKind,
         hellos: &[Vec<u8>],
         plan: &FloodPlan,
         interrupt: &Interrupt,
     ) -> Result<(), KeysError> {
-        // The session is there before the flood.
+        // The session opens before the flood starts.
         let mut port = site.port(NO_REKEY)?;
         port.connect(CONNECT_LIMIT)?;
         let flood = Flood::start(site, hellos, plan.rate)?;
@@ -128,7 +130,7 @@ impl Found {
         Ok(())
     }
 
-    fn of(self, flood: Kind) -> UnderFlood {
+    fn of(self, flood: FloodKind) -> UnderFlood {
         let median = |of: fn(&(f64, f64)) -> f64| {
             let mut all: Vec<f64> = self.pairs.iter().map(of).collect();
             all.sort_by(f64::total_cmp);
@@ -145,7 +147,7 @@ impl Found {
     }
 }
 
-/// Lines a second that `port` reads for so long beside a flood that goes to `aim`.
+/// Lines per second that `port` reads during `length` while the flood goes to `aim`.
 fn slice(port: &mut Port, flood: &Flood, aim: Aim, length: Duration) -> Result<f64, KeysError> {
     flood.aim(aim);
     read_for(port, TURN)?;
@@ -163,24 +165,24 @@ fn read_for(port: &mut Port, length: Duration) -> Result<f64, KeysError> {
     Ok(done as f64 / started.elapsed().as_secs_f64())
 }
 
-/// Measures all floods by turns.
+/// Measures all kinds of flood by turns.
 ///
 /// # Errors
-/// Any [`KeysError`].
+/// Returns any [`KeysError`].
 pub fn under_floods(
     site: &Site,
     plan: &FloodPlan,
     interrupt: &Interrupt,
 ) -> Result<Vec<UnderFlood>, KeysError> {
-    let made = Kind::ALL.map(|kind| hellos(kind, site.mn_key));
+    let made = FloodKind::ALL.map(|kind| hellos(kind, site.mn_key));
     let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let mut found = Kind::ALL.map(|_| Found::default());
+    let mut found = FloodKind::ALL.map(|_| FloodSamples::default());
     for _ in 0..plan.rounds {
-        for ((kind, hellos), found) in Kind::ALL.into_iter().zip(&made).zip(&mut found) {
+        for ((kind, hellos), found) in FloodKind::ALL.into_iter().zip(&made).zip(&mut found) {
             found.turn(site, kind, hellos, plan, interrupt)?;
         }
     }
-    Ok(Kind::ALL.into_iter().zip(found).map(|(kind, found)| found.of(kind)).collect())
+    Ok(FloodKind::ALL.into_iter().zip(found).map(|(kind, found)| found.of(kind)).collect())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A station that sends forged Hellos at a rate.
+//! A sender of forged Hellos at a given rate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -19,54 +19,59 @@ use serde::Serialize;
 use super::KeysError;
 use super::site::{CN, MN, NOBODY, Site};
 
-/// Different Hellos that are sent by turns: more than a memory node has handshakes under way.
+/// Number of distinct Hellos, sent in rotation: more than the memory node's limit on pending handshakes.
 const DIFFERENT: u64 = 512;
-/// How often some are sent.
+/// Interval between bursts of Hellos.
 const TICK: Duration = Duration::from_micros(500);
 
-/// What is sent.
+/// Kind of Hellos in a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Nothing.
+pub enum FloodKind {
+    /// No Hellos: the baseline.
     None,
-    /// Genuine Hellos to an address that nobody has: what the frames alone cost.
+    /// Genuine Hellos to an unused address: the cost of the frames alone.
     Elsewhere,
-    /// Hellos of who does not know the memory node's key.
+    /// Hellos from a sender without the memory node's public key.
     WrongMac1,
-    /// Hellos from invented addresses, of who knows the memory node's public key.
+    /// Hellos from invented addresses, by a sender that knows the memory node's public key.
     Strangers,
-    /// The same in the name of the compute node.
+    /// Hellos from the compute node's address, by a sender that knows the memory node's public key.
     InItsName,
 }
 
-impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 5] =
-        [Kind::None, Kind::Elsewhere, Kind::WrongMac1, Kind::Strangers, Kind::InItsName];
+impl FloodKind {
+    /// All kinds, in the order of the report.
+    pub const ALL: [FloodKind; 5] = [
+        FloodKind::None,
+        FloodKind::Elsewhere,
+        FloodKind::WrongMac1,
+        FloodKind::Strangers,
+        FloodKind::InItsName,
+    ];
 
-    /// Where it goes.
+    /// Destination of the flood.
     pub fn aim(self) -> Aim {
         match self {
-            Kind::None => Aim::Paused,
-            Kind::Elsewhere => Aim::Nobody,
-            Kind::WrongMac1 | Kind::Strangers | Kind::InItsName => Aim::MemoryNode,
+            FloodKind::None => Aim::Paused,
+            FloodKind::Elsewhere => Aim::Nobody,
+            FloodKind::WrongMac1 | FloodKind::Strangers | FloodKind::InItsName => Aim::MemoryNode,
         }
     }
 
-    /// In words.
+    /// Description of the flood for reports.
     pub fn words(self) -> &'static str {
         match self {
-            Kind::None => "no flood",
-            Kind::Elsewhere => "Hellos to nobody",
-            Kind::WrongMac1 => "Hellos with a wrong mac1",
-            Kind::Strangers => "Hellos of strangers, mac1 right",
-            Kind::InItsName => "Hellos in the node's name, mac1 right",
+            FloodKind::None => "no flood",
+            FloodKind::Elsewhere => "Hellos to nobody",
+            FloodKind::WrongMac1 => "Hellos with a wrong mac1",
+            FloodKind::Strangers => "Hellos of strangers, mac1 right",
+            FloodKind::InItsName => "Hellos in the node's name, mac1 right",
         }
     }
 }
 
-/// Frames that are kept.
+/// Link that only stores the frames it is to send.
 #[derive(Default)]
 struct Frames {
     sent: Vec<Vec<u8>>,
@@ -84,19 +89,19 @@ impl Transmit for Frames {
     }
 }
 
-struct Nothing;
+struct DiscardCompletions;
 
-impl Completions for Nothing {
+impl Completions for DiscardCompletions {
     fn read(&mut self, _: u64, _: &[u8]) {}
     fn written(&mut self, _: u64) {}
     fn failed(&mut self, _: u64, _: OpError, _: &[u8]) {}
 }
 
-/// The Hello that somebody with the key `own` makes in the name of `from`, for the memory node at `to` with the key `mn`; another
-/// one for each `number`.
+/// Hello with source address `from`, made with the key `own`, for the memory node at `to` with the public key `mn`; it
+/// differs for each `number`.
 ///
 /// # Errors
-/// [`KeysError::NoHello`] when none comes of it.
+/// Returns [`KeysError::NoHello`] if the handshake sends none.
 pub fn hello(
     (from, to): (Mac, Mac),
     mn: PublicKey,
@@ -118,61 +123,61 @@ pub fn hello(
     requester.connect(now);
     let job = requester.poll_handshake().ok_or(KeysError::NoHello)?;
     requester.handshake_done(job.run(), now);
-    requester.poll(now, &mut frames, &mut Nothing);
+    requester.poll(now, &mut frames, &mut DiscardCompletions);
     frames.sent.pop().filter(|hello| hello.len() == HELLO_FRAME_LEN).ok_or(KeysError::NoHello)
 }
 
-/// Different Hellos of a kind.
-pub fn hellos(kind: Kind, mn: PublicKey) -> Result<Vec<Vec<u8>>, KeysError> {
+/// Hellos of this kind for the memory node with the public key `mn`; all differ.
+pub fn hellos(kind: FloodKind, mn: PublicKey) -> Result<Vec<Vec<u8>>, KeysError> {
     let own = Arc::new(NodeKey::generate(SYSTEM));
     let one = |number: u64| {
         let invented = Mac([2, 0xF0, 0, 0, (number >> 8) as u8, number as u8]);
-        let from = if kind == Kind::InItsName { CN } else { invented };
+        let from = if kind == FloodKind::InItsName { CN } else { invented };
         let mut frame = hello((from, MN), mn, &own, number)?;
         match kind {
-            Kind::WrongMac1 => frame[MAC1_AT] ^= 1,
-            Kind::None | Kind::Elsewhere | Kind::Strangers | Kind::InItsName => {}
+            FloodKind::WrongMac1 => frame[MAC1_AT] ^= 1,
+            FloodKind::None | FloodKind::Elsewhere | FloodKind::Strangers | FloodKind::InItsName => {}
         }
         Ok(frame)
     };
     (0..DIFFERENT).map(one).collect()
 }
 
-/// Where a flood goes at the moment.
+/// Destination of a flood's Hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Aim {
-    /// Nowhere: it pauses.
+    /// No destination: the flood pauses.
     Paused,
-    /// To an address that nobody has: the same frames but for six bytes.
+    /// An unused address; the frames differ from those to the memory node only in the address's six bytes.
     Nobody,
-    /// To the memory node.
+    /// The memory node with the key.
     MemoryNode,
 }
 
-/// What a flood and who started it have in common.
+/// State shared by the flood's thread and its owner.
 #[derive(Default)]
-struct Shared {
+struct FloodState {
     stop: AtomicBool,
-    /// An [`Aim`].
+    /// Present [`Aim`], as a number.
     aim: AtomicU8,
     sent: AtomicU64,
 }
 
-/// A flood that goes on until it is ended.
+/// Running flood, sent by a thread of its own; ended on drop.
 pub struct Flood {
-    shared: Arc<Shared>,
+    shared: Arc<FloodState>,
     thread: Option<JoinHandle<Result<(), KeysError>>>,
     started: Instant,
 }
 
 impl Flood {
-    /// Begins to send `hellos` by turns, `rate` a second, to nobody at first.
+    /// Starts sending `hellos` in rotation, `rate` per second, to an unused address at first.
     ///
     /// # Errors
-    /// No link.
+    /// Fails if no link can be opened.
     pub fn start(site: &Site, hellos: &[Vec<u8>], rate: u64) -> Result<Flood, KeysError> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(FloodState::default());
         let mut link = site.enter(|| open(&site.link()))??;
         let (its, hellos) = (Arc::clone(&shared), hellos.to_vec());
         let thread = Some(std::thread::spawn(move || flood(&mut *link, &hellos, rate, &its)));
@@ -181,15 +186,15 @@ impl Flood {
         Ok(flood)
     }
 
-    /// Sends them somewhere else from now on.
+    /// Changes the destination.
     pub fn aim(&self, aim: Aim) {
         self.shared.aim.store(aim as u8, Ordering::Relaxed);
     }
 
-    /// Ends it; how many were sent a second.
+    /// Ends the flood; returns the Hellos sent per second.
     ///
     /// # Errors
-    /// What ended it before.
+    /// Returns the error that ended the flood early, if any.
     pub fn end(mut self) -> Result<f64, KeysError> {
         let sent = self.shared.sent.load(Ordering::Relaxed);
         let rate = sent as f64 / self.started.elapsed().as_secs_f64();
@@ -208,10 +213,10 @@ impl Drop for Flood {
     }
 }
 
-fn flood(link: &mut dyn Link, hellos: &[Vec<u8>], rate: u64, shared: &Shared) -> Result<(), KeysError> {
+fn flood(link: &mut dyn Link, hellos: &[Vec<u8>], rate: u64, shared: &FloodState) -> Result<(), KeysError> {
     let (started, mut done) = (Instant::now(), 0_u64);
     while !shared.stop.load(Ordering::Relaxed) {
-        // What was missed is not made up for without an end: a tenth of a second's worth.
+        // After a delay, at most a tenth of a second's Hellos are made up for.
         let due = (started.elapsed().as_nanos() as u64).saturating_mul(rate) / 1_000_000_000;
         done = done.max(due.saturating_sub(rate / 10));
         let aim = shared.aim.load(Ordering::Relaxed);
@@ -231,7 +236,7 @@ fn flood(link: &mut dyn Link, hellos: &[Vec<u8>], rate: u64, shared: &Shared) ->
             shared.sent.fetch_add(1, Ordering::Relaxed);
         }
         link.flush()?;
-        // Answers to the names that are used here are nobody's.
+        // Answers to forged addresses are discarded.
         link.receive(64, &mut |_, _| {})?;
         std::thread::sleep(TICK);
     }

@@ -1,5 +1,5 @@
-//! What keys cost where somebody means harm, and in daily use: handshakes in a flood of forged ones, new keys under load,
-//! and a key that is taken back.
+//! Cost of keys under attack and in daily use: handshakes during a flood of forged ones, rekeying under load, and
+//! revocation.
 //!
 //! ```text
 //!   flooder: forged Hellos at a rate --+
@@ -7,12 +7,13 @@
 //!   a node that connects            ---+
 //! ```
 //!
-//! What a flood does by its mere frames is not the handshake's doing: every measurement takes turns with the same flood to
-//! an address that nobody has.
+//! The cost of a flood's frames alone is no cost of the handshake: every measurement alternates with the same flood to
+//! an unused address.
 
 pub mod connect;
 pub mod flood;
 pub mod rekey;
+pub mod replacement;
 pub mod revocation;
 pub mod site;
 
@@ -21,19 +22,19 @@ use cxloe_link::LinkError;
 use cxloe_port::port::PortError;
 use serde::Serialize;
 
-/// Why a measurement ended early.
+/// Failure of a measurement of keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// The network, or a process in it.
+    /// Error of the network, or of a process in it.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// A link.
+    /// Error of a link.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// An operation failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// A file, or a thread.
+    /// Error of a file, or of a thread.
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// A key cannot be made.
@@ -45,32 +46,32 @@ pub enum KeysError {
     /// A thread of the measurement panicked.
     #[error("a thread of the measurement panicked")]
     Thread,
-    /// A route of the region.
+    /// The region cannot be routed.
     #[error(transparent)]
     Route(#[from] cxloe_cn_core::engine::RouteError),
-    /// The memory node has not come up.
+    /// The memory node did not start in time.
     #[error("mn-server has not come up: {0}")]
     NotServing(String),
-    /// Ctrl-C.
+    /// Interrupted by Ctrl-C.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
 
-/// Times in microseconds: how many, and how long.
+/// Count and percentiles of times, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Times {
-    /// How many were taken.
+    /// Number of times recorded.
     pub count: usize,
-    /// The median.
+    /// Median time.
     pub p50_us: f64,
-    /// 99 of 100 are shorter.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// The longest.
+    /// Longest time.
     pub max_us: f64,
 }
 
 impl Times {
-    /// Of these, in nanoseconds.
+    /// Statistics of times in nanoseconds.
     pub fn of(mut ns: Vec<u64>) -> Times {
         ns.sort_unstable();
         let at = |share: f64| {

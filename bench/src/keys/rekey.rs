@@ -1,4 +1,4 @@
-//! New keys under load: lines read one by one, while the session gets new keys all the time, and while it does not.
+//! Rekeying under load: times of line reads while the session rekeys continuously, and while it does not.
 
 use std::time::{Duration, Instant};
 
@@ -9,56 +9,58 @@ use super::{KeysError, Times};
 use cxloe_lab::Interrupt;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Stretches of time that are compared: a handshake takes one or two milliseconds.
+/// Length of the compared windows of time; a handshake takes one or two milliseconds.
 pub const WINDOW: Duration = Duration::from_millis(5);
 const NO_REKEY: Duration = Duration::from_secs(3600);
 
-/// What is measured.
+/// Parameters of the measurement of rekeying.
 #[derive(Clone, Copy, Debug)]
 pub struct RekeyPlan {
-    /// From one change of keys to the next.
+    /// Time from one rekeying to the next.
     pub every: Duration,
-    /// Turns of each.
+    /// Number of turns with and as many without rekeying.
     pub rounds: u32,
-    /// How long a turn is.
+    /// Duration of a turn.
     pub each: Duration,
 }
 
-/// What has been found.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rekeyed {
-    /// Reads without any change of keys.
+    /// Read times without rekeying.
     pub without: Times,
-    /// Those of them that took longer than a millisecond.
+    /// Number of reads without rekeying that took longer than a millisecond.
     pub without_over_1ms: usize,
-    /// Reads with changes of keys.
+    /// Read times in the turns with rekeying.
     pub with: Times,
-    /// Those of them that took longer than a millisecond.
+    /// Number of reads with rekeying that took longer than a millisecond.
     pub with_over_1ms: usize,
-    /// Changes of keys.
+    /// Number of rekeyings in the turns with rekeying.
     pub changes: u64,
-    /// The reads during which the session was taken over.
+    /// Times of the reads during which the session changed to new keys.
     pub across: Times,
-    /// Those of them that took longer than a millisecond.
+    /// Number of reads across a change of keys that took longer than a millisecond.
     pub across_over_1ms: usize,
-    /// The longest read of each window of [`WINDOW`] in which the session was taken over, of the same turns.
+    /// Longest read of each window of [`WINDOW`] in which the session changed keys, in the same turns.
     pub worst_with: Times,
-    /// Those of them that took longer than a millisecond.
+    /// Number of windows with a change of keys whose longest read exceeds a millisecond.
     pub worst_with_over_1ms: usize,
-    /// The longest read of each window of the same length without, of the same turns.
+    /// Longest read of each window of [`WINDOW`] without a change of keys, in the same turns.
     pub worst_without: Times,
-    /// Those of them that took longer than a millisecond.
+    /// Number of windows without a change of keys whose longest read exceeds a millisecond.
     pub worst_without_over_1ms: usize,
-    /// Reads that failed.
+    /// Number of failed reads.
     pub failed: u64,
 }
 
-/// The longest read of each window, by whether keys changed in it. What the machine does meanwhile is in both.
+/// Longest read of each window, separately for windows with and without a change of keys; disturbances of the machine
+/// affect both equally.
 #[derive(Default)]
 struct Windows {
     with: Vec<u64>,
     without: Vec<u64>,
-    /// The last one, as long as none has followed: a handshake may begin in it and be over in the next.
+    /// Longest read of the previous window, kept until the present one ends: a handshake may begin in one window and
+    /// end in the next.
     last: Option<u64>,
     since: Option<Instant>,
     worst: u64,
@@ -84,7 +86,7 @@ impl Windows {
 }
 
 #[derive(Default)]
-struct Taken {
+struct ReadTimes {
     ns: Vec<u64>,
     across: Vec<u64>,
     windows: Windows,
@@ -92,12 +94,12 @@ struct Taken {
     failed: u64,
 }
 
-/// Measures both by turns.
+/// Measures reads with and without rekeying by turns.
 ///
 /// # Errors
-/// Any [`KeysError`] but failed reads, which are counted.
+/// Returns any [`KeysError`] except failed reads, which are counted.
 pub fn rekeying(site: &Site, plan: &RekeyPlan, interrupt: &Interrupt) -> Result<Rekeyed, KeysError> {
-    let mut taken = [Taken::default(), Taken::default()];
+    let mut taken = [ReadTimes::default(), ReadTimes::default()];
     for _ in 0..plan.rounds {
         for (taken, every) in taken.iter_mut().zip([NO_REKEY, plan.every]) {
             interrupt.check()?;
@@ -123,7 +125,7 @@ pub fn rekeying(site: &Site, plan: &RekeyPlan, interrupt: &Interrupt) -> Result<
                 }
             }
             port.close()?;
-            // The next turn is another session.
+            // The next turn uses another session.
             (taken.windows.since, taken.windows.worst, taken.windows.last) = (None, 0, None);
         }
     }

@@ -1,4 +1,4 @@
-//! A key that is taken back: how long its node is still served.
+//! Revocation of a key: time until the memory node no longer serves the key's owner.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,27 +7,27 @@ use std::time::{Duration, Instant};
 use cxloe_client::client::{Client, ClientError};
 use serde::Serialize;
 
-/// For so long nothing may have been carried out for the node before it counts as not served.
+/// Time without a successful read after which the reads count as ended.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// What became of the reads of a node whose key was taken back.
+/// Times of reads by a node whose key is revoked.
 #[derive(Clone, Debug, Serialize)]
 pub struct Revoked {
-    /// From the order to the manager's answer, in milliseconds.
+    /// Milliseconds from the request for revocation to the manager's answer.
     pub answered_ms: f64,
-    /// From the order to the end of the last read that was carried out, in milliseconds.
+    /// Milliseconds from the request to the end of the last successful read.
     pub last_read_ms: f64,
-    /// From the order to the first read that was refused, in milliseconds; none if reads still wait.
+    /// Milliseconds from the request to the first refused read; `None` if reads wait without an answer.
     pub first_refused_ms: Option<f64>,
-    /// Reads carried out after the order.
+    /// Number of successful reads after the request.
     pub reads_after: u64,
 }
 
-/// Reads a line over and over through the agent at `socket`, has `revoke` take the node's key back, and looks for how long
-/// reads are carried out.
+/// Reads a line repeatedly through the agent at `socket`, calls `revoke` to revoke the node's key, and records for how
+/// long reads succeed.
 ///
 /// # Errors
-/// The agent cannot be reached, or `revoke` fails.
+/// Fails if the agent cannot be reached, or `revoke` fails.
 pub fn revoked<E: From<ClientError>>(
     socket: &Path,
     hpa: u64,

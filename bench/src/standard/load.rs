@@ -1,41 +1,41 @@
-//! How long a line takes when 70 % of the most there is is asked for, whoever is served: an open loop at a share of what a
-//! closed one has just reached.
+//! Latency of line reads at 70 % of the highest rate: a closed loop determines the highest rate, then an open loop
+//! offers a share of it.
 
 use std::time::Duration;
 
-use crate::measure::{MeasureError, Target};
-use crate::pattern::arrivals::Spacing;
-use crate::pattern::memory::Over;
-use crate::pattern::mix::Mix;
-use crate::pattern::{Pattern, Plan, Results, Share, measure};
-use crate::report::Samples;
+use cxloe_measure::pattern::arrivals::Spacing;
+use cxloe_measure::pattern::memory::AccessPath;
+use cxloe_measure::pattern::mix::Mix;
+use cxloe_measure::pattern::{Pattern, Plan, Results, Share, measure};
+use cxloe_measure::report::Samples;
+use cxloe_measure::{MeasureError, MeasuredRegion};
 
-/// The share of the most there is that is asked for.
+/// Offered rate as a share of the highest rate.
 const SHARE: f64 = 0.7;
-/// Bytes of lines that are asked for, at most: every one is written first, so that it can be checked.
+/// Most bytes of lines that are read: each is written first, so that its content can be checked.
 const BYTES: u64 = 16 << 20;
 
-/// How much of it.
+/// Parameters of the measurement under load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadPlan {
-    /// Trials: a closed loop and an open one each.
+    /// Number of trials, each of a closed loop and an open loop.
     pub trials: u32,
-    /// How long each loop lasts.
+    /// Duration of each loop.
     pub each: Duration,
-    /// Requests under way at once.
+    /// Number of requests in flight.
     pub depth: usize,
 }
 
-/// `read64_load70`: line reads over the port of `target`, which comes back, timed from when they were wanted. `progress` hears of
-/// `trials * 2` steps.
+/// Measures `read64_load70`: times of line reads over the port of `target`, each counted from the request's arrival.
+/// Calls `progress` for each of `trials * 2` steps; returns the region.
 ///
 /// # Errors
-/// Any [`MeasureError`].
+/// Returns any [`MeasureError`].
 pub fn under_load(
-    mut target: Target,
+    mut target: MeasuredRegion,
     plan: LoadPlan,
     progress: &mut dyn FnMut(&str),
-) -> Result<(Target, Samples), MeasureError> {
+) -> Result<(MeasuredRegion, Samples), MeasureError> {
     let mut samples = Samples::new("read64_load70");
     for trial in 0..plan.trials {
         progress("the most there is");
@@ -54,17 +54,17 @@ pub fn under_load(
     Ok((target, samples))
 }
 
-/// A closed loop, and an open one at each of `rates`.
+/// Runs a closed loop, and an open one at each of `rates`.
 fn loops(
-    target: Target,
+    target: MeasuredRegion,
     plan: LoadPlan,
     trial: u32,
     rates: Vec<f64>,
-) -> Result<(Target, Results), MeasureError> {
+) -> Result<(MeasuredRegion, Results), MeasureError> {
     let bytes = target.bytes.min(BYTES);
     let plan = Plan {
         patterns: vec![Pattern::LoadLatency],
-        over: vec![Over::Port],
+        over: vec![AccessPath::Port],
         bytes,
         resident: vec![Share::NONE],
         time: plan.each,

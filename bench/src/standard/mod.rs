@@ -1,10 +1,10 @@
-//! What every report of this system has as standard, and the limits that somebody else's code has measured beside it.
+//! Measurements of every standard report, and lower limits measured by independent code.
 //!
 //! ```text
 //!   costs (measure)       cycles per line and byte at both ends
-//!   load                  p99 and p99.9 of a line when 70 % of the most there is is asked for
+//!   load                  p99 and p99.9 of a line at 70 % of the highest rate
 //!   evictions (measure)   first touches of pages, with and without eviction
-//!   probe                 independent C programs, compiled here, by turns with the same of ours
+//!   probe                 independent C programs, compiled here, by turns with our measurements of the same limits
 //! ```
 
 mod load;

@@ -1,15 +1,16 @@
-//! Independent C programs by turns with the same of ours: a limit that our own code has measured could share its faults.
+//! Independent C programs, run by turns with this project's measurements of the same limits: a limit measured only by
+//! the project's own code could share its defects.
 //!
 //! ```text
-//!   probe                what it stands beside
+//!   probe                compared with
 //!   rawlat    -> echo64, and read64              60 bytes out, 89 back, packet sockets
 //!   xdplat    -> echo64, and read64              the same over AF_XDP (needs libxdp and libbpf)
 //!   fetch     -> fetch4k, and read4k             60 bytes out, a page back
 //!   uffdfloor -> uffd_floor4k, its inline form   a page fault served from local memory
 //! ```
 //!
-//! They have a cable of their own and another EtherType, so that nothing of ours sees their frames. What they print is a line
-//! for each figure: name, samples, median and 99th percentile in nanoseconds.
+//! The C programs use a cable of their own and another EtherType, so that no program of this project sees their frames.
+//! Each prints a line per figure: name, number of samples, median and 99th percentile in nanoseconds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,10 +21,10 @@ use std::time::{Duration, Instant};
 use cxloe_lab::{Interrupt, Interrupted, Lab, LabError, Process};
 use serde::{Deserialize, Serialize};
 
-use crate::compare::stage::find;
-use crate::machine::median;
+use cxloe_compare::stage::find;
+use cxloe_measure::machine::median;
 
-/// The programs that come with this one, and what they include.
+/// Sources contained in this executable, with their headers.
 const OWN: [(&str, &str); 5] = [
     ("probe.h", include_str!("../../probe/probe.h")),
     ("rawlat.c", include_str!("../../probe/rawlat.c")),
@@ -31,112 +32,111 @@ const OWN: [(&str, &str); 5] = [
     ("uffdfloor.c", include_str!("../../probe/uffdfloor.c")),
     ("xdplat.c", include_str!("../../probe/xdplat.c")),
 ];
-/// How long a turn of one program may take.
+/// Longest time of one turn of a program.
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(2);
 
-/// A probe could not be used.
+/// Failure of a probe (a C program).
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The network, or a process in it.
+    /// Error of the network, or of a process in it.
     #[error(transparent)]
     Lab(#[from] LabError),
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {
-        /// The file.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// A program failed.
     #[error("the probe {name} ended with {status}: {said}")]
     Failed {
-        /// Which.
+        /// Name of the probe that failed.
         name: String,
-        /// How.
+        /// Exit status of the probe, as text.
         status: String,
-        /// What it printed.
+        /// Last lines of the probe's output.
         said: String,
     },
-    /// Ctrl-C.
+    /// Interrupted by Ctrl-C.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
 
-/// The known programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// A server at the far end.
+enum ProbeKind {
+    /// Two processes: a client at the near end, a server at the far end.
     Echo,
-    /// By itself.
+    /// One process.
     Alone,
 }
 
-const KNOWN: [(&str, Kind, &[&str]); 4] = [
-    ("rawlat", Kind::Echo, &[]),
-    ("fetch", Kind::Echo, &[]),
-    ("uffdfloor", Kind::Alone, &["-pthread"]),
-    ("xdplat", Kind::Echo, &["-lxdp", "-lbpf"]),
+const KNOWN: [(&str, ProbeKind, &[&str]); 4] = [
+    ("rawlat", ProbeKind::Echo, &[]),
+    ("fetch", ProbeKind::Echo, &[]),
+    ("uffdfloor", ProbeKind::Alone, &["-pthread"]),
+    ("xdplat", ProbeKind::Echo, &["-lxdp", "-lbpf"]),
 ];
 
-/// A probe that was not used.
+/// Probe that was not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unused {
-    /// Which.
+    /// Name of the probe, as in the report.
     pub name: String,
-    /// Why.
+    /// Reason why it was not used.
     pub reason: String,
 }
 
-/// Where probes run: a cable of their own, and a core for each end.
-pub struct Ground<'a> {
-    /// The network.
+/// Environment of the probes: a cable of their own, and a core for each end.
+pub struct ProbeSetup<'a> {
+    /// Network that contains the cable.
     pub lab: &'a Lab,
-    /// Namespace and interface of the side that asks.
+    /// Namespace and interface of the client.
     pub near: (&'a str, &'a str),
-    /// Those of the side that answers, and its address.
+    /// Namespace, interface and address of the server.
     pub far: (&'a str, &'a str, &'a str),
-    /// Their cores.
+    /// CPU numbers of client and server.
     pub cores: (usize, usize),
-    /// Ctrl-C.
+    /// Flag that Ctrl-C sets.
     pub interrupt: &'a Interrupt,
 }
 
-/// Compiled programs, and what they have measured.
+/// Compiled probes, and the figures they have printed.
 pub struct Probes {
     folder: PathBuf,
-    ready: Vec<(&'static str, Kind)>,
-    /// Those that were not used.
+    ready: Vec<(&'static str, ProbeKind)>,
+    /// Probes that were not used, with reasons.
     pub unused: Vec<Unused>,
     figures: Vec<(String, Vec<Figure>)>,
 }
 
-/// One line of a program, in nanoseconds.
+/// Figure of one output line, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Figure {
     p50: f64,
     p99: f64,
 }
 
-/// A figure of a probe, and the same of ours over it.
+/// Figure of a probe, compared with one of this project.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Beside {
-    /// What the probe calls it.
+pub struct ProbeComparison {
+    /// Name of the probe's figure.
     pub probe: String,
-    /// Its median over turns, in nanoseconds.
+    /// Median over turns, in nanoseconds.
     pub p50_ns: f64,
-    /// The 99th percentile, the median over turns.
+    /// 99th percentile in nanoseconds, the median over turns.
     pub p99_ns: f64,
-    /// What of ours stands beside it.
+    /// Name of this project's measurement.
     pub ours: String,
-    /// Our median, in nanoseconds.
+    /// Median of this project's measurement, in nanoseconds.
     pub ours_p50_ns: f64,
-    /// Ours over the probe's.
+    /// Ratio of this project's median to the probe's.
     pub ratio: f64,
 }
 
-/// Figures of probes, and what stands beside each.
+/// Names of the probes' figures, each with this project's measurements to compare.
 const BESIDE: [(&str, &[&str]); 5] = [
     ("echo64", &["echo64", "read64"]),
     ("xdp_echo64", &["echo64", "read64"]),
@@ -146,10 +146,10 @@ const BESIDE: [(&str, &[&str]); 5] = [
 ];
 
 impl Probes {
-    /// Compiles the programs of `source`, or those that come with this one, into `folder`.
+    /// Compiles the programs in the folder `source`, or those contained in this executable, into `folder`.
     ///
     /// # Errors
-    /// [`ProbeError::File`]; programs that cannot be compiled are left out.
+    /// Returns [`ProbeError::File`]; programs that cannot be compiled are left out.
     pub fn compile(source: Option<&Path>, folder: &Path) -> Result<Probes, ProbeError> {
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -177,16 +177,16 @@ impl Probes {
         Ok(probes)
     }
 
-    /// How many there are.
+    /// Number of probes in use.
     pub fn count(&self) -> usize {
         self.ready.len()
     }
 
-    /// One turn of each: `count` times what it times. One that fails is left out from then on.
+    /// Runs one turn of each probe with `count` iterations. A probe that fails is left out from then on.
     ///
     /// # Errors
-    /// Ctrl-C.
-    pub fn turn(&mut self, ground: &Ground<'_>, count: u64) -> Result<(), ProbeError> {
+    /// Returns an error on Ctrl-C.
+    pub fn turn(&mut self, ground: &ProbeSetup<'_>, count: u64) -> Result<(), ProbeError> {
         let mut failed = Vec::new();
         for &(name, kind) in &self.ready {
             match self.run(ground, name, kind, count) {
@@ -207,7 +207,13 @@ impl Probes {
         Ok(())
     }
 
-    fn run(&self, ground: &Ground<'_>, name: &str, kind: Kind, count: u64) -> Result<String, ProbeError> {
+    fn run(
+        &self,
+        ground: &ProbeSetup<'_>,
+        name: &str,
+        kind: ProbeKind,
+        count: u64,
+    ) -> Result<String, ProbeError> {
         let (near_cpu, far_cpu) = (ground.cores.0.to_string(), ground.cores.1.to_string());
         let start = |namespace: &str, log: &str, words: &[&str]| -> Result<(Process, PathBuf), ProbeError> {
             let log = self.folder.join(format!("{name}.{log}"));
@@ -219,8 +225,8 @@ impl Probes {
         let text = |log: &Path| fs::read_to_string(log).unwrap_or_default();
         let count = count.to_string();
         let server = match kind {
-            Kind::Alone => None,
-            Kind::Echo => {
+            ProbeKind::Alone => None,
+            ProbeKind::Echo => {
                 let (mut server, log) = start(ground.far.0, "far", &["serve", ground.far.1, &far_cpu])?;
                 let until = Instant::now() + LIMIT;
                 while !text(&log).contains("serving") {
@@ -239,10 +245,10 @@ impl Probes {
             }
         };
         let (mut asking, log) = match kind {
-            Kind::Echo => {
+            ProbeKind::Echo => {
                 start(ground.near.0, "near", &["ask", ground.near.1, &near_cpu, ground.far.2, &count])?
             }
-            Kind::Alone => start(ground.near.0, "near", &["ask", &near_cpu, &far_cpu, &count])?,
+            ProbeKind::Alone => start(ground.near.0, "near", &["ask", &near_cpu, &far_cpu, &count])?,
         };
         let until = Instant::now() + LIMIT;
         let status = loop {
@@ -263,8 +269,8 @@ impl Probes {
         }
     }
 
-    /// Figures beside ours, of which `ours` gives the median in nanoseconds.
-    pub fn beside(&self, ours: impl Fn(&str) -> Option<f64>) -> Vec<Beside> {
+    /// Comparisons of the probes' figures with this project's; `ours` gives the median of a measurement in nanoseconds.
+    pub fn beside(&self, ours: impl Fn(&str) -> Option<f64>) -> Vec<ProbeComparison> {
         let over = |name: &str, of: fn(&Figure) -> f64| {
             let (_, values) = self.figures.iter().find(|(known, _)| known == name)?;
             median(&values.iter().map(of).collect::<Vec<_>>())
@@ -277,7 +283,7 @@ impl Probes {
             for name in names {
                 if let Some(ours_p50_ns) = ours(name) {
                     let (probe, ours, ratio) = (probe.into(), (*name).into(), ours_p50_ns / p50_ns);
-                    all.push(Beside { probe, p50_ns, p99_ns, ours, ours_p50_ns, ratio });
+                    all.push(ProbeComparison { probe, p50_ns, p99_ns, ours, ours_p50_ns, ratio });
                 }
             }
         }
@@ -285,7 +291,7 @@ impl Probes {
     }
 }
 
-/// A line of a program; `None` for what is no figure.
+/// Parses an output line of a probe; `None` if the line is no figure.
 fn read(line: &str) -> Option<(String, Figure)> {
     let mut words = line.split_whitespace();
     let (name, count, p50, p99) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -299,7 +305,7 @@ fn tail(text: &str) -> String {
     lines[lines.len().saturating_sub(3)..].join(" | ")
 }
 
-/// Compiles a program; why it could not be.
+/// Compiles a program; returns the reason of a failure.
 fn compiled(source: &Path, program: &Path, libraries: &[&str]) -> Result<(), String> {
     let Some(compiler) = find("cc") else {
         return Err("there is no C compiler: apt-get install gcc libc6-dev".into());
@@ -348,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn own_programs_compile_where_there_is_a_compiler_and_others_are_told() {
+    fn own_programs_compile_and_others_report_the_missing_compiler() {
         let folder = tempfile::tempdir().unwrap();
         let probes = Probes::compile(None, folder.path()).unwrap();
         assert_eq!(probes.count() + probes.unused.len(), KNOWN.len());

@@ -1,14 +1,16 @@
-//! A headless Chromium for tests of pages: what a person would see, click and measure.
+//! A headless Chromium for tests of pages: rendering, clicks, and measurements of the layout.
 //!
-//! `chromedriver` starts the browser and drives it over its own pipe; this speaks the WebDriver protocol (JSON over HTTP,
-//! W3C) to `chromedriver` on the loopback interface. Both use a folder of their own, which goes with the [`Browser`], and
-//! end with it. With [`Browser::start_in`] they live in a network namespace of a lab, and reach what is served there.
+//! `chromedriver` starts the browser and controls it over its own pipe; this file implements a client of the WebDriver
+//! protocol (JSON over HTTP, W3C) to `chromedriver` on the loopback interface. Driver and browser use a temporary
+//! folder; both end, and the folder is removed, when the [`Browser`] is dropped. With [`Browser::start_in`] they run in
+//! a network namespace of a lab.
 //!
 //! ```text
 //!   test --HTTP, 127.0.0.1--> chromedriver --pipe--> chromium --HTTP--> what is tested
 //! ```
 //!
-//! Elements are named by CSS selectors; whatever looks for one waits for it, at most [`LIMIT`].
+//! Elements are selected by CSS selectors; every function that takes a selector waits for a matching element, at most
+//! [`LIMIT`].
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -27,27 +29,27 @@ use tempfile::TempDir;
 
 use crate::outcome::Outcome;
 
-/// Bound of every wait: for an element, for a page, for the browser to start.
+/// Limit on every wait: for an element, for a page, for the browser's start.
 pub const LIMIT: Duration = Duration::from_secs(30);
-/// How long the browser and its driver may take to end by themselves.
+/// Time in which the browser and its driver may end before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// Pause between two looks.
+/// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The key under which the protocol carries the id of an element.
+/// Key of an element's id in JSON answers (WebDriver, web element identifier).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// What the page, or the browser about the page, wrote to the console.
+/// A message that the page, or the browser about the page, has written to the console.
 #[derive(Debug, Clone)]
-pub struct Message {
+pub struct ConsoleMessage {
     /// `SEVERE`, `WARNING`, `INFO`…; uncaught exceptions and violated policies are severe.
     pub level: String,
-    /// Who says it: `javascript`, `network`, `security`, `console-api`….
+    /// Source: `javascript`, `network`, `security`, `console-api`….
     pub source: String,
-    /// What it says.
+    /// Text of the message, with the position in the source.
     pub text: String,
 }
 
-/// A running browser with one window. Dropping it ends it.
+/// A running browser with one window. Dropping this value ends the browser.
 pub struct Browser {
     driver: Driver,
     session: String,
@@ -55,18 +57,18 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one in the network namespace of the calling thread.
+    /// Starts a browser in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn start() -> Outcome<Browser> {
         Browser::over(Driver::start(None)?)
     }
 
-    /// Starts one in a network namespace, whose loopback interface has to be up.
+    /// Starts a browser in a network namespace, whose loopback interface has to be up.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn start_in(namespace: &Namespace) -> Outcome<Browser> {
         Browser::over(Driver::start(Some(namespace.clone()))?)
     }
@@ -87,7 +89,7 @@ impl Browser {
             "--disable-sync",
             "--hide-scrollbars",
             "--lang=en-GB",
-            // The browser ends when its driver does, however that comes.
+            // The browser ends when its driver's pipe closes, for whatever reason the driver ends.
             "--remote-debugging-pipe",
             &profile,
         ];
@@ -104,34 +106,34 @@ impl Browser {
         Ok(Browser { driver, session, chromium: pid.map(Pid::from_raw) })
     }
 
-    /// Opens a page and waits until it and what it includes are loaded.
+    /// Opens a page and waits until it and its resources are loaded.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn open(&self, url: &str) -> Outcome {
-        self.tell("/url", json!({ "url": url })).map(drop)
+        self.call_driver("/url", json!({ "url": url })).map(drop)
     }
 
-    /// Loads the page once more.
+    /// Reloads the current page and waits until it is loaded.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn reload(&self) -> Outcome {
-        self.tell("/refresh", json!({})).map(drop)
+        self.call_driver("/refresh", json!({})).map(drop)
     }
 
-    /// Runs the body of a function in the page; what it returns. A promise is waited for.
+    /// Runs `script`, the body of a JavaScript function, in the page; returns its result. A promise is awaited.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn run(&self, script: &str) -> Outcome<Value> {
-        self.tell("/execute/sync", json!({ "script": script, "args": [] }))
+        self.call_driver("/execute/sync", json!({ "script": script, "args": [] }))
     }
 
-    /// Waits until a JavaScript expression is true, as JavaScript has it; its value.
+    /// Waits until a JavaScript expression is truthy; returns its value.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn until(&self, expression: &str) -> Outcome<Value> {
         let script = format!("const value = ({expression}); return [Boolean(value), value];");
         let deadline = Instant::now() + LIMIT;
@@ -149,36 +151,36 @@ impl Browser {
         }
     }
 
-    /// Waits until an element is there.
+    /// Waits until an element exists.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn wait(&self, selector: &str) -> Outcome {
         self.until(&format!("document.querySelector({}) !== null", json!(selector))).map(drop)
     }
 
-    /// How many elements there are now.
+    /// Current number of matching elements.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn count(&self, selector: &str) -> Outcome<u64> {
         let count = self.run(&format!("return document.querySelectorAll({}).length", json!(selector)))?;
         Ok(count.as_u64().ok_or("no count")?)
     }
 
-    /// The text of an element as it is rendered: what is hidden is not in it.
+    /// Rendered text of an element, without hidden parts.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn text(&self, selector: &str) -> Outcome<String> {
         let text = self.driver.ask(Method::GET, &self.of(selector, "text")?, Value::Null)?;
         Ok(text.as_str().ok_or("no text")?.to_owned())
     }
 
-    /// Waits until an element shows this text somewhere.
+    /// Waits until an element's rendered text contains this text.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn shows(&self, selector: &str, text: &str) -> Outcome {
         let (selector, text) = (json!(selector), json!(text));
         self.until(&format!(
@@ -187,10 +189,11 @@ impl Browser {
         .map(drop)
     }
 
-    /// Clicks an element as a mouse does, which fails when something covers it. It is scrolled to the middle first.
+    /// Clicks an element with the mouse, which fails when another one covers it. The element is scrolled to the middle
+    /// first.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn click(&self, selector: &str) -> Outcome {
         self.wait(selector)?;
         let element = format!("document.querySelector({})", json!(selector));
@@ -201,67 +204,67 @@ impl Browser {
     /// Types text into an element; `\u{E007}` is Enter, `\u{E004}` Tab (the protocol's keys).
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn fill(&self, selector: &str, text: &str) -> Outcome {
         self.driver.ask(Method::POST, &self.of(selector, "value")?, json!({ "text": text })).map(drop)
     }
 
-    /// Makes the page this wide and high, in CSS pixels; `mobile`: as a phone shows it.
+    /// Sets the size of the page, in CSS pixels; `mobile` emulates a phone.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn viewport(&self, width: u32, height: u32, mobile: bool) -> Outcome {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile });
         self.chrome("Emulation.setDeviceMetricsOverride", size).map(drop)
     }
 
-    /// What the page is told that its reader prefers: a dark scheme, or a light one.
+    /// Sets the preferred colour scheme, dark or light.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn prefer_dark(&self, dark: bool) -> Outcome {
         let scheme = json!({ "name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" } });
         self.chrome("Emulation.setEmulatedMedia", json!({ "features": [scheme] })).map(drop)
     }
 
-    /// What is seen of the page, as a PNG.
+    /// Writes the visible part of the page as a PNG.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn screenshot(&self, path: &Path) -> Outcome {
         let made = self.chrome("Page.captureScreenshot", json!({ "format": "png" }))?;
         save(&made, path)
     }
 
-    /// The whole page from top to bottom, as a PNG.
+    /// Writes the whole page from top to bottom as a PNG.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn screenshot_whole(&self, path: &Path) -> Outcome {
         let whole = json!({ "format": "png", "captureBeyondViewport": true });
         save(&self.chrome("Page.captureScreenshot", whole)?, path)
     }
 
-    /// By how many CSS pixels the page is wider than its window: 0 when nobody has to scroll sideways.
+    /// Width of the page beyond its window, in CSS pixels: 0 without horizontal scrolling.
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn overflow(&self) -> Outcome<i64> {
         let root = "document.documentElement";
         let wider = self.run(&format!("return {root}.scrollWidth - {root}.clientWidth"))?;
         Ok(wider.as_i64().ok_or("no width")?)
     }
 
-    /// What came to the console since the last call.
+    /// Console messages since the last call.
     ///
     /// # Errors
-    /// What the browser or its driver says.
-    pub fn console(&self) -> Outcome<Vec<Message>> {
-        let said = self.tell("/se/log", json!({ "type": "browser" }))?;
+    /// Returns errors of the browser or its driver.
+    pub fn console(&self) -> Outcome<Vec<ConsoleMessage>> {
+        let output_text = self.call_driver("/se/log", json!({ "type": "browser" }))?;
         let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
-        let entries = said.as_array().into_iter().flatten();
+        let entries = output_text.as_array().into_iter().flatten();
         Ok(entries
-            .map(|entry| Message {
+            .map(|entry| ConsoleMessage {
                 level: text(entry, "level"),
                 source: text(entry, "source"),
                 text: text(entry, "message"),
@@ -269,33 +272,33 @@ impl Browser {
             .collect())
     }
 
-    /// Of these, errors: uncaught exceptions, violated policies, and what the page itself calls an error. A request that
-    /// failed is none of them: a page may be made for that.
+    /// Errors among the console messages since the last call: uncaught exceptions, violated policies, and
+    /// `console.error`. Failed requests are excluded: pages may provoke them on purpose.
     ///
     /// # Errors
-    /// What the browser or its driver says.
-    pub fn errors(&self) -> Outcome<Vec<Message>> {
-        let mut said = self.console()?;
-        said.retain(|message| message.level == "SEVERE" && message.source != "network");
-        Ok(said)
+    /// Returns errors of the browser or its driver.
+    pub fn errors(&self) -> Outcome<Vec<ConsoleMessage>> {
+        let mut output_text = self.console()?;
+        output_text.retain(|message| message.level == "SEVERE" && message.source != "network");
+        Ok(output_text)
     }
 
-    /// A command of Chrome's own protocol (CDP).
+    /// Runs a command of Chrome's own protocol (CDP).
     ///
     /// # Errors
-    /// What the browser or its driver says.
+    /// Returns errors of the browser or its driver.
     pub fn chrome(&self, command: &str, parameters: Value) -> Outcome<Value> {
-        self.tell("/goog/cdp/execute", json!({ "cmd": command, "params": parameters }))
+        self.call_driver("/goog/cdp/execute", json!({ "cmd": command, "params": parameters }))
     }
 
-    fn tell(&self, path: &str, body: Value) -> Outcome<Value> {
+    fn call_driver(&self, path: &str, body: Value) -> Outcome<Value> {
         self.driver.ask(Method::POST, &format!("/session/{}{path}", self.session), body)
     }
 
-    /// The path of what can be asked of an element, which is waited for.
+    /// Path of an element's resource in the WebDriver protocol, after waiting for the element.
     fn of(&self, selector: &str, what: &str) -> Outcome<String> {
         self.wait(selector)?;
-        let found = self.tell("/element", json!({ "using": "css selector", "value": selector }))?;
+        let found = self.call_driver("/element", json!({ "using": "css selector", "value": selector }))?;
         let element = found[ELEMENT].as_str().ok_or("an element without an id")?;
         Ok(format!("/session/{}/element/{element}/{what}", self.session))
     }
@@ -303,7 +306,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends the browser in order; should that fail, it ends with its driver's pipe, or is ended.
+        // Ends the browser in order; if that fails, the browser ends when its driver's pipe closes, or is killed.
         let _ = self.driver.ask(Method::DELETE, &format!("/session/{}", self.session), Value::Null);
         self.driver.end();
         if let Some(chromium) = self.chromium {
@@ -316,7 +319,7 @@ impl Drop for Browser {
     }
 }
 
-/// Does something in a network namespace, or where the caller is.
+/// Runs `work` in a network namespace, or in the caller's if none is given.
 fn inside<T: Send>(namespace: Option<&Namespace>, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
     match namespace {
         Some(namespace) => namespace.enter(work),
@@ -331,7 +334,7 @@ fn save(made: &Value, path: &Path) -> Outcome {
     Ok(fs::write(path, picture)?)
 }
 
-/// A running `chromedriver`.
+/// A running `chromedriver`, with the address on which it listens.
 struct Driver {
     process: Child,
     url: String,
@@ -346,10 +349,11 @@ impl Driver {
         let folder = tempfile::tempdir()?;
         let log = folder.path().join("chromedriver.log");
         let mut command = Command::new("chromedriver");
-        // Told a port: without IPv6 it does not find out itself which one it was given.
+        // The test selects the port: without IPv6, chromedriver does not report a port that the kernel assigned.
         let free = || TcpListener::bind("127.0.0.1:0")?.local_addr().map(|address| address.port());
         let port = inside(namespace.as_ref(), free)??;
-        // In the process group of the test: who ends that by a signal ends this too, and with it the browser.
+        // The driver stays in the test's process group: a signal to the group also ends the driver, and with it the
+        // browser.
         command.arg(format!("--port={port}")).env("HOME", folder.path()).env("TMPDIR", folder.path());
         for name in ["XDG_CONFIG_HOME", "XDG_CACHE_HOME", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY"] {
             command.env_remove(name);
@@ -367,22 +371,22 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Waits until it says that it listens.
+    /// Waits until the driver reports that it listens.
     fn listens(&mut self, log: &Path) -> Outcome {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let said = fs::read_to_string(log)?;
-            if said.contains("started successfully") {
+            let output_text = fs::read_to_string(log)?;
+            if output_text.contains("started successfully") {
                 return Ok(());
             }
             if self.process.try_wait()?.is_some() || Instant::now() >= deadline {
-                return Err(format!("chromedriver does not listen; it said:\n{said}").into());
+                return Err(format!("chromedriver does not listen; it said:\n{output_text}").into());
             }
             thread::sleep(PAUSE);
         }
     }
 
-    /// Sends one command and returns its `value`.
+    /// Sends one command to the driver and returns the `value` of its answer.
     fn ask(&self, method: Method, path: &str, body: Value) -> Outcome<Value> {
         let request = self.http.request(method.clone(), format!("{}{path}", self.url));
         let request = if body.is_null() { request } else { request.json(&body) };
@@ -396,7 +400,7 @@ impl Driver {
         }
     }
 
-    /// Ends it: asked first, then by force.
+    /// Ends the driver by a request, and by SIGKILL if it does not end in time.
     fn end(&mut self) {
         if let Ok(pid) = i32::try_from(self.process.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);

@@ -1,4 +1,4 @@
-//! One cable between two namespaces, the smallest network there is.
+//! One cable between two namespaces, the smallest network.
 
 use std::fmt;
 use std::process::Command;
@@ -9,50 +9,50 @@ use cxloe_link::{Backend, Encap};
 use crate::command::succeeded;
 use crate::outcome::Outcome;
 
-/// Two namespaces joined by one cable: `cn` with `cn0`, `mn` with `mn0`.
+/// Two namespaces joined by one cable: `cn` with the interface `cn0`, `mn` with the interface `mn0`.
 pub fn cable() -> Builder {
     Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0")
 }
 
-/// The outer address of `cn0` over UDP, where the cable has addresses.
+/// Address and port of `cn0` for frames inside UDP, if the cable has IP addresses.
 pub const CN_AT: &str = "10.77.0.1:63669";
-/// The outer address of `mn0`.
+/// Address and port of `mn0` for frames inside UDP.
 pub const MN_AT: &str = "10.77.0.2:63669";
 
-/// The same cable with IP addresses at both ends, for links over UDP.
+/// Adds IP addresses at both ends of the cable, for links over UDP.
 pub fn with_addresses(cable: Builder) -> Builder {
     cable.address("cn0", "10.77.0.1/24").address("mn0", "10.77.0.2/24")
 }
 
-/// What frames go over: a kind of link, and what they travel in where it is a raw one.
+/// Link of a test, and the way in which frames are encapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Over {
-    /// The implementation.
+pub struct LinkKind {
+    /// Implementation of the link.
     pub backend: Backend,
-    /// What frames travel in.
+    /// Encapsulation of frames, if the link is a raw one.
     pub encap: Encap,
 }
 
-impl Over {
-    /// Frames inside UDP, under headers that the link writes.
-    pub const fn encap(backend: Backend) -> Over {
-        Over { backend, encap: Encap::Udp }
+impl LinkKind {
+    /// A raw link with `backend` that itself writes the headers of frames inside UDP.
+    pub const fn encap(backend: Backend) -> LinkKind {
+        LinkKind { backend, encap: Encap::Udp }
     }
 
-    /// Whether frames travel inside UDP, by whatever link.
+    /// True if frames are inside UDP, whatever the link.
     pub fn is_inside_udp(self) -> bool {
         self.backend == Backend::Udp || self.encap == Encap::Udp
     }
 }
 
-impl From<Backend> for Over {
-    fn from(backend: Backend) -> Over {
-        Over { backend, encap: Encap::None }
+impl From<Backend> for LinkKind {
+    fn from(backend: Backend) -> LinkKind {
+        LinkKind { backend, encap: Encap::None }
     }
 }
 
-/// As the names of tests begin.
-impl fmt::Display for Over {
+/// Displays the kind as the prefix of test names.
+impl fmt::Display for LinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.encap {
             Encap::None => write!(f, "{}", self.backend),
@@ -61,15 +61,15 @@ impl fmt::Display for Over {
     }
 }
 
-/// The cable that a link of this kind needs.
-pub fn cable_for(over: impl Into<Over>) -> Builder {
+/// The cable that a link of this kind requires.
+pub fn cable_for(over: impl Into<LinkKind>) -> Builder {
     if over.into().is_inside_udp() { with_addresses(cable()) } else { cable() }
 }
 
-/// Runs `ip` in a namespace of the lab; what it prints.
+/// Runs `ip` in a namespace of the lab; returns its output.
 ///
 /// # Errors
-/// When it fails.
+/// Returns an error when `ip` fails.
 pub fn ip(lab: &Lab, namespace: &str, arguments: &[&str]) -> Outcome<String> {
     let output = lab.enter(namespace, || Command::new("ip").args(arguments).output())??;
     succeeded(output)

@@ -1,4 +1,4 @@
-//! Programs that run to their end, and what they have to say. The last of them are kept: a test that fails shows them.
+//! Programs that run to their end, and their output. The latest command is recorded, so that a failing test prints it.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -8,34 +8,34 @@ use cxloe_lab::program;
 
 use crate::outcome::{Outcome, ensure};
 
-/// As much of a command's output as a failed test shows, in bytes.
+/// Largest number of bytes of a command's output that a failed test prints.
 const SHOWN_MAX: usize = 4000;
 
-/// The latest command, how it ended, and what it said.
+/// The latest command, its exit status, and its output.
 static LATEST: Mutex<Option<String>> = Mutex::new(None);
 
-/// Runs a command to its end; it is what a failing test shows.
+/// Runs a command to its end; a failing test prints the latest command.
 ///
 /// # Errors
-/// When it cannot be started.
+/// Returns an error when the command cannot be started.
 pub fn output(command: &mut Command) -> Outcome<Output> {
     let output =
         command.output().map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
-    let all = said(&output);
+    let all = output_text(&output);
     let cut = all.char_indices().nth(SHOWN_MAX).map_or(all.as_str(), |(at, _)| &all[..at]);
     *LATEST.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{command:?}\n{cut}"));
     Ok(output)
 }
 
-/// The latest command with its output, or nothing.
+/// The latest command with its output; `None` if no command was run.
 pub(crate) fn latest() -> Option<String> {
     LATEST.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Runs a program of this workspace; `agent` is the socket of the agent it speaks to.
+/// Runs a program of this workspace; `agent` is the socket of the agent that the program uses.
 ///
 /// # Errors
-/// When it is not there or cannot be started.
+/// Returns an error when the program is missing or cannot be started.
 pub fn run(name: &str, arguments: &[&str], agent: Option<&Path>) -> Outcome<Output> {
     let mut command = Command::new(program(name)?);
     command.args(arguments).stdin(Stdio::null());
@@ -45,45 +45,45 @@ pub fn run(name: &str, arguments: &[&str], agent: Option<&Path>) -> Outcome<Outp
     output(&mut command)
 }
 
-/// What a command that has to succeed prints.
+/// Runs a command that has to succeed; returns its standard output.
 ///
 /// # Errors
-/// When it does not.
+/// Returns an error when the command fails.
 pub fn printed(command: &mut Command) -> Outcome<String> {
     succeeded(output(command)?)
 }
 
-/// What a command that had to succeed has printed.
+/// Standard output of a command that had to succeed.
 ///
 /// # Errors
-/// When it did not.
+/// Returns an error when the command failed.
 pub fn succeeded(output: Output) -> Outcome<String> {
-    ensure(output.status.success(), said(&output))?;
+    ensure(output.status.success(), output_text(&output))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// That a command ended with `code` and each of `words` among what it said as errors.
+/// Checks that a command ended with `code` and printed each of `words` on standard error.
 ///
 /// # Errors
-/// When it did otherwise.
+/// Returns an error otherwise.
 pub fn failed_with(output: &Output, code: i32, words: &[&str]) -> Outcome {
     let errors = String::from_utf8_lossy(&output.stderr);
-    ensure(output.status.code() == Some(code), format!("not exit code {code}: {}", said(output)))?;
+    ensure(output.status.code() == Some(code), format!("not exit code {code}: {}", output_text(output)))?;
     words.iter().try_for_each(|word| ensure(errors.contains(word), format!("no {word:?} in: {errors}")))
 }
 
-/// That a command ended with `code` and said each of `words`.
+/// Checks that a command ended with `code` and that each of `words` is in its output.
 ///
 /// # Errors
-/// When it did otherwise.
+/// Returns an error otherwise.
 pub fn answered(output: &Output, code: i32, words: &[&str]) -> Outcome {
-    let all = said(output);
+    let all = output_text(output);
     let named = words.iter().all(|word| all.contains(word));
     ensure(output.status.code() == Some(code) && named, format!("{code} and {words:?} expected: {all}"))
 }
 
-/// How a command ended, and all it said.
-pub fn said(output: &Output) -> String {
+/// Exit status of a command, and all its output, for error messages.
+pub fn output_text(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }

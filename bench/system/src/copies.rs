@@ -1,7 +1,7 @@
-//! Copies of the test program: in another role, without rights, or as the user `nobody`.
+//! Copies of the test program: with another function, without capabilities, or as the user `nobody`.
 //!
-//! A test that needs a process to be killed, or one with other rights, starts a copy of its program with [`ROLE`] set,
-//! which plays a [`Role`] instead of running tests.
+//! A test that needs a process to kill, or a process with other rights, starts a copy of its own program with [`ROLE`]
+//! set, which runs a [`Role`] instead of tests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,51 +13,52 @@ use cxloe_lab::program;
 
 use crate::outcome::Outcome;
 
-/// Environment variable by which a test program tells its copy what to be.
+/// Environment variable with the name of the role that a copy of a test program runs.
 pub const ROLE: &str = "CXLOE_TEST_ROLE";
-/// The user `nobody` on Linux.
+/// User id of the user `nobody` on Linux.
 pub const NOBODY: u32 = 65534;
 
-/// What a copy of the program can be instead of a run of tests: a name, and what it does.
+/// Function that a copy of the test program runs instead of tests, after the name by which it is selected.
 pub type Role = (&'static str, fn() -> ExitCode);
 
-/// What this process does in the role it was started in; `None` when it runs tests.
+/// Runs the role named in the environment; `None` if this process is to run tests.
 pub(crate) fn play(roles: &[Role]) -> Option<ExitCode> {
     let name = std::env::var(ROLE).ok()?;
     Some(roles.iter().find(|(known, _)| *known == name).map_or(ExitCode::from(2), |(_, play)| play()))
 }
 
-/// A copy of this program in another role, to be started in a lab.
+/// Command of a copy of this program in another role, to be started in a lab.
 ///
 /// # Errors
-/// When the program has no path any more.
+/// Returns an error when the program's path is unknown.
 pub fn copy_as(role: &str) -> Outcome<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(ROLE, role);
     Ok(command)
 }
 
-/// The same without any capability, as a process of an ordinary user on the machine itself would be.
+/// Like [`copy_as`], without any capability, as a process of an ordinary user on the machine.
 ///
 /// # Errors
-/// When the program has no path any more.
+/// Returns an error when the program's path is unknown.
 pub fn copy_without_rights_as(role: &str) -> Outcome<Command> {
     let mut command = without_rights(&std::env::current_exe()?);
     command.env(ROLE, role);
     Ok(command)
 }
 
-/// A program without any capability.
+/// Command that runs a program without any capability.
 pub fn without_rights(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(program);
     command
 }
 
-/// A command that runs as `nobody`, from copies in `folder` of `program` and of the `others` it starts.
+/// A command that runs a copy of the program `own` as `nobody`; `folder` gets that copy and copies of the programs
+/// `others` that it starts.
 ///
 /// # Errors
-/// When one of them cannot be copied.
+/// Returns an error when a program cannot be copied.
 pub fn as_nobody(folder: &Path, own: &Path, others: &[&str]) -> Outcome<Command> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let copy = |from: &Path| -> Outcome<PathBuf> {
@@ -70,7 +71,7 @@ pub fn as_nobody(folder: &Path, own: &Path, others: &[&str]) -> Outcome<Command>
         copy(&program(name)?)?;
     }
     let mut command = Command::new(copy(own)?);
-    // Without Cargo at hand, the programs are those that lie beside.
+    // Without Cargo in the environment, the copy searches programs in its own folder.
     command.uid(NOBODY).gid(NOBODY).current_dir("/").env_remove("CARGO").env_remove("HOME");
     Ok(command)
 }

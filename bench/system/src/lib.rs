@@ -1,6 +1,7 @@
-//! Tests of the whole system: real daemons, real frames, in networks that each test makes and that are gone with it.
+//! Tests of the whole system: real daemons and frames, in networks that each test makes and removes.
 //!
-//! The tests lie in `tests`, a program for each group of subjects; here is the rig that all of them stand on.
+//! The tests are in `tests`, a program for each group of subjects; this crate has the networks and daemons that all of
+//! them use.
 //!
 //! ```text
 //!   test program: main -> [`run`] -- one [`Subject`] per folder of tests --> [`Test`]s, as root and as `nobody`
@@ -10,19 +11,19 @@
 //!        ---> [`node::MemoryNode`] and [`node::port`]: a daemon, and a compute node inside the test
 //! ```
 //!
-//! | module | what it has |
+//! | module | content |
 //! |---|---|
-//! | [`outcome`] | what a test returns, [`ensure`], [`eventually`] and the bound of every wait |
-//! | [`suite`] | `main` of a test program: rights, roles, the run as an ordinary user, what a failed test says |
-//! | [`copies`] | the test program itself in another role, without rights, or as `nobody` |
-//! | [`command`] | programs that run to their end, and what they have to say |
+//! | [`outcome`] | result of a test, [`ensure`], [`eventually`] and the limit of every wait |
+//! | [`suite`] | `main` of a test program: rights, roles, the run as an ordinary user, output of a failed test |
+//! | [`copies`] | the test program itself with another function, without rights, or as `nobody` |
+//! | [`command`] | programs that run to their end, and their output |
 //! | [`rig`] | a network and daemons in it, by name |
 //! | [`pair`], [`star`] | the two fabrics that most tests use |
-//! | [`lines`] | content that says where it belongs and who wrote it |
-//! | [`node`], [`cable`], [`raw`] | parts: a daemon with a static map, a line port, `ip`, a neighbour that keeps to no protocol |
-//! | [`browser`], [`guest`] | a headless Chromium, a kernel of its own |
+//! | [`lines`] | content that depends on its address and its writer |
+//! | [`node`], [`cable`], [`raw`] | a daemon with a static map, a line port, one cable, a raw socket as a neighbour |
+//! | [`browser`], [`guest`] | a headless Chromium, a virtual machine |
 //!
-//! A test that fails prints, beside its reason, the last command it ran with its output and the end of each daemon's log.
+//! A failing test prints, beside its reason, its last command with output, and the end of each daemon's log.
 
 pub mod browser;
 pub mod cable;
@@ -47,7 +48,7 @@ pub use suite::{Subject, Test, all_are_run, run};
 
 use std::path::{Path, PathBuf};
 
-/// A file of the source tree, from its top.
+/// Path of a file of the source tree, given relative to its root.
 pub fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
@@ -55,7 +56,7 @@ pub fn source(path: &str) -> PathBuf {
 /// A path as text.
 ///
 /// # Panics
-/// If it is none: paths of tests are.
+/// Panics if the path is not UTF-8, which paths of tests are.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("paths of tests are plain text")
 }

@@ -1,14 +1,14 @@
-//! Content of remote memory that says where it belongs and who wrote it: a line that is read from another place, or that
-//! an earlier writer left, is none of those expected.
+//! Content of remote memory that depends on its address and its writer, so that a line read from a wrong address, or
+//! left by an earlier writer, is detected.
 
 use cxloe_client::client::Client;
 
 use crate::outcome::{Outcome, ensure};
 
-/// Lines in one call of a client.
+/// Number of lines transferred by one call of a client.
 const CHUNK: usize = 4096;
 
-/// The line at `hpa` as the writer `seed` writes it. No word of it is zero.
+/// Content that the writer `seed` gives the line at `hpa`. No 64-bit word of the line is zero.
 pub fn line(hpa: u64, seed: u64) -> [u8; 64] {
     let mut line = [0; 64];
     for (i, word) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -18,10 +18,10 @@ pub fn line(hpa: u64, seed: u64) -> [u8; 64] {
     line
 }
 
-/// Writes every line of `bytes` from `hpa` on.
+/// Writes [`line()`]s over `bytes` bytes from `hpa` on.
 ///
 /// # Errors
-/// What the agent says.
+/// Returns errors of the agent.
 pub fn fill(port: &mut Client, hpa: u64, bytes: u64, seed: u64) -> Outcome {
     let hpas: Vec<u64> = (hpa..hpa + bytes).step_by(64).collect();
     for chunk in hpas.chunks(CHUNK) {
@@ -31,10 +31,10 @@ pub fn fill(port: &mut Client, hpa: u64, bytes: u64, seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Reads every line of `bytes` from `hpa` on; each has to be what `expected` says.
+/// Reads `bytes` bytes from `hpa` on, and compares every line with the result of `expected` for its address.
 ///
 /// # Errors
-/// What the agent says, or the first line that is another.
+/// Returns errors of the agent, or the first line that differs.
 pub fn check(port: &mut Client, hpa: u64, bytes: u64, expected: impl Fn(u64) -> [u8; 64]) -> Outcome {
     let hpas: Vec<u64> = (hpa..hpa + bytes).step_by(64).collect();
     let mut read = vec![[0; 64]; CHUNK];
@@ -46,10 +46,10 @@ pub fn check(port: &mut Client, hpa: u64, bytes: u64, expected: impl Fn(u64) -> 
     Ok(())
 }
 
-/// Reads every line of `bytes` from `hpa` on; each has to be as the writer `seed` wrote it.
+/// Reads `bytes` bytes from `hpa` on, and compares every line with what the writer `seed` has written.
 ///
 /// # Errors
-/// As [`check`].
+/// Returns errors as [`check`].
 pub fn verify(port: &mut Client, hpa: u64, bytes: u64, seed: u64) -> Outcome {
     check(port, hpa, bytes, |hpa| line(hpa, seed))
 }

@@ -1,4 +1,4 @@
-//! Daemons and compute nodes for tests: a real `mn-server` with a static map, and line ports that reach it.
+//! Daemons and compute nodes for tests: a real `mn-server` with a static map, and line ports to it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,9 +7,9 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station, StationKeys};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, SessionKeys, SessionSettings};
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_cn_core::engine::{Engine, Route, Target};
+use cxloe_cn_core::engine::{Engine, Route, RouteTarget};
 use cxloe_lab::{Lab, Process, program};
 use cxloe_link::keys::{SYSTEM, epoch_ns};
 use cxloe_link::outer::{Peer, Peers};
@@ -20,40 +20,40 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PublicKey};
 use cxloe_wire::session::{NodeKey, Timing};
 use nix::sys::signal::Signal;
 
-use crate::cable::{CN_AT, MN_AT, Over};
+use crate::cable::{CN_AT, LinkKind, MN_AT};
 use crate::outcome::{LIMIT, Outcome, ensure, eventually};
 use crate::rig::plain;
 
-/// A running `mn-server`.
+/// A running `mn-server` with a static map. Dropping this value ends the process.
 pub struct MemoryNode {
     process: Process,
     log: std::path::PathBuf,
 }
 
 impl MemoryNode {
-    /// Starts one on `interface` that gives each CN of `map` the bytes beside it, from CMem address 0 on, and waits
-    /// until it serves. Files go into `folder`.
+    /// Starts a memory node on `interface` that maps for each pair of `map` (a CN id, a number of bytes) as much memory
+    /// from CMem address 0 on, and waits until the node serves. The node's files are in `folder`.
     ///
     /// # Errors
-    /// When it does not, or does not run any more.
+    /// Returns an error when the node does not start, or has ended.
     pub fn start(
         lab: &Lab,
         interface: &str,
-        over: impl Into<Over>,
+        over: impl Into<LinkKind>,
         map: &[(Mac, u64)],
         folder: &Path,
     ) -> Outcome<MemoryNode> {
         MemoryNode::start_with(lab, interface, over, map, folder, &[])
     }
 
-    /// The same with further options.
+    /// Like [`MemoryNode::start`], with further options.
     ///
     /// # Errors
-    /// When it does not, or does not run any more.
+    /// Returns an error when the node does not start, or has ended.
     pub fn start_with(
         lab: &Lab,
         interface: &str,
-        over: impl Into<Over>,
+        over: impl Into<LinkKind>,
         map: &[(Mac, u64)],
         folder: &Path,
         more: &[&str],
@@ -62,15 +62,15 @@ impl MemoryNode {
         MemoryNode::start_by(program, lab, interface, over, map, folder, more)
     }
 
-    /// The same, where `command` starts the program.
+    /// Like [`MemoryNode::start_with`], with `command` as the beginning of the command line.
     ///
     /// # Errors
-    /// When it does not, or does not run any more.
+    /// Returns an error when the node does not start, or has ended.
     pub fn start_by(
         mut command: Command,
         lab: &Lab,
         interface: &str,
-        over: impl Into<Over>,
+        over: impl Into<LinkKind>,
         map: &[(Mac, u64)],
         folder: &Path,
         more: &[&str],
@@ -85,11 +85,17 @@ impl MemoryNode {
         command.args(["--pool-size", &pool.to_string()]);
         command.args(["--link", &over.backend.to_string(), "--encap", &over.encap.to_string()]);
         command.arg("--static-map").arg(&file).args(more).args(plain(more));
-        command.arg("--data-dir").arg(folder);
+        if !more.contains(&"--data-dir") {
+            command.arg("--data-dir").arg(folder);
+        }
+        if !more.contains(&"--pool-keep") {
+            // Unless the test sets the option, a killed node loses its memory at once.
+            command.args(["--pool-keep", "0s"]);
+        }
         if !more.contains(&"--socket") {
             command.arg("--socket").arg(folder.join("mn-server.sock"));
         }
-        // What is named last stands.
+        // If an option occurs twice, the last one takes effect.
         let named = more.contains(&"--udp-peer");
         if let (true, Some((cn, _)), false) = (over.is_inside_udp(), map.first(), named) {
             command.args(["--udp-peer", &format!("{cn}={CN_AT}")]);
@@ -98,67 +104,75 @@ impl MemoryNode {
         let process = lab.spawn(lab.home_of(interface)?.name(), command)?;
         let mut node = MemoryNode { process, log };
         eventually("mn-server serves", || {
-            node.said().contains("serving name") || node.process.try_wait().is_ok_and(|s| s.is_some())
+            node.output_text().contains("serving name") || node.process.try_wait().is_ok_and(|s| s.is_some())
         })?;
         let ended = node.process.try_wait()?;
-        ensure(ended.is_none(), format!("mn-server ended: {ended:?}: {}", node.said()))?;
+        ensure(ended.is_none(), format!("mn-server ended: {ended:?}: {}", node.output_text()))?;
         Ok(node)
     }
 
-    /// What it has logged.
-    pub fn said(&self) -> String {
+    /// Content of the node's log.
+    pub fn output_text(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its resident memory in KiB.
+    /// Resident memory of the node's process, in KiB.
     ///
     /// # Errors
-    /// When it does not, or does not run any more.
+    /// Returns an error when the process has ended.
     pub fn resident_kib(&self) -> Outcome<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find(|l| l.starts_with("VmRSS:")).ok_or("it does not run any more")?;
         Ok(line.split_whitespace().nth(1).ok_or("no figure")?.parse()?)
     }
 
-    /// Has it do nothing, until [`MemoryNode::resume`].
+    /// Stops the node's process until [`MemoryNode::resume`].
     ///
     /// # Errors
-    /// When it does not, or does not run any more.
+    /// Returns an error when the process has ended.
     pub fn pause(&self) -> Outcome {
         self.process.pause()?;
         Ok(())
     }
 
-    /// Has it go on.
+    /// Resumes the process that [`MemoryNode::pause`] has stopped.
     ///
     /// # Errors
-    /// When it does not, or does not run any more.
+    /// Returns an error when the process has ended.
     pub fn resume(&self) -> Outcome {
         self.process.resume()?;
         Ok(())
     }
 
-    /// Ends it with SIGKILL.
+    /// Ends the node's process with SIGKILL; returns its exit status.
     ///
     /// # Errors
-    /// When it does not, or does not run any more.
+    /// Returns an error when the process cannot be ended.
     pub fn kill(mut self) -> Outcome<ExitStatus> {
         self.process.signal(Signal::SIGKILL)?;
         Ok(self.process.wait(LIMIT)?)
     }
 
-    /// Ends it with SIGTERM.
+    /// Waits until the node's process ends by itself; returns its exit status.
     ///
     /// # Errors
-    /// When it does not, or does not run any more.
+    /// Returns an error when the process does not end.
+    pub fn ended(mut self) -> Outcome<ExitStatus> {
+        Ok(self.process.wait(LIMIT)?)
+    }
+
+    /// Ends the node's process with SIGTERM; returns its exit status.
+    ///
+    /// # Errors
+    /// Returns an error when the process cannot be ended.
     pub fn end(mut self) -> Outcome<ExitStatus> {
         Ok(self.process.terminate(LIMIT)?)
     }
 }
 
-/// How to open the compute node's link to the memory node at `peer`, by the first end of a cable.
-pub fn config_to(over: impl Into<Over>, peer: Mac) -> LinkConfig {
-    let Over { backend, encap } = over.into();
+/// Configuration of the link from a compute node at the cable's end `cn0` to the memory node at `peer`.
+pub fn config_to(over: impl Into<LinkKind>, peer: Mac) -> LinkConfig {
+    let LinkKind { backend, encap } = over.into();
     let address = MN_AT.parse().expect("an address");
     let peers = Peers::named(&[Peer { mac: peer, address }]);
     LinkConfig {
@@ -170,44 +184,44 @@ pub fn config_to(over: impl Into<Over>, peer: Mac) -> LinkConfig {
     }
 }
 
-/// Opens a link on an interface of the lab.
+/// Opens a link on the interface of the lab that `config` names.
 ///
 /// # Errors
-/// When the kernel or the engine refuses.
+/// Returns errors of the kernel or the link.
 pub fn link_on(lab: &Lab, config: &LinkConfig) -> Outcome<Box<dyn Link>> {
     Ok(lab.home_of(&config.interface)?.enter(|| open(config))??)
 }
 
-/// Opens so many queues of the interface as one link.
+/// Opens `queues` queues of the interface as one link.
 ///
 /// # Errors
-/// When the kernel refuses one.
+/// Returns an error when the kernel refuses a queue.
 pub fn queues_on(lab: &Lab, config: &LinkConfig, queues: u32) -> Outcome<Box<dyn Link>> {
     let queue = |queue| LinkConfig { queue, queues, sharded: true, ..config.clone() };
     let links = (0..queues).map(|index| link_on(lab, &queue(index))).collect::<Outcome<Vec<_>>>()?;
     Ok(join_queues(links)?)
 }
 
-/// A line port on `link` to `bytes` of the memory node at `peer`, seen from `hpa` on; not yet connected.
+/// A line port over `link` to `bytes` bytes of the memory node at `peer`, mapped at `hpa`; its session is not open yet.
 ///
 /// # Errors
-/// When the kernel or the engine refuses.
+/// Returns errors of the kernel or the engine.
 pub fn port(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
     port_of(link, 1, peer, hpa, bytes, cache)
 }
 
-/// The same of another instance, as a program that was started again is.
+/// Like [`port`], with another instance number, as of a restarted program.
 ///
 /// # Errors
-/// When the kernel or the engine refuses.
+/// Returns errors of the kernel or the engine.
 pub fn successor(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
     instance(link, (1, 0x5EED + 1), peer, (hpa, bytes), cache)
 }
 
-/// The same with sessions for so many queues of `link`.
+/// Like [`port`], with a session for each queue of `link`.
 ///
 /// # Errors
-/// When the kernel or the engine refuses.
+/// Returns errors of the kernel or the engine.
 pub fn port_of(
     link: Box<dyn Link>,
     queues: usize,
@@ -219,10 +233,10 @@ pub fn port_of(
     instance(link, (queues, 0x5EED), peer, (hpa, bytes), cache)
 }
 
-/// A line port by a session between keys: `own`, and the memory nodes' as `peers` names them.
+/// A line port whose sessions are sealed with node keys: `own`, and the memory nodes' keys in `peers`.
 ///
 /// # Errors
-/// When the kernel or the engine refuses.
+/// Returns errors of the kernel or the engine.
 pub fn keyed_port(
     link: Box<dyn Link>,
     own: Arc<NodeKey>,
@@ -231,7 +245,7 @@ pub fn keyed_port(
     hpa: u64,
     bytes: u64,
 ) -> Outcome<Port> {
-    let keys = StationKeys { own: Some(own), named: peers, ..StationKeys::none(SYSTEM) };
+    let keys = SessionKeys { own: Some(own), named: peers, ..SessionKeys::none(SYSTEM) };
     port_with(link, (1, 0x5EED), peer, (hpa, bytes), CacheConfig::OFF, keys)
 }
 
@@ -242,7 +256,7 @@ fn instance(
     (hpa, bytes): (u64, u64),
     cache: CacheConfig,
 ) -> Outcome<Port> {
-    port_with(link, (queues, instance), peer, (hpa, bytes), cache, StationKeys::none(SYSTEM))
+    port_with(link, (queues, instance), peer, (hpa, bytes), cache, SessionKeys::none(SYSTEM))
 }
 
 fn port_with(
@@ -251,10 +265,10 @@ fn port_with(
     peer: Mac,
     (hpa, bytes): (u64, u64),
     cache: CacheConfig,
-    keys: StationKeys,
+    keys: SessionKeys,
 ) -> Outcome<Port> {
     let info = link.info().clone();
-    let mut station = Station {
+    let mut station = SessionSettings {
         own: info.mac,
         ethertype: ETHERTYPE_DEFAULT,
         max_frame: info.max_frame,
@@ -268,11 +282,15 @@ fn port_with(
         Port::new(link, Engine::new(cache), WaitStyle::Adaptive { spin: Duration::from_micros(50) });
     port.engine().set_queues(queues);
     if station.keys.own.is_some() {
-        port.shake_hands()?;
+        port.start_handshaker()?;
         station.keys.epoch_ns = epoch_ns(port.clock());
     }
     let now = port.clock().now();
     let peer = port.engine().add_peer(station.requester(peer), now);
-    port.engine().add_route(Route::direct(hpa, bytes, Target { peer, cmem: 0, incarnation: None }))?;
+    port.engine().add_route(Route::direct(
+        hpa,
+        bytes,
+        RouteTarget { peer, cmem: 0, incarnation: None, mirror: None },
+    ))?;
     Ok(port)
 }

@@ -1,28 +1,28 @@
-//! What a test returns, and the ways to fail: something does not hold, or does not come to hold in time.
+//! Result of a test, and its failures: a condition that is false, or that does not become true in time.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 pub use libtest_mimic::Failed;
 
-/// What a test, or a step of one, comes to.
+/// Result of a test, or of a step of a test.
 pub type Outcome<T = ()> = Result<T, Failed>;
 
-/// Bound of every wait for something that should happen soon.
+/// Limit on every wait for an expected event.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// Pause between two looks.
+/// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a look for something finds: `true`, or `Some` of it.
-pub trait Found {
-    /// What is found.
+/// Result of a poll: a `bool`, or an `Option`.
+pub trait PollResult {
+    /// Value that a successful poll gives.
     type Item;
 
-    /// It, if it was found.
+    /// Value of the poll, if it was successful.
     fn found(self) -> Option<Self::Item>;
 }
 
-impl Found for bool {
+impl PollResult for bool {
     type Item = ();
 
     fn found(self) -> Option<()> {
@@ -30,7 +30,7 @@ impl Found for bool {
     }
 }
 
-impl<T> Found for Option<T> {
+impl<T> PollResult for Option<T> {
     type Item = T;
 
     fn found(self) -> Option<T> {
@@ -38,27 +38,27 @@ impl<T> Found for Option<T> {
     }
 }
 
-/// Fails with `otherwise` unless this holds.
+/// Fails with `otherwise` unless `holds`.
 ///
 /// # Errors
-/// `otherwise`.
+/// Returns `otherwise`.
 pub fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {
     if holds { Ok(()) } else { Err(otherwise.into().into()) }
 }
 
-/// Waits until `look` gives true or something, at most [`LIMIT`].
+/// Polls until `look` returns true or a value, at most [`LIMIT`].
 ///
 /// # Errors
-/// That `what` did not happen.
-pub fn eventually<F: Found>(what: &str, look: impl FnMut() -> F) -> Outcome<F::Item> {
+/// Returns an error that `what` did not happen.
+pub fn eventually<F: PollResult>(what: &str, look: impl FnMut() -> F) -> Outcome<F::Item> {
     within(LIMIT, what, look)
 }
 
-/// The same, at most `limit`.
+/// Like [`eventually`], for at most `limit`.
 ///
 /// # Errors
-/// That `what` did not happen.
-pub fn within<F: Found>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> Outcome<F::Item> {
+/// Returns an error that `what` did not happen.
+pub fn within<F: PollResult>(limit: Duration, what: &str, mut look: impl FnMut() -> F) -> Outcome<F::Item> {
     let deadline = Instant::now() + limit;
     loop {
         if let Some(found) = look().found() {

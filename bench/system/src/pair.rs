@@ -1,5 +1,6 @@
-//! A manager, a memory node and a compute node: the two nodes joined by one virtual cable, the manager reached by a Unix
-//! socket. Daemons are called `gmm`, `mn` and `agent`. Every wait is bounded; everything ends with the rig.
+//! A manager, a memory node and a compute node: the two nodes joined by one virtual cable, the manager reached by a
+//! Unix socket. Daemons are called `gmm`, `mn` and `agent`. Every wait is bounded; all daemons end when the [`Pair`] is
+//! dropped.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -17,25 +18,25 @@ pub use crate::outcome::{Failed, LIMIT, Outcome, ensure, eventually};
 use crate::rig::{Rig, plain};
 pub use crate::text;
 
-/// Silence that ends a session: short, so that tests are.
+/// Session time-out of the daemons: short, so that tests take little time.
 pub const SESSION: &str = "1s";
-/// The compute node's address, and so its CN id.
+/// MAC address of the compute node, which is also its CN id.
 pub const CN: &str = "02:00:00:00:00:01";
-/// The memory node's address.
+/// MAC address of the memory node.
 pub const MN: &str = "02:00:00:00:00:09";
-/// Bytes of the usual region: 2048 times the line cache.
+/// Bytes of a region of [`Pair::create_region`], 2048 times the line cache.
 pub const REGION: u64 = 4 << 20;
-/// Lines written by [`Pair::written`]: 128 KiB, four times the cache.
+/// Number of lines written by [`Pair::written`]: 128 KiB, four times the line cache.
 pub const LINES: u64 = 2048;
 
-/// The fabric, and what its daemons are started with.
+/// The fabric, and the options with which its daemons start.
 pub struct Pair {
     rig: Rig,
-    /// The link of both nodes.
+    /// Link of both nodes, as the daemons' option names it.
     pub link: &'static str,
-    /// Bytes that a memory node lends.
+    /// Bytes that the memory node lends, as its option names them.
     pub pool_size: &'static str,
-    /// Whether daemons serve metrics, each at a socket called after it, and log JSON.
+    /// Set if daemons serve metrics, each at a socket with its name, and log JSON.
     pub observed: bool,
 }
 
@@ -48,27 +49,27 @@ impl Deref for Pair {
 }
 
 impl Pair {
-    /// The network and the folder, no daemon yet.
+    /// Makes the network and the folder, and starts no daemon.
     ///
     /// # Errors
-    /// When the network cannot be made.
+    /// Returns an error when the network cannot be made.
     pub fn bare() -> Outcome<Pair> {
         Self::on(cable())
     }
 
-    /// The same on a network that has `cn0` in a namespace `cn`, and `mn0` in `mn`.
+    /// Like [`Pair::bare`], on a network that has an interface `cn0` in a namespace `cn`, and `mn0` in `mn`.
     ///
     /// # Errors
-    /// When the network cannot be made.
+    /// Returns an error when the network cannot be made.
     pub fn on(network: Builder) -> Outcome<Pair> {
         let rig = Rig::on(network.mac("cn0", CN).mac("mn0", MN))?;
         Ok(Pair { rig, link: "packet", pool_size: "32MiB", observed: false })
     }
 
-    /// All three daemons and the region `scratch`, attached.
+    /// Makes the network, and starts as [`Pair::start_all`].
     ///
     /// # Errors
-    /// When one of them does not serve.
+    /// Returns an error when a daemon does not serve.
     pub fn with_region(pool: &str, agent: &[&str]) -> Outcome<Pair> {
         let rig = Pair::bare()?;
         rig.start_all(pool, agent)?;
@@ -78,7 +79,7 @@ impl Pair {
     /// Starts all three daemons, creates the region `scratch`, and waits until it is attached.
     ///
     /// # Errors
-    /// When one of them does not serve.
+    /// Returns an error when a daemon does not serve.
     pub fn start_all(&self, pool: &str, agent: &[&str]) -> Outcome {
         self.start_gmm()?;
         self.start_mn(pool)?;
@@ -87,7 +88,7 @@ impl Pair {
         self.attached("scratch", "active").map(drop)
     }
 
-    /// The socket of the agent.
+    /// Socket of the agent, for programs.
     pub fn socket(&self) -> PathBuf {
         self.path("agent.sock")
     }
@@ -105,7 +106,7 @@ impl Pair {
     /// Starts the manager and waits until it answers.
     ///
     /// # Errors
-    /// When it does not.
+    /// Returns an error when the manager does not answer.
     pub fn start_gmm(&self) -> Outcome {
         let (store, socket) = (self.path("gmm.redb"), self.path("gmm.sock"));
         let arguments = ["serve", "--listen", "127.0.0.1:0", "--node-timeout-ms", "1000"];
@@ -114,29 +115,31 @@ impl Pair {
         eventually("the manager answers", || self.gmm(&["status"]).ok()).map(drop)
     }
 
-    /// Starts a memory node whose pool is `anon` or `file`, and waits until the manager reaches it.
+    /// Starts a memory node whose pool is `anon` or `file`, and waits until the manager reports the node as reachable.
     ///
     /// # Errors
-    /// When it does not register.
+    /// Returns an error when the node does not register.
     pub fn start_mn(&self, pool: &str) -> Outcome {
         self.start_mn_with(pool, &[])
     }
 
-    /// The same with further options.
+    /// Like [`Pair::start_mn`], with further options.
     ///
     /// # Errors
-    /// When it does not register.
+    /// Returns an error when the node does not register.
     pub fn start_mn_with(&self, pool: &str, more: &[&str]) -> Outcome {
         let pool = if pool == "file" { format!("file:{}", self.path("pool").display()) } else { pool.into() };
         let manager = self.manager_url();
         let arguments = ["--name", "mn0", "-i", "mn0", "--link", self.link, "--manager", &manager];
         let sizes = ["--pool", &pool, "--pool-size", self.pool_size, "--data-dir", text(self.dir.path())];
-        let all = [&arguments[..], &sizes, more, plain(more)].concat();
+        // Unless the test sets the option, a killed node loses its memory at once.
+        let kept: &[&str] = if more.contains(&"--pool-keep") { &[] } else { &["--pool-keep", "0s"] };
+        let all = [&arguments[..], &sizes, kept, more, plain(more)].concat();
         self.start("mn", "mn", self.command("mn-server", &all)?)?;
         self.says("mn", "registered with the manager")
     }
 
-    /// Arguments of an agent on cn0, with its socket and data called `name`.
+    /// Arguments of an agent on `cn0`, with a socket and a data folder named after `name`.
     pub fn agent_arguments(&self, name: &str, more: &[&str]) -> Vec<String> {
         let (socket, data) = (self.path(&format!("{name}.sock")), self.path(&format!("{name}.data")));
         let manager = self.manager_url();
@@ -149,17 +152,17 @@ impl Pair {
     /// Starts the agent and waits until it serves.
     ///
     /// # Errors
-    /// When it does not.
+    /// Returns an error when the agent does not serve.
     pub fn start_agent(&self, more: &[&str]) -> Outcome {
         let process = self.start_agent_called("agent", more)?;
         self.adopt("agent", process);
         self.says("agent", "serving")
     }
 
-    /// Starts an agent whose log, socket and data are called `name`.
+    /// Starts an agent with a log, a socket and a data folder named after `name`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error when the agent cannot be started.
     pub fn start_agent_called(&self, name: &str, more: &[&str]) -> Outcome<Process> {
         let arguments = self.agent_arguments(name, more);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -168,19 +171,19 @@ impl Pair {
         Ok(self.lab.spawn("cn", command)?)
     }
 
-    /// Runs `gmm`; its standard output if it succeeds.
+    /// Runs `gmm`; returns its standard output.
     ///
     /// # Errors
-    /// When it does not.
+    /// Returns an error when the command fails.
     pub fn gmm(&self, arguments: &[&str]) -> Outcome<String> {
         let manager = self.manager_url();
         succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?)
     }
 
-    /// Runs `cn-agent` against the agent.
+    /// Runs a command of `cn-agent` that uses the agent's socket.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error when the command cannot be started.
     pub fn cli(&self, arguments: &[&str]) -> Outcome<Output> {
         run("cn-agent", arguments, Some(&self.socket()))
     }
@@ -188,16 +191,16 @@ impl Pair {
     /// Creates a region of [`REGION`] bytes.
     ///
     /// # Errors
-    /// What the manager says.
+    /// Returns errors of the manager.
     pub fn create_region(&self, name: &str) -> Outcome<String> {
         let size = REGION.to_string();
         self.gmm(&["create-region", "-s", &size, "--owner", CN, name])
     }
 
-    /// Waits until the agent has the region in this state.
+    /// Waits until the agent lists the region in this state.
     ///
     /// # Errors
-    /// When it does not come to that.
+    /// Returns an error when the agent does not list the region so.
     pub fn attached(&self, name: &str, state: &str) -> Outcome<AttachedRegion> {
         eventually(&format!("region {name} is {state}"), || {
             let regions = client::regions(&self.socket()).ok()?;
@@ -205,18 +208,19 @@ impl Pair {
         })
     }
 
-    /// A port of the agent.
+    /// Opens a port of the agent.
     ///
     /// # Errors
-    /// When the agent gives none.
+    /// Returns an error when the agent refuses.
     pub fn connect(&self) -> Outcome<Client> {
         Ok(Client::connect(&self.socket())?)
     }
 
-    /// A port, and lines of `scratch` written and at the memory node; they start at the HPA returned.
+    /// Opens a port, writes [`LINES`] lines of `scratch` and flushes them to the memory node. Returns the port and the
+    /// HPA of the lines.
     ///
     /// # Errors
-    /// What the agent says.
+    /// Returns errors of the agent.
     pub fn written(&self, seed: u64) -> Outcome<(Client, u64)> {
         let hpa = self.attached("scratch", "active")?.hpa;
         let mut port = self.connect()?;
@@ -227,38 +231,38 @@ impl Pair {
     }
 }
 
-/// What [`Pair::written`] writes, line by line.
+/// Addresses and content of the lines that [`Pair::written`] writes.
 pub fn written_lines(hpa: u64, seed: u64) -> Vec<(u64, [u8; 64])> {
     (0..LINES).map(|i| hpa + i * 64).map(|hpa| (hpa, line(hpa, seed))).collect()
 }
 
-/// Reads the lines of [`Pair::written`] back; every one has to be right.
+/// Reads the lines of [`Pair::written`] back and compares every one.
 ///
 /// # Errors
-/// What the agent says, or the first line that is another.
+/// Returns errors of the agent, or the first line that differs.
 pub fn verify(port: &mut Client, hpa: u64, seed: u64) -> Outcome {
     lines::verify(port, hpa, LINES * 64, seed)
 }
 
-/// Reads until it succeeds again.
+/// Reads until a read succeeds again.
 ///
 /// # Errors
-/// The last error, when it does not.
+/// Returns the last error when no read succeeds.
 pub fn recovered(port: &mut Client, hpa: u64) -> Outcome<[u8; 64]> {
     let mut last = None;
     eventually("operations resume", || port.read(hpa).map_err(|e| last = Some(e)).ok())
         .map_err(|e| format!("{}; last: {last:?}", e.message().unwrap_or_default()).into())
 }
 
-/// Reads until it fails.
+/// Reads until a read fails; returns its error.
 ///
 /// # Errors
-/// When it does not.
+/// Returns an error when no read fails.
 pub fn failure(port: &mut Client, hpa: u64) -> Outcome<ClientError> {
     eventually("operations fail", || port.read(hpa).err())
 }
 
-/// Something, once a log has these words.
+/// Polls a log: `Some` if it contains these words.
 pub fn saying(log: &Path, words: &str) -> Option<()> {
     std::fs::read_to_string(log).ok()?.contains(words).then_some(())
 }

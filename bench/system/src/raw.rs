@@ -1,5 +1,5 @@
-//! A raw packet socket: a neighbour on the wire that keeps to no protocol. It sends whatever bytes it is given and
-//! sees every frame that arrives at its interface, with the 802.1Q tag that the kernel keeps beside it.
+//! A raw packet socket: a neighbour on the wire that has no protocol. The socket sends arbitrary bytes and receives
+//! every frame that arrives at its interface, with the 802.1Q tag that the kernel removes from the frame.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -15,49 +15,49 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 
 use crate::outcome::Outcome;
 
-/// Not in the libc crate; from `linux/if_packet.h`.
+/// Option of packet(7) that the libc crate lacks; from `linux/if_packet.h`.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-/// Room for the longest frame.
+/// Bytes of the receive buffer, enough for the longest frame.
 const FRAME_MAX: usize = 16 << 10;
 
-/// A frame as it arrived.
+/// A frame that arrived at the socket's interface.
 #[derive(Debug)]
-pub struct Seen {
-    /// From the destination MAC address on, without a tag.
+pub struct ReceivedFrame {
+    /// Bytes from the destination MAC address on, without the 802.1Q tag.
     pub bytes: Vec<u8>,
-    /// Priority, drop eligibility and VLAN id of the tag it had.
+    /// Tag control information (PCP, DEI, VID) of the frame's 802.1Q tag, if it had one.
     pub tag: Option<u16>,
 }
 
-/// The socket.
-pub struct Raw {
+/// A raw packet socket on one interface, for frames of every EtherType.
+pub struct RawSocket {
     socket: OwnedFd,
-    /// What stands before each frame sent.
+    /// Headers put before each frame sent, if any.
     outer: Option<Outer>,
 }
 
-/// The headers around a frame inside UDP: they claim to come `from` there.
+/// Headers around a frame inside UDP; the source address `from` can be any.
 #[derive(Clone, Copy, Debug)]
 pub struct Outer {
-    /// The station on this segment that gets it.
+    /// Destination MAC address: that of the next hop on this segment.
     pub next: Mac,
-    /// Source address and port.
+    /// Source IP address and UDP port.
     pub from: SocketAddrV4,
-    /// Destination address and port.
+    /// Destination IP address and UDP port.
     pub to: SocketAddrV4,
 }
 
 impl Outer {
-    /// Bytes of an Ethernet, an IPv4 and a UDP header.
+    /// Bytes of an Ethernet, an IPv4 and a UDP header together.
     pub const LEN: usize = 14 + 20 + 8;
 
-    /// A frame behind these headers; UDP goes without a checksum.
+    /// A packet with these headers before `frame`, without UDP checksum.
     pub fn around(&self, frame: &[u8]) -> Vec<u8> {
         let mut outer = [0; Outer::LEN];
         outer[..6].copy_from_slice(&self.next.0);
         outer[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x77]);
         outer[12..14].copy_from_slice(&[8, 0]);
-        // Version and length of the header, do not fragment, time to live, UDP.
+        // Version and header length, "don't fragment", time to live, protocol UDP.
         (outer[14], outer[20], outer[22], outer[23]) = (0x45, 0x40, 64, 17);
         outer[26..30].copy_from_slice(&self.from.ip().octets());
         outer[30..34].copy_from_slice(&self.to.ip().octets());
@@ -71,7 +71,7 @@ impl Outer {
         packet
     }
 
-    /// Makes the checksum of a packet's IPv4 header right again.
+    /// Writes the checksum of a packet's IPv4 header.
     pub fn sum(packet: &mut [u8]) {
         packet[24..26].fill(0);
         let words = packet[14..34].as_chunks::<2>().0;
@@ -81,7 +81,7 @@ impl Outer {
         packet[24..26].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// What a packet that was seen carries, if it is one datagram.
+    /// Payload of a received packet, if it is one unfragmented datagram.
     pub fn inner(packet: &[u8]) -> Option<&[u8]> {
         let header = packet.first_chunk::<{ Outer::LEN }>()?;
         let length = usize::from(u16::from_be_bytes([header[38], header[39]]));
@@ -90,12 +90,12 @@ impl Outer {
     }
 }
 
-impl Raw {
-    /// Opens one on `interface` in this thread's network namespace.
+impl RawSocket {
+    /// Opens a socket on `interface` in this thread's network namespace.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn open(interface: &str) -> io::Result<Raw> {
+    /// Returns errors of the kernel.
+    pub fn open(interface: &str) -> io::Result<RawSocket> {
         let index = if_nametoindex(interface)? as i32;
         let socket =
             socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
@@ -109,27 +109,27 @@ impl Raw {
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: pointer and length describe `address`, which outlives the call.
         let rc = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
-        if rc == 0 { Ok(Raw { socket, outer: None }) } else { Err(io::Error::last_os_error()) }
+        if rc == 0 { Ok(RawSocket { socket, outer: None }) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Opens one on `interface` of the lab.
+    /// Opens a socket on `interface`, in that interface's namespace of the lab.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn open_in(lab: &Lab, interface: &str) -> Outcome<Raw> {
-        Ok(lab.home_of(interface)?.enter(|| Raw::open(interface))??)
+    /// Returns errors of the kernel.
+    pub fn open_in(lab: &Lab, interface: &str) -> Outcome<RawSocket> {
+        Ok(lab.home_of(interface)?.enter(|| RawSocket::open(interface))??)
     }
 
-    /// Has each frame sent go inside a datagram of `outer`.
-    pub fn inside_udp(mut self, outer: Outer) -> Raw {
+    /// Wraps each frame sent in a datagram with headers `outer`.
+    pub fn inside_udp(mut self, outer: Outer) -> RawSocket {
         self.outer = Some(outer);
         self
     }
 
-    /// Sends a frame as it is. One for which there is no room at the moment is given up, as a wire would.
+    /// Sends a frame unchanged. A frame for which the transmit queue has no room is dropped, as on a wire.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns errors of the kernel.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         let whole = self.outer.map(|outer| outer.around(frame));
         let frame = whole.as_deref().unwrap_or(frame);
@@ -139,11 +139,11 @@ impl Raw {
         }
     }
 
-    /// The next frame, or `None` if none comes in time.
+    /// Receives the next frame; `None` after `timeout`.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn receive(&self, timeout: Duration) -> io::Result<Option<Seen>> {
+    /// Returns errors of the kernel.
+    pub fn receive(&self, timeout: Duration) -> io::Result<Option<ReceivedFrame>> {
         let limit = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         if poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], limit)? == 0 {
             return Ok(None);
@@ -157,19 +157,19 @@ impl Raw {
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        // SAFETY: the kernel writes into `bytes` and `control`, as long as they are said to be.
+        // SAFETY: the kernel writes into `bytes` and `control`, at most their lengths given in the header.
         let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
         if length < 0 {
             return Err(io::Error::last_os_error());
         }
         bytes.truncate(length as usize);
-        Ok(Some(Seen { bytes, tag: tag_of(&message) }))
+        Ok(Some(ReceivedFrame { bytes, tag: tag_of(&message) }))
     }
 
-    /// Forgets everything that has arrived.
+    /// Discards all frames that have arrived.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns errors of the kernel.
     pub fn drain(&self) -> io::Result<()> {
         for _ in 0..100_000 {
             if self.receive(Duration::ZERO)?.is_none() {
@@ -190,7 +190,7 @@ fn set_option(socket: &OwnedFd, name: libc::c_int) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The tag among what the kernel says about a message just received.
+/// Tag control information in the control data of a message just received.
 fn tag_of(message: &libc::msghdr) -> Option<u16> {
     // SAFETY: `message` was filled in by recvmsg and its control buffer is still alive.
     let first = unsafe { libc::CMSG_FIRSTHDR(message).as_ref() }?;

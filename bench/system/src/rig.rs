@@ -1,4 +1,5 @@
-//! A network and daemons in it: each has a name, a log for each of its starts, and ends with the rig.
+//! A network with daemons in it. Each daemon has a name and a log for each of its starts, and ends when the [`Rig`] is
+//! dropped.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,13 +14,13 @@ use tempfile::TempDir;
 
 use crate::outcome::{LIMIT, Outcome, ensure, eventually};
 
-/// How long daemons may take to end with their rig.
+/// Time within which daemons may end by themselves when the rig is dropped.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// Options that say something of the keys of a node.
+/// Options by which a daemon gets keys, or is permitted to have none.
 const OF_KEYS: [&str; 4] = ["--node-key", "--key-file", "--insecure", "--config"];
 
-/// What else a node is told that `options` give no key: a daemon has to be asked for frames that are not sealed.
+/// Options to add if `options` configure no key: unsealed frames have to be requested explicitly.
 pub fn plain(options: &[&str]) -> &'static [&'static str] {
     match options.iter().any(|option| OF_KEYS.contains(option)) {
         true => &[],
@@ -27,41 +28,41 @@ pub fn plain(options: &[&str]) -> &'static [&'static str] {
     }
 }
 
-/// Namespaces, a folder, and running daemons. Dropping it ends them, agents first: what they write back needs the memory
-/// nodes.
+/// Namespaces, a folder, and running daemons. Dropping the rig ends the daemons, agents first: their write-backs need
+/// the memory nodes.
 pub struct Rig {
-    /// The network.
+    /// Network of the daemons.
     pub lab: Lab,
     running: RefCell<BTreeMap<String, Process>>,
     starts: RefCell<BTreeMap<String, usize>>,
-    /// Stores, sockets, logs.
+    /// Folder of the daemons' stores, sockets and logs.
     pub dir: TempDir,
 }
 
 impl Rig {
-    /// This network, and no daemon yet.
+    /// A rig on this network, without daemons.
     ///
     /// # Errors
-    /// When the network cannot be made.
+    /// Returns an error when the network cannot be made.
     pub fn on(network: Builder) -> Outcome<Rig> {
         let (lab, dir) = (network.build()?, tempfile::tempdir()?);
         Ok(Rig { lab, running: RefCell::default(), starts: RefCell::default(), dir })
     }
 
-    /// A file in the rig's folder.
+    /// Path of a file in the rig's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Where daemons and command lines find the manager.
+    /// URL of the manager for daemons and command lines.
     pub fn manager_url(&self) -> String {
         format!("unix:{}", self.path("gmm.sock").display())
     }
 
-    /// The command that becomes the next start of a daemon: what it says goes to its log.
+    /// Redirects the output of `command`, with which the daemon `name` is to be started next, to a new log.
     ///
     /// # Errors
-    /// When the log cannot be made.
+    /// Returns an error when the log cannot be made.
     pub fn logged(&self, name: &str, command: &mut Command) -> Outcome {
         *self.starts.borrow_mut().entry(name.into()).or_default() += 1;
         Ok(Process::log_to(command, &self.log(name))?)
@@ -70,48 +71,48 @@ impl Rig {
     /// Starts a daemon called `name` in a namespace.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error when the daemon cannot be started.
     pub fn start(&self, name: &str, namespace: &str, mut command: Command) -> Outcome {
         self.logged(name, &mut command)?;
         self.adopt(name, self.lab.spawn(namespace, command)?);
         Ok(())
     }
 
-    /// Has a process as the daemon called `name`.
+    /// Makes a running process the daemon called `name`, which ends with the rig.
     pub fn adopt(&self, name: &str, process: Process) {
         self.running.borrow_mut().insert(name.into(), process);
     }
 
-    /// The log of the latest start of a daemon.
+    /// Path of the log of a daemon's latest start.
     pub fn log(&self, name: &str) -> PathBuf {
         let starts = self.starts.borrow().get(name).copied().unwrap_or_default();
         self.path(&format!("{name}.{starts}.log"))
     }
 
-    /// What all starts of a daemon have logged.
+    /// Content of the logs of all starts of a daemon, joined.
     pub fn logs(&self, name: &str) -> String {
         let starts = self.starts.borrow().get(name).copied().unwrap_or_default();
         let logs = (1..=starts).map(|start| self.path(&format!("{name}.{start}.log")));
         logs.filter_map(|log| fs::read_to_string(log).ok()).collect()
     }
 
-    /// Waits until the latest start of a daemon has said `words`.
+    /// Waits until the latest start of a daemon has logged `words`.
     ///
     /// # Errors
-    /// When it does not, or ends.
+    /// Returns an error when the daemon does not log them, or ends.
     pub fn says(&self, name: &str, words: &str) -> Outcome {
         let log = self.log(name);
-        let said = || fs::read_to_string(&log).is_ok_and(|said| said.contains(words));
+        let output_text = || fs::read_to_string(&log).is_ok_and(|output_text| output_text.contains(words));
         let ended =
             || self.running.borrow_mut().get_mut(name).is_some_and(|d| !matches!(d.try_wait(), Ok(None)));
-        eventually(&format!("{name} says {words:?}"), || said() || ended())?;
-        ensure(said(), format!("{name} ended without saying {words:?}"))
+        eventually(&format!("{name} says {words:?}"), || output_text() || ended())?;
+        ensure(output_text(), format!("{name} ended without saying {words:?}"))
     }
 
     /// Ends a daemon by `signal`, and waits for its end.
     ///
     /// # Errors
-    /// When it does not run, or does not end.
+    /// Returns an error when the daemon does not run, or does not end.
     pub fn end(&self, name: &str, signal: Signal) -> Outcome<ExitStatus> {
         let process = self.running.borrow_mut().remove(name);
         let mut process = process.ok_or_else(|| format!("{name} does not run"))?;
@@ -122,24 +123,24 @@ impl Rig {
     /// Ends a daemon by SIGKILL.
     ///
     /// # Errors
-    /// As [`Rig::end`].
+    /// Returns errors as [`Rig::end`].
     pub fn kill(&self, name: &str) -> Outcome {
         self.end(name, Signal::SIGKILL).map(drop)
     }
 
-    /// Ends a daemon by SIGTERM; it has to end well.
+    /// Ends a daemon by SIGTERM; its exit status has to be 0.
     ///
     /// # Errors
-    /// As [`Rig::end`], or when it ends with an error.
+    /// Returns errors as [`Rig::end`], or when the daemon's exit status is not 0.
     pub fn stop(&self, name: &str) -> Outcome {
         let status = self.end(name, Signal::SIGTERM)?;
         ensure(status.success(), format!("{name} ended with {status}"))
     }
 
-    /// Stops a daemon without its knowing, or lets it go on.
+    /// Stops a daemon's process if `pause`, and resumes it otherwise.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error when the daemon does not run.
     pub fn pause(&self, name: &str, pause: bool) -> Outcome {
         let running = self.running.borrow();
         let process = running.get(name).ok_or_else(|| format!("{name} does not run"))?;
@@ -151,10 +152,10 @@ impl Rig {
         Ok(())
     }
 
-    /// The process id of a daemon.
+    /// Process id of the daemon `name`.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error when the daemon does not run.
     pub fn pid(&self, name: &str) -> Outcome<u32> {
         Ok(self.running.borrow().get(name).ok_or_else(|| format!("{name} does not run"))?.id())
     }
@@ -170,7 +171,7 @@ impl Drop for Rig {
             for process in &group {
                 let _ = process.signal(Signal::SIGTERM);
             }
-            // What does not end in time is killed when it is dropped.
+            // A process that does not end in time is killed on drop.
             for mut process in group {
                 let _ = process.wait(END_MAX);
             }

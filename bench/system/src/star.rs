@@ -1,5 +1,6 @@
-//! A fabric of real daemons: memory nodes and compute nodes around a switch, and a manager all of them reach by a Unix
-//! socket. Daemons are called `gmm`, `mn0`, `cn0` and so on. Every wait is bounded; everything ends with the rig.
+//! A fabric of real daemons: memory nodes and compute nodes around a switch, and a manager that all of them reach by a
+//! Unix socket. Daemons are called `gmm`, `mn0`, `cn0` and so on. Every wait is bounded; all daemons end when the
+//! [`Star`] is dropped.
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use cxloe_client::client::{self, Client};
 use cxloe_client::message::{AttachedRegion, Attaching};
 use cxloe_fabric::ClientError;
 use cxloe_fabric::api::{CreateRegion, DestroyRegion, LogicalDeviceStatus, Owner};
+use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{ByteSize, CnId, Name, Region, RegionState};
 use cxloe_lab::{Lab, compute_node_mac, program};
 
@@ -18,32 +20,32 @@ pub use crate::outcome::{Failed, LIMIT, Outcome, ensure, eventually};
 use crate::rig::{Rig, plain};
 use crate::text;
 
-/// How long calls of the manager may wait, in milliseconds.
+/// Time for which the manager may delay its answer to a call that waits for a state, in milliseconds.
 pub const WAIT_MS: u64 = 30_000;
-/// Bytes.
+/// Unit of the sizes of pools and regions, in bytes.
 pub const MIB: u64 = 1 << 20;
 
-/// A name of the fabric.
+/// The text as a name of the manager's interface.
 ///
 /// # Panics
-/// If it is none.
+/// Panics if the text is no valid name.
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("names of tests are names")
 }
 
-/// The CN id of compute node number `index`.
+/// CN id of compute node number `index`.
 ///
 /// # Panics
-/// Never: addresses of a star are CN ids.
+/// Never panics: addresses of a star are CN ids.
 pub fn cn(index: usize) -> CnId {
     compute_node_mac(index).parse().expect("addresses of a star are CN ids")
 }
 
-/// The fabric, and a client of its manager.
+/// The fabric: network, daemons, and a client of the manager.
 pub struct Star {
     rig: Rig,
     runtime: tokio::runtime::Runtime,
-    /// The manager.
+    /// Client of the manager's REST interface.
     pub manager: cxloe_fabric::Client,
 }
 
@@ -56,10 +58,10 @@ impl Deref for Star {
 }
 
 impl Star {
-    /// The network, a manager with `options`, and no node yet.
+    /// Makes the network and starts a manager with `options`, without nodes.
     ///
     /// # Errors
-    /// When the network cannot be made, or the manager does not answer.
+    /// Returns an error when the network cannot be made, or the manager does not answer.
     pub fn new(memory_nodes: usize, compute_nodes: usize, options: &[&str]) -> Outcome<Star> {
         let rig = Rig::on(Lab::star(memory_nodes, compute_nodes))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -69,10 +71,10 @@ impl Star {
         Ok(star)
     }
 
-    /// The same with all nodes, pools of `pool` each.
+    /// Like [`Star::new`], and starts all nodes; each memory node has a pool of the size `pool`.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager or a node.
     pub fn whole(memory_nodes: usize, compute_nodes: usize, pool: &str) -> Outcome<Star> {
         let rig = Star::new(memory_nodes, compute_nodes, &[])?;
         for index in 0..memory_nodes {
@@ -84,10 +86,10 @@ impl Star {
         Ok(rig)
     }
 
-    /// What a call of the manager comes to.
+    /// Waits for the result of a call of the manager.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Returns errors of the call.
     pub fn ask<T>(&self, call: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
         self.runtime.block_on(call)
     }
@@ -101,7 +103,7 @@ impl Star {
     /// Starts the manager and waits until it answers.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager.
     pub fn start_gmm(&self, options: &[&str]) -> Outcome {
         let (store, socket) = (self.path("gmm.redb"), self.path("gmm.sock"));
         let usual = [["--listen", "127.0.0.1:0"], ["--node-timeout-ms", "1000"]];
@@ -111,39 +113,43 @@ impl Star {
         eventually("the manager answers", || self.ask(self.manager.health()).ok()).map(drop)
     }
 
-    /// Starts a memory node and waits until the manager reaches it.
+    /// Starts a memory node and waits until the manager reports the node as reachable.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager or the node.
     pub fn start_mn(&self, index: usize, options: &[&str]) -> Outcome {
         self.start_mn_alone(index, options)?;
         self.says(&format!("mn{index}"), "registered with the manager")
     }
 
-    /// Starts a memory node, whoever is there.
+    /// Starts a memory node, and does not wait for its registration.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns an error when the node cannot be started.
     pub fn start_mn_alone(&self, index: usize, options: &[&str]) -> Outcome {
         let (node, data) = (format!("mn{index}"), self.path(&format!("mn{index}.data")));
         let socket = self.path(&format!("{node}.sock"));
         let usual = ["--name", &node, "-i", &node, "--link", "packet", "--manager", self.manager.url()];
         let places = ["--data-dir", text(&data), "--socket", text(&socket), "--prefault", "false"];
+        // Unless the test sets the option, a killed node loses its memory at once.
+        let kept = ["--pool-keep", "0s"];
+        let places =
+            if options.contains(&"--pool-keep") { places.to_vec() } else { [&places[..], &kept].concat() };
         self.start_daemon(&node, &node, "mn-server", &[&usual[..], &places, options, plain(options)].concat())
     }
 
-    /// Starts an agent and waits until it serves.
+    /// Starts the agent of a compute node and waits until it serves.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager or the node.
     pub fn start_agent(&self, index: usize, options: &[&str]) -> Outcome {
         self.start_agent_with(index, "2s", options)
     }
 
-    /// Starts an agent that gives up a memory node after `patience`.
+    /// Starts an agent that fails operations on an unreachable memory node after `patience`.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager or the node.
     pub fn start_agent_with(&self, index: usize, patience: &str, options: &[&str]) -> Outcome {
         let (node, data) = (format!("cn{index}"), self.path(&format!("cn{index}.data")));
         let socket = self.socket(index);
@@ -159,31 +165,31 @@ impl Star {
         self.says(&node, "serving")
     }
 
-    /// The socket of an agent.
+    /// Socket of the agent of compute node number `index`, for programs.
     pub fn socket(&self, index: usize) -> PathBuf {
         self.path(&format!("cn{index}.sock"))
     }
 
-    /// A port of an agent.
+    /// Opens a port of the agent of compute node number `index`.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the agent.
     pub fn connect(&self, index: usize) -> Outcome<Client> {
         Ok(Client::connect(&self.socket(index))?)
     }
 
-    /// Runs `cn-agent` against an agent.
+    /// Runs a command of `cn-agent` that uses the socket of an agent.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns an error when the command cannot be started.
     pub fn cli(&self, index: usize, arguments: &[&str]) -> Outcome<Output> {
         run("cn-agent", arguments, Some(&self.socket(index)))
     }
 
-    /// Creates a region over these memory nodes, in as many ways, and waits until its owner has it.
+    /// Creates a region interleaved over these memory nodes, and waits until its owner has attached it.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager or the node.
     pub fn create(
         &self,
         name: &str,
@@ -193,7 +199,8 @@ impl Star {
         granularity: u32,
     ) -> Outcome<u64> {
         let on: Vec<Name> = on.iter().map(|index| self::name(&format!("mn{index}"))).collect();
-        let ways = on.len() as u32;
+        let ways = Ways::try_from(on.len() as u32)?;
+        let granularity = Granularity::try_from(granularity)?;
         let create = CreateRegion {
             ways,
             granularity,
@@ -205,10 +212,10 @@ impl Star {
         Ok(self.attached(owner, name)?.hpa)
     }
 
-    /// Destroys a region, and waits until it is gone.
+    /// Destroys a region, and waits until the manager no longer lists the region.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager.
     pub fn destroy(&self, name: &str) -> Outcome {
         let destroy = DestroyRegion { force: true, wait_ms: WAIT_MS, created_ms: None };
         self.ask(self.manager.destroy_region(&self::name(name), destroy))?;
@@ -220,13 +227,13 @@ impl Star {
     /// Waits until a region is attached and usable.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the agent.
     pub fn attached(&self, owner: usize, name: &str) -> Outcome<AttachedRegion> {
         let region = self.listed(owner, name, |region| {
             region.attachment == Attaching::Attached && region.state == "active"
         })?;
         let mut port = self.connect(owner)?;
-        // Of each memory node.
+        // Last error of a read, for the message.
         let mut last = None;
         for leg in &region.memory_nodes {
             let hpa = region.hpa + leg.offset;
@@ -236,10 +243,10 @@ impl Star {
         Ok(region)
     }
 
-    /// Waits until an agent lists a region as wanted.
+    /// Waits until an agent lists a region as `wanted` requires.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the agent.
     pub fn listed(
         &self,
         owner: usize,
@@ -255,10 +262,10 @@ impl Star {
         .map_err(|e| format!("{}; it is {seen:?}", e.message().unwrap_or_default()).into())
     }
 
-    /// Waits until the manager says this of a region.
+    /// Waits until the manager reports this state of a region.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager.
     pub fn region_is(&self, name: &str, state: RegionState) -> Outcome<Region> {
         eventually(&format!("region {name} is {state}"), || {
             let region = self.ask(self.manager.region(&self::name(name))).ok()?;
@@ -266,10 +273,10 @@ impl Star {
         })
     }
 
-    /// The logical device of a compute node on a memory node.
+    /// Logical device of compute node `owner` on memory node `memory_node`, if there is one.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager.
     pub fn device(&self, memory_node: usize, owner: usize) -> Outcome<Option<LogicalDeviceStatus>> {
         let node = self::name(&format!("mn{memory_node}"));
         let devices = self.ask(self.manager.logical_devices())?;
@@ -279,17 +286,17 @@ impl Star {
         }))
     }
 
-    /// Limits a compute node, in bytes.
+    /// Sets the quota of a compute node, in bytes.
     ///
     /// # Errors
-    /// What the manager or the node says.
+    /// Returns errors of the manager.
     pub fn set_quota(&self, owner: usize, bytes: u64) -> Outcome {
         self.ask(self.manager.set_quota(&Owner::CnId(cn(owner)), Some(bytes)))?;
         Ok(())
     }
 }
 
-/// So many bytes.
+/// A size of `bytes` bytes.
 pub fn size(bytes: u64) -> ByteSize {
     ByteSize(bytes)
 }

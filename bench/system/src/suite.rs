@@ -1,42 +1,43 @@
 //! `main` of a test program.
 //!
-//! [`run`] plays a role if the program was started in one. Otherwise it makes sure that labs can be made (as root, or in
-//! a private user namespace, which has to happen before any thread starts; so these programs do without Rust's own
-//! harness), and runs the tests of each [`Subject`]. A subject may have them run once more as the user `nobody`.
+//! [`run`] runs a role if the program was started for one. Otherwise it makes sure that labs can be made, as root or in
+//! a private user namespace, and runs the tests of each [`Subject`]. The namespace has to be made before any thread
+//! starts; therefore these programs do not use Rust's own harness. A subject's tests may be run once more as the user
+//! `nobody`.
 //!
-//! A test that fails says what it saw: its reason, the latest command, and the end of each log that daemons wrote in it.
+//! A failing test prints its reason, the latest command, and the end of each log that its daemons wrote.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use cxloe_lab::{LogScope, Standing, become_private_user_namespace, verdict};
+use cxloe_lab::{LabPrivilege, LogScope, become_private_user_namespace, verdict};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::command;
 use crate::copies::{Role, as_nobody, play};
 use crate::outcome::{Outcome, ensure};
 
-/// Environment variable with the names of the tests that are run, where not all are.
+/// Environment variable with the names of the tests to run; all are run if it is not set.
 const ONLY: &str = "CXLOE_TEST_ONLY";
-/// As many lines of each log as a failed test shows.
+/// Number of lines of each log that a failed test prints.
 const LOG_LINES: usize = 15;
 
-/// One test.
+/// A test: its name and its function.
 pub struct Test {
     name: String,
     run: Box<dyn FnOnce() -> Outcome + Send>,
-    /// Whether it is left to `make test-all`.
+    /// Set if only `make test-all` runs the test.
     long: bool,
 }
 
 impl Test {
-    /// One that passes when `run` returns `Ok`.
+    /// A test that passes when `run` returns `Ok`.
     pub fn new(name: impl Into<String>, run: impl FnOnce() -> Outcome + Send + 'static) -> Test {
         Test { name: name.into(), run: Box::new(run), long: false }
     }
 
-    /// Leaves it to `make test-all`; `why` is for the reader of the source.
+    /// Restricts the test to `make test-all`; `why` is a note for readers of the source.
     #[must_use]
     pub fn long(self, why: &str) -> Test {
         debug_assert!(!why.is_empty());
@@ -50,57 +51,58 @@ impl Test {
     }
 }
 
-/// Tests by their paths, each called after its own: `tests![a, group::b]`.
+/// Tests by their paths, each named after its function: `tests![a, group::b]`.
 #[macro_export]
 macro_rules! tests {
     ($($test:path),* $(,)?) => { vec![$($crate::Test::new(stringify!($test).replace(' ', ""), $test)),*] };
 }
 
-/// A group of tests whose names begin with its own.
+/// A group of tests, whose names begin with the name of the group.
 pub struct Subject {
     name: &'static str,
-    tests: fn(Standing) -> Vec<Test>,
+    tests: fn(LabPrivilege) -> Vec<Test>,
     nobody: Option<&'static [&'static str]>,
-    /// Whether what `nobody` runs is left to `make test-all`.
+    /// Set if only `make test-all` runs the group's tests as `nobody`.
     nobody_is_long: bool,
-    /// What of it `make test` runs; nothing: all.
+    /// Names of the tests that `make test` runs as `nobody`; empty for all.
     nobody_runs: &'static [&'static str],
 }
 
 impl Subject {
-    /// What `tests` lists for the rights there are.
-    pub const fn new(name: &'static str, tests: fn(Standing) -> Vec<Test>) -> Subject {
+    /// A subject with the tests that `tests` lists for the available rights.
+    pub const fn new(name: &'static str, tests: fn(LabPrivilege) -> Vec<Test>) -> Subject {
         Subject { name, tests, nobody: None, nobody_is_long: false, nobody_runs: &[] }
     }
 
-    /// As root, all of them run once more in one test as the user `nobody`; `others` names the programs they start.
+    /// If run as root, runs all of the subject's tests once more, in one test, as the user `nobody`; `others` names the
+    /// programs that they start.
     #[must_use]
     pub const fn also_as_nobody(self, others: &'static [&'static str]) -> Subject {
         Subject { nobody: Some(others), ..self }
     }
 
-    /// Leaves what they run as `nobody` to `make test-all`; `why` is for the reader of the source.
+    /// Restricts the run as `nobody` to `make test-all`; `why` is a note for readers of the source.
     #[must_use]
     pub const fn long(self, why: &str) -> Subject {
         debug_assert!(!why.is_empty());
         Subject { nobody_is_long: true, ..self }
     }
 
-    /// Of what `nobody` runs, `make test` has these alone: those in which rights make a difference.
+    /// Limits the run as `nobody` in `make test` to `names`: tests for which the user's rights make a difference.
     #[must_use]
     pub const fn only(self, names: &'static [&'static str]) -> Subject {
         Subject { nobody_runs: names, ..self }
     }
 
-    fn trials(&self, standing: Standing) -> Vec<Trial> {
+    fn trials(&self, standing: LabPrivilege) -> Vec<Trial> {
         let mut tests = (self.tests)(standing);
         if let Ok(only) = std::env::var(ONLY) {
             tests.retain(|test| only.split(',').any(|name| name == test.name));
         }
-        if let (Standing::Root, Some(others)) = (standing, self.nobody) {
+        if let (LabPrivilege::Root, Some(others)) = (standing, self.nobody) {
             let (name, tests_of, only) = (self.name, self.tests, self.nobody_runs);
             let passes = move || {
-                let (all, tests) = (all_are_run(), tests_of(Standing::UserNamespace));
+                let (all, tests) = (all_are_run(), tests_of(LabPrivilege::UserNamespace));
                 let only = if all { &[] } else { only };
                 let taken = tests.iter().filter(|test| all || !test.long);
                 let expected = taken.filter(|t| only.is_empty() || only.contains(&t.name.as_str())).count();
@@ -113,7 +115,7 @@ impl Subject {
     }
 }
 
-/// Runs the tests of these subjects, or plays one of the roles.
+/// Runs the tests of these subjects, or the role that this process was started for.
 pub fn run(subjects: &[Subject], roles: &[Role]) -> ExitCode {
     if let Some(code) = play(roles) {
         return code;
@@ -127,12 +129,12 @@ pub fn run(subjects: &[Subject], roles: &[Role]) -> ExitCode {
     };
     let trials = subjects.iter().flat_map(|subject| subject.trials(standing)).collect();
     let mut arguments = Arguments::from_args();
-    // Daemons that spin: one test at a time, unless it was asked for otherwise.
+    // One test at a time by default, because daemons spin on their CPUs.
     arguments.test_threads.get_or_insert(1);
     verdict(libtest_mimic::run(&arguments, trials).exit_code())
 }
 
-/// Runs a test; its failure says what it saw.
+/// Runs a test; adds the latest command and the daemons' logs to its failure.
 fn watched(run: Box<dyn FnOnce() -> Outcome + Send>) -> Outcome {
     let scope = LogScope::begin();
     let reason = match catch_unwind(AssertUnwindSafe(run)) {
@@ -153,7 +155,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     format!("it panicked: {}", text.as_deref().unwrap_or("without a message"))
 }
 
-/// Whether long tests run as well, by what nextest or the command line says.
+/// True if long tests are run as well, according to nextest or the command line.
 pub fn all_are_run() -> bool {
     std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "all")
         || std::env::args().any(|argument| argument == "--include-ignored")
@@ -173,7 +175,7 @@ fn ordinary_user_passes(subject: &str, tests: usize, only: &[&str], others: &[&s
         command.env(ONLY, only.join(","));
     }
     let output = command.output()?;
-    ensure(output.status.success(), command::said(&output))?;
+    ensure(output.status.success(), command::output_text(&output))?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure(text.contains(&format!("{tests} passed")), text)
 }

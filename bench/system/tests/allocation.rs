@@ -1,8 +1,9 @@
-//! After start the data path allocates nothing: counted by the allocator itself, over real frames.
+//! Check that the data path allocates nothing after its start: an allocator counts its calls while real frames are
+//! exchanged.
 //!
-//! A memory node's service runs on one thread, a line port on another, a packet link each, joined by a cable. Once
-//! they are connected and warm, each thread counts what it allocates while lines and bursts are read and written,
-//! with and without the cache: the sums must be zero.
+//! A memory node's service runs on one thread, a line port on another, with a packet link each, joined by a cable. Once
+//! they are connected and warm, each thread counts its allocations while lines and bursts are read and written, with
+//! and without the cache: the sums must be zero.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,10 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_link::Clock;
 use cxloe_link::{Backend, Link, LinkConfig};
-use cxloe_mn::control::{Mappings, StaticMap};
+use cxloe_mn::control::Mappings;
+use cxloe_mn::control::static_map::{self, StaticMap};
 use cxloe_mn::pool::{Host, PoolOptions};
 use cxloe_mn_core::service::Service;
 use cxloe_port::port::Port;
@@ -26,41 +28,41 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::session::ResponderConfig;
 
 thread_local! {
-    /// What this thread has asked of the allocator.
+    /// Number of allocations by this thread.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
 
 fn count() {
-    // A thread that is ending has no counter any more, and nothing here to count.
+    // The counter of an ending thread no longer exists; such a thread allocates nothing that has to be counted.
     let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches
-// a constant-initialised thread-local without a destructor, which allocates nothing.
+// SAFETY: every call is passed on unchanged to the system's allocator, which fulfils the contract; counting accesses a
+// constant-initialised thread-local without a destructor, which allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the contract of `alloc`, which is this very one.
+        // SAFETY: the caller fulfils the contract of `alloc`, which is this one.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: the contract is that of `System`, to which the call goes.
+    // SAFETY: the contract is that of `System`, which receives the call.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: as for `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
-    // SAFETY: the contract is that of `System`, to which the call goes.
+    // SAFETY: the contract is that of `System`, which receives the call.
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
         // SAFETY: `at` came from `System` with this layout, as every allocation here does.
         unsafe { System.realloc(at, layout, size) }
     }
 
-    // SAFETY: the contract is that of `System`, to which the call goes.
+    // SAFETY: the contract is that of `System`, which receives the call.
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: `at` came from `System` with this layout, as every allocation here does.
         unsafe { System.dealloc(at, layout) }
@@ -79,7 +81,7 @@ fn main() -> ExitCode {
     run(&[Subject::new("", tests).also_as_nobody(&[])], &[])
 }
 
-fn tests(_: Standing) -> Vec<Test> {
+fn tests(_: LabPrivilege) -> Vec<Test> {
     vec![
         Test::new("the_counter_counts", the_counter_counts),
         Test::new("nothing_is_allocated_after_start", nothing_is_allocated_after_start),
@@ -98,17 +100,16 @@ fn the_counter_counts() -> Outcome {
     ensure(allocations() >= before + 2, "the allocator does not count")
 }
 
-/// What the two threads tell each other.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    /// What the memory node's thread has allocated so far, written after each batch.
+    /// Number of allocations by the memory node's thread, written after each batch.
     allocated: AtomicU64,
-    /// Batches it has finished.
+    /// Number of batches that the memory node has completed.
     batches: AtomicU64,
 }
 
-/// The memory node's loop: as a worker's, without what a worker does besides.
+/// Loop of the memory node: the loop of a worker of `mn-server`, without its other tasks.
 fn serve(mut link: Box<dyn Link>, mut service: Service, shared: &Shared) -> Result<(), Failed> {
     let clock = Clock::new();
     let until = Instant::now() + 4 * LIMIT;
@@ -131,18 +132,18 @@ fn serve(mut link: Box<dyn Link>, mut service: Service, shared: &Shared) -> Resu
 
 fn service(max_frame: usize) -> Result<Service, Failed> {
     let options = PoolOptions { bytes: Some(2 * REGION), prefault: Some(true), ..PoolOptions::default() };
-    let pool = Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {})?);
+    let pool = Arc::new(cxloe_mn::pool::open(&options, &Host::default(), None, &|_, _| {})?);
     let incarnation = pool.incarnation();
     let (mut mappings, _) = Mappings::open(pool, Default::default());
     let map: StaticMap = serde_json::from_value(
         serde_json::json!({ "map": [{ "cn": CN.to_string(), "size": REGION.to_string() }] }),
     )?;
-    map.apply(&mut mappings)?;
+    static_map::apply(&map, &mut mappings)?;
     let table = Arc::clone(mappings.table());
     Ok(Service::new(ResponderConfig::new(MN, max_frame, incarnation, 42), table, 1024))
 }
 
-/// Some of everything, without the cache and with it; `lines`, `hpas` and `bytes` are room made beforehand.
+/// Runs operations of each kind, with and without the cache; the buffers in `room` were allocated before.
 fn work(port: &mut Port, room: &mut Room, rounds: u64) -> Outcome {
     for round in 0..rounds {
         let at = |i: u64| HPA + (round * 7919 + i * 4160) % REGION / 64 * 64;
@@ -151,7 +152,7 @@ fn work(port: &mut Port, room: &mut Room, rounds: u64) -> Outcome {
             if port.read(at(i))? != [i as u8; 64] {
                 return Err("a line holds other bytes than were written".into());
             }
-            // Again: with a cache these are hits.
+            // Repeated accesses: with a cache they are hits.
             port.write(at(i), &[!i as u8; 64])?;
             port.read(at(i))?;
         }

@@ -4,7 +4,7 @@ use crate::GBIT;
 const US: Duration = Duration::from_micros(1);
 const LINK: BitsPerSecond = 100 * GBIT;
 
-/// A controller brought into `phase` at time `at` by signals and time alone, with 1 Gbit/s rates intact.
+/// Makes a controller and brings it into `phase` by signals and time alone; returns it with the time reached.
 fn in_phase(phase: Phase) -> (Controller, Duration) {
     let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);
     let mut now = 100 * US;
@@ -38,7 +38,7 @@ fn in_phase(phase: Phase) -> (Controller, Duration) {
     (c, now)
 }
 
-/// The whole table: for each phase, where a pause leads and where the timer does.
+/// The next phase of each phase, after a pause and after the timer.
 #[test]
 fn transition_table() {
     use Phase::*;
@@ -124,8 +124,8 @@ fn rate_stays_between_floor_and_link() {
     assert_eq!(c.rate(), LINK, "left alone, it finds the link's rate again");
 }
 
-/// Whoever floods a node with pauses without showing who he is takes seven eighths of its rate for half of the time, and
-/// nothing of it when he stops; a known sender may do as before.
+/// A flood of bare pauses takes seven eighths of a node's rate for half of the time, and nothing after the flood;
+/// pauses of a known sender count as before.
 #[test]
 fn bare_pauses_are_bounded() {
     let config = Config::for_link(LINK);
@@ -149,7 +149,7 @@ fn bare_pauses_are_bounded() {
     assert_eq!(flood(false).0, config.floor);
 }
 
-/// Bare pauses do not speed up who was slowed down further by a known sender, nor slow it down any more.
+/// Bare pauses neither raise nor lower a rate that a known sender has lowered below their floor.
 #[test]
 fn bare_pauses_change_nothing_below_their_floor() {
     let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);
@@ -163,7 +163,7 @@ fn bare_pauses_change_nothing_below_their_floor() {
 }
 
 #[test]
-fn at_the_links_rate_it_rests() {
+fn the_pacer_is_idle_at_link_rate() {
     let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);
     assert_eq!(c.deadline(), 200 * US);
     c.poll(Duration::from_secs(3600));

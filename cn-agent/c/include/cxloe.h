@@ -9,9 +9,8 @@
  *
  * Build with `cc program.c -lcxloe`, or with libcxloe.a and `-lm -lpthread -ldl`.
  *
- * Functions that return int give 0 when they have done it and -1 when not; then `error` says why. `error` may be NULL.
- * A region may be used by all threads; the calls on one region may be made by any of them, but for cxloe_unmap, after
- * which nobody may use it. */
+ * Functions that return int return 0 on success and -1 on failure, with the reason in `error`, which may be NULL. A region
+ * may be used by all threads, and each of them may call these functions on it. After cxloe_unmap it must not be used. */
 #ifndef CXLOE_H
 #define CXLOE_H
 
@@ -26,105 +25,107 @@ extern "C" {
 /* A mapped region. */
 typedef struct cxloe_region cxloe_region;
 
-/* What went wrong, and what to do about it, in words. Ends with a zero; cut off if it is longer. */
+/* Reason of a failure, and the remedy, as text. Zero-terminated; truncated if it is longer. */
 struct cxloe_error {
     char message[512];
 };
 
-/* How a region is mapped. cxloe_options_init() fills in what is usual. */
+/* Options of a mapping. cxloe_options_init() sets the defaults. */
 struct cxloe_options {
-    /* Bytes of it that may be in this machine's memory. */
+    /* Limit of resident bytes. */
     uint64_t local;
-    /* Whether readers that go through memory in even steps are served ahead. */
+    /* Whether pages are read ahead for readers in constant strides. */
     bool prefetch;
-    /* The region was never written: its pages are zeros without being fetched. */
+    /* Whether the region was never written: its pages are zeros without a fetch. */
     bool fresh;
-    /* Milliseconds that memory nodes may be away before an access to their pages ends with SIGBUS. */
+    /* Longest outage of memory nodes in milliseconds, after which an access to their pages raises SIGBUS. */
     uint32_t lost_wait_ms;
-    /* Milliseconds to wait for another agent when this machine's has ended; then the program is aborted. */
+    /* Longest wait for a successor of the agent in milliseconds, after which the program is aborted. */
     uint32_t agent_wait_ms;
-    /* The agent's socket; NULL: what CXLOE_AGENT in the environment says, else where agents usually have it. */
+    /* The agent's socket; NULL: that of the variable CXLOE_AGENT, else the agent's default. */
     const char *agent;
 };
 
-/* A link of the program's own, for cxloe_map_inline. cxloe_link_init() fills in what is usual. */
+/* A link of the program's own, for cxloe_map_inline. cxloe_link_init() sets the defaults. */
 struct cxloe_link {
     /* The network interface. */
     const char *interface_name;
-    /* The manager's URL, as https://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock. The program shows the certificate, and seals
-       its sessions with the key, that `cn-agent join --no-start` has left for this interface; CXLOE_IDENTITY,
-       CXLOE_NODE_KEY and CXLOE_DATA_DIR in the environment name others. By a Unix socket it makes a key for the run.
-       Without a key it gets no region, unless CXLOE_INSECURE=1 says that frames need not be sealed. */
+    /* The manager's URL, as https://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock. The program presents the certificate, and
+       seals its sessions with the key, that `cn-agent join --no-start` has stored for this interface; the variables
+       CXLOE_IDENTITY, CXLOE_NODE_KEY and CXLOE_DATA_DIR name others. Over a Unix socket it makes a key for the run.
+       Without a key it gets no region, unless CXLOE_INSECURE=1 permits unsealed frames. */
     const char *manager;
-    /* "auto", "xdp", "packet", "pnet" or "udp"; "udp:ADDRESS:PORT" or "udp::PORT" to listen elsewhere than at the
-       interface's address and port 63669, which another process may have. */
+    /* "auto", "xdp", "packet", "pnet" or "udp"; "udp:ADDRESS:PORT" or "udp::PORT" for a local address other
+       than the interface's and port 63669, which another process may use. */
     const char *backend;
 };
 
 /* Counts since the region was mapped. */
 struct cxloe_counters {
-    uint64_t faults;             /* pages touched that were not there */
+    uint64_t faults;             /* faults on absent pages */
     uint64_t zero_fills;         /* of these, never written before */
-    uint64_t fetched;            /* pages fetched because somebody waited */
+    uint64_t fetched;            /* pages fetched for a waiting thread */
     uint64_t prefetched;         /* pages fetched ahead */
-    uint64_t prefetch_hits;      /* of these, wanted afterwards */
-    uint64_t evicted;            /* pages that have left memory */
-    uint64_t refaulted;          /* of these, wanted again soon */
-    uint64_t written_back;       /* pages that had changed */
-    uint64_t lines_written_back; /* lines of 64 bytes sent for them */
-    uint64_t resident;           /* bytes here at this moment */
+    uint64_t prefetch_hits;      /* of these, used afterwards */
+    uint64_t evicted;            /* pages evicted */
+    uint64_t refaulted;          /* of these, fetched again soon */
+    uint64_t written_back;       /* dirty pages written back */
+    uint64_t lines_written_back; /* lines of 64 bytes sent for these pages */
+    uint64_t resident;           /* bytes resident at present */
 };
 
 void cxloe_options_init(struct cxloe_options *options);
 void cxloe_link_init(struct cxloe_link *link);
 
-/* Maps a region that the agent of this machine has attached. Everything may touch its memory, the kernel included (for
- * users other than root, if the agent has allow-kernel-faults; else system calls on absent pages fail with EFAULT), and several
- * processes may map one region and share it. `options` may be NULL. NULL when it fails. */
+/* Maps a region that the agent of this machine has attached. Threads and system calls may touch its memory (for users
+ * other than root only if the agent has allow-kernel-faults; else system calls on absent pages fail with EFAULT), and
+ * several processes may map one region and share it. `options` may be NULL. Returns NULL on failure. */
 cxloe_region *cxloe_map(const char *region, const struct cxloe_options *options, struct cxloe_error *error);
 
-/* Maps a region that belongs to this program's own interface: faults are served by the thread that has them, over a link
- * of the program's own, by handling SIGBUS. The kernel cannot touch pages that are not there: read(2) into them fails
- * with EFAULT. The program needs CAP_NET_RAW.
+/* Maps a region that belongs to this program's own interface: the faulting thread serves its fault itself, over a link
+ * of the program's own, by handling SIGBUS. The kernel cannot touch absent pages: read(2) into them fails with EFAULT.
+ * The program needs CAP_NET_RAW.
  *
  * The handler of SIGBUS runs on a stack of its own, whatever the thread's signal stack is. A handler that the program had
- * installed before is called for every SIGBUS that is not about the region; one that is installed later takes the
- * region's faults away.
+ * installed before is called for every SIGBUS outside the region; a handler that is installed later would replace this
+ * one, and the region's faults would not be served.
  *
- * An interface has one such region at a time in a program; others are refused by name, and may be mapped by cxloe_map.
+ * Up to 16 such regions may be mapped at a time. Regions over one interface share its link, so all name the same link and
+ * manager; a region may be mapped or unmapped while threads use the others. As long as one is mapped, another program is
+ * refused on that interface.
  *
  * A child of fork() has neither this mapping nor one of cxloe_map: touching it ends the child by SIGSEGV, with a line on
- * standard error. What it needs it maps itself. */
+ * standard error. It can map regions itself. */
 cxloe_region *cxloe_map_inline(const char *region, const struct cxloe_link *link,
                                const struct cxloe_options *options, struct cxloe_error *error);
 
-/* Where it begins, and how many bytes it has. */
+/* Address of the first byte, and size in bytes. */
 void *cxloe_address(const cxloe_region *region);
 size_t cxloe_size(const cxloe_region *region);
 
-/* Waits until everything written before is at the memory nodes. */
+/* Waits until all earlier writes are at the memory nodes. */
 int cxloe_flush(cxloe_region *region, struct cxloe_error *error);
 
-/* Changes how many bytes may be here. Not for inline mappings. */
+/* Changes the limit of resident bytes. Not for inline mappings. */
 int cxloe_set_local(cxloe_region *region, uint64_t local, struct cxloe_error *error);
 
 /* Discards whole pages: they are zeros afterwards. Not for inline mappings. */
 int cxloe_discard(cxloe_region *region, size_t offset, size_t bytes, struct cxloe_error *error);
 
-/* What will be done with some bytes, all pages that they touch. Advice: it changes when pages come and go, never what they
- * hold. */
+/* Advice about the future use of all pages that a range touches. It changes when pages are fetched and evicted, never
+ * their content. */
 enum cxloe_hint {
     CXLOE_WILL_READ = 0,  /* read soon: fetched ahead, as far as there is room */
-    CXLOE_WILL_WRITE = 1, /* written soon: the same, and pages never written are there as zeros */
-    CXLOE_COLD = 2,       /* not needed soon: they leave before others */
-    CXLOE_PAGE_OUT = 3    /* not needed for long: they leave now */
+    CXLOE_WILL_WRITE = 1, /* written soon: the same, and pages never written are installed as zeros */
+    CXLOE_COLD = 2,       /* not needed soon: evicted before others */
+    CXLOE_PAGE_OUT = 3    /* not needed for long: evicted now */
 };
 int cxloe_hint(cxloe_region *region, size_t offset, size_t bytes, enum cxloe_hint hint, struct cxloe_error *error);
 
-/* What was counted. */
+/* Writes the counts since the region was mapped to `counters`. */
 int cxloe_count(cxloe_region *region, struct cxloe_counters *counters, struct cxloe_error *error);
 
-/* Writes everything back and unmaps the region; it is unmapped also when that fails. */
+/* Writes all dirty pages back and unmaps the region, which is unmapped also when writing back fails. */
 int cxloe_unmap(cxloe_region *region, struct cxloe_error *error);
 
 #ifdef __cplusplus

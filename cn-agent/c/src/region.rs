@@ -1,4 +1,4 @@
-//! A region as C programs have it: mapped by the agent, or over a link of the program's own.
+//! A region behind the C interface: paged by the agent, or by the program over a link of its own.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -7,26 +7,22 @@ use std::time::Duration;
 use cxloe_client::mapping::{Hint, Mapping};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig};
-use cxloe_port::connect::{Access, ConnectOptions, Connected, Lease};
+use cxloe_link::{Backend, LinkConfig, Middlewares};
+use cxloe_port::connect::{Access, ConnectOptions};
 use cxloe_port::inline::InlineRegion;
 use cxloe_port::rate_control::RateControl;
 
 use super::types::{Counters, Options};
 
-/// How long a session with the memory nodes may take to be there.
+/// Longest wait for sessions with all memory nodes of a region to open.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// `cxloe_region`
+/// `struct cxloe_region` of the header.
 pub enum Region {
-    /// The agent pages it.
+    /// Paged by the agent.
     ByAgent(Mapping),
-    /// Its threads do.
-    Inline {
-        region: Box<InlineRegion>,
-        /// Gives this compute node's place back.
-        lease: Lease,
-    },
+    /// Paged by threads of this process.
+    Inline(Box<InlineRegion>),
 }
 
 fn words(error: impl std::fmt::Display) -> String {
@@ -36,7 +32,8 @@ fn words(error: impl std::fmt::Display) -> String {
 const BEYOND: &str = "the range goes beyond the region";
 const NOT_INLINE: &str = "not for a region that was mapped inline";
 
-/// The link of this name: one of the [`Backend`]s, `udp` with an address behind a colon if it is not the interface's.
+/// Configuration of the link `name` over `interface`: the name of a [`Backend`]; `udp` may be followed by a colon and a
+/// local address, if that differs from the interface's.
 fn link(interface: &str, name: &str) -> Result<LinkConfig, String> {
     let mut config = LinkConfig::new(interface);
     match name.strip_prefix("udp:") {
@@ -65,7 +62,7 @@ impl Region {
         let connect = ConnectOptions {
             name: "inline".into(),
             link,
-            extras: Extras::default(),
+            extras: Middlewares::default(),
             wait: WaitStyle::Busy,
             manager: manager.into(),
             access: Access::of_environment(),
@@ -76,36 +73,35 @@ impl Region {
             timeout: CONNECT_MAX,
             rate_control: Some(RateControl::default()),
         };
-        let Connected { port, region, hpa, lease, .. } = Connected::open(&connect).map_err(words)?;
-        let region = InlineRegion::map(port, hpa, region.size, options.inline()).map_err(words)?;
-        Ok(Region::Inline { region: Box::new(region), lease })
+        let region = InlineRegion::open(&connect, options.inline()).map_err(words)?;
+        Ok(Region::Inline(Box::new(region)))
     }
 
     pub fn address(&self) -> *mut u8 {
         match self {
             Region::ByAgent(mapping) => mapping.as_ptr(),
-            Region::Inline { region, .. } => region.as_ptr(),
+            Region::Inline(region) => region.as_ptr(),
         }
     }
 
     pub fn len(&self) -> usize {
         match self {
             Region::ByAgent(mapping) => mapping.len(),
-            Region::Inline { region, .. } => region.len(),
+            Region::Inline(region) => region.len(),
         }
     }
 
     pub fn flush(&self) -> Result<(), String> {
         match self {
             Region::ByAgent(mapping) => mapping.flush().map_err(words),
-            Region::Inline { region, .. } => region.flush().map_err(words),
+            Region::Inline(region) => region.flush().map_err(words),
         }
     }
 
     pub fn set_local(&self, local: u64) -> Result<(), String> {
         match self {
             Region::ByAgent(mapping) => mapping.set_limit(local).map_err(words),
-            Region::Inline { .. } => Err(NOT_INLINE.into()),
+            Region::Inline(_) => Err(NOT_INLINE.into()),
         }
     }
 
@@ -113,7 +109,7 @@ impl Region {
         let end = offset.checked_add(bytes).ok_or("the range has no end")?;
         match self {
             Region::ByAgent(mapping) => mapping.discard(offset..end).map_err(words),
-            Region::Inline { .. } => Err(NOT_INLINE.into()),
+            Region::Inline(_) => Err(NOT_INLINE.into()),
         }
     }
 
@@ -130,7 +126,7 @@ impl Region {
         };
         match self {
             Region::ByAgent(mapping) => mapping.hint(offset..end, hint).map_err(words),
-            Region::Inline { region, .. } => {
+            Region::Inline(region) => {
                 region.hint(offset..end, hint);
                 Ok(())
             }
@@ -143,7 +139,7 @@ impl Region {
                 let view = mapping.paging().map_err(words)?;
                 Ok(Counters::new(&view.counters, view.resident))
             }
-            Region::Inline { region, .. } => Ok(Counters::new(&region.counters(), region.resident())),
+            Region::Inline(region) => Ok(Counters::new(&region.counters(), region.resident())),
         }
     }
 
@@ -154,12 +150,7 @@ impl Region {
                 drop(mapping);
                 flushed
             }
-            Region::Inline { region, lease } => {
-                let closed = region.close().map_err(words);
-                let ended = lease.end().map_err(words);
-                closed?.close().map_err(words)?;
-                ended
-            }
+            Region::Inline(region) => region.close().map_err(words),
         }
     }
 }

@@ -7,12 +7,12 @@ use cxloe_client::mapping::{MapOptions, WAIT_DEFAULT};
 use cxloe_cn_core::pager::PagerCounters;
 use cxloe_port::inline::InlineOptions;
 
-/// `struct cxloe_error`
+/// `struct cxloe_error`: a text with a terminating zero.
 #[repr(C)]
-pub struct Message([u8; 512]);
+pub struct ErrorText([u8; 512]);
 
-impl Message {
-    /// Takes as much of a text as fits, and a zero.
+impl ErrorText {
+    /// Copies as much of the text as fits, and a terminating zero.
     pub fn set(&mut self, text: &str) {
         let mut end = text.len().min(self.0.len() - 1);
         while !text.is_char_boundary(end) {
@@ -23,7 +23,7 @@ impl Message {
     }
 }
 
-/// `struct cxloe_options`
+/// `struct cxloe_options`; the header describes its fields.
 #[repr(C)]
 pub struct Options {
     pub local: u64,
@@ -71,7 +71,7 @@ impl Options {
     }
 }
 
-/// `struct cxloe_link`
+/// `struct cxloe_link`; the header describes its fields.
 #[repr(C)]
 pub struct Link {
     pub interface_name: *const c_char,
@@ -86,7 +86,7 @@ impl Default for Link {
     }
 }
 
-/// `struct cxloe_counters`
+/// `struct cxloe_counters`; the header describes its fields.
 #[repr(C)]
 pub struct Counters {
     faults: u64,

@@ -1,19 +1,20 @@
-//! The line port of a running agent, from another process.
+//! A client of the agent's line port, in another process than the agent.
 //!
 //! Single lines go through the agent's line cache; [`read_bytes`](Client::read_bytes) and
-//! [`write_bytes`](Client::write_bytes) move what is longer past it, in as few frames as carry it.
+//! [`write_bytes`](Client::write_bytes) move longer ranges without the cache, in as few frames as possible.
 //!
-//! A [`Client`] has rings of its own in memory shared with the agent. While both sides are awake an operation
-//! is a few writes to memory and back, without a system call. Who waits spins a bounded time, then sleeps until
-//! the other side wakes it. On the agent's own CPU it yields instead of spinning, for the agent cannot run meanwhile. A hand-over
-//! and back takes, on one CPU of a small virtual machine: 2.9 us by yielding, 4.7 by a futex, 5.6 by an eventfd, 9.3 by a
-//! socket and poll; between two CPUs 0.1 us spinning and 25 to 32 us sleeping. The death of the agent, at any moment, ends every wait with
-//! [`ClientError::AgentGone`]; a client never hangs.
+//! A [`Client`] has rings of its own in memory shared with the agent. While both sides are awake, an operation is a few
+//! writes to memory and back, without a system call. A waiting client spins for a bounded time, and then sleeps until
+//! the agent wakes it. On the agent's own CPU the client yields instead of spinning, because the agent cannot run while
+//! it spins. A round trip between client and agent takes, on one CPU of a small virtual machine: 2.9 us by yielding,
+//! 4.7 by a futex, 5.6 by an eventfd, 9.3 by a socket and poll; between two CPUs 0.1 us by spinning and 25 to 32 us by
+//! sleeping. The death of the agent, at any moment, ends every wait with [`ClientError::AgentGone`]; a client never
+//! hangs.
 //!
 //! ```no_run
 //! use cxloe_client::client::Client;
 //!
-//! let mut port = Client::connect(&cxloe_client::places::default_socket())?;
+//! let mut port = Client::connect(&cxloe_client::defaults::default_socket())?;
 //! let hpa = port.regions()?.first().expect("a region is attached").hpa;
 //! port.write(hpa, &[7; 64])?;
 //! assert_eq!(port.read(hpa)?, [7; 64]);
@@ -34,66 +35,66 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
+use crate::defaults::this_cpu;
 use crate::memory::{SharedMemory, receive_with_descriptor};
 use crate::message::{
-    self, ANSWER_MAX, Answer, Ask, AttachedRegion, Counters, NodeView, PagingView, Refused, Request, Session,
-    VERSION,
+    self, ANSWER_MAX, AgentAnswer, AgentCall, AgentRequest, AttachedRegion, Counters, NodeView, PagingView,
+    RefusalReason, Session, VERSION,
 };
-use crate::places::this_cpu;
 use crate::ring::{ClientEnd, Completion, ENTRIES, Operation, Submission};
 use crate::status::Status;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::EngineError;
 
-/// How long a wait spins before it sleeps: a round trip or two.
+/// Longest spin before a wait sleeps: one or two round trips to a memory node.
 const SPIN_TIME: Duration = Duration::from_micros(50);
-/// Looks at the ring between two looks at the clock.
+/// Number of ring polls between two readings of the clock.
 const SPINS: u32 = 64;
-/// The longest sleep before the ring is looked at again, in milliseconds.
+/// Longest sleep before the ring is polled again, in milliseconds.
 const NAP_MS: u8 = 100;
-/// How long an answer to a question may take that the agent has to ask the manager for.
+/// Longest wait for an answer that requires a request of the agent to the manager.
 const MANAGER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an answer to a question may take.
+/// Longest wait for any other answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the agent may take for an operation. It gives up on a memory node by itself long before.
+/// Longest wait for an operation; the agent gives up on a memory node long before that.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Why the port of an agent did not do what was asked.
+/// Failure of a request to the agent, or of an operation on a port.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// Nothing listens on the agent's socket.
     #[error("no agent at {}: {source}; start one with `cn-agent run`, or name its socket", .path.display())]
     NoAgent {
-        /// The socket.
+        /// Path of the agent's socket.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of connecting to the socket.
         source: io::Error,
     },
     /// The agent refused.
     #[error("the agent at {} refused: {reason}", .path.display())]
     Refused {
-        /// The socket.
+        /// Path of the agent's socket.
         path: PathBuf,
-        /// Why.
-        reason: Refused,
+        /// The agent's reason.
+        reason: RefusalReason,
     },
     /// The agent has ended, by itself or not. What it had not yet written back is lost.
     #[error("the agent at {} has ended; connect again once it is back", .0.display())]
     AgentGone(PathBuf),
-    /// What answers is no agent of this version, or has gone mad.
+    /// The peer violates the protocol: it is no agent, or one of another version.
     #[error("what listens at {} is no agent of this release: {reason}", .path.display())]
     Protocol {
-        /// The socket.
+        /// Path of the agent's socket.
         path: PathBuf,
-        /// What is odd about it.
+        /// The violation of the protocol.
         reason: String,
     },
-    /// The agent lives and does not answer.
+    /// The agent is alive but did not answer in time.
     #[error("the agent at {} has not answered within {limit:?}; look at its log", .path.display())]
     Silent {
-        /// The socket.
+        /// Path of the agent's socket.
         path: PathBuf,
-        /// How long it was waited for.
+        /// Duration of the wait.
         limit: Duration,
     },
     /// The operation failed.
@@ -101,41 +102,41 @@ pub enum ClientError {
     Engine(#[from] EngineError),
 }
 
-/// A port of a running agent. One thread uses it; each further one connects for itself.
+/// A port of a running agent, for one thread: each further thread needs a port of its own.
 #[derive(Debug)]
 pub struct Client {
     end: ClientEnd,
     socket: UnixStream,
     path: PathBuf,
     next_tag: u32,
-    /// Why nothing works any more.
+    /// Whether the agent has ended or the port has failed; then every call returns an error.
     gone: bool,
 }
 
-/// Asks the agent at `path` a question.
-fn ask(path: &Path, ask: Ask) -> Result<Answer, ClientError> {
+/// Sends a request to the agent at `path`, and waits for the answer.
+fn ask(path: &Path, ask: AgentCall) -> Result<AgentAnswer, ClientError> {
     let mut socket = call(path, ask)?;
     match message::read(&mut socket, ANSWER_MAX) {
-        Ok(Answer::Refused(reason)) => Err(ClientError::Refused { path: path.into(), reason }),
+        Ok(AgentAnswer::Refused(reason)) => Err(ClientError::Refused { path: path.into(), reason }),
         Ok(answer) => Ok(answer),
         Err(error) => Err(unanswered(path, error)),
     }
 }
 
-/// Asks the agent at `path` for what it has to ask the manager for.
-fn ask_through(path: &Path, ask: Ask) -> Result<Answer, ClientError> {
+/// Sends a request that makes the agent send one to the manager, and waits for the answer.
+fn ask_through(path: &Path, ask: AgentCall) -> Result<AgentAnswer, ClientError> {
     let mut socket = call(path, ask)?;
     let limit = Some(MANAGER_TIMEOUT);
     socket.set_read_timeout(limit).map_err(|error| unanswered(path, error))?;
     match message::read(&mut socket, ANSWER_MAX) {
-        Ok(Answer::Refused(reason)) => Err(ClientError::Refused { path: path.into(), reason }),
+        Ok(AgentAnswer::Refused(reason)) => Err(ClientError::Refused { path: path.into(), reason }),
         Ok(answer) => Ok(answer),
         Err(error) => Err(unanswered(path, error)),
     }
 }
 
-/// A connection on which nothing has been said yet.
-pub fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
+/// Connects to the agent at `path` without sending a request.
+pub(crate) fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
     let none = |source| ClientError::NoAgent { path: path.into(), source };
     let socket = UnixStream::connect(path).map_err(none)?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(none)?;
@@ -143,9 +144,9 @@ pub fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
     Ok(socket)
 }
 
-fn call(path: &Path, ask: Ask) -> Result<UnixStream, ClientError> {
+fn call(path: &Path, ask: AgentCall) -> Result<UnixStream, ClientError> {
     let mut socket = call_quietly(path)?;
-    message::write(&mut socket, &Request { version: VERSION, ask }).map_err(|e| unanswered(path, e))?;
+    message::write(&mut socket, &AgentRequest { version: VERSION, ask }).map_err(|e| unanswered(path, e))?;
     Ok(socket)
 }
 
@@ -163,113 +164,113 @@ pub(crate) fn protocol(path: &Path, reason: impl Into<String>) -> ClientError {
     ClientError::Protocol { path: path.into(), reason: reason.into() }
 }
 
-/// What the agent at `path` has attached, by HPA.
+/// Regions that the agent at `path` has attached, in order of HPA.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn regions(path: &Path) -> Result<Vec<AttachedRegion>, ClientError> {
-    match ask(path, Ask::Regions)? {
-        Answer::Regions(regions) => Ok(regions),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask(path, AgentCall::Regions)? {
+        AgentAnswer::Regions(regions) => Ok(regions),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
-/// The logical devices bound to the compute node of the agent at `path`, and whether it is held in reset.
+/// Logical devices bound to the compute node of the agent at `path`, and whether that node is held in reset.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn node(path: &Path) -> Result<NodeView, ClientError> {
-    match ask(path, Ask::Node)? {
-        Answer::Node(node) => Ok(node),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask(path, AgentCall::Node)? {
+        AgentAnswer::Node(node) => Ok(node),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
-/// Has the manager asked for a region of `bytes` bytes for this process. Its name, and what its size grows by multiples of;
-/// it is attached a moment later.
+/// Creates a region of `bytes` bytes for this process, by way of the agent and the manager. Returns the region's name
+/// and the unit of its size in bytes; the region is attached a moment later.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn create(path: &Path, bytes: u64) -> Result<(Name, u64), ClientError> {
-    match ask_through(path, Ask::Create { bytes })? {
-        Answer::Created { region, unit } => Ok((region, unit)),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask_through(path, AgentCall::Create { bytes })? {
+        AgentAnswer::Created { region, unit } => Ok((region, unit)),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
-/// Has a region grow to `bytes` bytes that was [created](create) for this user.
+/// Grows a region that was [created](create) for this user to `bytes` bytes.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn grow(path: &Path, region: Name, bytes: u64) -> Result<(), ClientError> {
-    match ask_through(path, Ask::Grow { region, bytes })? {
-        Answer::Done => Ok(()),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask_through(path, AgentCall::Grow { region, bytes })? {
+        AgentAnswer::Done => Ok(()),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
-/// Has a region destroyed that was [created](create) for this user.
+/// Destroys a region that was [created](create) for this user.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn destroy(path: &Path, region: Name) -> Result<(), ClientError> {
-    match ask_through(path, Ask::Destroy { region })? {
-        Answer::Done => Ok(()),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask_through(path, AgentCall::Destroy { region })? {
+        AgentAnswer::Done => Ok(()),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
-/// The sessions of the agent at `path`.
+/// Sessions of the agent at `path` with memory nodes.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn sessions(path: &Path) -> Result<Vec<Session>, ClientError> {
-    match ask(path, Ask::Sessions)? {
-        Answer::Sessions(sessions) => Ok(sessions),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask(path, AgentCall::Sessions)? {
+        AgentAnswer::Sessions(sessions) => Ok(sessions),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
-/// What the agent at `path` has counted.
+/// Counters of the agent at `path`, since its start.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn counters(path: &Path) -> Result<Counters, ClientError> {
-    match ask(path, Ask::Counters)? {
-        Answer::Counters(counters) => Ok(*counters),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask(path, AgentCall::Counters)? {
+        AgentAnswer::Counters(counters) => Ok(*counters),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
-/// How the regions stand that are mapped through the agent at `path`: that of one space, or all.
+/// State of paging in one space of the agent at `path`, or in all spaces.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn paging(path: &Path, space: Option<u64>) -> Result<Vec<PagingView>, ClientError> {
-    match ask(path, Ask::Paging { space })? {
-        Answer::Paging(views) => Ok(views),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask(path, AgentCall::Paging { space })? {
+        AgentAnswer::Paging(views) => Ok(views),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
-/// Changes how many bytes of a space may be resident.
+/// Changes the limit of resident bytes of a space to `limit`.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn set_limit(path: &Path, space: u64, limit: u64) -> Result<(), ClientError> {
-    match ask(path, Ask::SetLimit { space, limit })? {
-        Answer::Done => Ok(()),
-        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    match ask(path, AgentCall::SetLimit { space, limit })? {
+        AgentAnswer::Done => Ok(()),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }
 }
 
 impl Client {
-    /// Opens a port of the agent that listens at `path`.
+    /// Opens a port of the agent whose socket is at `path`.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        let mut socket = call(path, Ask::Port)?;
+        let mut socket = call(path, AgentCall::Port)?;
         let mut prefix = [0; 4];
         let (length, descriptor) =
             receive_with_descriptor(&socket, &mut prefix).map_err(|e| unanswered(path, e))?;
@@ -279,11 +280,13 @@ impl Client {
         let announced = message::announced(prefix, ANSWER_MAX).map_err(|e| unanswered(path, e))?;
         let mut bytes = vec![0; announced];
         io::Read::read_exact(&mut socket, &mut bytes).map_err(|e| unanswered(path, e))?;
-        let answer: Answer = message::decode(&bytes).map_err(|e| unanswered(path, e))?;
+        let answer: AgentAnswer = message::decode(&bytes).map_err(|e| unanswered(path, e))?;
         let size = match answer {
-            Answer::Port { bytes } => bytes,
-            Answer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
-            other => return Err(protocol(path, format!("an answer to another question: {other:?}"))),
+            AgentAnswer::Port { bytes } => bytes,
+            AgentAnswer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
+            other => {
+                return Err(protocol(path, format!("an answer that does not match the request: {other:?}")));
+            }
         };
         if size != crate::ring::PORT_BYTES as u64 {
             return Err(protocol(path, format!("rings of {size} bytes")));
@@ -291,11 +294,11 @@ impl Client {
         let descriptor = descriptor.ok_or_else(|| protocol(path, "no memory came with the answer"))?;
         let memory =
             SharedMemory::open(descriptor, size as usize).map_err(|e| protocol(path, e.to_string()))?;
-        let end = ClientEnd::new(memory).ok_or_else(|| protocol(path, "rings of another shape"))?;
+        let end = ClientEnd::new(memory).ok_or_else(|| protocol(path, "rings of another layout"))?;
         Ok(Client { end, socket, path: path.into(), next_tag: 0, gone: false })
     }
 
-    /// What is attached, by HPA.
+    /// Regions that the agent has attached, in order of HPA.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -306,15 +309,16 @@ impl Client {
     /// Reads the line at `hpa`.
     ///
     /// # Errors
-    /// [`ClientError::Engine`] with what the agent's engine says, and what can happen to an agent.
+    /// [`ClientError::Engine`] with the error of the agent's engine; [`ClientError::AgentGone`],
+    /// [`ClientError::Silent`] or [`ClientError::Protocol`].
     pub fn read(&mut self, hpa: u64) -> Result<Line, ClientError> {
         let mut line = [0; 64];
         self.many(1, |_| (Operation::Read, hpa, None), |_, data| line = *data)?;
         Ok(line)
     }
 
-    /// Writes the line at `hpa`. Done means that the agent has it, not yet that the memory node has
-    /// ([`flush`](Self::flush)).
+    /// Writes the line at `hpa` into the agent's cache. [`flush`](Self::flush) waits until the memory node has the
+    /// line.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -322,8 +326,8 @@ impl Client {
         self.many(1, |_| (Operation::Write, hpa, Some(line)), |_, _| {})
     }
 
-    /// Reads the lines at `hpas` into `out`, as many at a time as the rings hold. The first error is returned
-    /// once all that were begun have ended.
+    /// Reads the lines at `hpas` into `out`, as many at a time as the rings hold. The first error is returned once all
+    /// operations that were begun have ended.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -335,8 +339,8 @@ impl Client {
         self.many(hpas.len(), |i| (Operation::Read, hpas[i], None), |i, data| out[i] = *data)
     }
 
-    /// Writes each line to its HPA, as many at a time as the rings hold. Lines of one address are written in
-    /// order. The first error is returned once all that were begun have ended.
+    /// Writes each line to its HPA, as many at a time as the rings hold. Lines with the same HPA are written in order.
+    /// The first error is returned once all operations that were begun have ended.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -344,7 +348,7 @@ impl Client {
         self.many(lines.len(), |i| (Operation::Write, lines[i].0, Some(&lines[i].1)), |_, _| {})
     }
 
-    /// Waits until every line written before, by whomever through this agent, is at its memory node.
+    /// Waits until every line that any client wrote earlier through this agent is at its memory node.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -352,7 +356,7 @@ impl Client {
         self.many(1, |_| (Operation::Flush, 0, None), |_, _| {})
     }
 
-    /// Submits `count` operations and waits for them; `done` gets what was read.
+    /// Submits `count` operations and waits for all of them; `done` receives each line that was read.
     fn many<'a>(
         &mut self,
         count: usize,
@@ -382,9 +386,7 @@ impl Client {
             while let Some(Completion { tag, status }) = self.end.take(&mut line) {
                 let index = tag.wrapping_sub(first) as usize;
                 if index >= begun {
-                    return Err(
-                        self.broken(format!("a completion of operation {tag}, which is none of mine"))
-                    );
+                    return Err(self.broken(format!("unknown operation tag {tag}")));
                 }
                 ended += 1;
                 match status {
@@ -411,27 +413,27 @@ impl Client {
     fn wake_agent(&mut self) -> Result<(), ClientError> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         match send(self.socket.as_raw_fd(), &[1], flags) {
-            // Full: it has wake-ups enough.
+            // A full socket already holds enough wake-ups.
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(_) => Err(self.is_gone()),
         }
     }
 
-    /// Waits until a completion is there.
+    /// Waits until there is a completion.
     #[inline]
     fn wait(&mut self) -> Result<(), ClientError> {
         if self.spin() { Ok(()) } else { self.wait_longer() }
     }
 
-    /// Looks for a completion for as long as that is likely to be quicker than sleeping; whether one is there.
+    /// Polls for a completion while that is likely to be faster than sleeping. Returns whether there is a completion.
     #[inline]
     pub fn spin(&mut self) -> bool {
         let mut started = None;
         loop {
-            // An agent on this very CPU does nothing as long as this thread spins.
+            // The agent, if it is on this CPU, cannot run while this thread spins.
             if this_cpu().is_some_and(|cpu| self.end.shares_cpu(cpu)) {
                 std::thread::yield_now();
-            } else if self.look() {
+            } else if self.poll_completions() {
                 return true;
             }
             if self.end.news() {
@@ -443,16 +445,16 @@ impl Client {
         }
     }
 
-    /// Looks for a completion some times.
+    /// Polls [`SPINS`] times for a completion.
     #[inline]
-    fn look(&self) -> bool {
+    fn poll_completions(&self) -> bool {
         (0..SPINS).any(|_| {
             std::hint::spin_loop();
             self.end.news()
         })
     }
 
-    /// Sleeps until a completion is there.
+    /// Sleeps until there is a completion.
     #[cold]
     fn wait_longer(&mut self) -> Result<(), ClientError> {
         let started = Instant::now();
@@ -460,7 +462,7 @@ impl Client {
             self.end.set_asleep(true);
             let outcome = if self.end.news() { Ok(()) } else { self.sleep() };
             self.end.set_asleep(false);
-            // What was completed before the agent ended counts.
+            // Completions that the agent published before it ended are valid.
             if self.end.news() {
                 return Ok(());
             }
@@ -472,7 +474,7 @@ impl Client {
         }
     }
 
-    /// Sleeps until the agent wakes us or ends, or for a nap.
+    /// Sleeps for at most [`NAP_MS`], until the agent wakes this client or ends.
     fn sleep(&mut self) -> Result<(), ClientError> {
         let mut set = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         match poll(&mut set, PollTimeout::from(NAP_MS)) {
@@ -483,7 +485,7 @@ impl Client {
         self.take_wakes()
     }
 
-    /// Takes wake-ups off the socket.
+    /// Reads wake-ups off the socket.
     fn take_wakes(&mut self) -> Result<(), ClientError> {
         let mut bytes = [0; 64];
         match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {

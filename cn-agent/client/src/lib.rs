@@ -1,6 +1,6 @@
-//! # cxloe-client: what a program needs to use regions through the agent of its machine
+//! # cxloe-client: use of regions through the agent of the same machine
 //!
-//! A program reads and writes lines through a [`Client`](client::Client), or has a region in its address space through a
+//! A program reads and writes lines through a [`Client`](client::Client), or maps a region into its address space by a
 //! [`Mapping`](mapping::Mapping). The agent uses the same rings and messages at its end.
 //!
 //!
@@ -13,29 +13,29 @@
 //!      +== submissions: read, write, flush =====> worker: Engine
 //!      <== completions: line, done, error ======   (shared memory, no system call while both are awake)
 //!      +-- one byte: wake up ------------------->
-//!      <-- one byte: wake up --------------------  (the same socket; its end says that the other is gone)
+//!      <-- one byte: wake up --------------------  (the same socket; closed when one end is gone)
 //! ```
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`client`] | a program's port: requests, reads and writes of lines, of many lines at once |
-//! | [`mapping`] | regions as memory whose pages the agent brings |
+//! | [`mapping`] | regions as memory, paged by the agent |
 //! | [`message`] | requests and answers on the socket |
 //! | [`ring`] | the two rings in shared memory, seen from both ends |
 //! | [`memory`] | the shared memory |
 //! | [`vectored`] | bytes between a socket and shared memory |
 //! | [`status`] | errors as numbers in a completion, and back |
-//! | [`places`] | where the agent listens, and where this thread runs |
+//! | [`defaults`] | default path of the socket, and the CPU of this thread |
 //!
-//! Why a socket wakes and not an eventfd: an eventfd is one open file for both ends, so a client could make it
-//! blocking, fill or drain it, and stop the agent's only data thread in a system call. On a socket the agent's
-//! calls never block, whatever the client does with its end, and a dead end is noticed by the same `poll`.
+//! Wake-ups go over a socket, not an eventfd: an eventfd is one open file for both ends, so a client could make it
+//! blocking, fill or drain it, and block the agent's only data thread in a system call. On a socket the agent's calls
+//! never block, whatever the client does with its end, and the same `poll` notices the other end's death.
 
 pub mod client;
+pub mod defaults;
 pub mod mapping;
 pub mod memory;
 pub mod message;
-pub mod places;
 pub mod ring;
 pub mod status;
 pub mod vectored;

@@ -1,9 +1,9 @@
-//! Memory that two processes share and neither trusts: a memfd whose size is sealed, mapped by both, read and
-//! written as 64-bit atomic words only. Whatever the other process writes, and whenever, is a value to copy out once
-//! ([`Untrusted`]) and check; it is never undefined behaviour, and a mapping never shrinks under its user.
+//! Memory that two mutually distrusting processes share: a memfd with a sealed size, which both map, and read and write
+//! as 64-bit atomic words only. A value that the other process may write at any time is copied out once ([`Untrusted`])
+//! and then checked; it never causes undefined behaviour, and a mapping never shrinks while it is used.
 //!
-//! Everything unsafe about ports is in this file and in [`vectored`](super::vectored): the view of a mapping as words, and
-//! the descriptors that come with a message.
+//! All unsafe code of ports is in this file and in [`vectored`](super::vectored): the view of a mapping as words, and
+//! the descriptors passed with a message.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,7 +18,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-/// A mapping of shared memory.
+/// A mapping of a memfd that two processes share.
 #[derive(Debug)]
 pub struct SharedMemory {
     map: MmapRaw,
@@ -30,10 +30,10 @@ const WORD: usize = size_of::<AtomicU64>();
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
 impl SharedMemory {
-    /// Makes `bytes` bytes of zeros whose size cannot change any more.
+    /// Creates zeroed memory of `bytes` bytes, with its size sealed.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create(bytes: usize) -> io::Result<SharedMemory> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(c"cxloe-port", flags)?);
@@ -42,10 +42,10 @@ impl SharedMemory {
         Self::map(file, bytes)
     }
 
-    /// Maps what another process made.
+    /// Maps memory that another process created.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::InvalidData`] when its size is another or can still change.
+    /// The kernel's error; [`io::ErrorKind::InvalidData`] if the size is different or can still change.
     pub fn open(fd: OwnedFd, bytes: usize) -> io::Result<SharedMemory> {
         let file = File::from(fd);
         let sealed = SealFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GET_SEALS)?);
@@ -61,16 +61,16 @@ impl SharedMemory {
         Ok(SharedMemory { map, file })
     }
 
-    /// The `N` words from this one on, to be copied out.
+    /// The `N` words from index `first` on, to be copied out.
     ///
     /// # Panics
-    /// If the memory does not have them.
+    /// If the memory has no such words.
     #[inline]
     pub fn untrusted<const N: usize>(&self, first: usize) -> Untrusted<'_, N> {
         Untrusted::new(self.words(first, N))
     }
 
-    /// Stores a word.
+    /// Stores `value` in the word `index`.
     ///
     /// # Panics
     /// If the memory has no such word.
@@ -79,30 +79,30 @@ impl SharedMemory {
         self.words(index, 1)[0].store(value, order);
     }
 
-    /// Clears `bits` of a word; what they were.
+    /// Clears `bits` in the word `index`; returns their former values.
     ///
     /// # Panics
     /// If the memory has no such word.
     #[inline]
-    pub fn clear_bits(&self, index: usize, bits: u64) -> u64 {
+    pub(crate) fn clear_bits(&self, index: usize, bits: u64) -> u64 {
         self.words(index, 1)[0].fetch_and(!bits, Relaxed) & bits
     }
 
-    /// So many words from this one on.
+    /// The `count` words from index `first` on.
     #[inline]
     fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
         let all = self.map.len() / size_of::<AtomicU64>();
         assert!(first <= all && count <= all - first);
-        // SAFETY: the mapping begins at a page boundary, so words are aligned; they lie inside it (checked above); it stays
-        // mapped while `self` is borrowed, and its size is sealed. This process reaches it only by these atomics; what the
-        // kernel and other processes do to it cannot break Rust's rules.
+        // SAFETY: the mapping begins at a page boundary, so words are aligned; they lie inside it (checked above); it
+        // stays mapped while `self` is borrowed, and its size is sealed. This process accesses it only by these
+        // atomics; writes of the kernel and other processes cannot break Rust's rules.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>().add(first), count) }
     }
 
-    /// Copies `bytes` to the bytes from `at` on.
+    /// Copies `bytes` into the memory, from byte `at` on.
     ///
     /// # Panics
-    /// If the memory does not have so many.
+    /// If the range exceeds the memory.
     #[inline]
     pub fn put(&self, at: usize, bytes: &[u8]) {
         let (first, within) = (at / WORD, at % WORD);
@@ -123,7 +123,7 @@ impl SharedMemory {
         }
     }
 
-    /// Changes a part of a word, which nobody else may write meanwhile.
+    /// Changes some bytes of a word; the caller must be the only writer of that word during the call.
     fn put_part(&self, index: usize, within: usize, bytes: &[u8]) {
         let [word] = self.untrusted(index).copy_out();
         let mut all = word.to_ne_bytes();
@@ -131,10 +131,10 @@ impl SharedMemory {
         self.store(index, u64::from_ne_bytes(all), Relaxed);
     }
 
-    /// Copies the bytes from `at` on into `bytes`.
+    /// Copies the memory into `bytes`, from byte `at` on.
     ///
     /// # Panics
-    /// If the memory does not have so many.
+    /// If the range exceeds the memory.
     #[inline]
     pub fn take(&self, at: usize, bytes: &mut [u8]) {
         let (first, within) = (at / WORD, at % WORD);
@@ -158,25 +158,25 @@ impl SharedMemory {
         }
     }
 
-    /// Where the `length` bytes from `at` on are, for the kernel.
+    /// Address of the `length` bytes from byte `at` on, for system calls.
     ///
     /// # Panics
-    /// If the memory does not have them.
+    /// If the range exceeds the memory.
     pub(super) fn bytes(&self, at: usize, length: usize) -> *mut u8 {
         assert!(at <= self.map.len() && length <= self.map.len() - at);
         self.map.as_mut_ptr().wrapping_add(at)
     }
 
-    /// The descriptor to pass on.
+    /// The memfd, to be sent to the other process.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// Sends `bytes` and a copy of `fd`, without waiting: a receiver that does not read gets an error.
+/// Sends `bytes` and a copy of `fd`, without waiting: fails if the receiver has left no room.
 ///
 /// # Errors
-/// What the kernel says; [`io::ErrorKind::WriteZero`] if it took a part only.
+/// The kernel's error; [`io::ErrorKind::WriteZero`] if only a part of `bytes` was sent.
 pub fn send_with_descriptor(socket: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
     let descriptors = [fd.as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&descriptors)];
@@ -185,11 +185,11 @@ pub fn send_with_descriptor(socket: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Receives what there is, at most `bytes.len()`, and the descriptor that came with it, if one did. Waits as
-/// the socket's time-out says.
+/// Receives at most `bytes.len()` bytes, and the descriptor attached to them, if any. Waits up to the time-out of the
+/// socket.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn receive_with_descriptor(
     socket: &UnixStream,
     bytes: &mut [u8],
@@ -202,7 +202,7 @@ pub fn receive_with_descriptor(
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
             for fd in descriptors {
-                // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+                // SAFETY: the kernel has just made this descriptor for this call; nothing else owns it.
                 received = Some(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }

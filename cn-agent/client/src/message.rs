@@ -1,6 +1,6 @@
-//! What is said on the agent's socket: one request and its answer, each a length (32 bits, big-endian) and that
-//! many bytes of JSON. A connection may ask several times. A connection that asks for a port belongs to that
-//! port from then on: bytes on it only wake the other end.
+//! Messages on the agent's socket: one request and its answer, each a length (32 bits, big-endian) and that many bytes
+//! of JSON. A connection may carry several requests. After a request for a port the connection belongs to that port:
+//! bytes on it only wake the other end.
 
 use std::io::{self, Read, Write};
 
@@ -23,207 +23,208 @@ pub use cxloe_cn_core::attachments::view::{
 };
 pub use cxloe_cn_core::mapped::{MapRequest, PagingMember, PagingView};
 
-/// Version of requests, answers and rings; both ends have to have the same.
+/// Version of requests, answers and rings; both ends must have the same.
 pub const VERSION: u32 = cxloe_member::wire::VERSION;
-/// The longest request in bytes.
+/// Longest request, in bytes.
 pub const REQUEST_MAX: usize = 4096;
-/// The longest answer in bytes: that for 65,536 regions.
+/// Longest answer, in bytes: that for 65,536 regions.
 pub const ANSWER_MAX: usize = 64 << 20;
 
-/// A request.
+/// Envelope of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
-    /// [`VERSION`] of the asker.
+pub struct AgentRequest {
+    /// The sender's [`VERSION`].
     pub version: u32,
-    /// What is asked for.
-    pub ask: Ask,
+    /// The request itself.
+    pub ask: AgentCall,
 }
 
-/// What can be asked for.
+/// Request to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
-    /// What is attached.
+pub enum AgentCall {
+    /// List the attached regions.
     Regions,
-    /// The logical devices bound to this node, and whether it is held in reset.
+    /// List the logical devices bound to this node, and return whether the manager holds the node in reset.
     Node,
-    /// The sessions with memory nodes.
+    /// List the sessions with memory nodes.
     Sessions,
-    /// What was counted.
+    /// Return the counters.
     Counters,
-    /// Rings to read and write through.
+    /// Open a port, which has rings to submit reads and writes.
     Port,
-    /// To map a region. The connection owns the space from then on, as long as it stays.
+    /// Map a region. From then on the connection owns the region's space.
     Map(MapRequest),
-    /// To be a member of a space. The connection is the member's from then on; the answer is a
-    /// [`Welcome`](cxloe_member::wire::Welcome).
+    /// Join a space as a member. From then on the connection belongs to the member; the answer is a
+    /// [`JoinReply`](cxloe_member::wire::JoinReply).
     Join(JoinRequest),
-    /// Another limit of resident bytes.
+    /// Change the limit of resident bytes of a space.
     SetLimit {
-        /// The space.
+        /// Number of the space.
         space: u64,
-        /// Bytes.
+        /// New limit in bytes.
         limit: u64,
     },
-    /// How a space stands, or all.
+    /// Return the state of a space, or of all spaces.
     Paging {
-        /// The space.
+        /// Number of the space; `None` for all.
         space: Option<u64>,
     },
-    /// To let go of the space that this connection owns, and of what is in it: nothing is written back.
+    /// Discard the space that this connection owns, with its content: nothing is written back.
     #[serde(rename = "let_go")]
     Discard {
-        /// The space.
+        /// Number of the space.
         space: u64,
     },
-    /// To have a region created for the asking process, of which it becomes its user's: if the process ends without having
-    /// it destroyed, the agent has it destroyed.
+    /// Create a region for the requesting process, leased to its user: if the process ends without destroying the
+    /// region, the agent does.
     Create {
-        /// Bytes.
+        /// Least size of the region in bytes.
         bytes: u64,
     },
-    /// To have such a region grow.
+    /// Grow a region that was created by [`AgentCall::Create`].
     Grow {
-        /// The region.
+        /// Name of the region.
         region: Name,
-        /// Its new size in bytes.
+        /// New size of the region in bytes.
         bytes: u64,
     },
-    /// To have such a region destroyed.
+    /// Destroy a region that was created by [`AgentCall::Create`].
     Destroy {
-        /// The region.
+        /// Name of the region.
         region: Name,
     },
-    /// To write everything back that is dirty; answered when it has arrived.
+    /// Write all dirty pages back. The answer comes when memory nodes have them.
     CleanAll {
-        /// The space.
+        /// Number of the space.
         space: u64,
     },
 }
 
-/// Who wants to be a member. Its userfaultfd comes with the request, unless it is a forked child; with `resume` also the
-/// shared state, and the memory if that is shared.
+/// Request of a process to become a member. The userfaultfd comes with the request, unless the process is a forked
+/// child; with `resume`, the shared state and any shared memory come, too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
-    /// The space.
+    /// Number of the space.
     pub space: u64,
-    /// Where its memory is.
+    /// Address of the mapping in the process.
     pub address: u64,
-    /// Bytes of it.
+    /// Size of the mapping in bytes.
     pub bytes: u64,
-    /// Which byte of the region is the first.
+    /// Offset of the mapping in the region, in bytes.
     pub offset: u64,
-    /// Its process.
+    /// Process id of the member.
     pub pid: u32,
-    /// Its view, if it is a forked child or was a member before.
+    /// Number of the member's view, if the process is a forked child or resumes its membership.
     pub view: Option<u16>,
-    /// Whether it was a member before.
+    /// Whether the process was a member under a predecessor of this agent.
     pub resume: bool,
 }
 
-/// An answer.
+/// Answer of the agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// What is attached, by HPA.
+pub enum AgentAnswer {
+    /// Attached regions, in order of HPA.
     Regions(Vec<AttachedRegion>),
-    /// The logical devices bound to this node, and whether it is held in reset.
+    /// Logical devices bound to this node, and whether the manager holds the node in reset.
     Node(NodeView),
-    /// The sessions, in the order in which they were begun.
+    /// Sessions, in the order in which they were opened.
     Sessions(Vec<Session>),
-    /// What was counted.
+    /// Counters of the agent since its start.
     Counters(Box<Counters>),
-    /// The rings come with this answer as a memfd of this many bytes.
+    /// The port is open; its rings come with this answer, as a memfd.
     Port {
-        /// Its size.
+        /// Size of the memfd in bytes.
         bytes: u64,
     },
     /// The region is mapped.
     Mapped {
-        /// The number of its space.
+        /// Number of the region's space.
         space: u64,
-        /// Pages of the region.
+        /// Number of pages of the region.
         pages: u32,
-        /// What the descriptors are that come with this answer: `shared_state`, `memory`, `userfaultfd` (`/dev/userfaultfd`).
+        /// Names of the descriptors that come with this answer, in order: `shared_state`, `memory`, `userfaultfd` (for
+        /// `/dev/userfaultfd`).
         descriptors: Vec<String>,
     },
-    /// A region is created, and not attached yet.
+    /// The region was created, but is not attached yet.
     Created {
-        /// Its name.
+        /// Name of the region.
         region: Name,
-        /// What its size grows by multiples of, in bytes.
+        /// Unit of the region's size, in bytes.
         unit: u64,
     },
-    /// Spaces.
+    /// States of the requested spaces.
     Paging(Vec<PagingView>),
-    /// Done.
+    /// The request was carried out.
     Done,
-    /// No.
-    Refused(Refused),
+    /// The request was refused.
+    Refused(RefusalReason),
 }
 
-/// Why a request is not answered.
+/// Reason why the agent refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refused {
+pub enum RefusalReason {
     /// The versions differ.
     #[error(
-        "the agent speaks version {agent} of the port protocol, this program another; use programs of one release"
+        "the agent uses version {agent} of the port protocol, this program another; use programs of one release"
     )]
     Version {
-        /// The agent's.
+        /// Protocol version of the agent.
         agent: u32,
     },
-    /// There are as many ports as there may be.
+    /// The limit of ports is reached.
     #[error("the agent has {limit} ports open, its limit; close one, or raise --max-clients")]
     Full {
-        /// The limit.
+        /// Limit of open ports.
         limit: usize,
     },
-    /// The user who asks, or all users, have as many connections as there may be.
+    /// The limit of connections, of this user or of all users, is reached.
     #[error(
         "there are {limit} connections to the agent already, as many as one user, or all users together, may have; close one, or try again"
     )]
     Connections {
-        /// The limit.
+        /// Limit of connections.
         limit: usize,
     },
-    /// It is about to stop.
+    /// The agent is stopping.
     #[error("the agent is ending")]
     Ending,
-    /// The request makes no sense.
+    /// The request is malformed.
     #[error("the agent could not read the request: {0}")]
     Malformed(String),
-    /// A region that is not there.
+    /// There is no such region.
     #[error("no region `{0}` is attached; `cn-agent list` shows what is")]
     NoRegion(String),
-    /// A space that is not there.
+    /// There is no such space.
     #[error("the region is not mapped any more")]
     NoSpace,
-    /// A region that is mapped otherwise.
+    /// The region is mapped with incompatible options.
     #[error(
         "region `{0}` is mapped already, as private or virtual machine memory, which is for one program at a time"
     )]
     Mapped(String),
-    /// A region that was mapped until a moment ago.
+    /// The region's last mapping is still being written back.
     #[error(
         "region `{0}` was mapped until now, and what is modified of it is still being written back; try again"
     )]
     WritingBack(String),
-    /// A limit that is too low.
+    /// The limit of resident bytes is too low.
     #[error("a limit of {limit} bytes is too low: at least {least} bytes have to be resident")]
     Limit {
-        /// What was asked for.
+        /// Requested limit in bytes.
         limit: u64,
-        /// What is possible.
+        /// Lowest permitted limit in bytes.
         least: u64,
     },
-    /// A region of more pages than there can be.
+    /// The region has more pages than a space can have.
     #[error("region `{0}` is too large to be mapped as a whole")]
     TooLarge(String),
-    /// What was dirty is not at the memory nodes.
+    /// Dirty pages could not be written back.
     #[error("not everything could be written back: a memory node is away, or has lost the region")]
     NotClean,
-    /// A region that is another user's.
+    /// The region belongs to another user.
     #[error(
         "region `{region}` belongs to another user than {uid}; run this as its user or as root, or create a region for this \
          user (`gmm create-region --uid {uid}`)"
@@ -231,82 +232,82 @@ pub enum Refused {
     NotYours {
         /// The region.
         region: String,
-        /// Who asks.
+        /// The user of the requesting process.
         uid: u32,
     },
-    /// A region that was not created for a program of this user.
+    /// The region was not created for a program of this user.
     #[error(
         "region `{0}` was not created for a program of this user: only such regions are changed by the agent"
     )]
     NotTemporary(String),
-    /// The manager does not do what the agent has asked it for on behalf of a program.
+    /// The manager refused or could not be asked.
     #[error("{text}")]
     Manager {
-        /// What it says; none: it was not reached.
+        /// Error code of the manager; `None` if the manager was not reached.
         code: Option<ErrorCode>,
-        /// The same in words.
+        /// Text of the error.
         text: String,
     },
-    /// As many temporary regions as there may be.
+    /// The limit of temporary regions is reached.
     #[error("the agent keeps the names of {limit} temporary regions, its limit")]
     Leases {
-        /// The limit.
+        /// Limit of temporary regions.
         limit: usize,
     },
-    /// What a predecessor left behind cannot be taken over now.
+    /// The state that a predecessor left cannot be taken over now.
     #[error("nothing can be taken over: {0}")]
     NotResumed(String),
-    /// The process that asks is not among those that the agent sees: why, and what to do.
+    /// The requesting process is not visible in the agent's PID namespace: reason and remedy.
     #[error("{0}")]
     Unseen(String),
-    /// The system refuses what it takes.
+    /// A system call failed.
     #[error("the agent could not make the shared memory: {0}")]
     System(String),
 }
 
-impl From<SpaceError> for Refused {
-    fn from(error: SpaceError) -> Refused {
+impl From<SpaceError> for RefusalReason {
+    fn from(error: SpaceError) -> RefusalReason {
         match error {
-            SpaceError::Unknown => Refused::NoSpace,
-            SpaceError::Limit { limit, least } => Refused::Limit { limit, least },
+            SpaceError::Unknown => RefusalReason::NoSpace,
+            SpaceError::Limit { limit, least } => RefusalReason::Limit { limit, least },
         }
     }
 }
 
-/// A session as `cn-agent sessions` shows it.
+/// A session with a memory node, as `cn-agent sessions` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Session {
-    /// Its state and counters.
+    /// State and counters of the session.
     #[serde(flatten)]
     pub status: RequesterStatus,
-    /// Why the memory node refused the last attempt, and what to do about it.
+    /// Reason of the memory node's last refusal, and the remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
-    /// How its requests are paced; `None` without rate control.
+    /// State of the session's rate control; `None` without rate control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pace: Option<Pace>,
+    pub pace: Option<SessionPace>,
 }
 
-/// A memory node's pacer as `cn-agent sessions` shows it.
+/// Rate control of one session, as `cn-agent sessions` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Pace {
-    /// The controller's phase, `a` (stable) to `f`, as the paper calls them.
+pub struct SessionPace {
+    /// Phase of the controller, from `a` (stable) to `f`, as in the paper on the rate control.
     pub phase: char,
-    /// The rate that requests may have, in bits per second of the wire (CR).
+    /// Permitted rate of requests, in bits per second on the wire (CR).
     pub rate: u64,
-    /// The rate that recovery aims at (TR).
+    /// Rate that recovery aims at (TR).
     pub target: u64,
-    /// Pause signals that counted.
+    /// Number of pause signals that were applied.
     pub pauses: u64,
-    /// Pause signals too close to the one before.
+    /// Number of pause signals ignored because they followed another too closely.
     pub duplicates: u64,
-    /// Times a request had to wait for tokens.
+    /// Number of requests that had to wait for tokens.
     pub delayed: u64,
 }
 
-impl From<PacerStatus> for Pace {
-    fn from(status: PacerStatus) -> Pace {
-        Pace {
+impl From<PacerStatus> for SessionPace {
+    fn from(status: PacerStatus) -> SessionPace {
+        SessionPace {
             phase: status.phase.letter(),
             rate: status.rate,
             target: status.target,
@@ -317,44 +318,44 @@ impl From<PacerStatus> for Pace {
     }
 }
 
-/// What an agent has counted, as `cn-agent counters` shows it.
+/// The agent's counters, as `cn-agent counters` prints them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Reads, writes, cache hits.
+    /// Counters of the engine: reads, writes, cache hits.
     pub engine: EngineCounters,
-    /// Frames and bytes.
+    /// Counters of the link: frames and bytes.
     pub link: LinkCounters,
-    /// What carries the frames: `xdp`, `packet` or `pnet`.
+    /// Backend of the link: `xdp`, `packet` or `pnet`.
     pub backend: String,
-    /// Particulars of it, and if there was a choice, why it was taken.
+    /// Details of the backend, and the reason for its choice if there was a choice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub link_detail: String,
-    /// How the agent waits when there is nothing to do, once it has: `io_uring`, or `ppoll` and why.
+    /// System call by which the worker sleeps, once it has slept: `io_uring`, or `ppoll` with the reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sleeps_by: String,
-    /// Why there is no link, when there is none.
+    /// Reason why there is no link, in that case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<LinkDown>,
-    /// How often the link has been opened again since the agent started.
+    /// Number of times that the link was reopened since the start of the agent.
     #[serde(default)]
     pub link_reopened: u64,
-    /// Ports open at this moment.
+    /// Number of open ports.
     pub clients: usize,
-    /// Operations on their way.
+    /// Number of operations in flight.
     pub in_flight: usize,
-    /// Modified lines that wait for their memory node to come back.
+    /// Number of dirty lines that wait for their memory node to return.
     pub stranded: usize,
-    /// Clients given up because they spoilt their rings.
+    /// Number of clients that were disconnected because they corrupted their rings.
     pub broken_clients: u64,
-    /// What paging has counted, of all regions that are mapped.
+    /// Paging counters, summed over all mapped regions.
     #[serde(default)]
     pub paging: PagerCounters,
-    /// How long faults took, of all regions that are or were mapped.
+    /// Durations of faults, in all regions that are or were mapped.
     #[serde(default)]
     pub fault_times: FaultTimes,
 }
 
-/// The bytes of a message.
+/// Encodes a message, preceded by its length.
 pub fn encode(message: &impl Serialize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message).expect("messages are plain values");
@@ -363,10 +364,10 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// The length that `prefix` announces.
+/// Decodes the length in front of a message.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] when it is more than `limit`.
+/// [`io::ErrorKind::InvalidData`] if the length exceeds `limit`.
 pub fn announced(prefix: [u8; 4], limit: usize) -> io::Result<usize> {
     let length = u32::from_be_bytes(prefix) as usize;
     if length > limit {
@@ -376,26 +377,26 @@ pub fn announced(prefix: [u8; 4], limit: usize) -> io::Result<usize> {
     Ok(length)
 }
 
-/// The message in `bytes`, without its length.
+/// Decodes a message, without the length in front.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] when it is none.
+/// [`io::ErrorKind::InvalidData`] if `bytes` is no message of this type.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     serde_json::from_slice(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// Writes a message.
+/// Writes a message, preceded by its length.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     to.write_all(&encode(message))
 }
 
-/// Reads a message.
+/// Reads a message, preceded by its length.
 ///
 /// # Errors
-/// What the kernel says; [`io::ErrorKind::InvalidData`] when it is too long or none.
+/// The kernel's error; [`io::ErrorKind::InvalidData`] if the message is longer than `limit` or malformed.
 pub fn read<T: DeserializeOwned>(from: &mut impl Read, limit: usize) -> io::Result<T> {
     let mut prefix = [0; 4];
     from.read_exact(&mut prefix)?;
@@ -411,11 +412,12 @@ mod tests {
 
     #[test]
     fn messages_read_back() {
-        let request = Request { version: VERSION, ask: Ask::Port };
+        let request = AgentRequest { version: VERSION, ask: AgentCall::Port };
         let bytes = encode(&request);
-        assert_eq!(read::<Request>(&mut bytes.as_slice(), REQUEST_MAX).unwrap(), request);
-        let refused = encode(&Answer::Refused(Refused::Full { limit: 64 }));
-        let Answer::Refused(why) = read::<Answer>(&mut refused.as_slice(), ANSWER_MAX).unwrap() else {
+        assert_eq!(read::<AgentRequest>(&mut bytes.as_slice(), REQUEST_MAX).unwrap(), request);
+        let refused = encode(&AgentAnswer::Refused(RefusalReason::Full { limit: 64 }));
+        let AgentAnswer::Refused(why) = read::<AgentAnswer>(&mut refused.as_slice(), ANSWER_MAX).unwrap()
+        else {
             panic!("another answer")
         };
         assert!(why.to_string().contains("--max-clients"));
@@ -423,14 +425,14 @@ mod tests {
 
     #[test]
     fn too_long_is_refused_before_it_is_read() {
-        let error = read::<Request>(&mut [0xFF_u8; 8].as_slice(), REQUEST_MAX).unwrap_err();
+        let error = read::<AgentRequest>(&mut [0xFF_u8; 8].as_slice(), REQUEST_MAX).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_request_or_an_error(bytes: Vec<u8>) {
-            let _ = read::<Request>(&mut bytes.as_slice(), REQUEST_MAX);
+            let _ = read::<AgentRequest>(&mut bytes.as_slice(), REQUEST_MAX);
         }
     }
 }

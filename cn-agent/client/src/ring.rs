@@ -1,5 +1,5 @@
-//! Two rings in shared memory, submissions one way and completions the other, each with one writer and one
-//! reader; and behind them the data of operations on more than a line.
+//! Two rings in shared memory, for submissions and for completions, each with one writer and one reader; behind them
+//! the data area for operations on more than a line.
 //!
 //! ```text
 //!   word 0    16       32       48        512             512 + 16 N
@@ -7,25 +7,25 @@
 //!   |       |        |        | client  | 128 bytes     | 128 bytes     |      |
 //! ```
 //!
-//! A line travels in its entry. The data of [`Operation::ReadBytes`] and [`Operation::WriteBytes`] is a stretch of lines
-//! of the data area that the submission names: the client says which are whose, the agent checks only that they are
-//! there. Nobody but the client depends on what is in them when.
+//! An entry contains the line of its operation. [`Operation::ReadBytes`] and [`Operation::WriteBytes`] use a range of
+//! lines of the data area that the submission names: the client allocates these lines, the agent only checks that they
+//! exist. Only the client depends on their content.
 //!
-//! The first word of an entry has a *phase* bit, which changes with each lap of the ring: a writer fills an entry, then
-//! stores that word (release); a reader that finds the phase of its lap there has all of the entry (acquire). So an
-//! entry crosses from one CPU's cache to the other's once, and no index has to follow it. Each end keeps its own indices
-//! in private memory. An entry is copied out once: what it asks for, where and with which line, is checked in the copy and done
-//! from the copy, however often it has to be tried, and whatever the other end makes of its place meanwhile.
+//! The first word of an entry has a *phase* bit, which changes with each lap of the ring: a writer fills an entry, and
+//! then stores that word (release); a reader that finds the phase of its lap in the word can read the whole entry
+//! (acquire). So an entry crosses once from one CPU's cache to the other's, and no shared index is needed. Each end
+//! keeps its own indices in private memory. The agent copies an entry out once: it checks operation, address and line
+//! in the copy, and executes the copy, however often it retries, and whatever the client writes over the entry.
 //!
-//! A client has no more operations under way than the rings have entries, so that it never writes an entry that was not
-//! taken. That it takes completions too it says in "CQ head", which the agent looks at now and then, and checks
-//! ([`RingBroken`]).
+//! A client has no more operations in flight than the rings have entries, so that it never overwrites an entry that was
+//! not taken. It publishes in "CQ head" how many completions it has taken; the agent reads that word at intervals and
+//! checks it ([`RingBroken`]).
 //!
-//! Each end says in its word on which CPU it was last ("agent", "client"), and whether it sleeps. Who waits on the other's
-//! CPU yields instead of spinning, for nothing can come before the other runs. Who runs out of work says that it sleeps,
-//! looks once more, and sleeps; who gives it work clears the bit and wakes it ([`AgentEnd::wake_wanted`],
-//! [`ClientEnd::wake_wanted`]). Both sides put a full fence between their write and their look, so that one of the two
-//! sees the other.
+//! Each end publishes, in its own word ("agent", "client"), the CPU on which it last ran, and whether it sleeps. An end
+//! that waits on the other end's CPU yields instead of spinning, because nothing can arrive before the other end runs.
+//! An end without work publishes that it sleeps, polls once more, and sleeps; the end that submits or completes an
+//! operation clears the bit and wakes the sleeper ([`AgentEnd::wake_wanted`], [`ClientEnd::wake_wanted`]). Both ends
+//! put a full fence between their write and their read, so that at least one of the two reads the other's write.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::fence;
@@ -36,16 +36,16 @@ use super::memory::SharedMemory;
 use super::status::Status;
 use cxloe_cn_core::cache::Line;
 
-/// Places of each ring, a power of two: as many requests as one stream's window takes.
+/// Number of entries of each ring, a power of two: as many requests as the window of one stream.
 pub const ENTRIES: usize = 256;
-/// Lines of a port's data area: some times what is on its way to memory nodes at once. Memory that nobody has touched
-/// costs nothing.
+/// Number of lines of a port's data area: several times the data in flight to memory nodes. Untouched memory takes no
+/// space.
 pub const DATA_LINES: usize = 64 << 10;
-/// Bytes of it.
+/// Size of the data area in bytes.
 pub const DATA_BYTES: usize = DATA_LINES * LINE_SIZE;
-/// Most lines of an operation without data in the data area: 16 MiB.
+/// Limit of the lines of an operation that carries no data: 16 MiB.
 pub const ZERO_LINES_MAX: u32 = 256 << 10;
-/// Bytes of the shared memory of a port.
+/// Size of the shared memory of a port in bytes.
 pub const PORT_BYTES: usize = DATA + DATA_BYTES;
 
 const MAGIC: u64 = 0x4358_4C6F_4550_0003;
@@ -54,46 +54,47 @@ const CLIENT: usize = 32;
 const CQ_HEAD: usize = 48;
 const SUBMISSIONS: usize = 512;
 const COMPLETIONS: usize = SUBMISSIONS + ENTRIES * ENTRY;
-/// The first byte of the data area, the beginning of a page.
+/// Offset of the data area in bytes, a multiple of the page size.
 const DATA: usize = ((SUBMISSIONS + 2 * ENTRIES * ENTRY) * 8).next_multiple_of(4096);
-/// Words of an entry: three of description at its start, the line in its second half.
+/// Number of words of an entry: three words of description at its start, the line in its second half.
 const ENTRY: usize = 16;
 const LINE: usize = 8;
-/// The phase in the first word of an entry, whose lower bits are a number and whose upper half is the tag.
+/// Phase bit in the first word of an entry. The bits below hold a number, the upper half holds the tag.
 const PHASE: u64 = 1 << 31;
-/// In the word of an end: it sleeps, and has to be woken.
+/// Bit in the word of an end, set while the end sleeps and has to be woken.
 const ASLEEP: u64 = 1 << 63;
-/// Completions after which the agent looks where the client's head is.
+/// Number of completions after which the agent reads the client's head again.
 const HEAD_INTERVAL: u64 = ENTRIES as u64 / 4;
 
-/// What a client asks for.
+/// Operation that a client submits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// The line at an HPA.
+    /// Read the line at an HPA.
     Read,
-    /// To write the line at an HPA.
+    /// Write the line at an HPA.
     Write,
-    /// To write back everything modified, whoever wrote it, after everything submitted before.
+    /// Write back the dirty lines of all clients, after all operations submitted before.
     Flush,
-    /// The lines from an HPA on, past the cache but not missing what it has modified.
+    /// Read lines from an HPA on without the cache; dirty lines in the cache are taken into account.
     ReadBytes(Lines),
-    /// To write the lines from an HPA on; done when memory nodes have them.
+    /// Write lines from an HPA on; completed when memory nodes have them.
     WriteBytes(Lines),
-    /// To make so many lines from an HPA on zero, up to [`ZERO_LINES_MAX`]; done when memory nodes have that.
+    /// Set this many lines from an HPA on to zero, at most [`ZERO_LINES_MAX`]; completed when memory nodes have done
+    /// so.
     Zero(u32),
-    /// To write those bytes of the line at an HPA that have a bit here, and leave the others as they are, whoever writes
-    /// them meanwhile; done when the memory node has it.
+    /// Write the bytes of the line at an HPA whose bit is set in this mask, and preserve the other bytes even if they
+    /// are written concurrently; completed when the memory node has the line.
     Patch(u64),
-    /// A number without a meaning.
+    /// A code to which this release assigns no operation.
     Unknown(u32),
 }
 
-/// Lines of the data area.
+/// A range of lines of the data area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines {
-    /// The first.
+    /// Index of the first line.
     pub at: u32,
-    /// How many.
+    /// Number of lines.
     pub count: u32,
 }
 
@@ -106,14 +107,14 @@ impl Lines {
         Lines { at: (word >> 32) as u32, count: word as u32 }
     }
 
-    /// Whether there are such lines.
+    /// Whether the range is not empty and lies in the data area.
     fn is_there(self) -> bool {
         self.count > 0 && self.at as usize + self.count as usize <= DATA_LINES
     }
 }
 
 impl Operation {
-    /// Its number, and what else there is to say.
+    /// Code of the operation, and its argument.
     fn encode(self) -> (u32, u64) {
         match self {
             Operation::Read => (1, 0),
@@ -127,7 +128,7 @@ impl Operation {
         }
     }
 
-    /// What these say; whatever makes no sense is unknown.
+    /// Decodes a code and its argument; anything invalid gives [`Operation::Unknown`].
     fn decode(code: u32, more: u64) -> Operation {
         match code {
             1 => Operation::Read,
@@ -142,40 +143,40 @@ impl Operation {
     }
 }
 
-/// A request of a client, without its line.
+/// A submission of a client, without the line that it may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// The client's number for it, which its completion repeats.
+    /// Number that the client chooses, repeated in the completion.
     pub tag: u32,
-    /// What to do.
+    /// Operation to carry out.
     pub operation: Operation,
-    /// Where.
+    /// Host physical address of the first byte.
     pub hpa: u64,
 }
 
-/// The end of a request.
+/// Completion of an operation, without the line that it may have read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The number of the submission.
+    /// Tag of the operation's submission.
     pub tag: u32,
-    /// How it ended.
+    /// Result of the operation.
     pub status: Status,
 }
 
-/// The other end has written an index that cannot be.
+/// Error: the other end has written an impossible index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an index of the shared ring is out of range: {ahead} entries ahead of a ring of {ENTRIES}")]
 pub struct RingBroken {
     ahead: u64,
 }
 
-/// How a CPU is written: 0 is none.
+/// Encodes a CPU as its number plus one, since 0 stands for none.
 #[inline]
-fn said(cpu: u32) -> u64 {
+fn encode_cpu(cpu: u32) -> u64 {
     u64::from(cpu) + 1
 }
 
-/// Entries between `from` and `to`, which the other end wrote.
+/// Number of entries between two indices, one of which the other end wrote.
 #[inline]
 fn distance(to: u64, from: u64) -> Result<usize, RingBroken> {
     match to.wrapping_sub(from) {
@@ -184,34 +185,34 @@ fn distance(to: u64, from: u64) -> Result<usize, RingBroken> {
     }
 }
 
-/// The phase of entry `index`: that of memory that was never written is the one before.
+/// Phase of the entry `index`. Memory that was never written has the phase of the lap before the first.
 #[inline]
 fn phase(index: u64) -> u64 {
     if index & ENTRIES as u64 == 0 { PHASE } else { 0 }
 }
 
-/// The first word of an entry.
+/// Encodes the first word of the entry `index`.
 #[inline]
 fn first_word(tag: u32, number: u32, index: u64) -> u64 {
     u64::from(tag) << 32 | u64::from(number) & (PHASE - 1) | phase(index)
 }
 
-/// The number in the first word of an entry.
+/// Decodes the number in the first word of an entry.
 #[inline]
 fn number(what: u64) -> u32 {
     (what & (PHASE - 1)) as u32
 }
 
-/// The first word of the entry `index` of the ring at `base`, if it was written in this lap.
+/// First word of the entry `index` of the ring at `base`, if the entry was written in this lap.
 #[inline]
 fn arrived(memory: &SharedMemory, base: usize, index: u64) -> Option<u64> {
     let [what] = memory.untrusted(place(base, index)).acquire();
     (what & PHASE == phase(index)).then_some(what)
 }
 
-/// Clears that the end of this word sleeps; whether it did.
+/// Clears the sleep bit of an end; returns whether it was set.
 #[inline]
-fn rouse(memory: &SharedMemory, end: usize) -> bool {
+fn clear_sleep_bit(memory: &SharedMemory, end: usize) -> bool {
     let [state] = memory.untrusted(end).copy_out();
     state & ASLEEP != 0 && memory.clear_bits(end, ASLEEP) != 0
 }
@@ -236,27 +237,27 @@ fn take_line(memory: &SharedMemory, entry: usize) -> Line {
     line
 }
 
-/// The agent's end.
+/// The agent's end of a port, which reads submissions and writes completions.
 #[derive(Debug)]
 pub struct AgentEnd {
     memory: SharedMemory,
     sq_head: u64,
-    /// The submission at the head, once it was copied out, and the line that came with it if it writes one.
+    /// The submission at the head, once it is copied out; its line, if it writes one, is in `front_line`.
     front: Option<Submission>,
     front_line: Line,
-    /// The first submission that was not looked at, at or behind the head.
+    /// Index of the first submission that was not polled yet, at or behind the head.
     sq_seen: u64,
     cq_tail: u64,
-    /// The client's head when it was looked at last.
+    /// The client's completion head as last read.
     cq_seen: u64,
-    /// Completions published until it is looked at again.
+    /// Number of completions to publish before the client's head is read again.
     unseen: u64,
-    /// The CPU that was last said, and whether the agent sleeps.
+    /// The published word: the agent's CPU, and whether the agent sleeps.
     state: u64,
 }
 
 impl AgentEnd {
-    /// Over fresh memory of [`PORT_BYTES`] bytes.
+    /// An end over new memory of [`PORT_BYTES`] bytes.
     pub fn new(memory: SharedMemory) -> AgentEnd {
         memory.store(1, ENTRIES as u64, Relaxed);
         memory.store(0, MAGIC, Release);
@@ -273,14 +274,14 @@ impl AgentEnd {
         }
     }
 
-    /// The memory, to be sent to the client.
+    /// The shared memory, to be sent to the client.
     #[inline]
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
     }
 
-    /// The oldest submission that was not [released](Self::release), if there is one: as it was when this was asked for the
-    /// first time, whatever the client has written there since.
+    /// The oldest submission that was not [released](Self::release), as copied at the first call: later writes of the
+    /// client have no effect on it.
     #[inline]
     pub fn front(&mut self) -> Option<Submission> {
         if self.front.is_none() {
@@ -302,13 +303,13 @@ impl AgentEnd {
         Some(Submission { tag: (what >> 32) as u32, operation, hpa })
     }
 
-    /// The line that the submission at the [front](Self::front) writes, as it was copied out with it.
+    /// The line that the submission at the [front](Self::front) writes, copied out together with it.
     #[inline]
     pub fn front_line(&self) -> &Line {
         &self.front_line
     }
 
-    /// Goes on to the next submission.
+    /// Advances to the next submission.
     #[inline]
     pub fn release(&mut self) {
         self.front = None;
@@ -316,10 +317,10 @@ impl AgentEnd {
         self.sq_seen = self.sq_seen.max(self.sq_head);
     }
 
-    /// Whether there is a place for the completion of another operation, beside those of `in_flight`.
+    /// Whether the completion ring has room for another completion besides those of `in_flight` operations.
     ///
     /// # Errors
-    /// [`RingBroken`]; give the client up.
+    /// [`RingBroken`]; then the client has to be disconnected.
     #[inline]
     pub fn has_room(&mut self, in_flight: usize) -> Result<bool, RingBroken> {
         let is_full = |seen| Ok(distance(self.cq_tail, seen)? + in_flight >= ENTRIES);
@@ -331,7 +332,7 @@ impl AgentEnd {
         Ok(true)
     }
 
-    /// Publishes a completion; whoever takes submissions has seen to it that there is room.
+    /// Publishes a completion. The caller has checked [`has_room`](Self::has_room) before it took the submission.
     #[inline]
     pub fn complete(&mut self, completion: Completion, line: Option<&Line>) {
         let entry = place(COMPLETIONS, self.cq_tail);
@@ -345,16 +346,16 @@ impl AgentEnd {
         self.unseen += 1;
     }
 
-    /// Puts `bytes` into the data area, from its byte `at` on.
+    /// Copies `bytes` into the data area, from byte `at` on.
     ///
     /// # Panics
-    /// If there is not so much of it: whoever takes submissions has checked.
+    /// If the range exceeds the data area; the caller has checked the submission.
     #[inline]
     pub fn put(&self, at: usize, bytes: &[u8]) {
         self.memory.put(DATA + at, bytes);
     }
 
-    /// Copies what the data area has from byte `at` on.
+    /// Copies the data area into `bytes`, from byte `at` on.
     ///
     /// # Panics
     /// As [`put`](Self::put).
@@ -363,29 +364,30 @@ impl AgentEnd {
         self.memory.take(DATA + at, bytes);
     }
 
-    /// Says on which CPU the agent runs.
+    /// Publishes to the client the CPU on which the agent runs.
     #[inline]
     pub fn set_cpu(&mut self, cpu: u32) {
-        self.state = said(cpu) | self.state & ASLEEP;
+        self.state = encode_cpu(cpu) | self.state & ASLEEP;
         self.memory.store(AGENT, self.state, Relaxed);
     }
 
-    /// The CPU on which the client waited last, if it has, and is awake.
+    /// CPU on which the client last waited; `None` if the client sleeps or has published none.
     #[inline]
     pub fn client_cpu(&self) -> Option<u32> {
         let [said] = self.memory.untrusted(CLIENT).copy_out();
         u32::try_from(said.checked_sub(1)?).ok()
     }
 
-    /// Says that the agent is about to sleep, or is awake again. Look at [`news`](Self::news) in between.
+    /// Publishes whether the agent is about to sleep. Check [`news`](Self::news) between publishing and sleeping.
     #[inline]
     pub fn set_asleep(&mut self, asleep: bool) {
         self.state = self.state & !ASLEEP | if asleep { ASLEEP } else { 0 };
         self.memory.store(AGENT, self.state, Relaxed);
     }
 
-    /// Whether there are submissions that were not looked at, by this either: those that wait for something else are no
-    /// reason to stay awake. After a full fence, if the client is to see that the agent sleeps.
+    /// Whether there are submissions that neither [`front`](Self::front) nor this method has polled: one that was
+    /// polled and has to wait is no reason to stay awake. Requires a full fence before, so that the client reads that
+    /// the agent sleeps.
     #[inline]
     pub fn news(&mut self) -> bool {
         let before = self.sq_seen;
@@ -397,32 +399,32 @@ impl AgentEnd {
         self.sq_seen != before
     }
 
-    /// Whether the client sleeps and has to be woken; asked once after completions were published, behind a
-    /// full fence.
+    /// Whether the client sleeps and has to be woken. To be called once after publishing completions, behind a full
+    /// fence.
     #[inline]
     pub fn wake_wanted(&self) -> bool {
-        rouse(&self.memory, CLIENT)
+        clear_sleep_bit(&self.memory, CLIENT)
     }
 }
 
-/// The client's end.
+/// The client's end of a port, which writes submissions and reads completions.
 #[derive(Debug)]
 pub struct ClientEnd {
     memory: SharedMemory,
     sq_tail: u64,
     cq_head: u64,
-    /// The CPU that was last said, and whether the client sleeps.
+    /// The published word: the client's CPU, and whether the client sleeps.
     state: u64,
 }
 
 impl ClientEnd {
-    /// Over memory that an agent made; `None` if it is none of this version's.
+    /// An end over memory that an agent created; `None` if the memory has another version's layout.
     pub fn new(memory: SharedMemory) -> Option<ClientEnd> {
         let known = memory.untrusted(0).acquire() == [MAGIC, ENTRIES as u64];
         known.then_some(ClientEnd { memory, sq_tail: 0, cq_head: 0, state: 0 })
     }
 
-    /// Submits; the caller never has more than [`ENTRIES`] operations without a completion taken.
+    /// Writes a submission. The caller keeps at most [`ENTRIES`] operations whose completions are not taken.
     #[inline]
     pub fn submit(&mut self, submission: Submission, line: Option<&Line>) {
         let entry = place(SUBMISSIONS, self.sq_tail);
@@ -437,7 +439,7 @@ impl ClientEnd {
         self.sq_tail = self.sq_tail.wrapping_add(1);
     }
 
-    /// Takes the oldest completion; `line` gets the line of a read that is done.
+    /// Takes the oldest completion, if any; `line` receives the line of a completed read.
     #[inline]
     pub fn take(&mut self, line: &mut Line) -> Option<Completion> {
         let what = arrived(&self.memory, COMPLETIONS, self.cq_head)?;
@@ -452,30 +454,30 @@ impl ClientEnd {
         Some(Completion { tag: (what >> 32) as u32, status })
     }
 
-    /// Says on which CPU the client waits; whether the agent is on the same and awake.
+    /// Publishes the CPU on which the client waits. Returns whether the agent is awake on the same CPU.
     #[inline]
-    pub fn shares_cpu(&mut self, cpu: u32) -> bool {
-        let state = said(cpu) | self.state & ASLEEP;
+    pub(crate) fn shares_cpu(&mut self, cpu: u32) -> bool {
+        let state = encode_cpu(cpu) | self.state & ASLEEP;
         if self.state != state {
             self.state = state;
             self.memory.store(CLIENT, state, Relaxed);
         }
-        self.memory.untrusted(AGENT).copy_out() == [said(cpu)]
+        self.memory.untrusted(AGENT).copy_out() == [encode_cpu(cpu)]
     }
 
-    /// The shared memory, and the byte of it that is the data area's first.
+    /// The shared memory, and the offset of the data area in that memory.
     #[inline]
     pub fn data(&self) -> (&SharedMemory, usize) {
         (&self.memory, DATA)
     }
 
-    /// Whether a completion is there.
+    /// Whether a completion can be taken.
     #[inline]
     pub fn news(&self) -> bool {
         arrived(&self.memory, COMPLETIONS, self.cq_head).is_some()
     }
 
-    /// Says that the client is about to sleep, or is awake again; a fence, then look at [`news`](Self::news).
+    /// Publishes whether the client is about to sleep, with a full fence. Check [`news`](Self::news) before sleeping.
     #[inline]
     pub fn set_asleep(&mut self, asleep: bool) {
         self.state = self.state & !ASLEEP | if asleep { ASLEEP } else { 0 };
@@ -483,14 +485,14 @@ impl ClientEnd {
         fence(std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Whether the agent sleeps and has to be woken; asked once after submitting.
+    /// Whether the agent sleeps and has to be woken. To be called once after submitting.
     #[inline]
     pub fn wake_wanted(&self) -> bool {
         fence(std::sync::atomic::Ordering::SeqCst);
-        rouse(&self.memory, AGENT)
+        clear_sleep_bit(&self.memory, AGENT)
     }
 
-    /// The memory, for tests that play a hostile client.
+    /// The shared memory, for tests that act as a hostile client.
     #[cfg(test)]
     #[inline]
     pub fn memory(&self) -> &SharedMemory {

@@ -1,21 +1,21 @@
-//! What a completion says, as numbers in shared memory and back: a client of the port gets the same named
-//! errors as a program that owns a port itself.
+//! Encoding of a completion's status as numbers in shared memory, by which a client of the port gets the same errors as
+//! a program with an engine of its own.
 
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::OpError;
 
 use cxloe_cn_core::engine::EngineError;
 
-/// How an operation ended, without the data of a read.
+/// Result of an operation, without the line of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Done; of a read, the line is in the completion.
+    /// The operation is done; the line of a read is in the completion.
     Done,
-    /// Failed.
+    /// The operation failed.
     Failed(EngineError),
-    /// The submission asked for an operation that does not exist.
+    /// The submission named an operation that does not exist.
     BadOperation,
-    /// A code of a newer agent.
+    /// A code that this release does not define, from a newer agent.
     Unknown(u32),
 }
 
@@ -36,11 +36,11 @@ const SESSION_DEAD: u32 = 32;
 const CONTENT_LOST: u32 = 33;
 const FRAME_TOO_LARGE: u32 = 34;
 const CLOSED: u32 = 35;
-/// The memory node's fault code is added to it.
+/// First code for the fault codes of memory nodes.
 const FAULT: u32 = 256;
 
 impl Status {
-    /// Code and detail (an address or a MAC).
+    /// Encodes the status as a code and a detail (an address or a MAC address).
     #[inline]
     pub fn encode(self) -> (u32, u64) {
         let error = match self {
@@ -74,7 +74,7 @@ impl Status {
         }
     }
 
-    /// The meaning of code and detail.
+    /// Decodes a code and its detail.
     #[inline]
     pub fn decode(code: u32, detail: u64) -> Status {
         let mac = Mac::from_u64(detail & 0xFFFF_FFFF_FFFF);

@@ -1,27 +1,27 @@
-//! Bytes between a socket and shared memory, in one system call and without a copy of ours: the kernel reads them out of
-//! the mapping, or writes them into it.
+//! Transfer of bytes between a socket and shared memory, in one system call and without a copy in this process: the
+//! kernel reads from the mapping, or writes to it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::memory::SharedMemory;
 
-/// Stretches in one call at most.
+/// Limit of ranges in one call.
 pub const STRETCHES_MAX: usize = 64;
 
-/// Memory that a call sends from.
+/// Memory from which a call sends.
 #[derive(Clone, Copy, Debug)]
-pub enum Stretch<'a> {
-    /// Of this process.
+pub enum SendSlice<'a> {
+    /// Memory of this process.
     Own(&'a [u8]),
-    /// So many bytes of shared memory, from a byte of it on.
+    /// A range of shared memory: offset and length in bytes.
     Shared(&'a SharedMemory, usize, usize),
 }
 
 const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: a message of zeros is a valid one, of nothing.
+    // SAFETY: a zeroed message is valid and empty.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len() as _;
@@ -36,37 +36,37 @@ fn outcome(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends as much of `stretches`, of which the first [`STRETCHES_MAX`] count, as the socket takes without waiting.
+/// Sends as much of the first [`STRETCHES_MAX`] of `stretches` as the socket takes without waiting.
 ///
 /// # Errors
-/// What the kernel says; [`io::ErrorKind::WouldBlock`] if it takes nothing now.
+/// The kernel's error; [`io::ErrorKind::WouldBlock`] if the socket is full.
 pub fn send<'a>(
     socket: BorrowedFd<'_>,
-    stretches: impl IntoIterator<Item = Stretch<'a>>,
+    stretches: impl IntoIterator<Item = SendSlice<'a>>,
 ) -> io::Result<usize> {
     let mut parts = [NONE; STRETCHES_MAX];
     let mut count = 0;
     for (part, stretch) in parts.iter_mut().zip(stretches) {
         *part = match stretch {
-            Stretch::Own(bytes) => {
+            SendSlice::Own(bytes) => {
                 libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
             }
-            Stretch::Shared(memory, at, length) => shared(memory, at, length),
+            SendSlice::Shared(memory, at, length) => shared(memory, at, length),
         };
         count += 1;
     }
     let message = message(&mut parts[..count]);
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: every part is memory that stays for the length of the call: a slice borrowed for 'a, or a part of a mapping
-    // that `bytes` has checked. The kernel only reads it.
+    // SAFETY: every part is memory that stays for the length of the call: a slice borrowed for 'a, or a part of a
+    // mapping that `bytes` has checked. The kernel only reads it.
     outcome(unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) })
 }
 
-/// Receives what there is, without waiting: first into the stretches of `memory` that `places` names by their first byte
-/// and length, then into `rest`. 0 is the end.
+/// Receives without waiting: first into the ranges of `memory` that `places` gives as offset and length, then into
+/// `rest`. Returns 0 at the end of the stream.
 ///
 /// # Errors
-/// What the kernel says; [`io::ErrorKind::WouldBlock`] if there is nothing now.
+/// The kernel's error; [`io::ErrorKind::WouldBlock`] if nothing has arrived.
 pub fn receive(
     socket: BorrowedFd<'_>,
     memory: Option<&SharedMemory>,
@@ -80,13 +80,13 @@ pub fn receive(
         *part = shared(memory, at, length);
         count += 1;
     }
-    // The first place was kept free for it, and it comes last.
+    // The first part was reserved for `rest`, which is filled last, so it is rotated to the end.
     parts[0] = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
     parts[..=count].rotate_left(1);
     let mut message = message(&mut parts[..=count]);
-    // SAFETY: every part is memory that stays for the length of the call, and that the kernel may write: a part of a mapping
-    // that `bytes` has checked, which others write too and which is only ever read as atomic words, or a slice borrowed
-    // for writing.
+    // SAFETY: every part is memory that stays for the length of the call, and that the kernel may write: a part of a
+    // mapping that `bytes` has checked, which other processes write too and which is only read as atomic words, or a
+    // slice borrowed for writing.
     outcome(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })
 }
 
@@ -102,7 +102,8 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         let (from, to) = (SharedMemory::create(8192).unwrap(), SharedMemory::create(8192).unwrap());
         from.put(4093, b"shared");
-        let parts = [Stretch::Own(b"head"), Stretch::Shared(&from, 4093, 6), Stretch::Own(b"tail and more")];
+        let parts =
+            [SendSlice::Own(b"head"), SendSlice::Shared(&from, 4093, 6), SendSlice::Own(b"tail and more")];
         assert_eq!(send(a.as_fd(), parts).unwrap(), 23);
         let mut rest = [0; 64];
         assert_eq!(receive(b.as_fd(), Some(&to), [(10, 4), (8189, 3), (0, 5)], &mut rest).unwrap(), 23);
@@ -127,6 +128,6 @@ mod tests {
     fn nothing_beyond_the_end_is_sent() {
         let (a, _b) = UnixStream::pair().unwrap();
         let memory = SharedMemory::create(4096).unwrap();
-        let _ = send(a.as_fd(), [Stretch::Shared(&memory, 4000, 97)]);
+        let _ = send(a.as_fd(), [SendSlice::Shared(&memory, 4000, 97)]);
     }
 }

@@ -1,15 +1,15 @@
-//! From a region as the manager describes it to peers, routes and a decode-miss policy of an engine.
+//! Translation of the manager's description of a region into peers, routes and a decode-miss policy of an engine.
 //!
 //! ```text
 //!   hpa                          hpa + reach            hpa + window
 //!    |  decoder 0  |  decoder 1  |        nothing yet         |
 //!    +-- route ----+-- route ----+                            |
-//!    +-- policy: how addresses without a route are answered ----+
+//!    +-- policy: answer to addresses without a route -------------+
 //! ```
 //!
-//! A region has a window of addresses, larger than it is, so that it can grow by decoders behind those it has without
-//! anything moving. Only decoders that are committed are routed. What a CXL device of this machine serves of it is no route
-//! but local memory, and calls no memory node.
+//! A region has a window of addresses larger than itself, so that the region can grow by further decoders without
+//! moving. Only committed decoders are routed. A part that a CXL device of this machine serves is local memory
+//! instead of a route, and needs no memory node.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -24,102 +24,106 @@ use cxloe_wire::time::Time;
 
 use crate::attachments::{Attachment, reach_of};
 use crate::backing::Backing;
-use crate::engine::{Engine, Route, RouteError, Target};
+use crate::engine::{Engine, LegTarget, Route, RouteError, RouteTarget};
 
-/// What all sessions of this compute node have in common.
+/// Common parameters of all sessions of this compute node.
 #[derive(Clone, Debug)]
-pub struct Station {
+pub struct SessionSettings {
     /// This node's address: its CN id.
     pub own: Mac,
-    /// EtherType of the frames.
+    /// EtherType of frames sent and accepted.
     pub ethertype: u16,
-    /// The largest frame the link carries.
+    /// Length in bytes of the largest frame that the link carries.
     pub max_frame: usize,
-    /// Streams of each session.
+    /// Number of streams of each session; requests keep their order within a stream only.
     pub streams: u8,
-    /// This process's instance id, random.
+    /// Random number that distinguishes this run of the process from earlier ones (instance id of sessions).
     pub instance: u64,
-    /// Pre-shared key for sealed frames, with memory nodes whose own key is not known.
+    /// Pre-shared key for sealed frames, used with memory nodes whose own key is unknown.
     pub key: Option<PreSharedKey>,
-    /// This node's key, and whose are whose.
-    pub keys: StationKeys,
-    /// How long to wait for what.
+    /// This node's key, and the public keys of memory nodes.
+    pub keys: SessionKeys,
+    /// Time-outs of sessions and of retransmissions.
     pub timing: Timing,
 }
 
-/// Keys as a compute node knows them.
+/// Keys of a compute node and of its memory nodes.
 #[derive(Clone, Debug)]
-pub struct StationKeys {
-    /// Where nonces and ephemeral keys come from.
+pub struct SessionKeys {
+    /// Source of nonces and ephemeral keys.
     pub entropy: Entropy,
-    /// This node's key; `None`: sessions are not between keys.
+    /// This node's key; `None`: sessions use no keys.
     pub own: Option<Arc<NodeKey>>,
-    /// Public keys of memory nodes that were named to this node; they outweigh the manager's.
+    /// Configured public keys of memory nodes; they take precedence over the manager's.
     pub named: BTreeMap<Mac, PublicKey>,
-    /// Public keys of memory nodes that the manager has told.
-    pub told: BTreeMap<Mac, PublicKey>,
-    /// Memory nodes whose key the manager has taken back: they are not spoken with, nor without keys, until they have another.
+    /// Public keys of memory nodes from the manager.
+    pub announced: BTreeMap<Mac, PublicKey>,
+    /// Memory nodes whose key the manager has revoked: no session is opened with them, not even without keys, until
+    /// they have another.
     pub revoked: BTreeSet<Mac>,
-    /// What the clock of the wall showed at [`Time::ZERO`], in nanoseconds since the Unix epoch.
+    /// Wall-clock time at [`Time::ZERO`], in nanoseconds since the Unix epoch.
     pub epoch_ns: u64,
 }
 
-impl StationKeys {
-    /// None.
-    pub fn none(entropy: Entropy) -> StationKeys {
-        StationKeys {
+impl SessionKeys {
+    /// A set for sessions without authentication: no own key, and none of memory nodes.
+    pub fn none(entropy: Entropy) -> SessionKeys {
+        SessionKeys {
             entropy,
             own: None,
             named: BTreeMap::new(),
-            told: BTreeMap::new(),
+            announced: BTreeMap::new(),
             revoked: BTreeSet::new(),
             epoch_ns: 0,
         }
     }
 
-    /// Takes over what the manager tells of some memory nodes: their keys; none where it has taken the key back.
-    fn hear(&mut self, told: BTreeMap<Mac, Option<PublicKey>>) {
-        for (mac, key) in told {
+    /// Takes over the manager's keys of some memory nodes; `None` for a revoked key.
+    fn update(&mut self, announced: BTreeMap<Mac, Option<PublicKey>>) {
+        for (mac, key) in announced {
             match key {
                 Some(key) => {
-                    self.told.insert(mac, key);
+                    self.announced.insert(mac, key);
                     self.revoked.remove(&mac);
                 }
                 None => {
-                    self.told.remove(&mac);
+                    self.announced.remove(&mac);
                     self.revoked.insert(mac);
                 }
             }
         }
     }
 
-    /// Whether the memory node at `peer` is not to be spoken with.
+    /// Whether sessions with the memory node at `peer` are barred.
     pub fn bars(&self, peer: Mac) -> bool {
         self.revoked.contains(&peer) && !self.named.contains_key(&peer)
     }
 
-    /// The keys of a session with the memory node at `peer`, if both are known.
+    /// The keys of a session with the memory node at `peer`, if both are available.
     pub fn with(&self, peer: Mac) -> Option<KeyPair> {
-        let own = Arc::clone(self.own.as_ref()?);
-        let peer = *self.named.get(&peer).or_else(|| self.told.get(&peer))?;
-        Some(KeyPair { own, peer, epoch_ns: self.epoch_ns })
+        self.pair(*self.named.get(&peer).or_else(|| self.announced.get(&peer))?)
+    }
+
+    /// The keys of a session with a memory node whose key is `peer`, if this node has one.
+    pub fn pair(&self, peer: PublicKey) -> Option<KeyPair> {
+        Some(KeyPair { own: Arc::clone(self.own.as_ref()?), peer, epoch_ns: self.epoch_ns })
     }
 }
 
-/// Streams of a session unless told otherwise: enough that one lost frame does not hold up everything.
+/// Default number of streams of a session: enough that one lost frame does not delay everything.
 pub const STREAMS_DEFAULT: u8 = 4;
 
-/// Why a region cannot be attached.
+/// Reason why a region cannot be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// Its memory node has told the manager no address.
+    /// Its memory node has registered no address with the manager.
     #[error(
         "region `{region}`: memory node `{node}` has no MAC address in the manager's list; is it registered?"
     )]
     NoAddress {
-        /// The region.
+        /// Name of the region that names the node.
         region: String,
-        /// The memory node.
+        /// Name of the memory node without an address.
         node: String,
     },
     /// The manager's description has a position of a decoder without a leg.
@@ -128,25 +132,25 @@ pub enum AttachError {
          this agent and the manager are of different releases"
     )]
     NoLeg {
-        /// The region.
+        /// Name of the region with the decoder.
         region: String,
-        /// The decoder's index.
+        /// Index of the decoder in the region.
         decoder: usize,
-        /// The position in its interleave set.
+        /// Position in the decoder's interleave set.
         position: u32,
     },
     /// A route does not fit.
     #[error("region `{region}`: {source}")]
     Route {
-        /// The region.
+        /// Name of the region to be attached.
         region: String,
-        /// Why.
+        /// Conflict that the engine found.
         source: RouteError,
     },
 }
 
-impl Station {
-    /// The configuration of the session with the memory node at `peer`.
+impl SessionSettings {
+    /// Configuration of a session with the memory node at `peer`, with a seed of its own.
     pub fn requester(&self, peer: Mac) -> RequesterConfig {
         RequesterConfig {
             identity: Identity { own: self.own, peer, ethertype: self.ethertype },
@@ -156,24 +160,29 @@ impl Station {
             key: self.key.clone(),
             keys: self.keys.with(peer),
             timing: self.timing,
-            // Another for each peer.
+            // Each peer gets a seed of its own, so that nonces do not repeat.
             seed: self.keys.entropy.part(self.instance ^ peer.to_u64().rotate_left(16)),
         }
     }
 
-    /// Takes over which public key is which memory node's, and whose was taken back: sessions that were agreed on otherwise
-    /// are agreed on anew, and those with who was revoked end.
-    pub fn tell_keys(&mut self, engine: &mut Engine, told: BTreeMap<Mac, Option<PublicKey>>, now: Time) {
-        // What was known of a key stays: between two regions on a memory node it is not told.
-        self.keys.hear(told);
-        // First, so that nobody is called without keys.
+    /// Takes over the manager's keys of memory nodes: sessions under other keys are renegotiated, and those with
+    /// revoked memory nodes end.
+    pub fn update_keys(
+        &mut self,
+        engine: &mut Engine,
+        announced: BTreeMap<Mac, Option<PublicKey>>,
+        now: Time,
+    ) {
+        // Known keys are kept: a memory node that presently holds no region is missing from the manager's answer.
+        self.keys.update(announced);
+        // Barred before keys are set, so that no session is opened without a key.
         engine.bar(|mac| self.keys.bars(mac), now);
         engine.set_keys(|mac| self.keys.with(mac), now);
     }
 
-    /// Attaches a region at its address: calls its memory nodes, adds the routes of its committed decoders as far as they
-    /// lie in its window, and a decode-miss policy over all of these. What a device serves is local memory instead; without the device,
-    /// operations on it fail. Nothing is added on error.
+    /// Attaches a region at its address: opens sessions with its memory nodes, adds the routes of its committed
+    /// decoders as far as they lie in its window, and a decode-miss policy over all of these. The part that a device
+    /// serves becomes local memory; if the device is absent, operations on that part fail. Nothing is added on error.
     ///
     /// # Errors
     /// Any [`AttachError`].
@@ -188,8 +197,8 @@ impl Station {
         added
     }
 
-    /// Adds what an attached region has grown by: the committed decoders from the byte `from` of it on. Nothing is added on
-    /// error.
+    /// Adds the growth of an attached region: the committed decoders from byte `from` of the region on. Nothing is
+    /// added on error.
     ///
     /// # Errors
     /// Any [`AttachError`].
@@ -217,7 +226,7 @@ impl Station {
         Ok(())
     }
 
-    /// Adds the first `size` bytes of a decoder.
+    /// Adds routes or local memory for the first `size` bytes of a decoder.
     fn add(
         &self,
         engine: &mut Engine,
@@ -235,39 +244,93 @@ impl Station {
             }
             _ => {
                 let targets = self.targets(engine, region, index, now)?;
-                engine.add_route(Route { decoder: Decoder { base, size, ways, granularity }, targets })
+                let added =
+                    engine.add_route(Route { decoder: Decoder { base, size, ways, granularity }, targets });
+                if added.is_ok() {
+                    self.set_legs(engine, region, index, base, now)?;
+                }
+                added
             }
         };
         added.map_err(|source| AttachError::Route { region: region.name.to_string(), source })
     }
 
-    /// What stands behind the positions of a decoder; its memory nodes are called.
+    /// The targets of a decoder; opens sessions with their memory nodes.
     fn targets(
         &self,
         engine: &mut Engine,
         region: &Region,
         decoder: usize,
         now: Time,
-    ) -> Result<Vec<Target>, AttachError> {
+    ) -> Result<Vec<RouteTarget>, AttachError> {
         let ways = region.decoders[decoder].ways.count();
         let name = || region.name.to_string();
         let target = |position| {
-            let mut legs = region.legs.iter();
-            let here = |leg: &&Leg| leg.decoder as usize == decoder && leg.position == position;
+            let legs = legs_at(region, decoder, position);
             let none = || AttachError::NoLeg { region: name(), decoder, position };
-            let leg = legs.find(here).ok_or_else(none)?;
+            let leg = *legs.first().ok_or_else(none)?;
             let nowhere = || AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() };
             let mac = leg.mac().ok_or_else(nowhere)?;
             let peer = engine.add_peer(self.requester(Mac(mac.0)), now);
             engine.bar(|mac| self.keys.bars(mac), now);
             let lost = leg.state == LegState::Lost;
-            let incarnation = if lost { Some(Target::LOST) } else { leg.incarnation };
-            Ok(Target { peer, cmem: leg.cmem_base, incarnation })
+            let incarnation = if lost { Some(RouteTarget::LOST) } else { leg.incarnation };
+            Ok(RouteTarget { peer, cmem: leg.cmem_base, incarnation, mirror: None })
         };
         (0..ways).map(target).collect()
     }
 
-    /// Takes what was added of `region` at `hpa` and its decode-miss policy away. What is modified is lost unless it was written back.
+    /// Takes over which legs of an attached region are in sync. Operations go on.
+    ///
+    /// # Errors
+    /// Any [`AttachError`].
+    pub fn follow_legs(
+        &self,
+        engine: &mut Engine,
+        attachment: &Attachment,
+        now: Time,
+    ) -> Result<(), AttachError> {
+        let Attachment { region, hpa, window, backing } = attachment;
+        for (index, decoder) in region.decoders.iter().enumerate() {
+            if reach_of(decoder, *window) > 0 && !backing.serves(decoder) {
+                self.set_legs(engine, region, index, hpa + decoder.offset, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes the legs of a decoder, whose route begins at `base`, to the engine.
+    fn set_legs(
+        &self,
+        engine: &mut Engine,
+        region: &Region,
+        decoder: usize,
+        base: u64,
+        now: Time,
+    ) -> Result<(), AttachError> {
+        for position in 0..region.decoders[decoder].ways.count() {
+            let mut targets = Vec::new();
+            for leg in legs_at(region, decoder, position) {
+                let name = || region.name.to_string();
+                let nowhere = || AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() };
+                let peer = engine.add_peer(self.requester(Mac(leg.mac().ok_or_else(nowhere)?.0)), now);
+                targets.push(LegTarget {
+                    peer,
+                    cmem: leg.cmem_base,
+                    incarnation: leg.incarnation,
+                    in_sync: leg.is_in_sync(),
+                });
+            }
+            engine.bar(|mac| self.keys.bars(mac), now);
+            if targets.iter().any(|leg| leg.in_sync) {
+                engine.set_legs(base, position as u8, &targets, region.epoch, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes routes, local memory and decode-miss policy of `region` at `hpa`. Dirty lines are lost unless they were
+    /// written back.
     pub fn detach(&self, engine: &mut Engine, region: &Region, hpa: u64) {
         for decoder in &region.decoders {
             remove(engine, hpa + decoder.offset);
@@ -276,7 +339,24 @@ impl Station {
     }
 }
 
-/// Takes away what was added of a decoder at `start`.
+/// The legs at a position that have content or are to be filled, the one that is read first: the lowest copy in sync, then
+/// the others. A position without a leg in sync has one leg here, a lost one if there is one.
+fn legs_at(region: &Region, decoder: usize, position: u32) -> Vec<&Leg> {
+    let here = |leg: &&Leg| leg.decoder as usize == decoder && leg.position == position;
+    let mut legs: Vec<&Leg> = region.legs.iter().filter(here).collect();
+    let in_sync = legs.iter().any(|leg| leg.is_in_sync());
+    if in_sync {
+        legs.retain(|leg| leg.is_in_sync() || leg.state == LegState::Stale);
+        legs.sort_by_key(|leg| (!leg.is_in_sync(), leg.copy));
+        legs.truncate(2);
+    } else {
+        legs.sort_by_key(|leg| leg.state != LegState::Lost);
+        legs.truncate(1);
+    }
+    legs
+}
+
+/// Removes the route or local memory that begins at `start`.
 fn remove(engine: &mut Engine, start: u64) {
     engine.remove_route(start);
     engine.remove_local(start);
@@ -285,31 +365,31 @@ fn remove(engine: &mut Engine, start: u64) {
 #[cfg(test)]
 mod tests {
     use cxloe_fabric::model::Unmapped;
-    use cxloe_link::Link;
-    use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
+    use cxloe_net::Link;
+    use cxloe_net::sim::{PortConfig, SimLink, SimNetwork};
     use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 
     use super::*;
     use crate::attachments::reach;
     use crate::attachments::tests::{grown, spread};
     use crate::cache::CacheConfig;
-    use crate::engine::{EngineError, Sink};
+    use crate::engine::{EngineError, RequestId, Sink};
 
     const MIB: u64 = 1 << 20;
     const HPA: u64 = 1 << 40;
     const WINDOW: u64 = 64 * MIB;
 
-    /// Whose operations there are none of.
-    struct Ignored;
+    /// A sink that ignores all results, for an engine without operations.
+    struct DiscardCompletions;
 
-    impl Sink for Ignored {
-        fn read(&mut self, _: u64, _: &[u8]) {}
-        fn written(&mut self, _: u64) {}
-        fn failed(&mut self, _: u64, _: EngineError) {}
+    impl Sink for DiscardCompletions {
+        fn read(&mut self, _: RequestId, _: &[u8]) {}
+        fn written(&mut self, _: RequestId) {}
+        fn failed(&mut self, _: RequestId, _: EngineError) {}
     }
 
     struct Node {
-        station: Station,
+        station: SessionSettings,
         engine: Engine,
         link: SimLink,
     }
@@ -318,14 +398,14 @@ mod tests {
         fn new() -> Node {
             let own = Mac([2, 0, 0, 0, 0, 1]);
             let link = SimNetwork::new(1).attach(own, PortConfig::default()).unwrap();
-            let station = Station {
+            let station = SessionSettings {
                 own,
                 ethertype: ETHERTYPE_DEFAULT,
                 max_frame: 1514,
                 streams: 2,
                 instance: 1,
                 key: None,
-                keys: StationKeys::none(1.into()),
+                keys: SessionKeys::none(1.into()),
                 timing: Timing::default(),
             };
             Node { station, engine: Engine::new(CacheConfig::OFF), link }
@@ -336,9 +416,9 @@ mod tests {
             self.station.attach(&mut self.engine, &attachment, Time::ZERO)
         }
 
-        /// Why a line cannot be read: nothing answers here.
+        /// Error of reading a line; no memory node answers in these tests.
         fn read(&mut self, hpa: u64) -> EngineError {
-            self.engine.read(hpa, 0, Time::ZERO, self.link.transmit()).unwrap_err()
+            self.engine.read(hpa, RequestId::Number(0), Time::ZERO, self.link.transmit()).unwrap_err()
         }
     }
 
@@ -352,10 +432,10 @@ mod tests {
         let region = spread("r", 6 * MIB, 1);
         let mac = Mac([2, 0, 0, 0, 1, 0]);
         let tell = |node: &mut Node, key: Option<PublicKey>| {
-            node.station.tell_keys(&mut node.engine, BTreeMap::from([(mac, key)]), Time::ZERO);
+            node.station.update_keys(&mut node.engine, BTreeMap::from([(mac, key)]), Time::ZERO);
         };
         let state = |node: &mut Node| {
-            node.engine.poll(Time::ZERO, node.link.transmit(), &mut Ignored);
+            node.engine.poll(Time::ZERO, node.link.transmit(), &mut DiscardCompletions);
             node.engine.sessions()[0].state.clone()
         };
         node.attach(&region, WINDOW).unwrap();
@@ -364,12 +444,12 @@ mod tests {
         assert_eq!(state(&mut node), "closed");
         tell(&mut node, Some(PublicKey([7; 32])));
         assert_eq!(state(&mut node), "connecting");
-        // A key that was named outweighs what the manager says.
+        // A configured key takes precedence over the manager's.
         node.station.keys.named.insert(mac, PublicKey([8; 32]));
         tell(&mut node, None);
         assert_eq!(state(&mut node), "connecting");
 
-        // Attached only after that.
+        // The keys were set before the region is attached.
         let mut node = Node::new();
         tell(&mut node, None);
         node.attach(&region, WINDOW).unwrap();

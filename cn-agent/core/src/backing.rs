@@ -1,4 +1,4 @@
-//! What serves a region: Ethernet, or a CXL device, as the agent remembers it with the region's addresses.
+//! Backing of a region: Ethernet, or a CXL device, stored with the region's addresses.
 
 use alloc::format;
 use alloc::string::String;
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{LocalMemory, MemoryGone};
 
-/// What new regions are to be served by.
+/// Preference for the backing of new regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preference {
     /// A CXL device of this machine that fits, else Ethernet.
     Auto,
-    /// Ethernet; CXL devices are not even looked for.
+    /// Ethernet; CXL devices are not sought.
     #[default]
     Ethernet,
-    /// A CXL device; without one that fits, nothing.
+    /// A CXL device; without a fitting one the region waits.
     Cxl,
 }
 
@@ -32,7 +32,7 @@ impl FromStr for Preference {
             "auto" => Ok(Preference::Auto),
             "ethernet" => Ok(Preference::Ethernet),
             "cxl" => Ok(Preference::Cxl),
-            _ => Err(format!("`{text}` is none of auto, ethernet, cxl")),
+            _ => Err(format!("`{text}` is not one of auto, ethernet, cxl")),
         }
     }
 }
@@ -47,21 +47,21 @@ impl fmt::Display for Preference {
     }
 }
 
-/// What serves a region.
+/// Memory that serves a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backing {
-    /// Its memory nodes.
+    /// The region's memory nodes, over Ethernet.
     #[default]
     Ethernet,
-    /// Not decided yet; it is not attached before it is.
+    /// Not decided yet; until it is, the region is not attached.
     Undecided,
-    /// A CXL device of this machine.
-    Device(Served),
+    /// A CXL device of this machine, for the region's first bytes.
+    Device(DevicePlacement),
 }
 
 impl Backing {
-    /// Whether a device serves what this decoder spreads; what a region grows by goes over Ethernet.
+    /// Whether a device serves this decoder's range; a region's growth is always served over Ethernet.
     pub fn serves(&self, decoder: &HdmDecoder) -> bool {
         match self {
             Backing::Device(served) => {
@@ -71,12 +71,12 @@ impl Backing {
         }
     }
 
-    /// What carries the lines of `region`, as `cn-agent list` has it.
+    /// Name of the backing of `region`, as `cn-agent list` prints it.
     pub fn carrier(&self, region: &Region) -> String {
         match self {
             Backing::Ethernet => "ethernet".into(),
             Backing::Undecided => "undecided".into(),
-            Backing::Device(Served { device, .. }) => {
+            Backing::Device(DevicePlacement { device, .. }) => {
                 let mut committed = region.decoders.iter().filter(|decoder| decoder.committed);
                 let beyond = if committed.all(|decoder| self.serves(decoder)) { "" } else { "+ethernet" };
                 format!("cxl:{device}{beyond}")
@@ -85,70 +85,70 @@ impl Backing {
     }
 }
 
-/// A region's place on a device. The device is known by where it lies: its name may be another after a reboot.
+/// Place of a region on a device. The device is identified by its address: its name may change with a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Served {
-    /// What it is called.
+pub struct DevicePlacement {
+    /// Name of the DAX device when it was last used.
     pub device: String,
-    /// Its first host physical address.
+    /// First host physical address of the device: its identity.
     pub resource: u64,
-    /// Its size in bytes.
+    /// Size of the device in bytes.
     pub size: u64,
-    /// How many bytes of the region it serves, from both their beginnings on.
+    /// Bytes of the region that the device serves: the first of the region, in the first of the device.
     pub bytes: u64,
-    /// The boot that its content is of, unless it keeps it without power.
+    /// Boot of the machine to which the device's content belongs; `None` if the content is persistent.
     pub boot: Option<String>,
-    /// Why the region's content is not there any more.
+    /// Reason why the region's content is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
-    /// The memory, while this process has it.
+    /// The device's memory while this process has it mapped.
     #[serde(skip)]
-    pub memory: Option<Memory>,
+    pub memory: Option<UsedDevice>,
 }
 
-/// Memory of a device of this machine, as whoever mapped it lends it.
+/// Memory of a device of this machine, provided by its owner in this process.
 pub trait DeviceMemory: LocalMemory {
-    /// Whether the device has vanished, or was given up.
+    /// Whether the device has disappeared, or its memory was given up.
     fn is_gone(&self) -> bool;
 
-    /// Has all further accesses fail, and lets others use the device.
+    /// Makes all further accesses fail, and releases the device for other processes.
     fn give_up(&self);
 }
 
-/// A device in use, equal to itself only.
+/// A device in use. Two values are equal if they refer to the same object.
 #[derive(Clone, Debug)]
-pub struct Memory(pub Arc<dyn DeviceMemory>);
+pub struct UsedDevice(pub Arc<dyn DeviceMemory>);
 
-impl PartialEq for Memory {
-    fn eq(&self, other: &Memory) -> bool {
+impl PartialEq for UsedDevice {
+    fn eq(&self, other: &UsedDevice) -> bool {
         core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
     }
 }
 
-impl Eq for Memory {}
+impl Eq for UsedDevice {}
 
-impl Served {
-    /// The memory, unless it is not there.
+impl DevicePlacement {
+    /// The memory, unless it is absent.
     pub fn present(&self) -> Option<&Arc<dyn DeviceMemory>> {
         self.memory.as_ref().map(|memory| &memory.0).filter(|device| !device.is_gone())
     }
 
-    /// What the engine gets: the memory, or what fails in its place.
-    pub fn local_memory(&self) -> Arc<dyn LocalMemory> {
+    /// Memory for the engine: the device's, or, while that is absent, one whose accesses fail.
+    pub(crate) fn local_memory(&self) -> Arc<dyn LocalMemory> {
         match &self.memory {
-            Some(Memory(device)) => Arc::clone(device) as Arc<dyn LocalMemory>,
-            None => Arc::new(Absent { bytes: self.bytes }),
+            Some(UsedDevice(device)) => Arc::clone(device) as Arc<dyn LocalMemory>,
+            None => Arc::new(AbsentMemory { bytes: self.bytes }),
         }
     }
 }
 
-/// Memory that is not there.
+/// Stand-in for the memory of an absent device: all accesses fail.
 #[derive(Debug)]
-struct Absent {
+struct AbsentMemory {
     bytes: u64,
 }
 
-impl LocalMemory for Absent {
+impl LocalMemory for AbsentMemory {
     fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,8 +1,8 @@
 //! The paper's line cache: 64-byte lines, set-associative, least recently used, states M, E and I.
 //!
-//! It decides nothing about the network. The engine asks where a line is, or which way it should take, and
-//! is told what stands there now; a modified victim is the engine's to write back. While a fill is on its
-//! way its place is [`State::Filling`]: reserved, and never a victim.
+//! The cache makes no decisions about the network: the engine looks up a line, gets its way or the way to use, and
+//! stores the new content; the engine also writes a modified victim back. While a fill is in flight its way is
+//! [`LineState::Filling`]: reserved, and never a victim.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -10,26 +10,26 @@ use alloc::string::String;
 use alloc::vec;
 use cxloe_wire::frame::LINE_SIZE;
 
-/// One line of data.
+/// Data of one line of 64 bytes.
 pub type Line = [u8; LINE_SIZE];
 
-/// What a place of the cache holds.
+/// State of a way; the paper's M, E and I, and one for a fill in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Nothing.
+pub enum LineState {
+    /// The way is empty.
     Invalid,
-    /// The same as the memory node.
+    /// Equal to the memory node's content.
     Exclusive,
-    /// Newer than the memory node.
+    /// Newer than the memory node's content.
     Modified,
-    /// Nothing yet; a read is on its way.
+    /// The way is empty and reserved: a read for it is in flight.
     Filling,
 }
 
-/// A place: which line, in which state, when it was last used. 16 bytes, so that the usual four ways of a
-/// set share one cache line of the CPU.
+/// A way: its line, state, and time of last use. 16 bytes, so that the usual four ways of a set share one cache line of
+/// the CPU.
 #[derive(Clone, Copy)]
-struct Way {
+struct CacheWay {
     line: u64,
     /// State in the low two bits, the time of last use above.
     stamp: u64,
@@ -40,24 +40,24 @@ const STATE_MASK: u64 = 3;
 /// Size and shape of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Bytes of line data, a power of two times `ways` times 64; 0 for no cache.
+    /// Bytes of line data, a power of two times `ways` times 64; 0 disables the cache.
     pub bytes: usize,
-    /// Ways of a set, 1 to 16.
+    /// Ways of a set (associativity), 1 to 16.
     pub ways: usize,
 }
 
 impl Default for CacheConfig {
-    /// The paper's: 32 KiB, 4 ways.
+    /// The paper's cache: 32 KiB, 4 ways.
     fn default() -> Self {
         CacheConfig { bytes: 32 << 10, ways: 4 }
     }
 }
 
 impl CacheConfig {
-    /// No cache: every operation goes to the memory node.
+    /// A disabled cache: every operation goes to the memory node.
     pub const OFF: CacheConfig = CacheConfig { bytes: 0, ways: 1 };
 
-    /// Why this shape is impossible, if it is.
+    /// Checks the shape; the error gives the reason why it is impossible.
     pub fn check(&self) -> Result<(), String> {
         let sets = self.bytes / LINE_SIZE / self.ways.max(1);
         if self.bytes == 0 {
@@ -75,22 +75,22 @@ impl CacheConfig {
     }
 }
 
-/// A place in the cache.
+/// Index of a way in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(u32);
+pub struct WayIndex(u32);
 
-/// What a look for a line has found.
+/// Result of a lookup, for both hit and miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// It is here, in any state but invalid.
-    Here(Place),
-    /// It is not here. The place that it should take, if there is one: all may be being filled.
-    Absent(Option<Place>),
+    /// The line is cached, in any state but invalid.
+    Here(WayIndex),
+    /// The line is absent. The value is the way to use for it, or `None` while all ways of the set are being filled.
+    Absent(Option<WayIndex>),
 }
 
-/// The cache.
+/// A set-associative cache of lines, with least-recently-used replacement.
 pub struct LineCache {
-    ways: Box<[Way]>,
+    ways: Box<[CacheWay]>,
     data: Box<[Line]>,
     per_set: usize,
     set_mask: u64,
@@ -99,7 +99,7 @@ pub struct LineCache {
 }
 
 impl LineCache {
-    /// An empty cache; `None` if the shape asks for none.
+    /// An empty cache; `None` for a shape of 0 bytes.
     ///
     /// # Panics
     /// If the shape is impossible ([`CacheConfig::check`]).
@@ -109,7 +109,7 @@ impl LineCache {
         if lines == 0 {
             return None;
         }
-        let empty = Way { line: u64::MAX, stamp: State::Invalid as u64 };
+        let empty = CacheWay { line: u64::MAX, stamp: LineState::Invalid as u64 };
         Some(LineCache {
             ways: vec![empty; lines].into_boxed_slice(),
             data: vec![[0; LINE_SIZE]; lines].into_boxed_slice(),
@@ -126,73 +126,73 @@ impl LineCache {
         start..start + self.per_set
     }
 
-    /// Where `line` is, if it is here in any state but invalid.
+    /// Way of `line`, if it is cached in any state but invalid.
     #[inline]
-    pub fn find(&self, line: u64) -> Option<Place> {
+    pub fn find(&self, line: u64) -> Option<WayIndex> {
         let set = self.set(line);
         let start = set.start;
-        self.ways[set].iter().position(|w| w.line == line).map(|i| Place((start + i) as u32))
+        self.ways[set].iter().position(|w| w.line == line).map(|i| WayIndex((start + i) as u32))
     }
 
-    /// What `place` holds.
+    /// State of the way at `place`.
     #[inline]
-    pub fn state(&self, place: Place) -> State {
+    pub fn state(&self, place: WayIndex) -> LineState {
         match self.ways[place.0 as usize].stamp & STATE_MASK {
-            0 => State::Invalid,
-            1 => State::Exclusive,
-            2 => State::Modified,
-            _ => State::Filling,
+            0 => LineState::Invalid,
+            1 => LineState::Exclusive,
+            2 => LineState::Modified,
+            _ => LineState::Filling,
         }
     }
 
-    /// Which line `place` holds.
+    /// Number of the line at `place`: its HPA divided by 64.
     #[inline]
-    pub fn line(&self, place: Place) -> u64 {
+    pub fn line(&self, place: WayIndex) -> u64 {
         self.ways[place.0 as usize].line
     }
 
-    /// The data at `place`, which counts as a use.
+    /// Data at `place`; counts as a use.
     #[inline]
-    pub fn read(&mut self, place: Place) -> &Line {
+    pub fn read(&mut self, place: WayIndex) -> &Line {
         self.tick += 1;
         let way = &mut self.ways[place.0 as usize];
         way.stamp = (self.tick << 2) | (way.stamp & STATE_MASK);
         &self.data[place.0 as usize]
     }
 
-    /// The data at `place`, which does not count as a use.
+    /// Data at `place`; does not count as a use.
     #[inline]
-    pub fn peek(&self, place: Place) -> &Line {
+    pub fn peek(&self, place: WayIndex) -> &Line {
         &self.data[place.0 as usize]
     }
 
-    /// Puts new data at `place`, which becomes modified.
+    /// Writes data to `place`, which becomes modified.
     #[inline]
-    pub fn write(&mut self, place: Place, data: &Line) {
-        self.put(place, data, State::Modified);
+    pub fn write(&mut self, place: WayIndex, data: &Line) {
+        self.put(place, data, LineState::Modified);
     }
 
-    /// Puts data at `place` in `state`; counts as a use.
+    /// Writes data to `place` and sets its state; counts as a use.
     #[inline]
-    pub fn put(&mut self, place: Place, data: &Line, state: State) {
+    pub fn put(&mut self, place: WayIndex, data: &Line, state: LineState) {
         self.tick += 1;
         self.data[place.0 as usize] = *data;
         self.ways[place.0 as usize].stamp = (self.tick << 2) | state as u64;
     }
 
-    /// Changes the state of `place` alone.
+    /// Sets the state of `place` only.
     #[inline]
-    pub fn set_state(&mut self, place: Place, state: State) {
+    pub(crate) fn set_state(&mut self, place: WayIndex, state: LineState) {
         let way = &mut self.ways[place.0 as usize];
         way.stamp = (way.stamp & !STATE_MASK) | state as u64;
-        if state == State::Invalid {
+        if state == LineState::Invalid {
             way.line = u64::MAX;
             self.valid -= 1;
         }
     }
 
-    /// Looks for `line`, and for the place that it should take if it is not here: a free one of its set, else the least
-    /// recently used that is not being filled. A hit compares lines and nothing else.
+    /// Looks `line` up. For an absent line, also selects the way to use: a free one of its set, else the least
+    /// recently used one that is not being filled. A hit compares tags and nothing else.
     #[inline]
     pub fn look_up(&self, line: u64) -> Lookup {
         match self.find(line) {
@@ -201,59 +201,59 @@ impl LineCache {
         }
     }
 
-    /// The place that `line`, which is not here, should take; its set was read a moment ago. Out of line, so that a hit stays
-    /// short where it is inlined.
+    /// The way to use for `line`, which is absent; its set was read a moment ago. Not inlined, so that the path of a
+    /// hit stays short.
     #[inline(never)]
-    fn victim(&self, line: u64) -> Option<Place> {
+    fn victim(&self, line: u64) -> Option<WayIndex> {
         let set = self.set(line);
         let start = set.start;
         let (mut best, mut found) = (u64::MAX, None);
         for (index, way) in self.ways[set].iter().enumerate() {
             let age = match way {
-                Way { line: u64::MAX, .. } => 0,
-                way if way.stamp & STATE_MASK == State::Filling as u64 => u64::MAX,
+                CacheWay { line: u64::MAX, .. } => 0,
+                way if way.stamp & STATE_MASK == LineState::Filling as u64 => u64::MAX,
                 way => way.stamp,
             };
             if age < best {
-                (best, found) = (age, Some(Place((start + index) as u32)));
+                (best, found) = (age, Some(WayIndex((start + index) as u32)));
             }
         }
         found
     }
 
-    /// Which use this is: another one each time that a place is given to a line, read or written.
+    /// Use counter: advances each time that a way is assigned, read or written.
     #[inline]
     pub fn tick(&self) -> u64 {
         self.tick
     }
 
-    /// Gives `place` to `line` in `state`; what was there is forgotten.
+    /// Assigns `place` to `line` in `state` and drops its former content.
     #[inline]
-    pub fn assign(&mut self, place: Place, line: u64, state: State) {
+    pub(crate) fn assign(&mut self, place: WayIndex, line: u64, state: LineState) {
         self.tick += 1;
         let way = &mut self.ways[place.0 as usize];
         if way.line == u64::MAX {
             self.valid += 1;
         }
-        *way = Way { line, stamp: (self.tick << 2) | state as u64 };
+        *way = CacheWay { line, stamp: (self.tick << 2) | state as u64 };
     }
 
-    /// Places that hold something.
+    /// Number of ways whose state is not invalid.
     #[inline]
     pub fn used(&self) -> usize {
         self.valid
     }
 
-    /// All places.
+    /// All ways of the cache, in any state.
     #[inline]
-    pub fn places(&self) -> impl Iterator<Item = Place> + use<> {
+    pub fn places(&self) -> impl Iterator<Item = WayIndex> + use<> {
         self.places_from(0)
     }
 
-    /// All places but the first `skip`.
+    /// All ways except the first `skip`.
     #[inline]
-    pub fn places_from(&self, skip: usize) -> impl Iterator<Item = Place> + use<> {
-        (skip as u32..self.ways.len() as u32).map(Place)
+    pub(crate) fn places_from(&self, skip: usize) -> impl Iterator<Item = WayIndex> + use<> {
+        (skip as u32..self.ways.len() as u32).map(WayIndex)
     }
 }
 
@@ -261,14 +261,14 @@ impl LineCache {
 mod tests {
     use super::*;
 
-    fn place_for(cache: &LineCache, line: u64) -> Option<Place> {
+    fn place_for(cache: &LineCache, line: u64) -> Option<WayIndex> {
         match cache.look_up(line) {
             Lookup::Absent(place) => place,
             Lookup::Here(place) => panic!("it is at {place:?}"),
         }
     }
 
-    fn fill(cache: &mut LineCache, line: u64, state: State) -> Place {
+    fn fill(cache: &mut LineCache, line: u64, state: LineState) -> WayIndex {
         let place = place_for(cache, line).expect("some place is free");
         cache.assign(place, line, state);
         cache.put(place, &[line as u8; LINE_SIZE], state);
@@ -278,16 +278,16 @@ mod tests {
     #[test]
     fn least_recently_used_goes_first() {
         let mut cache = LineCache::new(CacheConfig { bytes: 4 * 4 * 64, ways: 4 }).unwrap();
-        // Four lines of set 1 (four sets).
+        // Four lines that all fall into set 1 of the four sets.
         let lines = [1, 5, 9, 13];
         for line in lines {
-            fill(&mut cache, line, State::Exclusive);
+            fill(&mut cache, line, LineState::Exclusive);
         }
         let first = cache.find(1).unwrap();
         assert_eq!(cache.read(first), &[1; LINE_SIZE]);
         let victim = place_for(&cache, 17).unwrap();
         assert_eq!(cache.line(victim), 5, "1 was used after 5");
-        cache.assign(victim, 17, State::Filling);
+        cache.assign(victim, 17, LineState::Filling);
         assert_eq!(cache.find(5), None);
         assert_eq!(cache.line(place_for(&cache, 21).unwrap()), 9, "a place being filled is no victim");
     }
@@ -297,11 +297,11 @@ mod tests {
         let mut cache = LineCache::new(CacheConfig { bytes: 2 * 64, ways: 2 }).unwrap();
         for line in 0..2 {
             let place = place_for(&cache, line).unwrap();
-            cache.assign(place, line, State::Filling);
+            cache.assign(place, line, LineState::Filling);
         }
         assert_eq!(place_for(&cache, 7), None);
         let place = cache.find(0).unwrap();
-        cache.set_state(place, State::Invalid);
+        cache.set_state(place, LineState::Invalid);
         assert_eq!(place_for(&cache, 7), Some(place));
         assert_eq!(cache.used(), 1);
     }

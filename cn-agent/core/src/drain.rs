@@ -1,5 +1,6 @@
-//! Regions on their way out: what is modified of each goes back to its memory nodes, a little in each round of the worker,
-//! while everything else is served. Then its routes go, and either control is told, or the region is attached anew.
+//! Draining of regions: dirty lines of each region are written back to its memory nodes, a few in each round of the
+//! worker, while other regions are served. Then the region's routes are removed, and either the control thread is
+//! notified or the region is attached anew.
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -9,56 +10,55 @@ use core::time::Duration;
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
-use crate::attach::Station;
+use crate::attach::SessionSettings;
 use crate::attachments::Attachment;
 use crate::engine::{DrainReason, Engine, WriteBackRange};
 
-/// A region on its way out.
 struct Drain {
     region: Attachment,
     work: WriteBackRange,
-    then: Then,
+    then: DrainEnd,
     since: Time,
-    /// Whether it was said that it takes long.
-    told: bool,
+    /// Whether a log line has reported that the drain takes long.
+    slow_logged: bool,
 }
 
-/// What comes after.
-enum Then {
-    /// It stays closed; control is told with this ticket.
+/// Action when all dirty lines are written back.
+enum DrainEnd {
+    /// Leaves the region closed and notifies the control thread with this ticket.
     Tell(u64),
-    /// It is attached as this; until it is known how, nothing.
+    /// Attaches this; `None` until the order to attach arrives.
     Attach(Option<Box<Attachment>>),
 }
 
-/// What has come of a drain, for the worker to carry on with.
+/// Action left to the worker once a drain has ended.
 pub enum Drained {
-    /// Control is to be told.
+    /// Notifies the control thread with this ticket.
     Tell(u64),
-    /// This is to be attached.
+    /// Attaches this region.
     Attach(Box<Attachment>),
 }
 
-/// What becomes of an order to attach a region.
+/// Outcome of an order to attach a region.
 pub enum AttachOutcome {
-    /// It is to be attached now.
+    /// The region is to be attached now.
     Now(Box<Attachment>),
-    /// It is attached when what is attached of it is out.
+    /// The region is attached once its former attachment is drained.
     Later,
-    /// All that is attached of it stays; what is behind the first `from` bytes is to be added.
+    /// The former attachment stays; the part behind the first `from` bytes is to be added.
     Stays {
-        /// As it is now.
+        /// The region with its present size.
         region: Box<Attachment>,
-        /// Bytes that are reachable.
+        /// Bytes of the region that are reachable already.
         from: u64,
     },
 }
 
-/// All regions on their way out.
+/// The drains in progress; the worker advances them once in each round.
 #[derive(Default)]
 pub struct Drains {
     all: Vec<Drain>,
-    /// Whether any gets on, so that it is worth coming back soon.
+    /// Whether any drain makes progress, so that the next round should come soon.
     gets_on: bool,
 }
 
@@ -67,14 +67,14 @@ fn range(region: &Attachment) -> core::ops::Range<u64> {
 }
 
 impl Drains {
-    /// Whether nothing is on its way out.
+    /// Whether no region is being drained.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Whether any gets on. Those that wait for a memory node that does not answer do not.
-    pub fn gets_on(&self) -> bool {
+    /// Whether any drain makes progress. Drains that wait for a silent memory node do not.
+    pub fn makes_progress(&self) -> bool {
         self.gets_on
     }
 
@@ -82,28 +82,35 @@ impl Drains {
         self.all.iter_mut().find(|drain| drain.region.hpa == hpa)
     }
 
-    /// Lets go of a region; `ticket` says so when it is done.
+    /// Drains a region; `ticket` identifies the report of its end.
     pub fn drain(&mut self, engine: &mut Engine, region: Attachment, ticket: u64, now: Time) {
-        self.begin(engine, region, DrainReason::Draining, Then::Tell(ticket), now);
+        self.begin(engine, region, DrainReason::Draining, DrainEnd::Tell(ticket), now);
     }
 
-    /// Takes a region out of the way of itself: an order to attach it follows.
+    /// Drains a region that is to be attached anew: an order to attach it follows.
     pub fn move_away(&mut self, engine: &mut Engine, region: Attachment, now: Time) {
-        self.begin(engine, region, DrainReason::Moving, Then::Attach(None), now);
+        self.begin(engine, region, DrainReason::Moving, DrainEnd::Attach(None), now);
     }
 
-    fn begin(&mut self, engine: &mut Engine, region: Attachment, why: DrainReason, then: Then, now: Time) {
+    fn begin(
+        &mut self,
+        engine: &mut Engine,
+        region: Attachment,
+        why: DrainReason,
+        then: DrainEnd,
+        now: Time,
+    ) {
         let work = engine.begin_drain(range(&region), why);
         match self.find(region.hpa) {
-            // What is attached, and has to go, is what was there at first.
-            Some(known) => (known.work, known.then, known.told) = (work, then, false),
-            None => self.all.push(Drain { region, work, then, since: now, told: false }),
+            // The original attachment is still the one whose routes are removed at the end.
+            Some(known) => (known.work, known.then, known.slow_logged) = (work, then, false),
+            None => self.all.push(Drain { region, work, then, since: now, slow_logged: false }),
         }
         self.gets_on = true;
     }
 
-    /// An order to attach `region`: if it is on its way out, it is attached when it is out, unless all that is attached of
-    /// it may stay where it is: then it is open again, with everything modified.
+    /// Handles an order to attach `region`. If the region is being drained, it is attached afterwards; but if its
+    /// former attachment may stay in place, that is reopened with all its dirty lines.
     pub fn attach(&mut self, engine: &mut Engine, region: Box<Attachment>) -> AttachOutcome {
         let Some(at) = self.all.iter().position(|drain| drain.region.hpa == region.hpa) else {
             return AttachOutcome::Now(region);
@@ -117,8 +124,8 @@ impl Drains {
         AttachOutcome::Later
     }
 
-    /// An order to make reachable what `region` has grown by: if it is on its way out, it is attached with that when it is
-    /// out. Otherwise it is given back.
+    /// Handles an order to add the growth of `region`. If the region is being drained, it is attached at its new size
+    /// afterwards; otherwise it is returned.
     pub fn extend(&mut self, engine: &mut Engine, region: Attachment) -> Option<Attachment> {
         match self.all.iter().position(|drain| drain.region.hpa == region.hpa) {
             Some(at) => {
@@ -132,42 +139,43 @@ impl Drains {
     fn postpone(&mut self, engine: &mut Engine, at: usize, region: Box<Attachment>) {
         let known = &mut self.all[at];
         known.work = engine.begin_drain(range(&region), DrainReason::Moving);
-        known.then = Then::Attach(Some(region));
+        known.then = DrainEnd::Attach(Some(region));
     }
 
-    /// The content of the region at `hpa` is gone: nothing is waited for. Returns what is still attached of it.
+    /// Drops the drain of the region at `hpa`, whose content is gone. Returns the attachment whose routes still
+    /// exist.
     pub fn forget(&mut self, hpa: u64) -> Option<Attachment> {
         let at = self.all.iter().position(|drain| drain.region.hpa == hpa)?;
         Some(self.all.swap_remove(at).region)
     }
 
-    /// Goes on with all of them; returns one that is done. A region that is being moved is given up to what can be had
-    /// of it after `patience`; one that the manager wants back is not let go of before everything is where it belongs.
-    pub fn go_on(
+    /// Advances all drains; returns one that has ended. A drain for a move ends after `wait_limit` even if lines
+    /// could not be written back; a drain for the manager ends only when all lines are written back.
+    pub fn advance(
         &mut self,
         engine: &mut Engine,
-        station: &Station,
-        patience: Duration,
+        station: &SessionSettings,
+        wait_limit: Duration,
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Option<Drained> {
         let mut done = None;
         self.gets_on = false;
         for (at, drain) in self.all.iter_mut().enumerate() {
-            let Drain { region, work, then, since, told } = drain;
-            let late = now >= *since + patience;
+            let Drain { region, work, then, since, slow_logged } = drain;
+            let late = now >= *since + wait_limit;
             let result = engine.write_back_range(work, now, tx);
             self.gets_on |= result.is_ok();
-            if late && !core::mem::replace(told, late) {
+            if late && !core::mem::replace(slow_logged, late) {
                 let why = result.as_ref().err().map(ToString::to_string);
                 tracing::warn!(region = %region.region.name, why, "writing back what is modified of a region takes long");
             }
             let ready = match then {
-                Then::Tell(_) => true,
-                Then::Attach(next) => next.is_some(),
+                DrainEnd::Tell(_) => true,
+                DrainEnd::Attach(next) => next.is_some(),
             };
             let written = result == Ok(true);
-            let given_up = late && !written && matches!(then, Then::Attach(_));
+            let given_up = late && !written && matches!(then, DrainEnd::Attach(_));
             if ready && (written || given_up) {
                 if given_up {
                     tracing::error!(
@@ -185,8 +193,8 @@ impl Drains {
             region = %region.region.name, hpa = format_args!("{:#x}", region.hpa), "region detached"
         );
         match then {
-            Then::Tell(ticket) => Some(Drained::Tell(ticket)),
-            Then::Attach(next) => {
+            DrainEnd::Tell(ticket) => Some(Drained::Tell(ticket)),
+            DrainEnd::Attach(next) => {
                 engine.end_drain(region.hpa);
                 next.map(Drained::Attach)
             }

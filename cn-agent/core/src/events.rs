@@ -1,4 +1,4 @@
-//! What happens to sessions, in words.
+//! Log messages for events of sessions.
 
 use alloc::format;
 use alloc::string::String;
@@ -7,11 +7,11 @@ use cxloe_wire::session::SessionEvent;
 
 use crate::engine::EngineEvent;
 
-/// Why there is no session with a memory node that answers, if that is what `event` says, and what to do about it.
+/// Text for `event` if it reports that a memory node refuses the session: the reason and the remedy.
 pub fn refusal(event: &EngineEvent) -> Option<String> {
     if let EngineEvent::Session { mac, event: SessionEvent::Barred } = event {
         return Some(format!(
-            "the manager has taken the key of memory node {mac} back: it is not spoken with until it has joined again"
+            "the manager has revoked the key of memory node {mac}: no session with it until it has joined again"
         ));
     }
     let EngineEvent::Session { mac, event: SessionEvent::Refused { status, version_min, version_max } } =
@@ -21,18 +21,17 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
     };
     Some(match status {
         HelloStatus::VersionMismatch if (*version_min..=*version_max).contains(&PROTOCOL_VERSION) => format!(
-            "memory node {mac} speaks without keys, and its key is known: it is not spoken to without; take --insecure away there, \
-             or upgrade it"
+            "memory node {mac} uses no key, although one is registered for it: no session is opened without it; remove --insecure there, or upgrade it"
         ),
         HelloStatus::VersionMismatch => format!(
-            "memory node {mac} speaks protocol versions {version_min} to {version_max}, this program {PROTOCOL_VERSION}; upgrade the older of the two"
+            "memory node {mac} supports protocol versions {version_min} to {version_max}, this program {PROTOCOL_VERSION}; upgrade the older of the two"
         ),
         HelloStatus::InstanceConflict => format!(
             "memory node {mac} already serves another running agent with our CN id (MAC address); end that agent, or give one of the two interfaces another MAC address"
         ),
         HelloStatus::NotAllowed => {
             format!(
-                "memory node {mac} has nothing for this CN, or knows another key for it; create a region for it with `gmm \
+                "memory node {mac} has no memory for this CN, or has another key for it; create a region for it with `gmm \
                  create-region`, or join again"
             )
         }
@@ -46,7 +45,7 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
             "memory node {mac} takes no sessions of several queues; upgrade it, or leave --queues out"
         ),
         HelloStatus::KeyNeeded => format!(
-            "memory node {mac} knows a key for this CN and takes nobody for it without; start this node with --node-key, and \
+            "memory node {mac} has a key for this CN and refuses sessions without it; start this node with --node-key, and \
              without --insecure"
         ),
         HelloStatus::KeyWithdrawn => format!(
@@ -61,7 +60,7 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
     })
 }
 
-/// Writes `event` to the log.
+/// Writes `event` to the log, at the level of its severity.
 pub fn log(event: &EngineEvent) {
     match event {
         EngineEvent::Session { mac, event: session } => match session {
@@ -86,7 +85,7 @@ pub fn log(event: &EngineEvent) {
                 }
             }
             SessionEvent::Refused { status, .. } => {
-                // One that stops in order has said so, and is back, or dead, in a moment.
+                // A memory node in an orderly stop announces it, and soon either returns or ends the session.
                 let passes = matches!(status, HelloStatus::Draining);
                 if let Some(why) = refusal(event) {
                     if passes {
@@ -98,6 +97,13 @@ pub fn log(event: &EngineEvent) {
             }
             SessionEvent::Closed => tracing::info!(peer = %mac, "session closed"),
         },
+        // Repeated until the manager has decided, whose answer is logged.
+        EngineEvent::LegSilent { mac, epoch, .. } => {
+            tracing::debug!(peer = %mac, epoch, "a leg of a mirrored region is silent: asking the manager");
+        }
+        EngineEvent::LegFilled { mac, epoch, .. } => {
+            tracing::debug!(peer = %mac, epoch, "a leg of a mirrored region is filled: reporting it");
+        }
         EngineEvent::WriteBackRefused { hpa, error } => {
             tracing::error!(hpa = format_args!("{hpa:#x}"), %error, "a modified line could not be written back");
         }

@@ -1,18 +1,16 @@
-//! How long faults take, as the agent sees it: from reading that a thread has stopped to having its page in place.
+//! Durations of faults, measured by the agent: from reading the fault of a stopped thread to having its page in place.
 //!
 //! ```text
 //!   read --> served at once (zeros, or fetched before)           local
-//!        --> fetch begins ... all its bursts are here, installed  fetch
+//!        --> fetch begins ... its bursts have arrived, installed  fetch
 //!        --> no more may be resident: waits ... served            room
 //! ```
 //!
-//! Each fault on an absent page is in one of these. Times are counted in buckets that are there from the start: reading
-//! the processor's clock twice and adding one to a number, by the thread that serves. What a fault cost its own thread is
-//! more, by the way to the agent and back.
+//! Each fault on an absent page is counted in exactly one of these. Durations are counted in buckets allocated at the
+//! start: the serving thread reads the processor's clock twice and increments a number. The faulting thread's own
+//! delay is longer, by the path to the agent and back.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 use core::time::Duration;
 
 use cxloe_wire::time::Time;
@@ -20,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pager::MappingId;
 
-/// Upper bounds of the buckets, in nanoseconds; what took longer is in one more.
+/// Upper bounds of the buckets, in nanoseconds; one more bucket counts longer durations.
 pub const BOUNDS_NS: [u64; 18] = [
     2_000,
     5_000,
@@ -42,20 +40,20 @@ pub const BOUNDS_NS: [u64; 18] = [
     10_000_000_000,
 ];
 
-/// Faults that wait for room whose time is taken; of more at a time it is not.
+/// Maximum number of faults waiting for room that are timed at once; further ones are not timed.
 const STALLED_MAX: usize = 64;
 
-/// How many faults took how long.
+/// Number of faults by duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// By [`BOUNDS_NS`], and those above the last.
+    /// Counts per bucket: one for each of [`BOUNDS_NS`], and one for longer durations.
     pub counts: [u64; BOUNDS_NS.len() + 1],
-    /// All times together, in nanoseconds.
+    /// Sum of all durations, in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Histogram {
-    /// One more.
+    /// Adds a duration to its bucket and to the sum.
     #[inline]
     pub fn record(&mut self, took: Duration) {
         let took = took.as_nanos() as u64;
@@ -63,12 +61,12 @@ impl Histogram {
         self.sum_ns += took;
     }
 
-    /// How many there are.
+    /// Number of durations in all buckets.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// What has been added since `before` was this; an empty one if that was another agent's.
+    /// Counts added since the state `before`; empty if `before` belongs to another agent.
     pub fn since(&self, before: &Histogram) -> Histogram {
         let mut since = self.clone();
         for (count, before) in since.counts.iter_mut().zip(before.counts) {
@@ -78,7 +76,7 @@ impl Histogram {
         since
     }
 
-    /// Both together.
+    /// Histogram of the durations in either histogram.
     pub fn with(&self, other: &Histogram) -> Histogram {
         let mut both = self.clone();
         both.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
@@ -86,8 +84,8 @@ impl Histogram {
         both
     }
 
-    /// The time that a share of all faults, 0 to 1, did not exceed, as far as buckets tell: within the bucket where that
-    /// is, in proportion. `None` when there are none.
+    /// Duration that the fraction `share` (0 to 1) of all faults did not exceed, interpolated within its bucket.
+    /// `None` without faults.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {
@@ -108,19 +106,19 @@ impl Histogram {
     }
 }
 
-/// How long faults on absent pages took.
+/// Durations of faults on absent pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultTimes {
-    /// Those served with what the agent had: zeros, or a page fetched before.
+    /// Faults served at once: filled with zeros, or with a page fetched before.
     pub local: Histogram,
-    /// Those whose page was fetched.
+    /// Faults whose page had to be fetched.
     pub fetch: Histogram,
-    /// Those that had to wait because no more pages may be resident.
+    /// Faults that had to wait because the limit of resident pages was reached.
     pub room: Histogram,
 }
 
 impl FaultTimes {
-    /// All of them.
+    /// Histogram of all faults on absent pages.
     pub fn all(&self) -> Histogram {
         self.local.with(&self.fetch).with(&self.room)
     }
@@ -134,58 +132,44 @@ struct Stalled {
     since: Time,
 }
 
-/// The watch on the faults of all spaces.
+/// Measurement of the faults of all spaces. Its times are from one clock of the caller, which reads it more finely
+/// than once in each round.
+#[derive(Debug)]
 pub struct FaultWatch {
-    clock: Box<dyn Fn() -> Time + Send>,
     times: FaultTimes,
     stalled: Vec<(u16, Stalled)>,
 }
 
-impl fmt::Debug for FaultWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultWatch").field("times", &self.times).finish_non_exhaustive()
+impl Default for FaultWatch {
+    fn default() -> FaultWatch {
+        FaultWatch { times: FaultTimes::default(), stalled: Vec::with_capacity(STALLED_MAX) }
     }
 }
 
 impl FaultWatch {
-    /// One that has seen nothing. `clock` tells the time, more finely than by the rounds of whoever drives the pager.
-    pub fn new(clock: impl Fn() -> Time + Send + 'static) -> FaultWatch {
-        FaultWatch {
-            clock: Box::new(clock),
-            times: FaultTimes::default(),
-            stalled: Vec::with_capacity(STALLED_MAX),
-        }
-    }
-
-    /// The time on its own clock.
-    #[inline]
-    pub fn now(&self) -> Time {
-        (self.clock)()
-    }
-
-    /// What it has seen.
+    /// Durations measured so far.
     pub fn times(&self) -> &FaultTimes {
         &self.times
     }
 
-    /// A fault that began at `since` has been served.
+    /// Records that a fault that began at `since` has been served at `now` without a fetch.
     #[inline]
-    pub fn served(&mut self, since: Time) {
-        self.times.local.record((self.clock)().since(since));
+    pub fn served(&mut self, since: Time, now: Time) {
+        self.times.local.record(now.since(since));
     }
 
-    /// The page of a fault, whose fetch began at `since`, is in place.
+    /// Records that the page of a fault, whose fetch began at `since`, is in place at `now`.
     #[inline]
-    pub fn fetched(&mut self, space: u16, mapping: MappingId, page: u32, since: Time) {
-        // One that had waited for room is looked for there.
+    pub fn fetched(&mut self, space: u16, mapping: MappingId, page: u32, since: Time, now: Time) {
+        // A fault that had waited for room is counted as such.
         let stalled =
             |(of, stalled): &(u16, Stalled)| (*of, stalled.mapping, stalled.page) == (space, mapping, page);
         if self.stalled.is_empty() || !self.stalled.iter().any(stalled) {
-            self.times.fetch.record((self.clock)().since(since));
+            self.times.fetch.record(now.since(since));
         }
     }
 
-    /// A fault that began at `since` has to wait for room.
+    /// Records that a fault that began at `since` has to wait for room.
     pub fn stalled(&mut self, space: u16, mapping: MappingId, page: u32, since: Time) {
         let known =
             |(of, stalled): &(u16, Stalled)| (*of, stalled.mapping, stalled.page) == (space, mapping, page);
@@ -194,17 +178,21 @@ impl FaultWatch {
         }
     }
 
-    /// Whether any waits for room.
+    /// Whether any timed fault waits for room.
     #[inline]
     pub fn has_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
 
-    /// Looks after those that waited for room: `owes` says of a space, mapping and page whether its fault is still to be
-    /// served, `None` if the space has ended.
-    pub fn look_after(&mut self, mut owes: impl FnMut(u16, MappingId, u32) -> Option<bool>) {
-        let (now, room) = ((self.clock)(), &mut self.times.room);
-        self.stalled.retain(|(space, stalled)| match owes(*space, stalled.mapping, stalled.page) {
+    /// Records, at `now`, the faults that waited for room and are served. `is_pending` returns for a space, mapping
+    /// and page whether its fault is still to be served; `None` if the space has ended.
+    pub fn check_stalled(
+        &mut self,
+        now: Time,
+        mut is_pending: impl FnMut(u16, MappingId, u32) -> Option<bool>,
+    ) {
+        let room = &mut self.times.room;
+        self.stalled.retain(|(space, stalled)| match is_pending(*space, stalled.mapping, stalled.page) {
             Some(true) => true,
             Some(false) => {
                 room.record(now.since(stalled.since));
@@ -245,16 +233,16 @@ mod tests {
 
     #[test]
     fn who_waited_for_room_is_counted_there_alone() {
-        let mut watch = FaultWatch::new(|| Time(1));
-        let (mapping, since) = (MappingId(1), watch.now());
+        let mut watch = FaultWatch::default();
+        let (mapping, since) = (MappingId(1), Time(1));
         watch.stalled(0, mapping, 7, since);
         watch.stalled(0, mapping, 7, since);
         watch.stalled(3, mapping, 7, since);
-        watch.fetched(0, mapping, 7, since);
-        watch.fetched(0, mapping, 8, since);
-        watch.look_after(|space, _, _| (space == 0).then_some(true));
+        watch.fetched(0, mapping, 7, since, since);
+        watch.fetched(0, mapping, 8, since, since);
+        watch.check_stalled(since, |space, _, _| (space == 0).then_some(true));
         assert!(watch.has_stalled(), "it is still to be served");
-        watch.look_after(|_, _, _| Some(false));
+        watch.check_stalled(since, |_, _, _| Some(false));
         let times = watch.times();
         assert_eq!((times.room.count(), times.fetch.count(), times.local.count()), (1, 1, 0));
         assert!(!watch.has_stalled());

@@ -1,8 +1,8 @@
-//! Regions that are there for one program each: who holds them, and which of them are nobody's any more.
+//! Leases: regions that exist for one program each, with the processes that hold them.
 //!
-//! A program asks the agent to keep a name before it has the manager create a region of it, and destroys the region at its
-//! end. If it cannot, because it was killed or the manager is away, the agent finds the name here, across restarts of its
-//! own, and has the region destroyed when the manager is there again.
+//! A program asks the agent to keep a name before the manager creates a region of that name, and destroys the region
+//! at its end. If the program is killed, or the manager is absent at that time, the agent still has the name here,
+//! even after its own restart, and destroys the region when the manager returns.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -11,76 +11,76 @@ use alloc::vec::Vec;
 use cxloe_fabric::model::Name;
 use serde::{Deserialize, Serialize};
 
-/// Names that are kept at most.
+/// Maximum number of names that are kept.
 pub const LEASES_MAX: usize = 1024;
 
-/// A process, told from all others that there were or will be on this machine.
+/// A process, distinguished from all others of this machine at any time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Its number.
+    /// Process id of the holder.
     pub pid: u32,
-    /// When it was started, as the kernel counts.
+    /// Start time of the process, in the kernel's unit.
     pub started: u64,
-    /// Since which start of the machine.
+    /// Boot of the machine in which the process was started.
     pub boot: String,
-    /// Its user; none is said by earlier releases.
+    /// User id of the process; `None` in files of earlier releases.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// When the manager created the region, in milliseconds since the Unix epoch, if it has answered: another one of that
-    /// name is not this one.
+    /// Time of the region's creation, in milliseconds since the Unix epoch, once the manager has answered: another
+    /// region of that name has another time.
     #[serde(default)]
     pub created_ms: Option<u64>,
 }
 
-/// Names that one user's programs hold at most, unless the user is root or the agent's.
+/// Maximum number of names held by one user's programs, unless the user is root or the agent's.
 pub const LEASES_OF_ONE_MAX: usize = 256;
 
-/// There are as many names as there may be.
+/// The limit of names is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct LeaseLimitReached;
 
-/// The regions that programs hold, and who does.
+/// Names of leased regions, each with its holder; stored on disk by the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leases(BTreeMap<Name, Holder>);
 
 impl Leases {
-    /// Keeps a name for a process, whose user may have `most` of them.
+    /// Keeps a name for a process, whose user may hold up to `most` names.
     ///
     /// # Errors
-    /// [`Full`].
-    pub fn keep(&mut self, region: Name, holder: Holder, most: usize) -> Result<(), Full> {
+    /// [`LeaseLimitReached`], for the user or in total.
+    pub fn keep(&mut self, region: Name, holder: Holder, most: usize) -> Result<(), LeaseLimitReached> {
         let of_user = self.0.values().filter(|other| other.uid == holder.uid).count();
         if (self.0.len() >= LEASES_MAX || of_user >= most) && !self.0.contains_key(&region) {
-            return Err(Full);
+            return Err(LeaseLimitReached);
         }
         self.0.insert(region, holder);
         Ok(())
     }
 
-    /// Who holds a region.
+    /// Holder of a region; `None` if the region is not leased.
     pub fn holder(&self, region: &Name) -> Option<&Holder> {
         self.0.get(region)
     }
 
-    /// The manager has created the region at this time.
+    /// Records the time at which the manager created the region.
     pub fn created(&mut self, region: &Name, created_ms: u64) {
         if let Some(holder) = self.0.get_mut(region) {
             holder.created_ms = Some(created_ms);
         }
     }
 
-    /// There is no such region any more.
+    /// Removes a region that no longer exists.
     pub fn forget(&mut self, region: &Name) {
         self.0.remove(region);
     }
 
-    /// Those whose process is not there any more.
+    /// Leased regions whose holder no longer exists, which `is_there` determines.
     pub fn abandoned(&self, is_there: impl Fn(&Holder) -> bool) -> Vec<Name> {
         let gone = self.0.iter().filter(|(_, holder)| !is_there(holder));
         gone.map(|(region, _)| region.clone()).collect()
     }
 
-    /// Whether there are none.
+    /// Whether no region is leased.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -117,7 +117,7 @@ mod tests {
     fn names_are_bounded() {
         let mut leases = Leases::default();
         (0..LEASES_MAX).for_each(|number| leases.keep(name(number), holder(1), LEASES_MAX).unwrap());
-        assert_eq!(leases.keep(name(LEASES_MAX), holder(1), usize::MAX), Err(Full));
+        assert_eq!(leases.keep(name(LEASES_MAX), holder(1), usize::MAX), Err(LeaseLimitReached));
         leases.keep(name(0), holder(2), LEASES_MAX).unwrap();
     }
 
@@ -125,7 +125,11 @@ mod tests {
     fn one_user_does_not_take_all_names() {
         let mut leases = Leases::default();
         (0..4).for_each(|number| leases.keep(name(number), holder(1), 4).unwrap());
-        assert_eq!(leases.keep(name(4), holder(3), 4), Err(Full), "another process of the same user");
+        assert_eq!(
+            leases.keep(name(4), holder(3), 4),
+            Err(LeaseLimitReached),
+            "another process of the same user"
+        );
         leases.keep(name(4), holder(2), 4).unwrap();
         leases.forget(&name(1));
         leases.keep(name(5), holder(3), 4).unwrap();

@@ -1,12 +1,13 @@
-//! # cxloe-cn-core: what a compute node decides
+//! # cxloe-cn-core: the decisions of a compute node
 //!
-//! Everything here is a function of what comes in: operations, frames, faults, the manager's news, and the time. Nothing
-//! reads a clock, opens a file, starts a thread or calls the kernel: whoever owns a link and memory calls these types and
-//! does what they say. So the same code runs in the agent, in a program that has a link of its own, and in simulations.
+//! Everything here is a function of its inputs: operations, frames, faults, the manager's answers, and the time. No
+//! code here reads a clock, opens a file, starts a thread or calls the kernel: callers that own a link and memory
+//! call these types and carry out their decisions. So the same code runs in the agent, in a program with its own
+//! link, and in simulations.
 //!
 //! ```text
 //!   manager's regions --> attachments --changes--> attach: routes, miss policy, local memory +
-//!                                    `--changes--> drain: what is modified goes home ----+
+//!                                    `--changes--> drain: dirty lines written back ------+
 //!                                                                                        v
 //!   reads, writes of lines -----------------------------------------------------> engine (cache) --> sessions --> frames
 //!                                                                                        ^
@@ -15,18 +16,20 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`node`] | one round: the order in which a link, an engine and its users are driven |
 //! | [`engine`] | line operations in, frames and completions out |
 //! | [`cache`] | the set-associative line cache of the engine |
-//! | [`attachments`] | which regions have which addresses, and what has to change |
-//! | [`backing`] | what serves a region: Ethernet, or a device of this machine |
+//! | [`attachments`] | regions and their addresses, and the changes to carry out |
+//! | [`backing`] | backing of a region: Ethernet, or a device of this machine |
 //! | [`attach`] | from a region to peers, routes and local memory of an engine |
-//! | [`drain`] | regions on their way out |
-//! | [`pager`] | which pages of a region are in memory, and how they come and go |
-//! | [`transfers`] | pages on their way between page buffers and memory nodes |
-//! | [`fault_times`] | how long faults take |
-//! | [`mapped`] | a mapped region as all sides describe it |
-//! | [`leases`] | regions that are there for one program each |
-//! | [`events`] | what the engine reports, as lines of a log |
+//! | [`drain`] | regions that are being drained |
+//! | [`pager`] | resident pages of a region, fetching and eviction |
+//! | [`transfers`] | transfers of pages between page buffers and memory nodes |
+//! | [`fault_times`] | durations of faults |
+//! | [`mapped`] | common description of a mapped region |
+//! | [`follow`], [`quiet`] | registration with the manager and the effects of its answers; end of earlier operations |
+//! | [`leases`] | regions that exist for one program each |
+//! | [`events`] | log messages for the engine's events |
 //! | [`untrusted`] | words that another process can write at any time |
 
 #![cfg_attr(not(test), no_std)]
@@ -41,8 +44,11 @@ pub mod drain;
 pub mod engine;
 pub mod events;
 pub mod fault_times;
+pub mod follow;
 pub mod leases;
 pub mod mapped;
+pub mod node;
 pub mod pager;
+pub mod quiet;
 pub mod transfers;
 pub mod untrusted;

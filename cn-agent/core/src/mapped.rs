@@ -1,6 +1,5 @@
-//! A region that programs have mapped, as all sides describe it: what it is made of, how much of it may be resident, and
-//! how it stands. The page store behind it is the [pager](crate::pager); the kernel's side is the crate of the userfaultfd
-//! backend.
+//! Common description of a region that programs map: its parts, its limit of resident bytes, and its state. The
+//! [pager](crate::pager) manages its pages; the kernel's side is in the crate of the userfaultfd backend.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -10,189 +9,191 @@ use serde::{Deserialize, Serialize};
 
 use crate::pager::{PAGE_BYTES, PagerCounters};
 
-/// Spaces there can be at a time.
+/// Maximum number of spaces at a time.
 pub const SPACES_MAX: usize = 256;
-/// How long memory nodes may be away unless told otherwise.
+/// Default for the longest outage of memory nodes; after a longer one pages count as lost.
 pub const LOST_WAIT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Whose memory it is.
+/// Kind of a mapping, by the memory that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u64)]
-pub enum Kind {
-    /// Memory that processes share: each page of the region is one page of it.
+pub enum MappingKind {
+    /// Memory that processes share: each page of the region is one page of the memory.
     Shared = 0,
     /// Anonymous memory of processes: the region is a pool of pages.
     Private = 1,
-    /// Memory of a virtual machine, whose monitor has handed over its userfaultfd: pages come, and never leave.
+    /// Memory of a virtual machine, whose monitor has passed its userfaultfd: pages are fetched and never evicted.
     Foreign = 2,
 }
 
-impl Kind {
-    /// The kind of this number, as a shared state has it.
-    pub fn of(number: u64) -> Option<Kind> {
-        [Kind::Shared, Kind::Private, Kind::Foreign].into_iter().find(|kind| *kind as u64 == number)
+impl MappingKind {
+    /// The kind that a shared state stores as `number`; `None` for unknown numbers.
+    pub fn of(number: u64) -> Option<MappingKind> {
+        [MappingKind::Shared, MappingKind::Private, MappingKind::Foreign]
+            .into_iter()
+            .find(|kind| *kind as u64 == number)
     }
 }
 
-/// What a space is made of.
+/// Parameters of a space, the state of one mapped region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpaceOptions {
-    /// Its number: random, so that it cannot be guessed.
+    /// Number of the space: random, so that it cannot be guessed.
     pub id: u64,
-    /// The region.
+    /// Name of the region that is mapped.
     pub region: String,
-    /// Whose memory it is.
-    pub kind: Kind,
-    /// Where the region begins.
+    /// Kind of all mappings of the space.
+    pub kind: MappingKind,
+    /// First HPA of the region.
     pub hpa: u64,
-    /// Pages of the region.
+    /// Number of pages of the region.
     pub pages: u32,
-    /// Pages that a view has room for; see [`view_pages`].
+    /// Number of pages of a view; see [`view_pages`].
     pub view_pages: u32,
-    /// Pages resident at most.
+    /// Maximum number of resident pages, over all processes.
     pub limit: u32,
-    /// Whether pages are fetched ahead.
+    /// Whether pages are read ahead for readers in constant strides.
     pub prefetch: bool,
-    /// Whether the region was never written.
+    /// Whether the region was never written, so that its pages need not be fetched.
     pub fresh: bool,
-    /// How long memory nodes may be away before pages count as lost.
+    /// Longest outage of memory nodes before pages count as lost.
     pub lost_wait: Duration,
-    /// Whether pages stay in memory once they have come.
+    /// Whether pages stay resident: none is evicted.
     pub stay: bool,
-    /// The user whose memory it is; `None`: of all who may use this node's agent.
+    /// User id of the owner of the space's memory; `None`: all who may use this node's agent.
     pub owner: Option<u32>,
-    /// When the region was created, in milliseconds since the Unix epoch, which tells it from another one of its name; 0: not
-    /// said.
+    /// Time of the region's creation, in milliseconds since the Unix epoch, which distinguishes the region from
+    /// another one of its name; 0: unknown.
     pub created_ms: u64,
 }
 
-/// So many bytes in pages; of a region that fits, all and what the pager keeps free besides.
+/// Resident limit in pages for `bytes`; for a region that fits in, all its pages and the pager's reserve.
 pub fn limit_pages(bytes: u64, region: u32) -> u32 {
     let all = region.saturating_add((region / 8).clamp(16, 2048));
     if bytes >= u64::from(region) * PAGE_BYTES as u64 { all } else { (bytes / PAGE_BYTES as u64) as u32 }
 }
 
-/// Pages of a region of so many bytes, as many as a space can have.
+/// Pages of a region of `bytes` bytes, at most the number that a space can have.
 pub fn whole_pages(bytes: u64) -> u32 {
     (bytes / PAGE_BYTES as u64).min(PAGES_MAX) as u32
 }
 
-/// Pages that a space has at most, as its shared state has it.
+/// Maximum number of pages of a space, given by the format of its shared state.
 const PAGES_MAX: u64 = (1 << 31) - 1;
 
-/// What names of regions that are created for one program begin with.
+/// Prefix of names of regions that are created for one program.
 pub const TEMPORARY: &str = "exec-";
-/// Bytes of addresses that a process may reserve at most besides what it uses.
+/// Maximum number of bytes of addresses that a process may reserve beyond those it uses.
 const RESERVED_MAX: u64 = 1 << 40;
-/// Pages that a view of private memory has more than its region: for the probe page, and for windows that begin where
-/// it suits their allocators.
-pub const PRIVATE_SPARE: u32 = 32;
+/// Pages of a view of private memory beyond those of its region: for the probe page, and to align allocators'
+/// windows.
+pub(crate) const PRIVATE_SPARE: u32 = 32;
 
-/// Pages that a view of a region of `pages` pages has room for: of private memory, what a process reserves besides what it
-/// uses.
-pub fn view_pages(kind: Kind, pages: u32) -> u32 {
+/// Pages of a view of a region of `pages` pages: for private memory more, as a process reserves more than it uses.
+pub fn view_pages(kind: MappingKind, pages: u32) -> u32 {
     match kind {
-        Kind::Private => {
+        MappingKind::Private => {
             let reserved = pages.min((RESERVED_MAX / PAGE_BYTES as u64) as u32);
             pages.saturating_add(reserved).saturating_add(PRIVATE_SPARE)
         }
-        Kind::Shared | Kind::Foreign => pages,
+        MappingKind::Shared | MappingKind::Foreign => pages,
     }
 }
 
-/// Bytes of addresses that a process is given for private memory of `bytes` bytes.
+/// Bytes of addresses that a process gets for private memory of `bytes` bytes.
 pub fn window_bytes(bytes: u64) -> u64 {
     bytes.saturating_add(bytes.min(RESERVED_MAX))
 }
 
-/// What is to be mapped, and how.
+/// Request of a program to map a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapRequest {
-    /// The region.
+    /// Name of the region to be mapped.
     pub region: String,
-    /// Whose memory it is.
-    pub kind: Kind,
-    /// Bytes that may be resident.
+    /// Kind of the mapping, by the memory that it covers.
+    pub kind: MappingKind,
+    /// Maximum number of resident bytes, over all processes.
     pub limit: u64,
-    /// Whether pages are fetched ahead.
+    /// Whether pages are read ahead for readers in constant strides.
     pub prefetch: bool,
     /// Whether the region was never written, so that its pages need not be fetched.
     pub fresh: bool,
-    /// How long memory nodes may be away, in milliseconds, before pages count as lost.
+    /// Longest outage of memory nodes, in milliseconds, before pages count as lost.
     pub lost_wait_ms: u64,
-    /// Whether pages stay in memory once they have come: for programs whose memory devices write to.
+    /// Whether pages are never evicted: for programs in whose memory devices write.
     #[serde(default)]
     pub stay: bool,
-    /// Whether a socket comes with the request, before anything else, to which descriptors of forked children are sent: as
-    /// long as they lie there, such a child does not read zeros when the agent dies before it has joined.
+    /// Whether the first descriptor sent with the request is a socket that keeps descriptors of forked children.
+    /// While a child's descriptor is queued there, the child does not read zeros if the agent dies before the child
+    /// has joined.
     #[serde(default)]
     pub keeps: bool,
-    /// Whether to go on with a space that an agent that has died has left behind; its shared state comes with the request, and
-    /// its memory if that is shared.
+    /// Whether to adopt the space of a dead agent. The request then brings the space's shared state, and, for shared
+    /// memory, its memory file.
     pub resume: bool,
 }
 
-/// A region that is mapped, as `cn-agent paging` shows it.
+/// A mapped region, as `cn-agent paging` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagingView {
-    /// The number of its space.
+    /// Number of the region's space.
     pub space: u64,
-    /// The region.
+    /// Name of the region, unique in the fabric.
     pub region: String,
-    /// Whose memory it is.
-    pub kind: Kind,
-    /// Bytes of the region.
+    /// Kind of all mappings of the space.
+    pub kind: MappingKind,
+    /// Size of the region in bytes.
     pub bytes: u64,
-    /// Bytes that may be resident.
+    /// Maximum number of resident bytes, over all processes.
     pub limit: u64,
-    /// Bytes that are.
+    /// Bytes of the region that are resident now, over all processes.
     pub resident: u64,
-    /// Pages of the region in use.
+    /// Pages of the region that hold content.
     pub slots_used: u32,
-    /// Whether processes wait because the region has no room left for pages that have to leave.
+    /// Whether evictions, and processes, wait because the region has no free slot left.
     #[serde(default)]
     pub full: bool,
-    /// Whether pages are fetched ahead.
+    /// Whether pages are read ahead for readers in constant strides.
     pub prefetch: bool,
-    /// How long memory nodes may be away, in milliseconds.
+    /// Longest outage of memory nodes, in milliseconds, before pages count as lost.
     pub lost_wait_ms: u64,
-    /// Whether processes of before are still expected.
+    /// Whether processes served by a dead agent are still expected to rejoin.
     pub taking_over: bool,
-    /// Connections that own it.
+    /// Number of connections that own the space.
     pub owners: u32,
-    /// The user whose memory it is; of all who may use this node's agent, if it is nobody's.
+    /// User id of the owner of the memory; `None`: all who may use this node's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
-    /// Processes.
+    /// Processes that map the region.
     pub members: Vec<PagingMember>,
-    /// What was counted.
+    /// The pager's counts for this space.
     pub counters: PagerCounters,
 }
 
-/// A process that has a region mapped.
+/// A process that maps a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagingMember {
-    /// The process; 0 of one that has forked and not said yet who it is.
+    /// Process id; 0 for a forked child that has not joined yet.
     pub pid: u32,
-    /// Its view.
+    /// Number of the process's view.
     pub view: u16,
-    /// Bytes it has mapped.
+    /// Bytes of the region that the process maps.
     pub bytes: u64,
 }
 
-/// Why a mapped region cannot be changed as asked.
+/// Reason why a mapped region cannot be changed as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpaceError {
     /// There is no space of this number.
     #[error("the region is not mapped any more")]
     Unknown,
-    /// A limit that is too low.
+    /// The limit is too low.
     #[error("a limit of {limit} bytes is too low: at least {least} bytes have to be resident")]
     Limit {
-        /// Bytes that were asked for.
+        /// The requested limit in bytes.
         limit: u64,
-        /// Bytes that are possible.
+        /// The lowest possible limit in bytes.
         least: u64,
     },
 }

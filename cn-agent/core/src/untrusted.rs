@@ -1,33 +1,34 @@
 //! Words of memory that another process can write at any time.
 //!
-//! What lies there is copied once into private memory, checked in the copy, and used from the copy. [`Untrusted`] has no
-//! other way to its words, and is used up by it, so that nothing is read twice.
+//! Such words are copied once into private memory, checked in the copy, and used from the copy. [`Untrusted`] gives no
+//! other access, and copying consumes it, so that nothing is read twice.
 
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// `N` words in memory that another process can write at any time. A copy is the only way to them, and uses this up.
+/// `N` words in memory that another process can write at any time. The only access is to copy them, which consumes
+/// the value.
 #[derive(Debug)]
 #[must_use]
 pub struct Untrusted<'m, const N: usize>(&'m [AtomicU64; N]);
 
 impl<'m, const N: usize> Untrusted<'m, N> {
-    /// The first `N` of `words`.
+    /// Wraps the first `N` of `words`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If `words` has fewer than `N` elements.
     #[inline]
     pub fn new(words: &'m [AtomicU64]) -> Untrusted<'m, N> {
         Untrusted(words.first_chunk().expect("as many words as the value has"))
     }
 
-    /// Copies the words out: each as it was at some moment, not all at the same.
+    /// Copies the words: each value was stored in that word at some time, but the words may be of different times.
     #[inline]
     pub fn copy_out(self) -> [u64; N] {
         array::from_fn(|index| self.0[index].load(Ordering::Relaxed))
     }
 
-    /// Copies the words out; what their writer stored before them with release order is visible afterwards.
+    /// Copies the words; all stores that preceded a release store of one of them are visible afterwards.
     #[inline]
     pub fn acquire(self) -> [u64; N] {
         let words = self.copy_out();

@@ -1,11 +1,11 @@
-//! A device that is taken away under a mapping of it: SIGBUS, made an ordinary error.
+//! Turns SIGBUS on the mapping of a removed device into an ordinary error.
 //!
-//! When the kernel has no memory behind a mapped page any more, it raises SIGBUS in whoever touches it. The handler here
-//! marks the watched range that was touched as gone, then puts anonymous memory in its place, so that the access goes
-//! through; whoever made it looks at the mark afterwards and throws away what it read or wrote. The mark comes first:
-//! nobody finds the zeros of the new memory before it.
+//! When the memory behind a mapped page has vanished, the kernel raises SIGBUS in the thread that touches the page. The
+//! handler here marks the watched range as gone, and then maps anonymous memory over it, so that the access succeeds.
+//! The caller checks the mark after the access and, if it is set, discards the result. The mark is set first, so that
+//! no caller uses the zeros of the new memory.
 //!
-//! The handler ([`cxloe_sigbus`]) makes one system call here and touches nothing but atomics, so it may come at any moment.
+//! The handler ([`cxloe_sigbus`]) makes one system call here and touches only atomics, so it may run at any moment.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,12 +15,12 @@ use libc::c_void;
 
 use cxloe_sigbus::Fault;
 
-/// Ranges that can be watched at a time.
+/// Limit of ranges that are watched at a time.
 pub const RANGES_MAX: usize = 64;
 
 struct Range {
     start: AtomicUsize,
-    /// 0: nothing is watched here.
+    /// End of the range; 0 for a free entry.
     end: AtomicUsize,
     gone: AtomicBool,
 }
@@ -28,23 +28,25 @@ struct Range {
 static RANGES: [Range; RANGES_MAX] =
     [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), gone: AtomicBool::new(false) } };
         RANGES_MAX];
-/// Held while a range is taken.
+/// Lock that is held while an entry is taken.
 static TAKING: Mutex<()> = Mutex::new(());
 
-/// A watched range of this process's addresses; no longer watched when dropped, which has to be before it is unmapped.
+/// A watched range of addresses of this process. Dropping this ends the watch, which has to happen before the range is
+/// unmapped.
 #[derive(Debug)]
-pub struct Watch(usize);
+pub struct WatchedRange(usize);
 
-impl Watch {
-    /// Watches a mapping of `bytes` bytes at `start` that belongs to the caller alone: it may be replaced at any time.
+impl WatchedRange {
+    /// Watches a mapping of `bytes` bytes at `start` that belongs to the caller alone; the handler may replace the
+    /// mapping at any time.
     ///
     /// # Errors
-    /// What the kernel says to a signal handler; [`io::ErrorKind::QuotaExceeded`] beyond [`RANGES_MAX`].
+    /// Errors of installing a signal handler; [`io::ErrorKind::QuotaExceeded`] beyond [`RANGES_MAX`].
     ///
     /// # Safety
-    /// The range has to be a mapping of its own, made of whole pages, of memory that is used by atomic accesses only, and
-    /// has to stay mapped until the watch is dropped.
-    pub unsafe fn range(start: *mut u8, bytes: usize) -> io::Result<Watch> {
+    /// The range has to be a separate mapping of whole pages, accessed atomically only, and has to stay mapped until
+    /// the watch is dropped.
+    pub unsafe fn range(start: *mut u8, bytes: usize) -> io::Result<WatchedRange> {
         let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
         cxloe_sigbus::install(serve)?;
         let free = RANGES.iter().position(|range| range.end.load(Ordering::Acquire) == 0);
@@ -53,33 +55,33 @@ impl Watch {
         range.gone.store(false, Ordering::SeqCst);
         range.start.store(start as usize, Ordering::SeqCst);
         range.end.store(start as usize + bytes, Ordering::SeqCst);
-        Ok(Watch(index))
+        Ok(WatchedRange(index))
     }
 
-    /// Whether it is gone: what was read before this was asked may be anything.
+    /// Whether the memory is gone; then the results of earlier reads are invalid.
     #[inline]
     pub fn is_gone(&self) -> bool {
         RANGES[self.0].gone.load(Ordering::Relaxed)
     }
 
-    /// Makes it gone: no access reaches what was mapped once this returns.
+    /// Marks the memory as gone: no access reaches it once this returns.
     pub fn give_up(&self) {
         RANGES[self.0].replace();
     }
 }
 
-impl Drop for Watch {
+impl Drop for WatchedRange {
     fn drop(&mut self) {
         RANGES[self.0].end.store(0, Ordering::SeqCst);
     }
 }
 
-/// Serves an access to a watched range; whether it can be made again.
+/// Serves a fault in a watched range; returns whether the access can be repeated.
 pub(crate) fn serve(fault: &Fault) -> bool {
     replace(fault.address as usize)
 }
 
-/// Puts anonymous memory in the place of the watched range that holds `address`; whether there is one.
+/// Maps anonymous memory over the watched range that holds `address`; returns whether there is such a range.
 fn replace(address: usize) -> bool {
     let holds = |range: &&Range| {
         let end = range.end.load(Ordering::SeqCst);
@@ -89,15 +91,15 @@ fn replace(address: usize) -> bool {
 }
 
 impl Range {
-    /// Marks this watched range as gone and puts anonymous memory in its place; whether that is done.
+    /// Marks this watched range as gone and maps anonymous memory over it; returns whether both are done.
     fn replace(&self) -> bool {
         let (start, end) = (self.start.load(Ordering::SeqCst), self.end.load(Ordering::SeqCst));
         self.gone.store(true, Ordering::SeqCst);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the range is a mapping that its owner has given up to replacement (`Watch::range`) and has not unmapped,
-        // because it is watched; it is accessed by atomic operations only, which any memory can stand. `errno` is put
-        // back, so that interrupted code does not notice.
+        // SAFETY: the range is a mapping that its owner permits to be replaced (`WatchedRange::range`) and has not
+        // unmapped, because it is watched; it is accessed by atomic operations only, which are valid on any memory.
+        // `errno` is restored for the interrupted code.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
@@ -114,17 +116,17 @@ mod tests {
 
     use super::*;
 
-    /// Memory of `bytes` bytes above a page that cannot be touched.
+    /// Memory of `bytes` bytes above a page that must not be touched.
     fn guarded(bytes: usize) -> (MmapRaw, *mut u8) {
         const PAGE: usize = 4096;
         let memory = MmapRaw::from(MmapOptions::new().len(PAGE + bytes).map_anon().unwrap());
-        // SAFETY: the first page of memory that was mapped a moment ago.
+        // SAFETY: the first page of memory that was mapped just now.
         assert_eq!(unsafe { libc::mprotect(memory.as_mut_ptr().cast(), PAGE, libc::PROT_NONE) }, 0);
         let start = memory.as_mut_ptr().wrapping_add(PAGE);
         (memory, start)
     }
 
-    /// The kernel's frame fills the signal stack of this thread; what handles the signal is elsewhere.
+    /// Tests a thread whose signal stack is filled by the kernel's frame: the handler uses a stack of the pool.
     #[test]
     fn the_least_signal_stack_will_do() {
         // SAFETY: reads a number.
@@ -132,14 +134,14 @@ mod tests {
         let ss_size = least.max(libc::MINSIGSTKSZ);
         let file = tempfile::tempfile().unwrap();
         let gone = MmapOptions::new().len(1 << 14).map_raw(&file).unwrap();
-        // SAFETY: a mapping of its own that outlives the watch.
-        let watch = unsafe { Watch::range(gone.as_mut_ptr(), gone.len()) }.unwrap();
+        // SAFETY: a mapping of this test that outlives the watch.
+        let watch = unsafe { WatchedRange::range(gone.as_mut_ptr(), gone.len()) }.unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (_memory, start) = guarded(1 << 14);
                 let ours = libc::stack_t { ss_sp: start.cast(), ss_flags: 0, ss_size };
                 let mut before = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
-                // SAFETY: the stack lives until the one before is set again; the word is one of the mapping's.
+                // SAFETY: the signal stack lives until the former one is set again; the word lies in the mapping.
                 unsafe {
                     assert_eq!(libc::sigaltstack(&ours, &mut before), 0);
                     assert_eq!(gone.as_ptr().cast::<u64>().read_volatile(), 0);

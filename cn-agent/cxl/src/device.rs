@@ -1,4 +1,4 @@
-//! A DAX device in use: its file, locked so that no other agent takes it, and mapped.
+//! A DAX device that this process uses: its file is locked, so that no other agent takes it, and mapped.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -14,60 +14,61 @@ use super::mapping::Mapping;
 use cxloe_cn_core::backing::DeviceMemory;
 use cxloe_cn_core::engine::{LocalMemory, MemoryGone};
 
-/// Why a device cannot be used.
+/// Reason why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// Its file cannot be opened.
     #[error("cannot open {} for reading and writing: {source}; run the agent as root, or let its user do that", .path.display())]
     Open {
-        /// The file.
+        /// Path of the device file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of opening the file.
         source: io::Error,
     },
     /// Another process has it.
     #[error("{} is locked by another process, most likely another agent", .path.display())]
     Held {
-        /// The file.
+        /// Path of the device file.
         path: PathBuf,
     },
     /// It is no device file, or too short a file in its place.
     #[error("{} is not what sysfs says: {why}", .path.display())]
     Strange {
-        /// The file.
+        /// Path of the device file.
         path: PathBuf,
-        /// What is odd about it.
+        /// The property that is wrong.
         why: String,
     },
     /// It cannot be mapped.
     #[error("cannot map {} of {}: {source}", ByteSize(*.bytes), .path.display())]
     Map {
-        /// The file.
+        /// Path of the device file.
         path: PathBuf,
-        /// How much was tried.
+        /// Length of the attempted mapping in bytes.
         bytes: u64,
-        /// What the system says.
+        /// Error of mapping the file.
         source: io::Error,
     },
     /// It vanished while it was cleared.
     #[error("{} vanished while it was being cleared", .path.display())]
     Gone {
-        /// The file.
+        /// Path of the device file.
         path: PathBuf,
     },
 }
 
-/// A device that this process uses. Others may until it is dropped or [given up](DeviceMemory::give_up).
+/// A device that this process uses, and no other process until this is dropped or [given up](DeviceMemory::give_up).
 #[derive(Debug)]
 pub struct Device {
     path: PathBuf,
     mapping: Mapping,
-    /// The file, which holds the lock.
+    /// The open file, which holds the lock.
     file: Mutex<Option<File>>,
 }
 
 impl Device {
-    /// Locks and maps the file of `dax` below `root`. In place of [`DEV_ROOT`], plain files may stand for devices.
+    /// Locks and maps the file of `dax` in the folder `root`. In folders other than [`DEV_ROOT`], plain files may
+    /// represent devices.
     ///
     /// # Errors
     /// Any [`DeviceError`].
@@ -97,12 +98,12 @@ impl Device {
         }
     }
 
-    /// Its file.
+    /// Path of the device file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes zeros of `bytes` bytes from `from` on, whole words.
+    /// Writes zeros to `bytes` bytes from offset `from` on; both are multiples of 8.
     ///
     /// # Errors
     /// [`DeviceError::Gone`].
@@ -134,7 +135,8 @@ impl DeviceMemory for Device {
 
     fn give_up(&self) {
         self.mapping.give_up();
-        // A mapping keeps its file open, and so the lock. Where it could not be replaced, unlocking is what is left.
+        // A mapping keeps its file open, and so the lock. If the mapping could not be replaced, only this releases the
+        // lock.
         if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = file.unlock();
         }

@@ -1,6 +1,6 @@
-//! The thread that hands regions over to CXL devices: it looks at what is there whenever there may be news, answers for
-//! regions of which it is not decided what serves them, brings devices back that regions are on, and has operations fail
-//! at once on those that are no longer there.
+//! The thread that hands regions over to CXL devices. It scans sysfs after each announcement of the kernel and at an
+//! interval, decides on regions without a backing, reopens devices that serve regions, and makes operations on vanished
+//! devices fail at once.
 //!
 //! ```text
 //!   undecided --- a device fits: locked, mapped, cleared ---------> on the device <--- it is back ---+
@@ -18,36 +18,36 @@ use std::time::Duration;
 use cxloe_fabric::model::{ByteSize, Name};
 
 use super::device::{Device, DeviceError};
+use super::device_state::{DeviceState, device_state};
 use super::inventory::{CxlMemory, DaxDevice};
 use super::uevents::{MonitorWaker, UeventMonitor};
-use super::verdict::{DeviceState, device_state};
-use cxloe_cn_core::attachments::Question;
-use cxloe_cn_core::backing::{Backing, Memory, Preference, Served};
+use cxloe_cn_core::attachments::BackingQuery;
+use cxloe_cn_core::backing::{Backing, DevicePlacement, Preference, UsedDevice};
 
-/// How often to look without news.
+/// Interval of scans without an announcement.
 const SCAN_INTERVAL: Duration = Duration::from_secs(2);
-/// How soon to look again while the worker still has a device that a region was on.
+/// Interval of scans while the worker still uses the former device of a region.
 const HANDOVER_SCAN_INTERVAL: Duration = Duration::from_millis(20);
-/// Bytes cleared between two looks at whether the agent is ending.
+/// Bytes that are cleared between two checks whether the agent is ending.
 const CLEAR_BYTES_MAX: u64 = 64 << 20;
-/// Where the kernel says which boot this is.
+/// File with the identifier of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Where to look, and what for.
+/// Options of the thread.
 #[derive(Clone, Debug)]
 pub struct HandOverOptions {
-    /// What regions are to be served by.
+    /// Preferred backing of new regions.
     pub preference: Preference,
-    /// Where the kernel shows devices.
+    /// Root of sysfs.
     pub sysfs_root: PathBuf,
-    /// Where device files are.
+    /// Folder of the device files.
     pub dev_root: PathBuf,
 }
 
-/// Why an answer about a region was not taken.
+/// Reason why the decision on a region was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
-    /// It could not be remembered; nothing has changed, and the question comes again.
+    /// The decision could not be stored; nothing has changed, and the region is decided on again.
     #[error("{0}")]
     NotKept(String),
     /// The agent is ending.
@@ -55,28 +55,28 @@ pub enum AnswerError {
     Ending,
 }
 
-/// The regions of this node, as the thread sees them that looks for devices.
+/// This node's regions, as the thread accesses them.
 pub trait Regions: Send {
-    /// The regions of which somebody has to say what serves them.
-    fn questions(&self) -> Vec<Question>;
+    /// Regions that have no backing yet, or whose device has to be reopened.
+    fn questions(&self) -> Vec<BackingQuery>;
 
-    /// What serves the region of `question` from now on.
+    /// Sets the backing of the region of `question`.
     ///
     /// # Errors
     /// Any [`AnswerError`].
-    fn answer(&self, question: &Question, backing: Backing) -> Result<(), AnswerError>;
+    fn answer(&self, question: &BackingQuery, backing: Backing) -> Result<(), AnswerError>;
 
-    /// The regions that devices serve.
-    fn served(&self) -> Vec<(Name, Served)>;
+    /// Regions that devices serve, with their devices.
+    fn served(&self) -> Vec<(Name, DevicePlacement)>;
 
-    /// The regions that memory nodes serve, and their sizes in bytes.
+    /// Regions that memory nodes serve, with their sizes in bytes.
     fn on_ethernet(&self) -> Vec<(Name, u64)>;
 
-    /// Shows `note` with a region, or that there is nothing to say; whether that is new.
+    /// Sets the note that is shown with a region, or clears it with `None`; returns whether the note has changed.
     fn explain(&self, region: &Name, note: Option<String>) -> bool;
 }
 
-/// The running thread; ends when dropped.
+/// The running thread, which ends when this is dropped.
 #[derive(Debug)]
 pub struct HandOver {
     stop: Arc<AtomicBool>,
@@ -85,10 +85,10 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Starts the thread, which answers about `regions`; `waker` has `monitor` end a wait.
+    /// Starts the thread, which decides on `regions`; `waker` ends a wait of `monitor`.
     ///
     /// # Errors
-    /// No thread, or no boot id.
+    /// No thread could be started, or the boot's identifier could not be read.
     pub fn start(
         options: HandOverOptions,
         regions: impl Regions + 'static,
@@ -97,7 +97,7 @@ impl HandOver {
     ) -> io::Result<HandOver> {
         let boot = std::fs::read_to_string(BOOT_ID)?.trim().to_owned();
         let stop = Arc::new(AtomicBool::new(false));
-        let mut looker = Looker {
+        let mut looker = DeviceScanner {
             options,
             regions: Box::new(regions),
             boot,
@@ -107,7 +107,7 @@ impl HandOver {
         };
         let thread = thread::Builder::new().name("cxl".into()).spawn(move || {
             while !looker.stop.load(Ordering::Acquire) {
-                let again_soon = looker.look();
+                let again_soon = looker.scan();
                 monitor.wait(if again_soon { HANDOVER_SCAN_INTERVAL } else { SCAN_INTERVAL });
             }
         })?;
@@ -125,72 +125,73 @@ impl Drop for HandOver {
     }
 }
 
-/// What has come of an attempt to take a device.
-enum Claim {
-    /// It is ours.
+/// Result of an attempt to claim a device.
+enum DeviceClaim {
+    /// This process has claimed the device.
     Taken(Arc<Device>),
-    /// The worker has not parted with it yet.
+    /// The worker still uses the device of a former region; a later attempt may succeed.
     Soon,
-    /// Not to be had.
+    /// The device cannot be claimed.
     Not(DeviceError),
 }
 
-struct Looker {
+struct DeviceScanner {
     options: HandOverOptions,
     regions: Box<dyn Regions>,
     boot: String,
-    /// What was there at the last look.
+    /// Inventory of the last scan.
     there: CxlMemory,
-    /// Devices that this process has, or had: those whose regions are gone are used until the worker knows.
+    /// Devices that this process has claimed. A device whose region is gone stays in use until the worker has dropped
+    /// it.
     mine: Vec<std::sync::Weak<Device>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Looker {
-    /// Looks once; whether to look again soon.
-    fn look(&mut self) -> bool {
+impl DeviceScanner {
+    /// Scans once; returns whether the next scan is due soon.
+    fn scan(&mut self) -> bool {
         let there = CxlMemory::scan(&self.options.sysfs_root);
         for problem in there.problems.iter().filter(|p| !self.there.problems.contains(p)) {
             tracing::warn!(%problem, "a CXL device is not looked at");
         }
         self.there = there;
-        self.part_with_the_gone();
+        self.fail_vanished();
         let mut again_soon = false;
         for question in self.regions.questions() {
             again_soon |= match &question.known {
-                Some(served) => self.bring_back(&question, served),
+                Some(served) => self.reopen_device(&question, served),
                 None => self.decide(&question),
             };
         }
-        self.tell_of_room();
+        self.note_room();
         again_soon
     }
 
-    /// Has operations fail on devices that are there no longer.
-    fn part_with_the_gone(&self) {
+    /// Makes operations on vanished devices fail.
+    fn fail_vanished(&self) {
         for (region, served) in &self.regions.served() {
-            let Some(Memory(device)) = &served.memory else { continue };
+            let Some(UsedDevice(device)) = &served.memory else { continue };
             let gone = device.is_gone();
             let why = match device_state(served, &self.there, &self.boot) {
                 DeviceState::Present(_) if !gone => continue,
                 DeviceState::Present(_) => "its memory does not answer".into(),
                 DeviceState::Away(why) | DeviceState::Lost(why) => why,
             };
-            // Others may have it from here on, and so may we.
+            // Once given up, the device can be claimed again by this process or another.
             device.give_up();
             self.note(region, why, "the CXL device of a region is gone; operations on it fail");
         }
     }
 
-    /// Shows a note with a region, and logs it if it is new.
+    /// Shows a note with a region, and logs the note if it has changed.
     fn note(&self, region: &Name, why: String, what: &'static str) {
         if self.regions.explain(region, Some(why.clone())) {
             tracing::error!(%region, %why, "{what}");
         }
     }
 
-    /// A region's device may be there again.
-    fn bring_back(&mut self, question: &Question, served: &Served) -> bool {
+    /// Reopens the device of a region if it is present again; returns whether to scan again soon.
+    fn reopen_device(&mut self, question: &BackingQuery, served: &DevicePlacement) -> bool {
         let state = device_state(served, &self.there, &self.boot);
         let (region, away) = (&question.region, "the CXL device of a region is not there");
         let dax = match state {
@@ -201,37 +202,37 @@ impl Looker {
             }
             DeviceState::Lost(why) => {
                 tracing::error!(%region, %why, "what a region held on a CXL device is lost");
-                let lost = Served { lost: Some(why), memory: None, ..served.clone() };
+                let lost = DevicePlacement { lost: Some(why), memory: None, ..served.clone() };
                 self.settle(question, Backing::Device(lost));
                 return false;
             }
         };
         match self.claim(&dax) {
-            Claim::Soon => return true,
-            Claim::Not(error) => self.note(region, error.to_string(), away),
-            Claim::Taken(device) => {
+            DeviceClaim::Soon => return true,
+            DeviceClaim::Not(error) => self.note(region, error.to_string(), away),
+            DeviceClaim::Taken(device) => {
                 tracing::info!(%region, device = dax.device, "a region is served from its CXL device again");
-                let memory = Some(Memory(device));
+                let memory = Some(UsedDevice(device));
                 self.settle(
                     question,
-                    Backing::Device(Served { device: dax.device, memory, ..served.clone() }),
+                    Backing::Device(DevicePlacement { device: dax.device, memory, ..served.clone() }),
                 );
             }
         }
         false
     }
 
-    /// A region is new: a device serves it, or Ethernet, or nothing does yet.
-    fn decide(&mut self, question: &Question) -> bool {
-        let Question { region, bytes, .. } = question;
+    /// Decides on a new region: a device, Ethernet, or no backing yet; returns whether to scan again soon.
+    fn decide(&mut self, question: &BackingQuery) -> bool {
+        let BackingQuery { region, bytes, .. } = question;
         let taken = self.taken();
         let fitting: Vec<DaxDevice> = self.there.fitting(*bytes, &taken).into_iter().cloned().collect();
         let mut refused = Vec::new();
         for dax in fitting {
             match self.claim(&dax) {
-                Claim::Soon => return true,
-                Claim::Not(error) => refused.push(error.to_string()),
-                Claim::Taken(device) => match self.clear(&device, *bytes) {
+                DeviceClaim::Soon => return true,
+                DeviceClaim::Not(error) => refused.push(error.to_string()),
+                DeviceClaim::Taken(device) => match self.clear(&device, *bytes) {
                     Ok(true) => {
                         self.serve(question, &dax, device);
                         return false;
@@ -255,25 +256,25 @@ impl Looker {
         false
     }
 
-    fn serve(&self, question: &Question, dax: &DaxDevice, device: Arc<Device>) {
-        let Question { region, bytes, .. } = question;
+    fn serve(&self, question: &BackingQuery, dax: &DaxDevice, device: Arc<Device>) {
+        let BackingQuery { region, bytes, .. } = question;
         tracing::info!(
             %region, device = dax.device, size = %ByteSize(dax.size), persistent = dax.persistent,
             "a region is served from a CXL device: what was on it before is overwritten"
         );
-        let served = Served {
+        let served = DevicePlacement {
             device: dax.device.clone(),
             resource: dax.resource.unwrap_or_default(),
             size: dax.size,
             bytes: *bytes,
             boot: (!dax.persistent).then(|| self.boot.clone()),
             lost: None,
-            memory: Some(Memory(device)),
+            memory: Some(UsedDevice(device)),
         };
         self.settle(question, Backing::Device(served));
     }
 
-    /// The devices that regions are on, there or not.
+    /// Names of the devices that serve regions, whether present or not.
     fn taken(&self) -> Vec<String> {
         let served = self.regions.served();
         let is_taken = |dax: &&DaxDevice| {
@@ -283,24 +284,24 @@ impl Looker {
         self.there.dax_devices.iter().filter(is_taken).map(|dax| dax.device.clone()).collect()
     }
 
-    fn claim(&mut self, dax: &DaxDevice) -> Claim {
+    fn claim(&mut self, dax: &DaxDevice) -> DeviceClaim {
         self.mine.retain(|device| device.strong_count() > 0);
         match Device::claim(&self.options.dev_root, dax) {
             Ok(device) => {
                 let device = Arc::new(device);
                 self.mine.push(Arc::downgrade(&device));
-                Claim::Taken(device)
+                DeviceClaim::Taken(device)
             }
             Err(DeviceError::Held { path }) => {
                 let mut mine = self.mine.iter().filter_map(std::sync::Weak::upgrade);
                 let ours = mine.any(|device| device.path() == path);
-                if ours { Claim::Soon } else { Claim::Not(DeviceError::Held { path }) }
+                if ours { DeviceClaim::Soon } else { DeviceClaim::Not(DeviceError::Held { path }) }
             }
-            Err(error) => Claim::Not(error),
+            Err(error) => DeviceClaim::Not(error),
         }
     }
 
-    /// A new region is empty. `false` if the agent is ending.
+    /// Clears the part of a device that a new region uses; returns `false` if the agent is ending.
     fn clear(&self, device: &Device, bytes: u64) -> Result<bool, DeviceError> {
         let mut from = 0;
         while from < bytes {
@@ -314,10 +315,10 @@ impl Looker {
         Ok(true)
     }
 
-    fn settle(&self, question: &Question, backing: Backing) {
+    fn settle(&self, question: &BackingQuery, backing: Backing) {
         match self.regions.answer(question, backing) {
             Ok(()) => {}
-            // Tried again at the next look.
+            // Nothing else to do: the next scan decides again.
             Err(error @ AnswerError::NotKept(_)) => {
                 tracing::error!(region = %question.region, %error, "what serves a region cannot be remembered");
             }
@@ -327,8 +328,8 @@ impl Looker {
         }
     }
 
-    /// Says with each region on Ethernet whether a device could have served it.
-    fn tell_of_room(&self) {
+    /// Notes with each region on Ethernet whether a device could have served it.
+    fn note_room(&self) {
         let taken = self.taken();
         for (region, bytes) in self.regions.on_ethernet() {
             let device = self.there.fitting(bytes, &taken).first().map(|dax| dax.device.clone());

@@ -1,4 +1,4 @@
-//! What real CXL memory there is: a function from a tree of files to values.
+//! Inventory of CXL memory: the values that a scan reads from the files of sysfs.
 //!
 //! ```text
 //!   bus/cxl/devices   memN         a device, its capacity
@@ -8,126 +8,126 @@
 //!   devices/system/node            the same memory as system RAM: a node without CPUs
 //! ```
 //!
-//! A DAX device belongs to the CXL region whose addresses hold its own: that is true of volatile and persistent memory
-//! alike, whatever lies between the two in the tree.
+//! A DAX device belongs to the CXL region whose address range contains its own: true of volatile and persistent memory
+//! alike, though their trees differ.
 
 use serde::Serialize;
 
 use super::sysfs::SysfsError;
-use super::unfit::Unfit;
+use super::unsuitable::UnsuitableReason;
 
-/// Everything found.
+/// All CXL memory of this machine that sysfs shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CxlMemory {
     /// Whether the kernel has a CXL bus.
     pub driver: bool,
-    /// CXL memory devices.
+    /// CXL memory devices, with or without committed decoders.
     pub memdevs: Vec<Memdev>,
     /// Decoders of endpoints, switches and roots.
     pub decoders: Vec<Decoder>,
-    /// CXL regions.
+    /// CXL regions, whether committed or not.
     pub regions: Vec<CxlRegion>,
-    /// DAX devices, those without CXL behind them too.
+    /// DAX devices, including those that are not backed by CXL memory.
     pub dax_devices: Vec<DaxDevice>,
     /// NUMA nodes with memory and without CPUs.
     pub cpuless_nodes: Vec<CpulessNode>,
-    /// What could not be read; what it belongs to is left out above.
+    /// Errors of files that could not be read; the lists above lack the objects of these files.
     pub problems: Vec<SysfsError>,
 }
 
-/// A CXL memory device (a type 3 device's mailbox and capacity).
+/// A CXL memory device: the mailbox and capacity of a type 3 device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memdev {
-    /// `memN`.
+    /// Name in sysfs: `memN`.
     pub memdev: String,
-    /// Bytes of volatile capacity.
+    /// Volatile capacity in bytes.
     pub ram_size: u64,
-    /// Bytes of persistent capacity.
+    /// Persistent capacity in bytes.
     pub pmem_size: u64,
-    /// Serial number.
+    /// Serial number; `None` if sysfs does not show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub serial: Option<u64>,
-    /// `endpointN`: what its decoders belong to, once the device is enabled.
+    /// Endpoint to which the device's decoders belong (`endpointN`), once the device is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Whether a decoder of it is committed, so that addresses lead to it.
+    /// Whether one of the device's decoders is committed, so that addresses map to the device.
     pub decoding: bool,
 }
 
-/// An HDM decoder.
+/// An HDM decoder of an endpoint, a switch or a root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decoder {
-    /// `decoderP.N`: decoder N of port P.
+    /// Name in sysfs, `decoderP.N`: decoder N of port P.
     pub decoder: String,
-    /// `cxl_decoder_root`, `cxl_decoder_switch` or `cxl_decoder_endpoint`.
+    /// Device type in sysfs: `cxl_decoder_root`, `cxl_decoder_switch` or `cxl_decoder_endpoint`.
     pub kind: String,
-    /// First host physical address.
+    /// First host physical address that the decoder maps.
     pub start: u64,
-    /// Bytes; none while it is not committed.
+    /// Length of the address range in bytes; 0 unless the decoder is committed.
     pub size: u64,
-    /// The region it decodes for.
+    /// CXL region for which the decoder is programmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// `ram`, `pmem`, … of an endpoint's.
+    /// Kind of the capacity behind an endpoint's decoder: `ram`, `pmem`, ….
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
 }
 
-/// A CXL region.
+/// A CXL region: a range of host physical addresses, made of devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CxlRegion {
-    /// `regionN`.
+    /// Name in sysfs: `regionN`.
     pub region: String,
-    /// First host physical address; none before it has one.
+    /// First host physical address; `None` if none is assigned yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<u64>,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
-    /// Whether its decoders are programmed.
+    /// Whether the region's decoders are programmed.
     pub committed: bool,
-    /// Whether its memory keeps its content without power; `None` where nothing says so.
+    /// Whether the memory keeps its content without power; `None` if sysfs does not show that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
-    /// Over how many devices it is spread.
+    /// Number of devices over which the region is interleaved.
     pub interleave_ways: u64,
-    /// In pieces of so many bytes.
+    /// Length in bytes of the piece that each device holds in turn.
     pub interleave_granularity: u64,
 }
 
-/// A DAX device.
+/// A DAX device: memory that programs can map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DaxDevice {
-    /// `daxX.Y`, and the name of its file.
+    /// Name in sysfs, and of the device file: `daxX.Y`.
     pub device: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes that mappings are multiples of.
+    /// Alignment in bytes: lengths of mappings are multiples of it.
     pub align: u64,
-    /// First host physical address.
+    /// First host physical address; `None` if this process may not read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<u64>,
-    /// The NUMA node it is, or would be as system RAM.
+    /// NUMA node of the device, or the node that it would have as system RAM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_node: Option<u64>,
-    /// `device_dax`, `kmem`, or none.
+    /// Name of the driver: `device_dax`, `kmem`, or none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// The CXL region it is a part of.
+    /// CXL region whose address range contains the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// Whether it is known to keep its content without power.
+    /// Whether the device is known to keep its content without power.
     pub persistent: bool,
-    /// Why it cannot serve regions, if it cannot.
+    /// Reason why the device cannot serve regions; `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unfit: Option<Unfit>,
+    pub unfit: Option<UnsuitableReason>,
 }
 
-/// A NUMA node with memory and without CPUs: CXL memory as system RAM shows so, and so does other far memory.
+/// A NUMA node with memory and without CPUs: CXL memory as system RAM, or other far memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CpulessNode {
-    /// Its number.
+    /// Number of the node.
     pub node: u32,
-    /// Bytes.
+    /// Memory of the node in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! # cxloe-cxl: real CXL memory of this machine, and how regions come to be served by it
+//! # cxloe-cxl: real CXL memory of this machine, and its use for regions
 //!
 //! ```text
 //!   /sys --scan--> CxlMemory --which fits--> DaxDevice --claim--> Device (locked, mapped) --> the engine's local memory
@@ -7,39 +7,39 @@
 //!   or time passes                                       Backing, kept with the region's addresses
 //! ```
 //!
-//! A region is asked about once, when it gets its addresses: from then on it stays where it is, on Ethernet or on its
-//! device, because nothing copies it from one to the other. What a device that serves a region is called, and where it
-//! lies, is kept in the state file; that it is in use, other processes see by a lock on its file.
+//! A region's backing is decided once, when it gets its addresses: from then on it stays on Ethernet or on its device,
+//! because no code copies it from one to the other. The name and place of the device that serves a region are kept in
+//! the state file; a lock on the device's file shows other processes that it is in use.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | [`inventory`] | what sysfs says there is |
+//! | [`inventory`] | inventory of devices, from sysfs |
 //! | `scan`, [`sysfs`] | reading it, trusting none of it |
-//! | [`verdict`], [`unfit`] | what of it can serve regions, and why the rest cannot |
+//! | [`device_state`], [`unsuitable`] | devices that can serve regions, and reasons against the others |
 //! | [`device`] | a device in use: lock, [`mapping`], and an end that is noticed ([`bus_error`]) |
 //! | [`hand_over`] | the thread that decides |
-//! | [`uevents`] | what tells that thread when to look |
+//! | [`uevents`] | announcements that make that thread scan |
 
 pub mod bus_error;
 pub mod device;
+pub mod device_state;
 pub mod hand_over;
 pub mod inventory;
 pub mod mapping;
 mod scan;
 pub mod sysfs;
 pub mod uevents;
-pub mod unfit;
-pub mod verdict;
+pub mod unsuitable;
 
 pub use device::{Device, DeviceError};
 pub use hand_over::{AnswerError, HandOver, HandOverOptions, Regions};
 pub use inventory::CxlMemory;
 pub use sysfs::SysfsError;
-pub use unfit::Unfit;
+pub use unsuitable::UnsuitableReason;
 
-/// Where the kernel shows devices, unless told otherwise.
+/// Default root of sysfs.
 pub const SYSFS_ROOT: &str = "/sys";
-/// Where device files are, unless told otherwise.
+/// Default folder of device files.
 pub const DEV_ROOT: &str = "/dev";
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! A file mapped shared, read and written as 64-bit atomic words: others may have it mapped too, and it may vanish.
+//! A shared mapping of a file, accessed as 64-bit atomic words: other processes may map the file too, and it may
+//! vanish.
 
 use std::fs::File;
 use std::io;
@@ -6,41 +7,41 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::bus_error::Watch;
+use super::bus_error::WatchedRange;
 use cxloe_cn_core::engine::MemoryGone;
 
 const WORD: usize = size_of::<u64>();
 
-/// A mapping. What is gone stays gone.
+/// A mapping of a file. Once its memory has vanished, all accesses fail.
 #[derive(Debug)]
 pub struct Mapping {
-    // Dropped before the mapping is.
-    watch: Watch,
+    // First field, so that it is dropped before the mapping.
+    watch: WatchedRange,
     map: MmapRaw,
 }
 
 impl Mapping {
-    /// Maps the first `bytes` bytes of `file`, a multiple of what it is aligned to.
+    /// Maps the first `bytes` bytes of `file`; `bytes` is a multiple of the device's alignment.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::QuotaExceeded`] if there are too many.
+    /// The system call's error; [`io::ErrorKind::QuotaExceeded`] if too many ranges are watched.
     pub fn of(file: &File, bytes: usize) -> io::Result<Mapping> {
         let map = MmapOptions::new().len(bytes).map_raw(file)?;
-        // SAFETY: the mapping is ours and nobody else's, whole pages, unmapped only after `watch` is dropped (the order of
-        // the fields), and accessed by nothing but `word`.
-        let watch = unsafe { Watch::range(map.as_mut_ptr(), map.len()) }?;
+        // SAFETY: a separate mapping of whole pages, unmapped only after `watch` is dropped (by the order of the
+        // fields), and accessed only by `words`.
+        let watch = unsafe { WatchedRange::range(map.as_mut_ptr(), map.len()) }?;
         Ok(Mapping { watch, map })
     }
 
-    /// Its length in bytes.
+    /// Length of the mapping in bytes.
     pub fn bytes(&self) -> usize {
         self.map.len()
     }
 
-    /// The words from the byte `offset` on that `bytes` bytes are.
+    /// The words in `bytes` bytes from `offset` on.
     ///
     /// # Panics
-    /// If they are not whole words within the mapping.
+    /// If the range is not whole words within the mapping.
     #[inline]
     fn words(&self, offset: u64, bytes: usize) -> &[AtomicU64] {
         let end = offset.checked_add(bytes as u64);
@@ -49,19 +50,19 @@ impl Mapping {
                 && offset.is_multiple_of(WORD as u64)
                 && bytes.is_multiple_of(WORD)
         );
-        // SAFETY: the words lie inside the mapping (checked above), which begins at a page boundary, so that they are
-        // aligned, and stays mapped as long as `self` is borrowed: a device that vanishes is replaced by other memory. All
-        // accesses of this process are atomic; those of others cannot break Rust's rules.
+        // SAFETY: the words lie inside the mapping (checked above), which begins at a page boundary, so they are
+        // aligned, and which stays mapped while `self` is borrowed: if the device vanishes, other memory replaces it.
+        // All accesses of this process are atomic; those of other processes cannot break Rust's rules.
         unsafe {
             let first = self.map.as_ptr().cast::<AtomicU64>().add(offset as usize / WORD);
             std::slice::from_raw_parts(first, bytes / WORD)
         }
     }
 
-    /// Reads whole words from `offset` on.
+    /// Reads `out.len()` bytes from `offset` on; both are multiples of 8.
     ///
     /// # Errors
-    /// [`MemoryGone`]; `out` holds anything then.
+    /// [`MemoryGone`]; then the content of `out` is undefined.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), MemoryGone> {
         let words = self.words(offset, out.len());
@@ -71,7 +72,7 @@ impl Mapping {
         self.outcome()
     }
 
-    /// Writes whole words from `offset` on.
+    /// Writes `data` from `offset` on; the offset and the length are multiples of 8.
     ///
     /// # Errors
     /// [`MemoryGone`].
@@ -84,7 +85,7 @@ impl Mapping {
         self.outcome()
     }
 
-    /// Makes zeros of `bytes` bytes from `offset` on, whole words.
+    /// Writes zeros to `bytes` bytes from `offset` on; both are multiples of 8.
     ///
     /// # Errors
     /// [`MemoryGone`].
@@ -93,21 +94,21 @@ impl Mapping {
         self.outcome()
     }
 
-    /// Whether accesses made until now were to the file's memory.
+    /// The outcome of all accesses until now: [`MemoryGone`] if some may have missed the file's memory.
     #[inline]
     fn outcome(&self) -> Result<(), MemoryGone> {
-        // The mark is looked at after the accesses, by this thread and all others.
+        // The fence orders the accesses of this thread before the read of the mark.
         fence(Ordering::SeqCst);
         if self.is_gone() { Err(MemoryGone) } else { Ok(()) }
     }
 
-    /// Whether it is gone.
+    /// Whether the memory behind the mapping is gone.
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.watch.is_gone()
     }
 
-    /// Has all further accesses fail: none reaches the file once this returns.
+    /// Makes all further accesses fail: none reaches the file once this returns.
     pub fn give_up(&self) {
         self.watch.give_up();
     }
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(found, [7; 64], "beyond what was cleared");
     }
 
-    /// A file that shrinks takes its pages away as a device does that is unplugged.
+    /// Tests with a file that shrinks, which loses its pages as a removed device does.
     #[test]
     fn what_vanishes_fails_and_never_reads_as_zeros() {
         let (file, mapping) = mapped();
@@ -160,12 +161,12 @@ mod tests {
         drop(mapping);
         other.read(0, &mut line).unwrap();
         assert_eq!(line, [8; 64], "another is not touched");
-        // By a write at first, and by clearing.
+        // A write finds the loss first, and then clearing.
         other_file.set_len(0).unwrap();
         assert_eq!(other.clear(0, 4096), Err(MemoryGone));
     }
 
-    /// All threads learn of it, whichever touches it first.
+    /// Tests that all threads see the mark, whichever of them touches the range first.
     #[test]
     fn every_thread_notices() {
         let (file, mapping) = mapped();
@@ -190,7 +191,7 @@ mod tests {
         });
     }
 
-    /// Many more, one after the other, than there may be at a time.
+    /// Tests more mappings, one after the other, than may exist at a time.
     #[test]
     fn places_are_used_again() {
         let file = tempfile::tempfile().unwrap();

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use super::inventory::{CpulessNode, CxlMemory, CxlRegion, DaxDevice, Decoder, Memdev};
 use super::sysfs::{Sysfs, SysfsError};
-use super::unfit::Unfit;
+use super::unsuitable::UnsuitableReason;
 
 const CXL: &str = "bus/cxl/devices";
 const DAX: &str = "bus/dax/devices";
 const NODES: &str = "devices/system/node";
 
-/// Whether `name` is `prefix` and numbers as `numbers` wants them: with a dot between two, or one alone.
-fn is_called(name: &str, prefix: &str, dotted: bool) -> bool {
+/// Whether `name` is `prefix` followed by a number, or, if `dotted`, by two numbers with a dot between them.
+fn is_numbered(name: &str, prefix: &str, dotted: bool) -> bool {
     let number = |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
     name.strip_prefix(prefix).is_some_and(|rest| match rest.split_once('.') {
         Some((first, second)) => dotted && number(first) && number(second),
@@ -19,14 +19,14 @@ fn is_called(name: &str, prefix: &str, dotted: bool) -> bool {
     })
 }
 
-/// Collects what a reader finds, and what it cannot.
-struct Reading<'a> {
+/// Reader of sysfs that collects the errors of unreadable files.
+struct SysfsReader<'a> {
     sysfs: Sysfs<'a>,
     problems: Vec<SysfsError>,
 }
 
-impl Reading<'_> {
-    /// What `read` makes of each entry of `folder` that is called so.
+impl SysfsReader<'_> {
+    /// Results of `read` for each entry of `folder` whose name is `prefix` and a number.
     fn each<T>(
         &mut self,
         folder: &str,
@@ -41,7 +41,7 @@ impl Reading<'_> {
             Vec::new()
         });
         let mut found = Vec::new();
-        for name in names.into_iter().filter(|name| is_called(name, prefix, dotted)) {
+        for name in names.into_iter().filter(|name| is_numbered(name, prefix, dotted)) {
             match read(&self.sysfs, &format!("{folder}/{name}"), name) {
                 Ok(thing) => found.push(thing),
                 Err(problem) => self.problems.push(problem),
@@ -52,9 +52,9 @@ impl Reading<'_> {
 }
 
 impl CxlMemory {
-    /// What the tree below `root` says.
+    /// Reads the inventory of the sysfs tree below `root`.
     pub fn scan(root: &Path) -> CxlMemory {
-        let mut reading = Reading { sysfs: Sysfs::at(root), problems: Vec::new() };
+        let mut reading = SysfsReader { sysfs: Sysfs::at(root), problems: Vec::new() };
         let mut memory = CxlMemory {
             driver: reading.sysfs.has_folder("bus/cxl"),
             memdevs: reading.each(CXL, "mem", false, memdev),
@@ -75,7 +75,7 @@ impl CxlMemory {
         memory
     }
 
-    /// Fills in what follows from several files together.
+    /// Fills in the fields that depend on several files.
     fn relate(&mut self, endpoints: &[(String, Option<String>)]) {
         for memdev in &mut self.memdevs {
             let own = endpoints.iter().find(|(_, of)| of.as_deref() == Some(&memdev.memdev));
@@ -106,7 +106,7 @@ impl CxlMemory {
             let region = self.regions.iter().find(around);
             dax.region = region.map(|region| region.region.clone());
             dax.persistent = region.and_then(|region| region.persistent) == Some(true);
-            dax.unfit = Unfit::of(dax, region);
+            dax.unfit = UnsuitableReason::of(dax, region);
         }
     }
 }
@@ -138,7 +138,7 @@ fn decoder(sysfs: &Sysfs<'_>, path: &str, decoder: String) -> Result<Decoder, Sy
 
 fn region(sysfs: &Sysfs<'_>, path: &str, region: String) -> Result<CxlRegion, SysfsError> {
     let at = |attribute: &str| format!("{path}/{attribute}");
-    // Since Linux 6.3; before, its decoders say so.
+    // The attribute `mode` exists since Linux 6.3; before that, only the region's decoders show it.
     let persistent = match sysfs.text(&at("mode"))?.as_deref() {
         Some("pmem") => Some(true),
         Some("ram") => Some(false),
@@ -146,7 +146,7 @@ fn region(sysfs: &Sysfs<'_>, path: &str, region: String) -> Result<CxlRegion, Sy
     };
     Ok(CxlRegion {
         region,
-        // All ones: none yet.
+        // All ones mean that no address is assigned.
         resource: sysfs.number(&at("resource"))?.filter(|first| *first != u64::MAX),
         size: sysfs.number(&at("size"))?.unwrap_or(0),
         committed: sysfs.number(&at("commit"))? == Some(1),
@@ -162,7 +162,7 @@ fn dax_device(sysfs: &Sysfs<'_>, path: &str, device: String) -> Result<DaxDevice
         device,
         size: sysfs.required(&at("size"))?,
         align: sysfs.required(&at("align"))?,
-        // Zeros are what those see who may not know.
+        // The kernel shows address 0 to readers without CAP_SYS_ADMIN.
         resource: sysfs.number(&at("resource"))?.filter(|first| *first != 0),
         target_node: sysfs.number(&at("target_node")).unwrap_or_default(),
         driver: sysfs.link(&at("driver")),

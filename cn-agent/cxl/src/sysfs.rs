@@ -1,5 +1,5 @@
-//! Files below a sysfs root, read with limits: whatever is in them, and whatever they are, the result is a value or an
-//! error that names the file.
+//! Files below the root of sysfs, read with limits: for any content and any kind of file, the result is a value or an
+//! error with the file's path.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,36 +8,36 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use serde::{Serialize, Serializer};
 
-/// The longest attribute: sysfs hands out a page.
+/// Limit of an attribute in bytes: sysfs shows at most a page.
 const ATTRIBUTE_MAX: usize = 4096;
-/// The most devices on a bus that are looked at.
+/// Limit of the entries of a folder.
 const ENTRIES_MAX: usize = 4096;
-/// One more than the largest number of a NUMA node: Linux has no more.
+/// Limit of the number of NUMA nodes, which is that of Linux.
 const NODES_MAX: u32 = 1024;
 
-/// Why a file below the sysfs root says nothing.
+/// Reason why a file below the root of sysfs gives no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SysfsError {
-    /// The system does not let us read it.
+    /// The system refuses to read it.
     #[error("cannot read {}: {why}; the agent needs the right to read it", .path.display())]
     Unreadable {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of reading the file, as text.
         why: String,
     },
-    /// It has to be there and is not.
+    /// A required file that is missing.
     #[error("{} is missing; a driver may still be starting, or is older than Linux 6.0", .path.display())]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It is not the text that an attribute is.
+    /// Its content is not an attribute's text.
     #[error("{} is no attribute: {why}; nothing of that device is used", .path.display())]
     Strange {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is odd about it.
+        /// The part of the content that is wrong.
         why: String,
     },
 }
@@ -48,32 +48,32 @@ impl Serialize for SysfsError {
     }
 }
 
-/// A sysfs, wherever it is.
+/// A tree of sysfs files below a root.
 #[derive(Clone, Copy, Debug)]
 pub struct Sysfs<'a> {
     root: &'a Path,
 }
 
 impl<'a> Sysfs<'a> {
-    /// That below `root`.
+    /// The tree below `root`.
     pub fn at(root: &'a Path) -> Sysfs<'a> {
         Sysfs { root }
     }
 
-    /// The path of something in it.
+    /// Path of the file `relative` to the root.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.root.join(relative)
     }
 
-    /// Whether it has such a folder.
-    pub fn has_folder(&self, relative: &str) -> bool {
+    /// Whether the folder `relative` exists.
+    pub(crate) fn has_folder(&self, relative: &str) -> bool {
         self.path(relative).is_dir()
     }
 
-    /// The names in a folder, sorted; none if it is not there.
+    /// Names of the entries in a folder, sorted; none if the folder does not exist.
     ///
     /// # Errors
-    /// [`SysfsError`] if it cannot be read, or has too many.
+    /// [`SysfsError`] if the folder cannot be read or has too many entries.
     pub fn names(&self, relative: &str) -> Result<Vec<String>, SysfsError> {
         let path = self.path(relative);
         let entries = match fs::read_dir(&path) {
@@ -81,7 +81,7 @@ impl<'a> Sysfs<'a> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(SysfsError::Unreadable { path, why: error.to_string() }),
         };
-        // What is no text is no device of ours.
+        // A name that is not UTF-8 belongs to no device of these kinds.
         let mut names: Vec<String> = entries
             .flatten()
             .take(ENTRIES_MAX + 1)
@@ -94,10 +94,11 @@ impl<'a> Sysfs<'a> {
         Ok(names)
     }
 
-    /// An attribute without the white space around it; `None` where it is not there, or has no value at present.
+    /// Text of an attribute without white space around it; `None` if the attribute does not exist, or has no value at
+    /// present.
     ///
     /// # Errors
-    /// [`SysfsError`] if it cannot be read or is no short text.
+    /// [`SysfsError`] if the attribute cannot be read or is no short text.
     pub fn text(&self, relative: &str) -> Result<Option<String>, SysfsError> {
         let path = self.path(relative);
         let strange = |why: String| SysfsError::Strange { path: path.clone(), why };
@@ -106,7 +107,7 @@ impl<'a> Sysfs<'a> {
             let code = e.raw_os_error().map(Errno::from_raw);
             matches!(code, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ENXIO | Errno::ENODEV))
         };
-        // Not opened before it is known to be a file: a pipe would never end.
+        // Checked to be a regular file before it is opened, since reading a pipe could block for ever.
         match fs::metadata(&path) {
             Ok(kind) if !kind.is_file() => return Err(strange("it is not a file".into())),
             Ok(_) => {}
@@ -130,10 +131,10 @@ impl<'a> Sysfs<'a> {
         }
     }
 
-    /// An attribute that is a number, decimal or hexadecimal after `0x`; `None` where it is not there.
+    /// Value of a numeric attribute, decimal or hexadecimal after `0x`; `None` if the attribute does not exist.
     ///
     /// # Errors
-    /// [`SysfsError`] also if it is no number of 64 bits.
+    /// [`SysfsError`], also if the text is no number of 64 bits.
     pub fn number(&self, relative: &str) -> Result<Option<u64>, SysfsError> {
         let Some(text) = self.text(relative)? else { return Ok(None) };
         let parsed = match text.strip_prefix("0x") {
@@ -147,18 +148,18 @@ impl<'a> Sysfs<'a> {
         parsed.map(Some).map_err(strange)
     }
 
-    /// A number that has to be there.
+    /// Value of a numeric attribute that must exist.
     ///
     /// # Errors
-    /// [`SysfsError::Missing`], and those of [`number`](Self::number).
+    /// [`SysfsError::Missing`], or the errors of [`number`](Self::number).
     pub fn required(&self, relative: &str) -> Result<u64, SysfsError> {
         self.number(relative)?.ok_or_else(|| SysfsError::Missing { path: self.path(relative) })
     }
 
-    /// A list of NUMA nodes, as in `0-1,4`; empty where it is not there.
+    /// Numbers of NUMA nodes in an attribute such as `0-1,4`; empty if the attribute does not exist.
     ///
     /// # Errors
-    /// [`SysfsError`] also if it is no such list.
+    /// [`SysfsError`], also if the text is no such list.
     pub fn nodes(&self, relative: &str) -> Result<Vec<u32>, SysfsError> {
         let text = self.text(relative)?.unwrap_or_default();
         let mut nodes = Vec::new();
@@ -176,7 +177,7 @@ impl<'a> Sysfs<'a> {
         Ok(nodes)
     }
 
-    /// What a symbolic link points at, by its last name; `None` where there is none.
+    /// Last component of the target of a symbolic link; `None` if there is no link.
     pub fn link(&self, relative: &str) -> Option<String> {
         let target = fs::read_link(self.path(relative)).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())

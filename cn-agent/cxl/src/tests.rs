@@ -1,5 +1,5 @@
-//! CXL memory as sysfs shows it: each state a device goes through, what cannot be, and what nobody should have written.
-//! A fixture is a table of files and links, put below a folder of its own.
+//! Tests of CXL memory as sysfs shows it: each state of a device, impossible combinations, and hostile files. A fixture
+//! is a table of files and links, which a test writes to a folder of its own.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,17 +9,17 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::device::{Device, DeviceError};
+use super::device_state::{DeviceState, device_state};
 use super::inventory::{CpulessNode, CxlMemory, DaxDevice};
-use super::unfit::Unfit;
-use super::verdict::{DeviceState, device_state};
-use cxloe_cn_core::backing::{DeviceMemory, Served};
+use super::unsuitable::UnsuitableReason;
+use cxloe_cn_core::backing::{DeviceMemory, DevicePlacement};
 
 const MIB: u64 = 1 << 20;
 
 /// Files (`path = text`) and links (`path -> target`).
 type Table = [(&'static str, &'static str)];
 
-/// A memory device that decodes nothing.
+/// A memory device with no committed decoder.
 const IDLE: &Table = &[
     ("bus/cxl/devices/mem0/ram/size", "0x0"),
     ("bus/cxl/devices/mem0/pmem/size", "0x10000000"),
@@ -38,7 +38,7 @@ const IDLE: &Table = &[
     ("devices/system/node/has_memory", "0"),
 ];
 
-/// The same with a committed region, as Linux 6.1 shows it: without a mode.
+/// In addition to [`IDLE`]: a committed region without a mode, as Linux 6.1 shows it.
 const REGION: &Table = &[
     ("bus/cxl/devices/decoder2.0/start", "0x690000000"),
     ("bus/cxl/devices/decoder2.0/size", "0x10000000"),
@@ -51,7 +51,7 @@ const REGION: &Table = &[
     ("bus/cxl/devices/region0/interleave_granularity", "256"),
 ];
 
-/// And with a namespace in devdax mode on it.
+/// In addition to [`REGION`]: a namespace in devdax mode.
 const DEVDAX: &Table = &[
     ("bus/dax/devices/dax0.0/size", "262144000"),
     ("bus/dax/devices/dax0.0/align", "2097152"),
@@ -60,7 +60,7 @@ const DEVDAX: &Table = &[
     ("bus/dax/devices/dax0.0/driver", "-> ../../../../bus/dax/drivers/device_dax"),
 ];
 
-/// And as system RAM.
+/// In addition to [`DEVDAX`]: the device as system RAM.
 const SYSTEM_RAM: &Table = &[
     ("bus/dax/devices/dax0.0/driver", "-> ../../../../bus/dax/drivers/kmem"),
     ("devices/system/node/has_memory", "0-1"),
@@ -164,33 +164,33 @@ fn the_smallest_that_fits_is_taken() {
 fn system_ram_is_a_node_and_serves_nothing() {
     let memory = scan(&[IDLE, REGION, DEVDAX, SYSTEM_RAM]);
     assert_eq!(memory.cpuless_nodes, [CpulessNode { node: 1, size: Some(128 * MIB) }]);
-    assert_eq!(memory.dax_devices[0].unfit, Some(Unfit::SystemRam { device: "dax0.0".into() }));
+    assert_eq!(memory.dax_devices[0].unfit, Some(UnsuitableReason::SystemRam { device: "dax0.0".into() }));
     assert!(memory.why_none(MIB, &[]).contains("daxctl reconfigure-device --mode=devdax dax0.0"));
 }
 
 #[test]
 fn what_is_wrong_with_a_device_is_said() {
     let unfit = |more: &Table| scan(&[IDLE, REGION, DEVDAX, more]).dax_devices[0].unfit.clone();
-    let other = Some(Unfit::NotCxl);
+    let other = Some(UnsuitableReason::NotCxl);
     assert_eq!(unfit(&[("bus/dax/devices/dax0.0/resource", "0x100000000")]), other, "an NVDIMM");
     assert_eq!(unfit(&[("bus/dax/devices/dax0.0/size", "0x10000000")]), other, "over the region's end");
-    assert_eq!(unfit(&[("bus/dax/devices/dax0.0/resource", "0x0")]), Some(Unfit::NoAddress));
+    assert_eq!(unfit(&[("bus/dax/devices/dax0.0/resource", "0x0")]), Some(UnsuitableReason::NoAddress));
     let none = unfit(&[("bus/dax/devices/dax0.0/driver", "-> ../fsdev_dax")]);
-    assert_eq!(none, Some(Unfit::NoDriver));
+    assert_eq!(none, Some(UnsuitableReason::NoDriver));
     let uncommitted = unfit(&[("bus/cxl/devices/region0/commit", "0")]);
-    assert_eq!(uncommitted, Some(Unfit::NotCommitted { region: "region0".into() }));
+    assert_eq!(uncommitted, Some(UnsuitableReason::NotCommitted { region: "region0".into() }));
     for (file, content) in
         [("size", "0"), ("align", "0"), ("align", "3"), ("align", "1"), ("size", "2097153")]
     {
         let root = sysfs(&[IDLE, REGION, DEVDAX]);
         fs::write(root.path().join("bus/dax/devices/dax0.0").join(file), content).unwrap();
         let memory = CxlMemory::scan(root.path());
-        assert_eq!(memory.dax_devices[0].unfit, Some(Unfit::Shape), "{file} {content}");
+        assert_eq!(memory.dax_devices[0].unfit, Some(UnsuitableReason::Shape), "{file} {content}");
         assert!(memory.fitting(0, &[]).is_empty());
     }
 }
 
-/// What cannot be read is named with its file, and does not hide the rest.
+/// Tests that an error names the unreadable file, and that the rest of the inventory is complete.
 #[test]
 fn hostile_files_are_named_and_harmless() {
     let dax = "bus/dax/devices/dax0.0";
@@ -216,7 +216,7 @@ fn hostile_files_are_named_and_harmless() {
         assert!(problem.contains(&format!("{dax}/{file}")) && problem.contains(said), "{problem}");
         assert!(memory.dax_devices.is_empty() && memory.regions.len() == 1 && memory.memdevs.len() == 1);
     }
-    // Missing, a folder in its place, a pipe that would never end, a link into itself.
+    // The file is missing, a folder, a pipe that never ends, or a link to itself.
     type Spoil = fn(&Path);
     let spoils: [(Spoil, &str); 4] = [
         (|_| {}, "missing"),
@@ -236,7 +236,7 @@ fn hostile_files_are_named_and_harmless() {
             "{problem}"
         );
     }
-    // The largest numbers there are; names that are none.
+    // The largest possible numbers, and invalid names.
     let root = sysfs(&[
         IDLE,
         REGION,
@@ -293,8 +293,8 @@ proptest! {
     }
 }
 
-fn served(dax: &DaxDevice, boot: Option<&str>) -> Served {
-    Served {
+fn served(dax: &DaxDevice, boot: Option<&str>) -> DevicePlacement {
+    DevicePlacement {
         device: dax.device.clone(),
         resource: dax.resource.unwrap(),
         size: dax.size,
@@ -306,7 +306,7 @@ fn served(dax: &DaxDevice, boot: Option<&str>) -> Served {
 }
 
 #[test]
-fn a_device_is_known_by_where_it_lies() {
+fn a_device_is_identified_by_its_address() {
     let there = devdax();
     let (persistent, volatile) =
         (served(&there.dax_devices[0], None), served(&there.dax_devices[0], Some("b1")));
@@ -315,13 +315,13 @@ fn a_device_is_known_by_where_it_lies() {
     assert!(
         matches!(device_state(&volatile, &there, "b2"), DeviceState::Lost(why) if why.contains("started anew"))
     );
-    // Under another name.
+    // The same device under another name.
     let mut renamed = there.clone();
     renamed.dax_devices[0].device = "dax3.0".into();
     assert!(
         matches!(device_state(&persistent, &renamed, "b1"), DeviceState::Present(dax) if dax.device == "dax3.0")
     );
-    // Another device under its name.
+    // Another device under the same name.
     let mut other = there.clone();
     other.dax_devices[0].resource = Some(0x6_9080_0000);
     assert!(
@@ -361,7 +361,7 @@ fn a_device_is_taken_by_one() {
     first.write(2 * MIB, &[5; 128]).unwrap();
     first.give_up();
     assert!(first.read(2 * MIB, &mut [0; 64]).is_err() && first.write(2 * MIB, &[6; 64]).is_err());
-    // While the first still is somewhere.
+    // Claimed again while the first claim still exists.
     let second = Device::claim(root.path(), &dax).unwrap();
     let mut found = [0; 128];
     second.read(2 * MIB, &mut found).unwrap();

@@ -1,5 +1,5 @@
-//! When to look at sysfs again: when the kernel announces a device, when somebody asks, and every other second anyway.
-//! Announcements do not reach every container, and no other place than the real sysfs has them.
+//! Events that start a scan of sysfs: the kernel announces a device, a caller wakes the monitor, or the interval is
+//! over. Announcements do not reach every container, and there are none for a root other than the real sysfs.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,28 +13,28 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
 
-/// The multicast group of the kernel's own announcements; udev's is another.
+/// Netlink multicast group of the kernel's announcements; udev sends to another group.
 const KERNEL: u32 = 1;
-/// The longest announcement that is looked into.
+/// Limit of an announcement's length in bytes.
 const ANNOUNCEMENT_MAX: usize = 8192;
-/// Announcements taken in one go.
+/// Limit of announcements taken by one call.
 const ANNOUNCEMENTS_MAX: usize = 256;
-/// Whose devices matter.
+/// Subsystems whose announcements start a scan.
 const SUBSYSTEMS: [&[u8]; 3] = [b"SUBSYSTEM=dax", b"SUBSYSTEM=cxl", b"SUBSYSTEM=nd"];
 
-/// Asks for a look.
+/// Handle by which other threads end a wait of the monitor.
 #[derive(Clone, Debug)]
 pub struct MonitorWaker(Arc<EventFd>);
 
 impl MonitorWaker {
-    /// Has [`UeventMonitor::wait`] return.
+    /// Makes [`UeventMonitor::wait`] return.
     pub fn wake(&self) {
-        // Full: it will return as it is.
+        // If the counter is full, `wait` returns anyway.
         let _ = self.0.write(1);
     }
 }
 
-/// Waits for a reason to look.
+/// Waits for events that start a scan.
 #[derive(Debug)]
 pub struct UeventMonitor {
     woken: Arc<EventFd>,
@@ -42,14 +42,14 @@ pub struct UeventMonitor {
 }
 
 impl UeventMonitor {
-    /// Listens from now on.
+    /// Opens the netlink socket for announcements.
     ///
     /// # Errors
-    /// No descriptor. That announcements cannot be heard is logged, and no error.
+    /// No descriptor for the waker. A failure to open the netlink socket is only logged.
     pub fn listen() -> io::Result<(UeventMonitor, MonitorWaker)> {
         let woken = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let announcements = announcements().inspect_err(|error| {
-            tracing::debug!(%error, "the kernel's announcements of devices cannot be heard; looking now and then");
+            tracing::debug!(%error, "cannot receive the kernel's announcements of devices; scanning periodically instead");
         });
         Ok((
             UeventMonitor { woken: Arc::clone(&woken), announcements: announcements.ok() },
@@ -57,7 +57,7 @@ impl UeventMonitor {
         ))
     }
 
-    /// Waits until there is a reason to look: the latest after `most`.
+    /// Waits for an event that starts a scan, at most for `most`.
     pub fn wait(&self, most: Duration) {
         let woken = PollFd::new(self.woken.as_fd(), PollFlags::POLLIN);
         let heard = self.announcements.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
@@ -81,14 +81,14 @@ impl UeventMonitor {
                 let _ = self.woken.read();
                 return;
             }
-            if fds.get(1).is_some_and(ready) && self.hear() {
+            if fds.get(1).is_some_and(ready) && self.take_announcements() {
                 return;
             }
         }
     }
 
-    /// Takes the announcements there are; whether any is of a device that matters.
-    fn hear(&self) -> bool {
+    /// Takes the waiting announcements; returns whether one concerns a device of [`SUBSYSTEMS`].
+    fn take_announcements(&self) -> bool {
         let Some(fd) = &self.announcements else { return false };
         let mut bytes = [0; ANNOUNCEMENT_MAX];
         let mut matters = false;
@@ -96,7 +96,7 @@ impl UeventMonitor {
             match recv(fd.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => matters |= is_of_ours(&bytes[..length]),
                 Err(Errno::EAGAIN) => return matters,
-                // Some were missed: any may have mattered.
+                // Announcements were lost, and one of them may have concerned such a device.
                 Err(_) => matters = true,
             }
         }
@@ -111,7 +111,7 @@ fn announcements() -> nix::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether an announcement, which is text between zero bytes, is of a device that matters.
+/// Whether an announcement, made of texts between zero bytes, concerns a device of [`SUBSYSTEMS`].
 fn is_of_ours(announcement: &[u8]) -> bool {
     announcement.split(|byte| *byte == 0).any(|part| SUBSYSTEMS.contains(&part))
 }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn announcements_are_told_apart() {
+    fn announcements_are_distinguished() {
         let dax =
             b"add@/devices/platform/x/dax0.0\0ACTION=add\0DEVPATH=/devices/x\0SUBSYSTEM=dax\0SEQNUM=1\0";
         assert!(is_of_ours(dax));
@@ -143,7 +143,7 @@ mod tests {
         let begun = Instant::now();
         monitor.wait(long);
         assert!(begun.elapsed() < long);
-        // That wake-up is taken: time ends the next wait.
+        // The first wait has consumed the wake-up; the time limit ends the second.
         monitor.wait(Duration::from_millis(5));
         std::thread::spawn(move || waker.wake());
         monitor.wait(long);

@@ -1,12 +1,12 @@
-//! Children that only the agent knows: forked, and not joined (yet, or ever: in a container from where it cannot be
-//! reached, or made past `fork(3)` and content with the memory they have).
+//! Children of which only the agent has a record: forked, and not joined (yet, or ever: in a container from which the
+//! agent cannot be reached, or made without `fork(3)` and using only the memory they have).
 //!
 //! ```text
 //!   fork --> agent: serves the child by its userfaultfd --copy--> supervisor: keeps it until the child has joined
 //!              dies                                                  answers its faults with SIGBUS
 //! ```
 //!
-//! Without a copy, the kernel would give such a child zeros for what is at memory nodes when the agent dies.
+//! Without a copy, such a child would read zeros from the kernel for pages at memory nodes when the agent dies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,65 +14,65 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use cxloe_member::socket::{Descriptors, receive_some};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use cxloe_paging::member::Kept;
+use cxloe_paging::member::ForkedChild;
 use cxloe_paging::shared_state;
-use cxloe_paging::uffd::{Event, EventBuffer, PAGE, Uffd};
+use cxloe_paging::uffd::{EventBuffer, PAGE, Uffd, UffdEvent};
 
-/// Messages taken in one go.
+/// Limit of messages received in one call of [`Children::gather`].
 const MESSAGES_MAX: usize = 64;
 
-/// A child that has not joined, as far as is known.
+/// A child that has not joined, by the agent's last message.
 #[derive(Debug)]
-struct Unjoined {
-    child: Kept,
+struct UnjoinedChild {
+    child: ForkedChild,
     uffd: Uffd,
-    /// Whether the agent has entered it among those it serves. It sends the copy before that, for it may be killed in between.
+    /// Whether the agent has registered the child. The agent sends the child's userfaultfd here before it registers the
+    /// child, since the agent may be killed between the two steps.
     entered: bool,
 }
 
-/// The children of one space.
+/// The forked children of one space that have not joined it.
 #[derive(Debug)]
 pub struct Children {
     socket: OwnedFd,
-    /// Those that have not joined.
-    kept: Vec<Unjoined>,
-    /// Those whose agent has died.
+    kept: Vec<UnjoinedChild>,
+    /// Userfaultfds of children whose agent has died.
     orphans: Vec<Uffd>,
 }
 
 impl Children {
-    /// None yet, and the socket for the agent to send them to.
+    /// An empty set, and the socket for the agent to send children to.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the system call.
     pub fn new() -> io::Result<(Children, OwnedFd)> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
         Ok((Children { socket, kept: Vec::new(), orphans: Vec::new() }, theirs))
     }
 
-    /// What to wait on besides time.
+    /// Descriptors whose readiness calls for [`gather`](Self::gather) or [`serve`](Self::serve).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [self.socket.as_fd()].into_iter().chain(self.orphans.iter().map(AsFd::as_fd))
     }
 
-    /// Whether it is worth looking again soon, though nothing comes.
+    /// Whether some child has not joined, so that [`gather`](Self::gather) is due again soon, even without a message.
     pub fn is_waiting(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// Takes in those that have come, and lets go of those that have joined or ended.
+    /// Receives new children from the agent, and removes children that have joined or ended.
     pub fn gather(&mut self, shared_state: BorrowedFd<'_>) {
         for _ in 0..MESSAGES_MAX {
-            let (mut bytes, mut came) = ([0; Kept::BYTES], Descriptors::new());
+            let (mut bytes, mut came) = ([0; ForkedChild::BYTES], Descriptors::new());
             match receive_some(self.socket.as_fd(), &mut bytes, &mut came, libc::MSG_DONTWAIT) {
-                Ok(Kept::BYTES) => {}
+                Ok(ForkedChild::BYTES) => {}
                 _ => break,
             }
             let uffd = came.take().and_then(|fd| Uffd::from_fd(fd).ok());
-            if let Some((child, uffd)) = Kept::decode(&bytes).zip(uffd) {
+            if let Some((child, uffd)) = ForkedChild::decode(&bytes).zip(uffd) {
                 self.kept.retain(|other| other.child.view != child.view);
-                self.kept.push(Unjoined { child, uffd, entered: false });
+                self.kept.push(UnjoinedChild { child, uffd, entered: false });
             }
         }
         if !self.kept.is_empty()
@@ -88,27 +88,28 @@ impl Children {
         }
     }
 
-    /// The agent has died: who has not joined it cannot join its successor. To be called before that one is looked for.
+    /// Takes over the children that have not joined, because the agent has died: they cannot join the agent's
+    /// successor. To be called before the search for the successor.
     pub fn orphaned(&mut self, shared_state: BorrowedFd<'_>) {
         let known = shared_state::joined(shared_state).unwrap_or_default();
         let orphans = self.kept.drain(..).filter(|kept| !known.contains(&(kept.child.view, true)));
-        for Unjoined { child, uffd, .. } in orphans {
-            // Whom the agent has left waiting asks again.
+        for UnjoinedChild { child, uffd, .. } in orphans {
+            // Wakes a thread whose fault the agent left unanswered: the thread raises the fault again.
             let _ = uffd.wake(child.memory);
             self.orphans.push(uffd);
         }
     }
 
-    /// Answers the faults of orphans. Whether any of them was refused its memory.
+    /// Answers the faults of children without an agent. Returns whether any child was denied a page.
     pub fn serve(&mut self) -> bool {
         let (mut buffer, mut refused) = (EventBuffer::new(), false);
         for uffd in &self.orphans {
             let Ok(events) = uffd.events(&mut buffer) else { continue };
             for event in events {
-                let Event::Fault { address, wp, .. } = event else { continue };
+                let UffdEvent::Fault { address, wp, .. } = event else { continue };
                 let page = address - address % PAGE..address - address % PAGE + PAGE;
                 if wp {
-                    // It is there, and nobody takes it away any more.
+                    // The page is resident and stays so: no agent evicts pages of this child any more.
                     let _ = uffd.unprotect(page, true);
                 } else {
                     refused = true;

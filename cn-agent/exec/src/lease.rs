@@ -1,5 +1,5 @@
-//! A region for one program: created for it, and destroyed after it, however that ends. The agent has it created, and
-//! destroys it when this process could not ask for that.
+//! A region for one program: created before the program starts, and destroyed after it, however it ends. The agent
+//! creates the region, and destroys it by itself if this process could not request that.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -10,60 +10,60 @@ use cxloe_daemon::to_stderr;
 use cxloe_fabric::api::ErrorCode;
 use cxloe_fabric::model::Name;
 
-use super::growth::{Growth, Refusal, Step};
+use super::growth::{Growth, GrowthRefusal, GrowthStep};
 use cxloe_client::client::{self, ClientError};
 use cxloe_client::mapping::Owner;
-use cxloe_client::message::{Attaching, PagingView, Refused};
+use cxloe_client::message::{Attaching, PagingView, RefusalReason};
 
-/// What memory nodes give away by default; sizes are rounded up to it.
+/// Default allocation unit of memory nodes, to which sizes of regions are rounded up.
 const EXTENT: u64 = 2 << 20;
-/// How long a region may take to be attached.
+/// Longest time that attaching a new region may take.
 const ATTACH_MAX: Duration = Duration::from_secs(30);
-/// The pause between two looks at it.
+/// Interval of checks while a region is being attached.
 const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Why there is no region.
+/// Reason why a program gets no region.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// The agent.
     #[error(transparent)]
     Agent(#[from] ClientError),
-    /// It was created and has not been attached.
+    /// It was created, but not attached in time.
     #[error(
         "region {name} was created, but the agent has not attached it within {ATTACH_MAX:?}; look at `cn-agent list`"
     )]
     NotAttached {
-        /// The region.
+        /// Name of the region.
         name: Name,
     },
 }
 
-/// A region in use.
+/// A region in use by one program.
 #[derive(Debug)]
 pub struct Lease {
     name: Name,
     bytes: u64,
-    /// Bytes of addresses that it has; 0 while they are not known.
+    /// Size in bytes of the region's address range; 0 while unknown.
     window: u64,
-    /// If it was created for the occasion: the agent's socket, and what its size grows by multiples of.
+    /// For a temporary region: path of the agent's socket, and the unit of the region's size in bytes.
     temporary: Option<(PathBuf, u64)>,
 }
 
-/// Has a temporary region grow when it is full. Waits for nothing: the agent is asked by a thread.
+/// Enlarges a temporary region when it is full. Does not block: a thread makes the request to the agent.
 #[derive(Debug)]
 pub struct Grower {
     name: Name,
     agent: PathBuf,
     growth: Growth,
-    answer: Option<Receiver<Result<(), Refusal>>>,
+    answer: Option<Receiver<Result<(), GrowthRefusal>>>,
 }
 
 impl Lease {
-    /// Creates a region of at least `bytes` bytes through the manager that the agent at `socket` follows, and waits until
-    /// it is attached.
+    /// Creates a region of at least `bytes` bytes through the manager that the agent at `socket` follows, and waits
+    /// until the region is attached.
     ///
     /// # Errors
-    /// Any [`LeaseError`]; nothing is left behind then.
+    /// Any [`LeaseError`]; then no region is left behind.
     pub fn create(socket: &Path, bytes: u64) -> Result<Lease, LeaseError> {
         let (name, unit) = client::create(socket, bytes)?;
         let bytes = bytes.next_multiple_of(EXTENT);
@@ -72,7 +72,7 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Uses a region that is attached already, and leaves it as it is. Its content goes.
+    /// Uses a region that is attached already, and does not destroy it at the end. The content of the region is lost.
     ///
     /// # Errors
     /// [`LeaseError::Agent`], [`LeaseError::NotAttached`].
@@ -87,23 +87,23 @@ impl Lease {
         }
     }
 
-    /// Its name.
+    /// Name of the region.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Its bytes.
+    /// Size of the region in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What has the region grow, if it was created for the occasion.
+    /// The grower of the region, if it is temporary.
     pub fn grower(&self) -> Option<Grower> {
         let (agent, unit) = self.temporary.clone()?;
         Some(Grower { name: self.name.clone(), agent, growth: Growth::new(unit, self.window), answer: None })
     }
 
-    /// Waits until it is attached; bytes of addresses it has.
+    /// Waits until the region is attached; returns its bytes of addresses.
     fn attached(&self, socket: &Path) -> Result<u64, LeaseError> {
         let until = Instant::now() + ATTACH_MAX;
         loop {
@@ -121,37 +121,37 @@ impl Lease {
         }
     }
 
-    /// Gives up what `owner` has mapped of the region; if that was created for the occasion, what is in it goes, and then
-    /// the region.
+    /// Discards the memory that `owner` has mapped of the region. A temporary region loses its whole content, and is
+    /// then destroyed.
     pub fn end(self, owner: Owner) {
         if self.temporary.is_some() {
-            // Where there is no agent any more, nobody has it mapped.
+            // Without an agent no memory is mapped.
             let _ = owner.discard();
         }
     }
 }
 
 impl Grower {
-    /// Goes on, with how the region stands at the agent if that could be seen. What there is to say.
-    pub fn go_on(&mut self, view: Option<&PagingView>) -> Option<String> {
+    /// Proceeds by the state of the region at the agent, if that could be read. Returns the message to print, if any.
+    pub fn advance(&mut self, view: Option<&PagingView>) -> Option<String> {
         let mut step = match self.answer.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return None,
             Some(answer) => {
                 self.answer = None;
-                let ended = Err(Refusal::Other("the thread that asked the manager has ended".into()));
+                let ended = Err(GrowthRefusal::Other("the thread that asked the manager has ended".into()));
                 self.growth.answered(answer.unwrap_or(ended))
             }
             None => None,
         };
         if step.is_none() {
-            step = view.and_then(|view| self.growth.look(view.full, view.bytes));
+            step = view.and_then(|view| self.growth.observe(view.full, view.bytes));
         }
         match step? {
-            Step::Ask(bytes) => {
+            GrowthStep::Ask(bytes) => {
                 self.ask(bytes);
                 None
             }
-            Step::Say(why) => Some(format!(
+            GrowthStep::Say(why) => Some(format!(
                 "region {} is full and does not grow: {why}; a process of the program is ended if that lasts for longer \
                  than --lost-wait",
                 self.name
@@ -159,8 +159,8 @@ impl Grower {
         }
     }
 
-    /// Whether the agent has been asked and has not answered yet.
-    pub fn is_asking(&self) -> bool {
+    /// Whether a request to the agent is under way.
+    pub(crate) fn is_asking(&self) -> bool {
         self.answer.is_some()
     }
 
@@ -169,21 +169,21 @@ impl Grower {
         self.answer = Some(answer);
         let (agent, name) = (self.agent.clone(), self.name.clone());
         let asked = thread::Builder::new().name("grow".into()).spawn(move || {
-            // Who asked may have ended.
+            // The receiver may have ended.
             let _ = tell.send(grow(&agent, name, bytes));
         });
-        // What it was to tell with is gone with it, and that is heard.
+        // The sender is dropped with the thread; the receiver finds the channel closed.
         drop(asked);
     }
 }
 
-fn grow(agent: &Path, name: Name, bytes: u64) -> Result<(), Refusal> {
+fn grow(agent: &Path, name: Name, bytes: u64) -> Result<(), GrowthRefusal> {
     client::grow(agent, name, bytes).map_err(|error| match error {
         ClientError::Refused {
-            reason: Refused::Manager { code: Some(ErrorCode::OverQuota | ErrorCode::NoSpace), text },
+            reason: RefusalReason::Manager { code: Some(ErrorCode::OverQuota | ErrorCode::NoSpace), text },
             ..
-        } => Refusal::TooMuch(text),
-        error => Refusal::Other(error.to_string()),
+        } => GrowthRefusal::TooMuch(text),
+        error => GrowthRefusal::Other(error.to_string()),
     })
 }
 

@@ -1,11 +1,11 @@
-//! Where the library is that programs are given.
+//! Path of the library that is preloaded into programs.
 
 use std::path::{Path, PathBuf};
 
-/// The library's file.
+/// File name of the library that `cn-agent exec` preloads.
 pub const FILE: &str = "libcxloe_preload.so";
 
-/// It is nowhere.
+/// The file is in neither place.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{file} is neither beside {} nor in ../lib/cxloe from there; name it with --preload, or build it: cargo build \
@@ -16,7 +16,7 @@ pub struct NoLibrary {
     folder: PathBuf,
 }
 
-/// The library that programs are given by the agent whose program is `own`.
+/// Finds the library by the path of the agent's program, `own`.
 ///
 /// # Errors
 /// [`NoLibrary`].
@@ -24,7 +24,7 @@ pub fn find(own: &Path) -> Result<PathBuf, NoLibrary> {
     find_called(own, FILE)
 }
 
-/// The library `file`: beside `own`, as Cargo builds them, or in `../lib/cxloe`, as they are installed.
+/// Finds the library `file`: beside `own`, as Cargo builds them, or in `../lib/cxloe`, as they are installed.
 ///
 /// # Errors
 /// [`NoLibrary`].

@@ -1,8 +1,8 @@
-//! Whether a program can be served: the dynamic linker has to load a library into it.
+//! Checks that a program can be served: the dynamic linker has to load a library into it.
 //!
-//! A script is what interprets it. What is linked statically, is built for other machines, or runs with other rights than
-//! the caller's (for which the dynamic linker ignores libraries that the caller names) is refused before anything is
-//! started.
+//! Of a script, its interpreter is checked. A program that is linked statically, is built for other machines, or is
+//! set-user-ID or the like (for which the dynamic linker ignores libraries that the caller names) is refused before
+//! anything is started.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access, getegid, geteuid};
 
-/// Scripts that interpret scripts, at most, as the kernel has it.
+/// Limit of nested interpreters, each of which is a script itself: the kernel's limit.
 const INTERPRETERS_MAX: usize = 4;
-/// Bytes of a script's first line that the kernel looks at.
+/// Bytes of a script's first line that the kernel reads.
 const LINE_MAX: usize = 256;
 
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 
-/// Why a program cannot be served.
+/// Reason why a program cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// It is not there.
@@ -30,9 +30,9 @@ pub enum ProgramError {
     /// It cannot be read or run.
     #[error("{} cannot be run: {source}", .path.display())]
     Unusable {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of reading the file.
         source: io::Error,
     },
     /// No dynamic linker is involved.
@@ -41,37 +41,37 @@ pub enum ProgramError {
          run a dynamically linked build of it", .0.display()
     )]
     Static(PathBuf),
-    /// Linked against another C library than the one whose functions are taken the place of.
+    /// Linked against musl, not the GNU C library whose functions are interposed.
     #[error(
         "{} is linked against musl ({}), and remote memory is for programs of the GNU C library; run a build of it \
          for that", .path.display(), .linker
     )]
     Musl {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// The dynamic linker that it names.
+        /// Path of the program's dynamic linker.
         linker: String,
     },
-    /// For another machine, or nothing that a machine runs.
+    /// For another machine, or no program.
     #[error("{} is no program for this machine ({}); remote memory is for 64-bit ELF programs and scripts", .path.display(), .what)]
     Foreign {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// What it is instead.
+        /// Kind of the file, in words for the message.
         what: &'static str,
     },
-    /// It changes user or group.
+    /// Set-user-ID or the like.
     #[error(
         "{} runs with its owner's rights (set-user-ID or set-group-ID), and such programs load no library of the \
          caller's; run it as that user", .0.display()
     )]
     OtherRights(PathBuf),
-    /// Scripts upon scripts.
+    /// Scripts that interpret scripts beyond the limit.
     #[error("{} is interpreted by a script which is interpreted by a script, and so on", .0.display())]
     Endless(PathBuf),
 }
 
-/// Finds the program that `name` stands for, as a shell does, and makes sure that it can be served.
+/// Finds the program `name`, as a shell does, and checks that it can be served.
 ///
 /// # Errors
 /// Any [`ProgramError`].
@@ -91,7 +91,7 @@ fn may_run(path: &Path) -> io::Result<()> {
     access(path, AccessFlags::X_OK).map_err(io::Error::from)
 }
 
-/// Makes sure that a program can be served.
+/// Checks that the program at `path` can be served.
 ///
 /// # Errors
 /// Any [`ProgramError`] but [`ProgramError::NotFound`].
@@ -128,7 +128,7 @@ pub fn examine(path: &Path) -> Result<(), ProgramError> {
     Err(ProgramError::Endless(path.into()))
 }
 
-/// What interprets a script that begins like this.
+/// Interpreter of a script whose first bytes are `head`.
 fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let name = line.trim_ascii_start().split(|byte| byte.is_ascii_whitespace()).next()?;
@@ -137,24 +137,24 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Linkage {
-    /// By the dynamic linker at this path.
+    /// Linked by the dynamic linker at this path.
     Dynamic(String),
     Static,
     Foreign(&'static str),
 }
 
-/// `e_machine` of this machine.
+/// Value of `e_machine` in ELF files for this machine.
 const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
-/// Bytes of a program header.
+/// Size of a program header, in bytes.
 const ENTRY: usize = 56;
-/// What the names of musl's dynamic linkers contain.
+/// Part of the names of musl's dynamic linkers.
 const MUSL: &str = "ld-musl";
-/// Bytes of a dynamic linker's path, at most.
+/// Limit of the length of a dynamic linker's path, in bytes.
 const PATH_MAX: u64 = 4096;
 /// `PT_INTERP`: the program header that names the dynamic linker.
 const INTERPRETED: u32 = 3;
 
-/// How an ELF file that begins like this is linked ("System V ABI", chapters 4 and 5).
+/// Linkage of an ELF file whose first bytes are `head` ("System V ABI", chapters 4 and 5).
 fn linkage(head: &[u8], file: &mut (impl Read + Seek)) -> io::Result<Linkage> {
     if !head.starts_with(b"\x7fELF") || head.len() < 64 {
         return Ok(Linkage::Foreign("neither ELF nor a script"));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_musl_are_told_by_their_dynamic_linker() {
+    fn programs_of_musl_are_detected_by_their_dynamic_linker() {
         let folder = tempfile::tempdir().unwrap();
         for (linker, served) in [("/lib/ld-musl-x86_64.so.1", false), ("/lib64/ld-linux-x86-64.so.2", true)] {
             let mut file = elf(&[6, 3]);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_served_is_told_apart() {
+    fn unservable_programs_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let refused =

@@ -1,7 +1,7 @@
 //! A program under supervision: from its start to the end of its last process.
 //!
-//! Signals that are sent to the supervisor go on to the program. Those of a terminal reach both by themselves, and the
-//! supervisor leaves them to the program: it ends when that does.
+//! Signals sent to the supervisor are passed on to the program. Signals of a terminal reach both processes by
+//! themselves; the supervisor ignores them, and ends when the program does.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
@@ -21,15 +21,15 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getppid};
 
 use super::children::Children;
-use super::gate::{self, Gate, Opening};
+use super::gate::{self, Gate, PendingGate};
 use super::lease::Grower;
-use super::stayed::{Stayed, Watch};
+use super::local_memory::{LocalMemory, LocalMemorySampler};
 use cxloe_client::client::ClientError;
 use cxloe_client::mapping::{NoKernelFaults, Owner};
 use cxloe_client::message::PagingView;
 use cxloe_cn_core::mapped::window_bytes;
 
-/// Signals that go on to the program.
+/// Signals that the supervisor passes on to the program.
 const PASSED_ON: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -39,25 +39,25 @@ const PASSED_ON: [Signal; 7] = [
     Signal::SIGUSR2,
     Signal::SIGALRM,
 ];
-/// How many folders deep programs may lie: the way up from theirs to the root ends there in any case.
+/// Limit of folders between a program and the root: the walk up to the root stops there.
 const FOLDERS_MAX: usize = 40;
-/// The pause between two attempts to reach the agent's successor, and between two looks at processes in the background.
+/// Interval of attempts to reach the agent's successor, and of checks of background processes, in milliseconds.
 const PAUSE_MS: u16 = 100;
-/// The pause between two looks whether the region is full; of the time that processes wait for room, one part of so many
-/// at most.
+/// Longest interval of checks whether the region is full; shorter than this part of the time that processes wait for
+/// room.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 const FULL_PAUSE_PART: u32 = 8;
 const FULL_PAUSE_MIN: Duration = Duration::from_millis(20);
 
-/// Why a program could not be supervised.
+/// Reason why a program could not be supervised.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// It could not be started.
     #[error("{} could not be started: {source}", .path.display())]
     Start {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of starting the program.
         source: io::Error,
     },
     /// The kernel cannot keep direct I/O from the program's memory.
@@ -74,52 +74,52 @@ pub enum SessionError {
     System(#[from] Errno),
 }
 
-/// What a program is given.
+/// Settings passed to a program.
 #[derive(Debug)]
-pub struct Settings {
-    /// The library.
+pub struct ProgramSettings {
+    /// Path of the library that is preloaded.
     pub library: PathBuf,
-    /// The agent's socket, as a whole path.
+    /// Absolute path of the agent's socket.
     pub agent: PathBuf,
-    /// Bytes of each process's window.
+    /// Bytes of the window of each process.
     pub bytes: u64,
-    /// How long processes wait for an agent that has ended.
+    /// Longest wait of processes for the successor of an agent that has ended.
     pub wait: Duration,
-    /// Whether the program may do direct I/O: its memory does not leave then.
+    /// Whether the program may do direct I/O; then all of its memory stays in this machine.
     pub direct: bool,
 }
 
-/// A running program.
+/// A running program, with the state of its supervision.
 #[derive(Debug)]
 pub struct Session {
     child: Child,
     owner: Owner,
     wait: Duration,
     signals: SignalFd,
-    /// Since when the agent has been away.
+    /// Time at which the agent was found to have ended; `None` while it runs.
     away: Option<Instant>,
-    /// Whether its successor was given up on.
+    /// Whether the search for a successor was given up.
     abandoned: bool,
-    /// What of its memory stays here.
-    stayed: Watch,
-    /// What asks about system calls of the program.
+    /// Sampler of memory that stays in this machine.
+    local_memory: LocalMemorySampler,
+    /// Listener of the program's refused system calls.
     gate: Option<Gate>,
-    /// Children that only the agent knows.
+    /// Children of which only the agent has a record.
     children: Option<Children>,
-    /// What has the region grow, how often that is looked after, and when next.
+    /// The grower of the region, the interval of its checks, and the time of the next check.
     growing: Option<(Grower, Duration, Instant)>,
 }
 
-/// How a program ended.
+/// Outcome of a program.
 #[derive(Debug)]
-pub struct Outcome {
-    /// Its status.
+pub struct ProgramOutcome {
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// How its remote memory stood at the end, if the agent could say.
+    /// State of the program's remote memory at the end, if the agent answered.
     pub view: Option<PagingView>,
-    /// How much of its memory stayed in this machine, if that could be seen.
-    pub stayed: Option<Stayed>,
-    /// Its remote memory.
+    /// Memory that stayed in this machine, if it could be read.
+    pub local_memory: Option<LocalMemory>,
+    /// The connection that owns the program's remote memory.
     pub owner: Owner,
 }
 
@@ -132,7 +132,7 @@ impl Session {
         program: PathBuf,
         arguments: &[OsString],
         owner: Owner,
-        settings: &Settings,
+        settings: &ProgramSettings,
     ) -> Result<Session, SessionError> {
         owner.check_kernel_faults()?;
         let name = arguments.first().cloned().unwrap_or_default();
@@ -150,7 +150,7 @@ impl Session {
             .env("CXLOE_EXEC_WAIT_MS", settings.wait.as_millis().to_string())
             .env("CXLOE_EXEC_SUPERVISOR", getpid().to_string());
         if let Some(device) = owner.device() {
-            // For whoever is started below, too: they make a userfaultfd each.
+            // All processes of the program inherit the device: each opens a userfaultfd by it.
             fcntl(device, FcntlArg::F_SETFD(FdFlag::empty()))?;
             command.env("CXLOE_EXEC_DEVICE", device.as_raw_fd().to_string());
         }
@@ -158,22 +158,22 @@ impl Session {
             return Self::spawn(command, program, owner, settings.wait);
         }
         gate::available().map_err(SessionError::NoGate)?;
-        let opening = Opening::before(&mut command).map_err(SessionError::NoGate)?;
+        let opening = PendingGate::before(&mut command).map_err(SessionError::NoGate)?;
         let mut session = Self::spawn(command, program, owner, settings.wait)?;
         let gate = opening.gate().map_err(SessionError::NoGate)?;
         if gate.descriptor().is_none() {
-            say(
-                "somebody else is asked about this program's system calls; direct I/O and io_uring fail without a word",
+            print_line(
+                "another supervisor handles this program's system calls; direct I/O and io_uring fail without a message",
             );
         }
         session.gate = Some(gate);
         Ok(session)
     }
 
-    /// Starts `command`, which has been given what it needs to know of the memory that `owner` holds.
+    /// Starts `command`, whose environment describes the memory that `owner` holds.
     ///
     /// # Errors
-    /// Any [`SessionError`]; `program` is how it names the command.
+    /// Any [`SessionError`]; errors name the command as `program`.
     pub fn spawn(
         mut command: Command,
         program: PathBuf,
@@ -191,7 +191,7 @@ impl Session {
             prctl::set_pdeathsig(Signal::SIGTERM)?;
             if getppid() == supervisor { Ok(()) } else { Err(Errno::ESRCH.into()) }
         };
-        // SAFETY: system calls only, on values of this function.
+        // SAFETY: the closure only makes system calls, on values of this function.
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn().map_err(|source| SessionError::Start { path: program, source })?;
         Ok(Session {
@@ -201,42 +201,42 @@ impl Session {
             signals,
             away: None,
             abandoned: false,
-            stayed: Watch::new(Instant::now()),
+            local_memory: LocalMemorySampler::new(Instant::now()),
             gate: None,
             children: None,
             growing: None,
         })
     }
 
-    /// The same, with a region that grows when it is full; `patience` is how long processes wait for room in it.
+    /// This session, with a region that grows when it is full; `wait_limit` is the longest wait of processes for room.
     #[must_use]
-    pub fn growing(self, grower: Option<Grower>, patience: Duration) -> Session {
-        let pause = (patience / FULL_PAUSE_PART).clamp(FULL_PAUSE_MIN, FULL_PAUSE);
+    pub fn growing(self, grower: Option<Grower>, wait_limit: Duration) -> Session {
+        let pause = (wait_limit / FULL_PAUSE_PART).clamp(FULL_PAUSE_MIN, FULL_PAUSE);
         Session { growing: grower.map(|grower| (grower, pause, Instant::now() + pause)), ..self }
     }
 
-    /// The same, keeping the children that the agent sends.
+    /// This session, which keeps the children that the agent sends.
     #[must_use]
     pub fn keeping(self, children: Children) -> Session {
         Session { children: Some(children), ..self }
     }
 
-    /// The program's process.
+    /// Process id of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Supervises until the program has ended, and every process with a part of its memory.
+    /// Supervises until the program, and every process with a part of its memory, has ended.
     ///
     /// # Errors
     /// [`SessionError::System`].
-    pub fn supervise(mut self) -> Result<Outcome, SessionError> {
+    pub fn supervise(mut self) -> Result<ProgramOutcome, SessionError> {
         let mut ended = None;
         loop {
             self.pass_signals_on(ended.is_some())?;
-            self.look_after_children();
+            self.serve_children();
             if let Some(gate) = &mut self.gate {
-                gate.answer(say);
+                gate.answer(print_line);
             }
             if ended.is_none() {
                 ended = self.child.try_wait().map_err(|error| {
@@ -244,11 +244,15 @@ impl Session {
                 })?;
             }
             self.follow_agent();
-            self.look();
-            self.look_after_growth();
+            self.sample();
+            self.check_growth();
             let mut polled = false;
             if let Some(status) = ended {
-                let view = if self.away.is_none() { self.owner.paging() } else { Err(gone(&self.owner)) };
+                let view = if self.away.is_none() {
+                    self.owner.paging()
+                } else {
+                    Err(agent_ended_error(&self.owner))
+                };
                 match view {
                     Ok(view) if view.members.is_empty() => return Ok(self.over(status, Some(view))),
                     Ok(_) => polled = true,
@@ -263,19 +267,19 @@ impl Session {
         }
     }
 
-    fn over(self, status: ExitStatus, view: Option<PagingView>) -> Outcome {
-        Outcome { status, view, stayed: self.stayed.most(), owner: self.owner }
+    fn over(self, status: ExitStatus, view: Option<PagingView>) -> ProgramOutcome {
+        ProgramOutcome { status, view, local_memory: self.local_memory.largest(), owner: self.owner }
     }
 
-    /// Sleeps until there is a signal, the agent hangs up, or it is time to look again.
+    /// Sleeps until a signal comes, the agent hangs up, or the next check is due.
     fn sleep(&mut self, soon: bool) -> Result<(), SessionError> {
         let quiet = self.away.is_some() || self.abandoned;
         let now = Instant::now();
         let grow = self.growing.as_ref().map(|(_, _, due)| due.saturating_duration_since(now));
-        let look = self.stayed.left(now).min(grow.unwrap_or(Duration::MAX)).as_millis() as u16;
+        let look = self.local_memory.time_left(now).min(grow.unwrap_or(Duration::MAX)).as_millis() as u16;
         let gate = self.gate.as_ref().and_then(Gate::descriptor);
         let asking = gate.is_some();
-        // A connection that has ended is readable for ever.
+        // A closed connection would be readable at every poll.
         let owner = (!quiet).then(|| self.owner.as_fd());
         let children = self.children.iter().flat_map(Children::descriptors);
         let mut set: Vec<PollFd<'_>> = [gate, Some(self.signals.as_fd()), owner]
@@ -288,7 +292,7 @@ impl Session {
         let limit = PollTimeout::from(if soon || quiet { PAUSE_MS } else { look.saturating_add(1) });
         let polled = poll(&mut set, limit);
         let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
-        // Nobody is left who could ask.
+        // The listener hangs up once no process has the filter.
         let over = asking && set[0].revents().is_some_and(|events| events.intersects(ended));
         if over && let Some(gate) = &mut self.gate {
             gate.close();
@@ -299,28 +303,28 @@ impl Session {
         }
     }
 
-    /// Looks how much of its memory is here, if it is time to.
-    fn look(&mut self) {
+    /// Samples the memory that stays in this machine, if a sample is due.
+    fn sample(&mut self) {
         let now = Instant::now();
-        if !self.stayed.left(now).is_zero() {
+        if !self.local_memory.time_left(now).is_zero() {
             return;
         }
         match self.owner.paging() {
-            Ok(view) if self.away.is_none() => self.stayed.look(now, &view),
-            _ => self.stayed.put_off(now),
+            Ok(view) if self.away.is_none() => self.local_memory.sample(now, &view),
+            _ => self.local_memory.postpone(now),
         }
     }
 
-    /// Has the region grow if it is full, if it is time to look.
-    fn look_after_growth(&mut self) {
+    /// Enlarges a full region, if a check is due.
+    fn check_growth(&mut self) {
         let Some((grower, pause, due)) = &mut self.growing else { return };
         let now = Instant::now();
         if now < *due {
             return;
         }
         let view = if self.away.is_none() { self.owner.paging().ok() } else { None };
-        if let Some(news) = grower.go_on(view.as_ref()) {
-            say(&news);
+        if let Some(news) = grower.advance(view.as_ref()) {
+            print_line(&news);
         }
         *due = now + if grower.is_asking() { FULL_PAUSE_MIN } else { *pause };
     }
@@ -328,7 +332,7 @@ impl Session {
     fn pass_signals_on(&mut self, ended: bool) -> Result<(), SessionError> {
         while let Some(came) = self.signals.read_signal()? {
             let Ok(signal) = Signal::try_from(came.ssi_signo as i32) else { continue };
-            // A terminal's come from the kernel, and to the program as well.
+            // Signals of a terminal have the kernel as their sender, and reach the program as well.
             if signal == Signal::SIGCHLD || came.ssi_code > 0 {
                 continue;
             }
@@ -348,15 +352,15 @@ impl Session {
         Ok(())
     }
 
-    fn look_after_children(&mut self) {
+    fn serve_children(&mut self) {
         let Some(children) = &mut self.children else { return };
         children.gather(self.owner.shared_state());
         if children.serve() {
-            say("a child that the agent alone knew cannot have its memory any more: the agent has gone");
+            print_line("a child that only the agent has recorded loses its memory: the agent has ended");
         }
     }
 
-    /// Notices when the agent has gone, and finds its successor.
+    /// Detects the agent's end, and finds its successor.
     fn follow_agent(&mut self) {
         if self.abandoned {
             return;
@@ -374,24 +378,24 @@ impl Session {
         };
         match self.owner.resume() {
             Ok(()) => self.away = None,
-            // The program's processes notice as well, and end.
+            // The program's processes detect the missing successor as well, and end.
             Err(_) if since.elapsed() > self.wait => self.abandoned = true,
             Err(_) => {}
         }
     }
 }
 
-/// Tells whoever started the program; if that cannot be, the program goes on all the same.
-fn say(news: &str) {
-    // In one piece: the program writes there as well.
+/// Prints on standard error; a failure to print is ignored.
+fn print_line(news: &str) {
+    // One write for the whole line, because the program writes to the same standard error.
     let _ = io::stderr().write_all(format!("cn-agent: {news}\n").as_bytes());
 }
 
-fn gone(owner: &Owner) -> ClientError {
+fn agent_ended_error(owner: &Owner) -> ClientError {
     ClientError::AgentGone(owner.path().into())
 }
 
-/// Whether the other end of a connection on which nothing is expected has closed it.
+/// Whether the other end of `socket`, on which no data is expected, has closed the connection.
 pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut byte = [0];
     let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_PEEK;
@@ -402,8 +406,9 @@ pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// A path of this library, which is whole, that only the dynamic linker of the GNU C library finds: it knows `$ORIGIN`,
-/// the folder of the program. musl's, which could not load the library, takes it for a name, finds nothing, and goes on.
+/// Path of the library, from an absolute path, that only the dynamic linker of the GNU C library resolves: it expands
+/// `$ORIGIN`, the folder of the program. The linker of musl, which could not load the library, takes `$ORIGIN` for a
+/// name, finds no such file, and continues.
 fn of_glibc(library: &std::path::Path) -> PathBuf {
     let mut path = OsString::from("$ORIGIN");
     path.push("/..".repeat(FOLDERS_MAX));
@@ -411,7 +416,7 @@ fn of_glibc(library: &std::path::Path) -> PathBuf {
     path.into()
 }
 
-/// The value of LD_PRELOAD with the library in front of what is there.
+/// Value of LD_PRELOAD with this library in front of those already named (`there`).
 pub fn preload(library: &std::path::Path, there: Option<&OsStr>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(there) = there.filter(|there| !there.as_bytes().is_empty()) {
@@ -421,8 +426,8 @@ pub fn preload(library: &std::path::Path, there: Option<&OsStr>) -> OsString {
     value
 }
 
-/// What a supervisor exits with for a program that ended like this, as shells have it: its exit code, or 128 and the
-/// number of the signal that ended it.
+/// Exit code of the supervisor for a program that ended with `status`, by the convention of shells: the program's exit
+/// code, or 128 plus the number of the signal that ended it.
 pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
 }

@@ -1,28 +1,30 @@
-//! The helper thread of a member: obeys the agent, and finds its successor when it has died.
+//! The helper thread of a member: carries out the agent's orders, and connects to the agent's successor when the agent
+//! has died.
 //!
-//! A page that the agent orders away is one it has written to a memory node. So when the agent's connection ends, every
-//! order that had come is carried out before its successor is asked to take over, and none afterwards.
+//! The agent orders a page discarded only after it has written the page to a memory node. So when the agent's
+//! connection ends, the helper carries out every order it has received before the successor takes over, and none
+//! afterwards.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::join::{As, JoinError, Joined, Keepsakes, Place, join, join_for};
-use crate::line::Line;
+use crate::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptors, join, join_for};
+use crate::line::HelperLine;
 use crate::socket::Socket;
-use crate::wire::{Inbox, Kind, MESSAGE_MAX, Message, PAGE_BYTES, Pages, RANGE, RANGES_MAX};
+use crate::wire::{Inbox, MESSAGE_MAX, Message, MessageKind, PAGE_BYTES, Pages, RANGE, RANGES_MAX};
 
-/// The pause between two attempts to reach a successor.
+/// Pause between two attempts to reach a successor.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// `MADV_DONTNEED_LOCKED` of `linux/mman.h`.
 const DONTNEED_LOCKED: i32 = 24;
 
-/// A member of a space, in the hands of its helper thread.
+/// A member of a space, served by its helper thread.
 #[derive(Debug)]
 pub struct Member<'a> {
-    place: Place,
-    line: &'a Line,
+    place: MemberMemory,
+    line: &'a HelperLine,
     socket: Socket,
     uffd: OwnedFd,
     shared_state: OwnedFd,
@@ -30,75 +32,76 @@ pub struct Member<'a> {
     view: u16,
     agent: u32,
     inbox: Inbox,
-    /// How long to wait for a successor of the agent.
+    /// Longest wait for a successor of the agent.
     wait: Duration,
-    /// Whose memory it is, if not this process's.
+    /// Process whose memory is served, if it is not this one.
     pid: Option<u32>,
-    /// Readable when the host is to be called.
+    /// An eventfd that is readable when [`HelperHost::on_bell`] is to be called.
     bell: Option<OwnedFd>,
-    /// This process, to take many ranges away by one call; none once that has been tried in vain.
+    /// This process's pidfd, to discard many ranges by one call; `None` once that has failed.
     own: Option<OwnedFd>,
 }
 
-/// Why a helper thread has nothing to do any more.
+/// Reason why the helper thread ends.
 #[derive(Debug)]
-pub enum Ended {
-    /// The process has left, as it wanted to.
+pub enum HelperEnd {
+    /// The process left by [`HelperLine::leave`](crate::line::HelperLine::leave).
     Left,
-    /// The agent has died and nobody has taken over in time, or would not. The process cannot go on: what is not in its
-    /// memory cannot come back.
+    /// The agent has died, and no successor accepted the process in time. The process has to end: pages that are not
+    /// resident cannot be fetched.
     Abandoned(JoinError),
 }
 
-/// What a host wants to hear of.
-pub trait Host {
-    /// The data of these pages is lost: touching them gives SIGBUS.
+/// Callbacks of the process that runs the helper thread.
+pub trait HelperHost {
+    /// Reports that the data of these pages is lost: touching them gives SIGBUS.
     fn lost(&mut self, pages: Pages) {
         let _ = pages;
     }
 
-    /// Why pages will be lost next, in the agent's words, eight bytes at a time.
+    /// Receives the agent's reason for which pages will be lost next, as text in items of eight bytes.
     fn why(&mut self, words: &mut dyn Iterator<Item = [u8; RANGE]>) {
         let _ = words;
     }
 
-    /// The agent has died; its successor is looked for next.
+    /// Reports that the agent has died; the helper looks for its successor next.
     fn orphaned(&mut self) {}
 
-    /// A successor has taken over.
+    /// Reports that a successor has taken over.
     fn adopted(&mut self) {}
 
-    /// The region has no room for pages that have to leave, and a thread of this process has waited too long for them.
+    /// Reports that the region has no room for pages that have to be evicted, and that a thread of this process has
+    /// waited too long for room.
     fn full(&mut self) {}
 
-    /// Somebody has rung the bell.
-    fn rung(&mut self) {}
+    /// Reports that the bell was written to.
+    fn on_bell(&mut self) {}
 
-    /// How often [`look`](Self::look) is called; `None`: never.
+    /// Interval of the calls of [`on_interval`](Self::on_interval); `None` for no calls.
     fn look_interval(&self) -> Option<Duration> {
         None
     }
 
-    /// It is time to look after what no message tells of.
-    fn look(&mut self) {}
+    /// Reports that the [interval](Self::look_interval) has passed.
+    fn on_interval(&mut self) {}
 }
 
-/// A host that wants to hear nothing.
+/// A host that ignores all callbacks.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Quiet;
+pub struct SilentHost;
 
-impl Host for Quiet {}
+impl HelperHost for SilentHost {}
 
 impl<'a> Member<'a> {
-    /// A member that has joined. `uffd` is its own userfaultfd, that of `joined` for a forked child; the descriptors are
-    /// kept open for a successor of the agent.
+    /// A member that has joined. `uffd` is the member's own userfaultfd, for a forked child the one in `joined`; the
+    /// descriptors are kept open for a successor of the agent.
     pub fn new(
-        place: Place,
+        place: MemberMemory,
         joined: Joined,
         uffd: OwnedFd,
         shared_state: OwnedFd,
         memory: Option<OwnedFd>,
-        line: &'a Line,
+        line: &'a HelperLine,
         wait: Duration,
     ) -> Member<'a> {
         let Joined { socket, welcome, .. } = joined;
@@ -121,62 +124,62 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// The same for memory of another process, which [`join_for`] was called for.
+    /// This member, for memory of process `pid`, joined by [`join_for`].
     pub fn for_process(self, pid: u32) -> Member<'a> {
         Member { pid: Some(pid), ..self }
     }
 
-    /// The same with a bell (an `eventfd`): the host is called when somebody has written to it.
+    /// This member, with a bell (an `eventfd`): [`HelperHost::on_bell`] is called when the bell was written to.
     pub fn with_bell(self, bell: OwnedFd) -> Member<'a> {
         Member { bell: Some(bell), ..self }
     }
 
-    /// Its view.
+    /// Number of the member's view in the space.
     pub fn view(&self) -> u16 {
         self.view
     }
 
-    /// The agent's process.
+    /// Process id of the agent.
     pub fn agent(&self) -> u32 {
         self.agent
     }
 
-    /// The space's shared state.
+    /// Descriptor of the space's shared state.
     pub fn shared_state(&self) -> BorrowedFd<'_> {
         self.shared_state.as_fd()
     }
 
-    /// Obeys until the process leaves or is abandoned.
-    pub fn run(&mut self, host: &mut impl Host) -> Ended {
+    /// Carries out the agent's orders until the process leaves or is abandoned.
+    pub fn run(&mut self, host: &mut impl HelperHost) -> HelperEnd {
         self.own = own_process();
         loop {
-            self.listen(host);
+            self.serve(host);
             self.line.disconnected();
             if self.line.is_leaving() {
                 self.line.over();
-                return Ended::Left;
+                return HelperEnd::Left;
             }
             host.orphaned();
             if let Err(error) = self.resume(host) {
                 self.line.over();
-                return if self.line.is_leaving() { Ended::Left } else { Ended::Abandoned(error) };
+                return if self.line.is_leaving() { HelperEnd::Left } else { HelperEnd::Abandoned(error) };
             }
             host.adopted();
         }
     }
 
-    /// Obeys until the agent hangs up. Every order that came before has been carried out then.
-    fn listen(&mut self, host: &mut impl Host) {
+    /// Carries out orders until the agent closes the connection, including all orders that came before the end.
+    fn serve(&mut self, host: &mut impl HelperHost) {
         let interval = host.look_interval();
         let timeout = interval.map_or(-1, |interval| interval.as_millis() as i32);
         let mut looked = Instant::now();
         loop {
             if interval.is_some_and(|interval| looked.elapsed() >= interval) {
-                host.look();
+                host.on_interval();
                 looked = Instant::now();
             }
             while let Ok(Some(message)) = self.inbox.next() {
-                self.obey(&message, host);
+                self.carry_out(&message, host);
             }
             let bell = self.bell.as_ref().map_or(-1, AsRawFd::as_raw_fd);
             let mut set = [self.socket.as_fd().as_raw_fd(), bell].map(|fd| libc::pollfd {
@@ -184,11 +187,11 @@ impl<'a> Member<'a> {
                 events: libc::POLLIN,
                 revents: 0,
             });
-            // SAFETY: two live entries; the kernel passes over one below 0.
+            // SAFETY: the array has two live entries; the kernel ignores an entry whose descriptor is negative.
             unsafe { libc::poll(set.as_mut_ptr(), 2, timeout) };
-            self.hear_bell(host);
+            self.take_bell(host);
             let room = self.inbox.room();
-            // No room: what came is no message.
+            // If the inbox has no room, the bytes received are no valid message.
             match self.socket.try_receive(room) {
                 Ok(0) => return,
                 Ok(bytes) => self.inbox.put(bytes),
@@ -198,53 +201,54 @@ impl<'a> Member<'a> {
         }
     }
 
-    fn hear_bell(&self, host: &mut impl Host) {
+    fn take_bell(&self, host: &mut impl HelperHost) {
         let Some(bell) = &self.bell else { return };
         let mut count = 0_u64;
         // SAFETY: the kernel writes a live word.
         let read = unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
         if read == 8 {
-            host.rung();
+            host.on_bell();
         }
     }
 
-    fn obey(&mut self, message: &Message, host: &mut impl Host) {
+    fn carry_out(&mut self, message: &Message, host: &mut impl HelperHost) {
         match message.kind {
-            Kind::Drop => {
+            MessageKind::Drop => {
                 if !self.drop_at_once(message.ranges()) {
                     message.ranges().iter().for_each(|pages| self.drop_pages(*pages));
                 }
                 let mut bytes = [0; MESSAGE_MAX];
-                let length = Message::new(Kind::Dropped, &[]).encode(&mut bytes);
-                // If it has died, its successor finds the pages gone.
+                let length = Message::new(MessageKind::Dropped, &[]).encode(&mut bytes);
+                // If the agent has died, its successor finds the pages discarded.
                 let _ = self.socket.send(&bytes[..length], &[]);
             }
-            Kind::Lost => message.ranges().iter().for_each(|pages| host.lost(*pages)),
-            Kind::Why => host.why(&mut message.said()),
-            Kind::Discarded => self.line.discarded(),
-            Kind::Full => host.full(),
-            // It hangs up next.
-            Kind::Bye => {}
-            // A member's own words.
-            Kind::Dropped
-            | Kind::Discard
-            | Kind::Leave
-            | Kind::WillRead
-            | Kind::WillWrite
-            | Kind::Cold
-            | Kind::PageOut => {}
+            MessageKind::Lost => message.ranges().iter().for_each(|pages| host.lost(*pages)),
+            MessageKind::Why => host.why(&mut message.text_bytes()),
+            MessageKind::Discarded => self.line.discarded(),
+            MessageKind::Full => host.full(),
+            // Nothing to do: the agent closes the connection next.
+            MessageKind::Bye => {}
+            // These messages are only sent by members.
+            MessageKind::Dropped
+            | MessageKind::Discard
+            | MessageKind::Leave
+            | MessageKind::WillRead
+            | MessageKind::WillWrite
+            | MessageKind::Cold
+            | MessageKind::PageOut => {}
         }
     }
 
-    /// Where pages are, if all of them are in the memory that is paged.
+    /// Address and length in bytes of pages, if all of them are in the paged memory.
     fn range(&self, Pages { first, count }: Pages) -> Option<(*mut libc::c_void, usize)> {
         let (start, length) = (u64::from(first) * PAGE_BYTES, u64::from(count) * PAGE_BYTES);
         let fits = start.checked_add(length).is_some_and(|end| end <= self.place.bytes);
         fits.then_some(((self.place.address + start) as *mut libc::c_void, length as usize))
     }
 
-    /// Takes pages away by one call for all ranges, which has the processors forget them once and not range by range. `false`
-    /// if some may still be there; to take them away again is no harm, as nobody is given them back before the answer.
+    /// Discards all ranges of pages by one call, so that TLBs are flushed once and not per range. Returns `false` if
+    /// some pages may still be there; discarding them again is harmless, since the agent resolves no fault on them
+    /// before the answer.
     fn drop_at_once(&mut self, pages: &[Pages]) -> bool {
         let Some(own) = &self.own else { return false };
         if pages.len() < 2 {
@@ -256,14 +260,14 @@ impl<'a> Member<'a> {
             ranges[count] = libc::iovec { iov_base: start, iov_len: length };
             (count, bytes) = (count + 1, bytes + length);
         }
-        // SAFETY: the pages lie in the memory that was given to the agent to page; it has their content, and gives it back to
-        // whoever touches them next. So many ranges are live.
+        // SAFETY: the pages lie in the memory registered with the agent, which has their content and serves the next
+        // fault. The array of ranges is live for the call.
         let done = unsafe {
             let (own, ranges) = (own.as_raw_fd(), ranges.as_ptr());
             libc::syscall(libc::SYS_process_madvise, own, ranges, count, libc::MADV_DONTNEED, 0)
         };
         if done < 0 {
-            // Linux before 6.14 does not do this even to the caller's own memory.
+            // Linux before 6.14 refuses this even for the caller's own memory.
             self.own = None;
         }
         done >= 0 && done as usize == bytes
@@ -271,32 +275,33 @@ impl<'a> Member<'a> {
 
     fn drop_pages(&self, pages: Pages) {
         if let Some((address, length)) = self.range(pages) {
-            // By its number: the function of this name may be one that announces discards, and waits for this thread.
+            // Calls madvise by its number: the function of this name may be interposed, announce the discard, and wait
+            // for this thread.
             let take = |advice: i32| {
-                // SAFETY: the pages lie in the memory that was given to the agent to page; it has their content, and
-                // gives it back to whoever touches them next.
+                // SAFETY: the pages lie in the memory registered with the agent, which has their content and serves the
+                // next fault.
                 unsafe { libc::syscall(libc::SYS_madvise, address, length, advice) }
             };
-            // Pages that the process has locked go only when asked for by that name.
+            // Pages locked in memory are discarded by `MADV_DONTNEED_LOCKED` only.
             if take(libc::MADV_DONTNEED) != 0 {
                 take(DONTNEED_LOCKED);
             }
         }
     }
 
-    /// Finds the agent's successor, which goes on from the shared state.
-    fn resume(&mut self, host: &mut impl Host) -> Result<(), JoinError> {
+    /// Connects to the agent's successor, which continues from the shared state.
+    fn resume(&mut self, host: &mut impl HelperHost) -> Result<(), JoinError> {
         let until = Instant::now() + self.wait;
         loop {
-            self.hear_bell(host);
-            host.look();
-            let keepsakes = Keepsakes {
+            self.take_bell(host);
+            host.on_interval();
+            let successor_descriptors = SuccessorDescriptors {
                 uffd: self.uffd.as_fd(),
                 shared_state: self.shared_state.as_fd(),
                 memory: self.memory.as_ref().map(AsFd::as_fd),
                 view: self.view,
             };
-            let who = As::Before(keepsakes);
+            let who = JoinKind::Before(successor_descriptors);
             let joined = match self.pid {
                 Some(pid) => join_for(pid, &self.place, who),
                 None => join(&self.place, who),
@@ -310,7 +315,7 @@ impl<'a> Member<'a> {
                     self.line.connected(self.socket.as_fd().as_raw_fd());
                     return Ok(());
                 }
-                Err(error) if error.may_pass() && Instant::now() < until && !self.line.is_leaving() => {
+                Err(error) if error.is_transient() && Instant::now() < until && !self.line.is_leaving() => {
                     std::thread::sleep(RETRY_INTERVAL);
                 }
                 Err(error) => return Err(error),
@@ -319,16 +324,16 @@ impl<'a> Member<'a> {
     }
 }
 
-/// This process by a descriptor.
+/// A pidfd of this process.
 fn own_process() -> Option<OwnedFd> {
     // SAFETY: plain values; the kernel makes a descriptor, or refuses.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Allows the agent to read this process's memory where the system would let parents only (Yama). Without Yama it does
-/// nothing.
+/// Allows the agent to read this process's memory where Yama permits that to parent processes only. Has no effect
+/// without Yama.
 pub fn allow_reading(agent: u32) {
     // SAFETY: plain values.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(agent), 0, 0, 0) };

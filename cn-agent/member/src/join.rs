@@ -1,4 +1,4 @@
-//! Becoming a member: one request, in the agent's JSON, and one answer.
+//! The request of a process to become a member, in the agent's JSON, and the agent's answer.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -6,61 +6,61 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use crate::socket::{Descriptors, Socket, SocketPath};
-use crate::wire::{self, NOT_YET, TEXT_MAX, VERSION, WELCOME, WELCOME_BYTES, Welcome};
+use crate::wire::{self, JoinReply, NOT_YET, TEXT_MAX, VERSION, WELCOME, WELCOME_BYTES};
 
-/// How long the agent may take to answer.
+/// Longest wait for the agent's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// Which memory of this process is a member of which space.
+/// Memory of a process, and the space to which it belongs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// The agent's socket.
+pub struct MemberMemory {
+    /// Path of the agent's socket.
     pub agent: SocketPath,
-    /// The space, as the agent named it when the region was mapped.
+    /// Number of the space, from the agent's answer when the region was mapped.
     pub space: u64,
-    /// Where the memory begins.
+    /// Address of the first byte in the process.
     pub address: u64,
-    /// Bytes of it, whole pages.
+    /// Length in bytes, a multiple of the page size.
     pub bytes: u64,
-    /// Which byte of the region (shared) is the first; 0 for private memory.
+    /// Offset of the first byte in the region (shared memory); 0 for private memory.
     pub offset: u64,
 }
 
-/// What a member shows the successor of an agent that has died.
+/// Descriptors that a member passes to the successor of a dead agent.
 #[derive(Clone, Copy, Debug)]
-pub struct Keepsakes<'a> {
-    /// The member's userfaultfd.
+pub struct SuccessorDescriptors<'a> {
+    /// Userfaultfd of the member.
     pub uffd: BorrowedFd<'a>,
-    /// The space's shared state.
+    /// Shared state of the space.
     pub shared_state: BorrowedFd<'a>,
-    /// The space's memory, if it is shared.
+    /// Memory of the space, if it is shared.
     pub memory: Option<BorrowedFd<'a>>,
-    /// The member's view.
+    /// Number of the member's view.
     pub view: u16,
 }
 
-/// As who to join.
+/// Kind of a process that joins.
 #[derive(Clone, Copy, Debug)]
-pub enum As<'a> {
-    /// A process with a userfaultfd of its own that is not set up yet.
+pub enum JoinKind<'a> {
+    /// A process whose own userfaultfd is not set up yet.
     New(BorrowedFd<'a>),
     /// A forked child, which has read its view from the probe page.
     Child(u16),
-    /// A member of before.
-    Before(Keepsakes<'a>),
+    /// A former member that joins the agent's successor.
+    Before(SuccessorDescriptors<'a>),
 }
 
-/// A text of bounded length that lies where it is.
+/// A text of at most [`TEXT_MAX`] bytes, stored without the heap.
 #[derive(Clone, Copy)]
-pub struct Text {
+pub struct InlineText {
     bytes: [u8; TEXT_MAX],
     length: usize,
 }
 
-impl Text {
-    const EMPTY: Text = Text { bytes: [0; TEXT_MAX], length: 0 };
+impl InlineText {
+    const EMPTY: InlineText = InlineText { bytes: [0; TEXT_MAX], length: 0 };
 
-    /// The text.
+    /// The text, up to its last whole character.
     pub fn as_str(&self) -> &str {
         let bytes = &self.bytes[..self.length];
         match std::str::from_utf8(bytes) {
@@ -70,19 +70,19 @@ impl Text {
     }
 }
 
-impl fmt::Debug for Text {
+impl fmt::Debug for InlineText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for InlineText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl Write for Text {
+impl Write for InlineText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.length + text.len();
         self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
@@ -91,24 +91,24 @@ impl Write for Text {
     }
 }
 
-/// Why a process is no member.
+/// Reason why a process did not become a member.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Nobody listens.
+    /// No process accepts on the agent's socket.
     #[error("no agent answers at {agent:?}: {source}")]
     NoAgent {
-        /// The socket.
+        /// Path of the socket.
         agent: SocketPath,
-        /// What the kernel said.
+        /// Error of connecting to the socket.
         source: io::Error,
     },
-    /// What was asked for is not there yet.
+    /// The space or region is not there yet.
     #[error("the agent is not ready for this yet: {0}")]
-    NotYet(Text),
+    NotYet(InlineText),
     /// The agent refused.
     #[error("the agent refused: {0}")]
-    Refused(Text),
-    /// What answers is no agent of this release.
+    Refused(InlineText),
+    /// The answer is not of this release's protocol.
     #[error("what answers is no agent of this release; use programs of one release")]
     Protocol,
     /// The connection broke.
@@ -117,39 +117,39 @@ pub enum JoinError {
 }
 
 impl JoinError {
-    /// Whether it may work a little later.
-    pub fn may_pass(&self) -> bool {
+    /// Whether a later attempt may succeed.
+    pub fn is_transient(&self) -> bool {
         matches!(self, JoinError::NoAgent { .. } | JoinError::NotYet(_) | JoinError::Broken(_))
     }
 }
 
-/// A member.
+/// Membership of a space, with all that the agent sent.
 #[derive(Debug)]
 pub struct Joined {
-    /// The connection that makes it one.
+    /// Connection to the agent; membership ends when it is closed.
     pub socket: Socket,
-    /// What the agent said.
-    pub welcome: Welcome,
-    /// A forked child's own userfaultfd, which it has to keep open as long as it lives.
+    /// Answer of the agent.
+    pub welcome: JoinReply,
+    /// Userfaultfd of a forked child, which has to keep it open as long as it lives.
     pub uffd: Option<OwnedFd>,
-    /// The space's shared state, to keep as well; not for a member of before, which has it.
+    /// Shared state of the space, which the member keeps open; `None` for a former member, which has it already.
     pub shared_state: Option<OwnedFd>,
 }
 
-/// Joins. Waits for the answer.
+/// Makes this process a member, and waits for the agent's answer.
 ///
 /// # Errors
 /// Any [`JoinError`].
-pub fn join(place: &Place, who: As<'_>) -> Result<Joined, JoinError> {
-    // SAFETY: the call has no arguments and cannot fail. Not the cached number of before a fork.
+pub fn join(place: &MemberMemory, who: JoinKind<'_>) -> Result<Joined, JoinError> {
+    // SAFETY: the call has no arguments and cannot fail. A cached process id would be the parent's after a fork.
     join_for(unsafe { libc::getpid() } as u32, place, who)
 }
 
-/// Joins with memory of another process, a virtual machine's, whose userfaultfd this one was given.
+/// Joins with memory of process `pid`, a virtual machine monitor that passed its userfaultfd to this process.
 ///
 /// # Errors
 /// Any [`JoinError`].
-pub fn join_for(pid: u32, place: &Place, who: As<'_>) -> Result<Joined, JoinError> {
+pub fn join_for(pid: u32, place: &MemberMemory, who: JoinKind<'_>) -> Result<Joined, JoinError> {
     let none = |source| JoinError::NoAgent { agent: place.agent, source };
     let socket = Socket::connect(&place.agent, ANSWER_MAX).map_err(none)?;
     let request = request(pid, place, who);
@@ -158,12 +158,12 @@ pub fn join_for(pid: u32, place: &Place, who: As<'_>) -> Result<Joined, JoinErro
     bytes[4..4 + request.length].copy_from_slice(&request.bytes[..request.length]);
     let bytes = &bytes[..4 + request.length];
     match who {
-        As::New(uffd) => socket.send(bytes, &[uffd]),
-        As::Child(_) => socket.send(bytes, &[]),
-        As::Before(Keepsakes { uffd, shared_state, memory: None, .. }) => {
+        JoinKind::New(uffd) => socket.send(bytes, &[uffd]),
+        JoinKind::Child(_) => socket.send(bytes, &[]),
+        JoinKind::Before(SuccessorDescriptors { uffd, shared_state, memory: None, .. }) => {
             socket.send(bytes, &[uffd, shared_state])
         }
-        As::Before(Keepsakes { uffd, shared_state, memory: Some(memory), .. }) => {
+        JoinKind::Before(SuccessorDescriptors { uffd, shared_state, memory: Some(memory), .. }) => {
             socket.send(bytes, &[uffd, shared_state, memory])
         }
     }
@@ -171,13 +171,13 @@ pub fn join_for(pid: u32, place: &Place, who: As<'_>) -> Result<Joined, JoinErro
 
     let (mut head, mut descriptors) = ([0; WELCOME_BYTES], Descriptors::new());
     socket.receive_exact(&mut head, &mut descriptors).map_err(JoinError::Broken)?;
-    let welcome = Welcome::decode(&head).ok_or(JoinError::Protocol)?;
-    let mut text = Text { length: welcome.text as usize, ..Text::EMPTY };
+    let welcome = JoinReply::decode(&head).ok_or(JoinError::Protocol)?;
+    let mut text = InlineText { length: welcome.text as usize, ..InlineText::EMPTY };
     let room = text.bytes.get_mut(..welcome.text as usize).ok_or(JoinError::Protocol)?;
     socket.receive_exact(room, &mut descriptors).map_err(JoinError::Broken)?;
     match welcome.status {
         WELCOME => {
-            let uffd = if matches!(who, As::Child(_)) { descriptors.take() } else { None };
+            let uffd = if matches!(who, JoinKind::Child(_)) { descriptors.take() } else { None };
             Ok(Joined { socket, welcome, uffd, shared_state: descriptors.take() })
         }
         NOT_YET => Err(JoinError::NotYet(text)),
@@ -185,25 +185,25 @@ pub fn join_for(pid: u32, place: &Place, who: As<'_>) -> Result<Joined, JoinErro
     }
 }
 
-fn request(pid: u32, place: &Place, who: As<'_>) -> Text {
-    let Place { space, address, bytes, offset, .. } = *place;
-    let resume = matches!(who, As::Before(_));
-    let mut text = Text::EMPTY;
+fn request(pid: u32, place: &MemberMemory, who: JoinKind<'_>) -> InlineText {
+    let MemberMemory { space, address, bytes, offset, .. } = *place;
+    let resume = matches!(who, JoinKind::Before(_));
+    let mut text = InlineText::EMPTY;
     let written = write!(
         text,
         "{{\"version\":{VERSION},\"ask\":{{\"join\":{{\"space\":{space},\"address\":{address},\"bytes\":{bytes},\
          \"offset\":{offset},\"pid\":{pid},\"resume\":{resume},\"view\":"
     )
     .and_then(|()| match who {
-        As::Child(view) | As::Before(Keepsakes { view, .. }) => write!(text, "{view}"),
-        As::New(_) => text.write_str("null"),
+        JoinKind::Child(view) | JoinKind::Before(SuccessorDescriptors { view, .. }) => write!(text, "{view}"),
+        JoinKind::New(_) => text.write_str("null"),
     })
     .and_then(|()| text.write_str("}}}"));
     debug_assert!(written.is_ok(), "numbers have bounded lengths");
     text
 }
 
-/// The view that a probe page names, if it is one.
+/// View number in a probe page; `None` if the page is no probe page.
 pub fn probed(page: &[u8; 16]) -> Option<u16> {
     page.starts_with(&wire::PROBE_MAGIC).then(|| u16::from_le_bytes([page[8], page[9]]))
 }
@@ -215,8 +215,9 @@ mod tests {
     #[test]
     fn the_longest_request_fits() {
         let agent = SocketPath::new(b"/x").unwrap();
-        let place = Place { agent, space: u64::MAX, address: u64::MAX, bytes: u64::MAX, offset: u64::MAX };
-        let text = request(u32::MAX, &place, As::Child(u16::MAX));
+        let place =
+            MemberMemory { agent, space: u64::MAX, address: u64::MAX, bytes: u64::MAX, offset: u64::MAX };
+        let text = request(u32::MAX, &place, JoinKind::Child(u16::MAX));
         assert!(
             text.as_str().starts_with(&format!("{{\"version\":{},", wire::VERSION))
                 && text.as_str().ends_with("65535}}}"),

@@ -1,37 +1,37 @@
-//! How the other threads of a process reach its helper thread: they announce what they are about to discard, and wait
-//! until the agent knows. One at a time; no lock but this one, and nothing is allocated.
+//! Requests to the helper thread from the other threads of a process: a discard is announced to the agent, and the
+//! thread waits for the acknowledgement. One request at a time; the only lock is a futex, and nothing is allocated.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use crate::wire::{Kind, MESSAGE_MAX, Message, Pages};
+use crate::wire::{MESSAGE_MAX, Message, MessageKind, Pages};
 
 const IDLE: u32 = 0;
 const ASKED: u32 = 1;
 const ANSWERED: u32 = 2;
 const OVER: u32 = 3;
 
-/// The line between threads and their helper; may be a `static`.
+/// Connection of a process's threads with their helper thread; may be a `static`.
 #[derive(Debug, Default)]
-pub struct Line {
-    /// Who may use it: 0 nobody does, 1 somebody does, 2 and others wait.
+pub struct HelperLine {
+    /// A futex: 0 is free, 1 is held, 2 is held while other threads wait.
     lock: AtomicU32,
     state: AtomicU32,
-    /// First page and count of what is to be discarded.
+    /// First page and count of the announced discard.
     pages: AtomicU64,
-    /// The connection's descriptor; less than 1 while there is none.
+    /// Descriptor of the helper's connection; less than 1 without a connection.
     socket: AtomicI32,
     leaving: AtomicU32,
 }
 
-/// The member has left, or its helper thread ended.
+/// Error: the member has left, or its helper thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this process is no member of the space any more")]
-pub struct Over;
+pub struct LineClosed;
 
-impl Line {
-    /// A line nobody listens on yet.
-    pub const fn new() -> Line {
-        Line {
+impl HelperLine {
+    /// A line that has no helper thread yet.
+    pub const fn new() -> HelperLine {
+        HelperLine {
             lock: AtomicU32::new(0),
             state: AtomicU32::new(IDLE),
             pages: AtomicU64::new(0),
@@ -40,51 +40,52 @@ impl Line {
         }
     }
 
-    /// As new: for a forked child, where nobody else is.
+    /// Resets the line in a forked child, in which only the forking thread exists.
     pub fn reset(&self) {
         [&self.lock, &self.state, &self.leaving].iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.socket.store(0, Ordering::Relaxed);
     }
 
-    /// Tells the agent that these pages are about to be discarded; returns when it knows. Waits for a successor of the
-    /// agent if it has died.
+    /// Announces to the agent that these pages are about to be discarded; returns when the agent has acknowledged. If
+    /// the agent has died, waits for its successor.
     ///
     /// # Errors
-    /// [`Over`].
-    pub fn discard(&self, pages: Pages) -> Result<(), Over> {
+    /// [`LineClosed`].
+    pub fn discard(&self, pages: Pages) -> Result<(), LineClosed> {
         self.acquire();
         self.pages.store(u64::from(pages.first) << 32 | u64::from(pages.count), Ordering::Relaxed);
         let mut outcome = self.state.compare_exchange(IDLE, ASKED, Ordering::AcqRel, Ordering::Acquire);
         if outcome.is_ok() {
-            // Whatever goes wrong here, the helper notices the hang-up and says it again to the successor.
-            self.say(Kind::Discard, &[pages]);
+            // If sending fails, the helper notices the hang-up and sends the request again to the successor.
+            self.announce(MessageKind::Discard, &[pages]);
             while self.state.load(Ordering::Acquire) == ASKED {
                 wait(&self.state, ASKED);
             }
             outcome = self.state.compare_exchange(ANSWERED, IDLE, Ordering::AcqRel, Ordering::Acquire);
         }
         self.release();
-        outcome.map(drop).map_err(|_| Over)
+        outcome.map(drop).map_err(|_| LineClosed)
     }
 
-    /// Tells the agent what this process will do with pages: [`Kind::WillRead`] and the kinds behind it. Waits for nothing,
-    /// and nothing depends on whether it is heard.
-    pub fn hint(&self, kind: Kind, pages: Pages) {
+    /// Announces the future use of pages: [`MessageKind::WillRead`] or a later kind. Does not wait; a lost announcement
+    /// does no harm.
+    pub fn hint(&self, kind: MessageKind, pages: Pages) {
         self.send(kind, &[pages], libc::MSG_DONTWAIT);
     }
 
-    /// Tells the agent that this process leaves; the helper thread ends when the agent has hung up.
+    /// Announces that this process leaves; the helper thread ends when the agent has closed the connection.
     pub fn leave(&self) {
         self.leaving.store(1, Ordering::Release);
-        self.say(Kind::Leave, &[]);
+        self.announce(MessageKind::Leave, &[]);
     }
 
-    /// Has the helper thread end without a word to the agent, which goes on serving this process: it comes again.
+    /// Ends the helper thread without a message to the agent, which continues to serve this process until it joins
+    /// again.
     pub fn retire(&self) {
         self.leaving.store(1, Ordering::Release);
         let socket = self.socket.load(Ordering::SeqCst);
         if socket > 0 {
-            // SAFETY: plain values. The number is the helper's connection, or no socket's any more.
+            // SAFETY: plain values. The number is the helper's connection, or no longer a socket.
             unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
         }
     }
@@ -94,48 +95,52 @@ impl Line {
         self.leaving.load(Ordering::Acquire) != 0
     }
 
-    /// The helper has this connection from now on; what is asked and not answered is asked again.
+    /// Sets the helper's connection, and sends an unanswered request again.
     pub(crate) fn connected(&self, socket: i32) {
         self.socket.store(socket, Ordering::SeqCst);
         if self.state.load(Ordering::SeqCst) == ASKED {
             let pages = self.pages.load(Ordering::Acquire);
-            self.say(Kind::Discard, &[Pages { first: (pages >> 32) as u32, count: pages as u32 }]);
+            self.announce(
+                MessageKind::Discard,
+                &[Pages { first: (pages >> 32) as u32, count: pages as u32 }],
+            );
         }
         if self.is_leaving() {
-            self.say(Kind::Leave, &[]);
+            self.announce(MessageKind::Leave, &[]);
         }
     }
 
-    /// There is no connection at present.
+    /// Records that there is no connection at present.
     pub(crate) fn disconnected(&self) {
         self.socket.store(0, Ordering::SeqCst);
     }
 
-    /// The agent knows what is discarded. (An answer more than asked is to a question that was asked twice.)
+    /// Records the agent's acknowledgement of the discard. (A surplus acknowledgement answers a request that was sent
+    /// twice.)
     pub(crate) fn discarded(&self) {
         if self.state.compare_exchange(ASKED, ANSWERED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             wake(&self.state);
         }
     }
 
-    /// Nobody listens any more.
+    /// Records that the helper thread has ended.
     pub(crate) fn over(&self) {
         self.disconnected();
         self.state.store(OVER, Ordering::Release);
         wake(&self.state);
     }
 
-    fn say(&self, kind: Kind, pages: &[Pages]) {
+    fn announce(&self, kind: MessageKind, pages: &[Pages]) {
         self.send(kind, pages, 0);
     }
 
-    fn send(&self, kind: Kind, pages: &[Pages], flags: libc::c_int) {
+    fn send(&self, kind: MessageKind, pages: &[Pages], flags: libc::c_int) {
         let socket = self.socket.load(Ordering::SeqCst);
         if socket > 0 {
             let mut bytes = [0; MESSAGE_MAX];
             let length = Message::new(kind, pages).encode(&mut bytes);
-            // SAFETY: the kernel reads `length` bytes of a live buffer. The number is the helper's connection, or, if
-            // that has just been closed, most likely none; on anything but a socket `send` does nothing.
+            // SAFETY: the kernel reads `length` bytes of a live buffer. The number is the helper's connection or, just
+            // after that was closed, most likely no descriptor; `send` fails on anything but a socket.
             unsafe { libc::send(socket, bytes.as_ptr().cast(), length, libc::MSG_NOSIGNAL | flags) };
         }
     }

@@ -1,6 +1,6 @@
-//! Memory that only the process which mapped it has: its pages cannot be served in a forked child, and would read as zeros
-//! there, so the kernel leaves it out of children (`MADV_DONTFORK`). A child that touches it ends by SIGSEGV; here it says why
-//! before that.
+//! Memory that can be served only in the process that mapped it: in a forked child its pages would read as zeros, so
+//! the kernel leaves it out of children (`MADV_DONTFORK`). A child that touches such memory ends by SIGSEGV; the
+//! handler here prints the reason before that.
 //!
 //! ```text
 //!   fork(3) --> child: SIGSEGV is handled here first --touches it--> a line on standard error, the former action, SIGSEGV
@@ -14,30 +14,30 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::told::{STDERR, tell};
+use crate::bounded_write::{STDERR, write_bounded};
 
-/// Mappings that are explained at a time; touching others ends without a line.
+/// Limit of mappings registered at a time; touching further ones ends the child without a message.
 const MAPPINGS_MAX: usize = 64;
 const LINE: &str = "cxloe: this process ends here of SIGSEGV: it was forked, and has touched a mapped region that only its parent \
                     has; have the child map the region itself, or use it in the parent only\n";
 
-/// Where one lies: its first byte, and the one behind its last. 0: none.
+/// First byte and end of each mapping; zeros for a free entry.
 static MAPPINGS: [[AtomicUsize; 2]; MAPPINGS_MAX] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; MAPPINGS_MAX];
-/// Whether children are told.
+/// Whether the fork handler is installed.
 static PREPARED: OnceLock<bool> = OnceLock::new();
-/// What SIGSEGV did in a child before.
+/// Disposition of SIGSEGV in the child before the handler was installed.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// One such memory, for as long as this lives.
+/// Registration of memory that children do not have; ends when dropped.
 #[derive(Debug)]
 pub struct ParentMemory(Option<usize>);
 
 impl ParentMemory {
-    /// Has children that touch `memory` say why they end.
+    /// Registers `memory`: a child that touches it prints the reason and ends.
     pub fn new(memory: Range<usize>) -> ParentMemory {
         PREPARED.get_or_init(|| {
-            // SAFETY: a function of this library, which does what may be done in a child.
+            // SAFETY: a function of this library that uses async-signal-safe calls only.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) == 0 }
         });
         let free =
@@ -61,7 +61,7 @@ extern "C" fn in_child() {
     if MAPPINGS.iter().all(|[_, end]| end.load(Acquire) == 0) {
         return;
     }
-    // SAFETY: structures of this function; the handler does what handlers may.
+    // SAFETY: the pointers are to values of this function; the handler uses async-signal-safe calls only.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         if FORMER.get().is_some() || libc::sigaction(libc::SIGSEGV, null_mut(), &mut now) != 0 {
@@ -75,20 +75,21 @@ extern "C" fn in_child() {
     }
 }
 
-/// Says why, if it is about such memory, and has the former action come: the access is made again.
+/// Prints the reason if the address lies in registered memory, and restores the former disposition for the repeated
+/// access.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel gives what the signal is about.
+    // SAFETY: the kernel passes a valid siginfo.
     let (sent, address) = unsafe { ((*info).si_code <= 0, (*info).si_addr() as usize) };
     let holds = |[start, end]: &[AtomicUsize; 2]| (start.load(Acquire)..end.load(Acquire)).contains(&address);
     if !sent && MAPPINGS.iter().any(holds) {
-        tell(STDERR, LINE);
+        write_bounded(STDERR, LINE);
     }
     if let Some(former) = FORMER.get() {
-        // SAFETY: an action that was in force.
+        // SAFETY: the action was in force before the handler was installed.
         unsafe { libc::sigaction(signal, former, null_mut()) };
     }
     if sent {
-        // SAFETY: plain values. It is blocked until this returns.
+        // SAFETY: plain values. The signal is blocked until this handler returns.
         unsafe { libc::raise(signal) };
     }
 }
@@ -100,13 +101,13 @@ mod tests {
 
     use super::*;
 
-    /// What a child that reads a byte at `address` says, and the signal that ends it.
+    /// Message of a child that reads the byte at `address`, and the signal that ends the child.
     fn touched(address: usize) -> (String, c_int) {
         let (mut reader, writer) = std::io::pipe().unwrap();
         // SAFETY: the child makes system calls and one access, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above.
+            // SAFETY: the child makes system calls and one access, and ends.
             unsafe {
                 libc::dup2(writer.as_raw_fd(), STDERR);
                 libc::alarm(20);
@@ -117,7 +118,7 @@ mod tests {
         drop(writer);
         let (mut said, mut status) = (String::new(), 0);
         reader.read_to_string(&mut said).unwrap();
-        // SAFETY: a child of this process, and a live word.
+        // SAFETY: waits for a child of this process; the status is a live word.
         unsafe { libc::waitpid(child, &mut status, 0) };
         (said, if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 })
     }
@@ -125,7 +126,7 @@ mod tests {
     #[test]
     fn a_child_says_why_it_ends() {
         let bytes = 1 << 16;
-        // SAFETY: a new mapping, of which children have nothing.
+        // SAFETY: a new mapping, which children do not inherit.
         let start = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let start = libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);

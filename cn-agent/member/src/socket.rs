@@ -1,4 +1,5 @@
-//! A connection to the agent's socket, with descriptors beside the bytes. Plain system calls on values of the caller.
+//! A connection to the agent's socket, over which descriptors are sent beside bytes. Plain system calls on values of
+//! the caller.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -7,10 +8,10 @@ use std::time::Duration;
 
 use libc::{c_int, c_void};
 
-/// Descriptors that one message can bring.
+/// Limit of descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// Where a socket is in the file system, kept so that nothing has to be allocated to connect to it.
+/// Address of a Unix socket, kept in the form of `connect(2)` so that connecting allocates nothing.
 #[derive(Clone, Copy)]
 pub struct SocketPath(libc::sockaddr_un);
 
@@ -24,7 +25,7 @@ impl std::fmt::Debug for SocketPath {
 }
 
 impl SocketPath {
-    /// The path with these bytes, at most 107, none of them zero.
+    /// Path of at most 107 bytes, none of which is zero; `None` for any other.
     pub fn new(path: &[u8]) -> Option<SocketPath> {
         // SAFETY: all zeros are a valid address, of no family.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -38,7 +39,7 @@ impl SocketPath {
         })
     }
 
-    /// The path's bytes.
+    /// Bytes of the path, without the terminating zero.
     pub fn bytes(&self) -> &[u8] {
         let path = &self.0.sun_path;
         let length = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
@@ -47,17 +48,17 @@ impl SocketPath {
     }
 }
 
-/// Descriptors that came with a message; those not taken are closed.
+/// Descriptors received with a message; those not taken are closed.
 #[derive(Debug, Default)]
 pub struct Descriptors([Option<OwnedFd>; DESCRIPTORS_MAX]);
 
 impl Descriptors {
-    /// None.
+    /// An empty set of descriptors.
     pub const fn new() -> Descriptors {
         Descriptors([const { None }; DESCRIPTORS_MAX])
     }
 
-    /// The next one, in the order in which they were sent.
+    /// Takes the next descriptor, in the order in which they were sent.
     pub fn take(&mut self) -> Option<OwnedFd> {
         self.0.iter_mut().find_map(Option::take)
     }
@@ -69,17 +70,17 @@ impl Descriptors {
     }
 }
 
-/// Room for control messages with [`DESCRIPTORS_MAX`] descriptors, aligned as they have to be.
+/// Buffer for control messages with [`DESCRIPTORS_MAX`] descriptors, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
 const _: () = assert!(
-    // SAFETY: the macro only computes.
+    // SAFETY: the macro only computes a size.
     unsafe { libc::CMSG_SPACE((DESCRIPTORS_MAX * size_of::<c_int>()) as u32) } as usize
         <= size_of::<Control>()
 );
 
-/// A connection.
+/// A connected stream socket.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
@@ -99,14 +100,14 @@ impl Socket {
     /// Connects to `path`; reads and writes of the connection wait for at most `limit`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the system call.
     pub fn connect(path: &SocketPath, limit: Duration) -> io::Result<Socket> {
         // SAFETY: plain values.
         let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
         let socket = Socket(unsafe { OwnedFd::from_raw_fd(fd) });
         let time = libc::timeval {
             tv_sec: limit.as_secs() as libc::time_t,
@@ -129,10 +130,10 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Sends all of `bytes`, and copies of `descriptors` beside the first of them.
+    /// Sends all of `bytes`, with copies of `descriptors` attached to the first byte.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::InvalidInput`] for more than [`DESCRIPTORS_MAX`] descriptors.
+    /// The system call's error; [`io::ErrorKind::InvalidInput`] for more than [`DESCRIPTORS_MAX`] descriptors.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         if descriptors.len() > DESCRIPTORS_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -146,16 +147,16 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives what there is, at most `bytes.len()`; descriptors that come with it are put to `descriptors`. 0: the
-    /// other end has hung up.
+    /// Receives the bytes that have arrived, at most `bytes.len()`, and adds descriptors that come with them to
+    /// `descriptors`. Returns 0 if the peer has closed the connection.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::WouldBlock`] after the limit.
+    /// The system call's error; [`io::ErrorKind::WouldBlock`] after the limit.
     pub fn receive(&self, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<usize> {
         receive_some(self.0.as_fd(), bytes, descriptors, 0)
     }
 
-    /// Receives what there is without waiting.
+    /// Receives the bytes that have arrived, without waiting.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -163,20 +164,20 @@ impl Socket {
         receive_some(self.0.as_fd(), bytes, &mut Descriptors::new(), libc::MSG_DONTWAIT)
     }
 
-    /// Sends all of `bytes` without waiting, or nothing that the other end understands: [`io::ErrorKind::WriteZero`] if
-    /// only a part went.
+    /// Sends all of `bytes` without waiting; [`io::ErrorKind::WriteZero`] if only a part was sent, so that the peer
+    /// gets no whole message.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the system call.
     pub fn try_send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let sent = send_some(self.0.as_fd(), bytes, descriptors, libc::MSG_DONTWAIT)?;
         if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Receives exactly `bytes.len()`.
+    /// Receives exactly `bytes.len()` bytes.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::UnexpectedEof`] if the other end hangs up before.
+    /// The system call's error; [`io::ErrorKind::UnexpectedEof`] if the peer closes the connection before.
     pub fn receive_exact(&self, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<()> {
         let mut got = 0;
         while got < bytes.len() {
@@ -189,10 +190,10 @@ impl Socket {
     }
 }
 
-/// Sends a part of `bytes` and all of `descriptors` to any socket.
+/// Sends a part of `bytes`, and all of `descriptors`, to any socket. Returns the number of bytes sent.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the system call.
 pub fn send_some(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -206,7 +207,7 @@ pub fn send_some(
     (message.msg_iov, message.msg_iovlen) = (&mut part, 1);
     if !descriptors.is_empty() {
         let length = (descriptors.len().min(DESCRIPTORS_MAX) * size_of::<RawFd>()) as u32;
-        // SAFETY: the control buffer is aligned and has room for a header and so many descriptors (asserted above);
+        // SAFETY: the control buffer is aligned and has room for a header and this many descriptors (asserted above);
         // `CMSG_FIRSTHDR` and `CMSG_DATA` point into it.
         unsafe {
             message.msg_control = control.0.as_mut_ptr().cast();
@@ -222,7 +223,7 @@ pub fn send_some(
         }
     }
     loop {
-        // SAFETY: the header points at live buffers of the lengths it names.
+        // SAFETY: the header points to live buffers of the lengths in it.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags | libc::MSG_NOSIGNAL) };
         match usize::try_from(sent) {
             Ok(sent) => return Ok(sent),
@@ -236,10 +237,10 @@ pub fn send_some(
     }
 }
 
-/// Receives from any socket what there is, and up to [`DESCRIPTORS_MAX`] descriptors.
+/// Receives the bytes that have arrived on any socket, and up to [`DESCRIPTORS_MAX`] descriptors.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the system call.
 pub fn receive_some(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -254,7 +255,7 @@ pub fn receive_some(
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>() as _;
     let got = loop {
-        // SAFETY: the header points at live buffers of the lengths it names.
+        // SAFETY: the header points to live buffers of the lengths in it.
         let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags | libc::MSG_CMSG_CLOEXEC) };
         match usize::try_from(got) {
             Ok(got) => break got,
@@ -266,8 +267,8 @@ pub fn receive_some(
             }
         }
     };
-    // SAFETY: the kernel has set the length of what it wrote into the control buffer; the macros walk within it. Each
-    // number in a message of rights is a descriptor that the kernel has just made for us.
+    // SAFETY: the kernel has set the length of the data it wrote into the control buffer; the macros walk within it.
+    // Each number in an SCM_RIGHTS message is a descriptor newly made for this process.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
         while !header.is_null() {

@@ -1,4 +1,4 @@
-//! Making a userfaultfd for this process, by whichever way is open to it. Features and ranges are the agent's business.
+//! Makes a userfaultfd for this process, by any permitted way. The agent sets features and ranges later.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,11 +8,11 @@ const NEW: libc::Ioctl = 0xAA00;
 /// `UFFD_USER_MODE_ONLY` of `linux/userfaultfd.h`.
 const USER_MODE_ONLY: i32 = 1;
 
-/// A userfaultfd for all faults of this process's memory, the kernel's own included: by the system call, or else by
-/// `device`, a `/dev/userfaultfd` opened by somebody who may.
+/// Makes a userfaultfd for all faults on this process's memory, those inside the kernel included: by the system call,
+/// or else by `device`, an open `/dev/userfaultfd`.
 ///
 /// # Errors
-/// What the kernel says: EPERM if neither way is open.
+/// The system call's error: EPERM if neither is permitted.
 pub fn create(device: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: the call takes flags by value and touches no memory.
@@ -26,20 +26,20 @@ pub fn create(device: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A userfaultfd for faults of user mode alone, which needs no right (Linux 5.11): a system call that is given absent or
-/// write-protected pages fails with EFAULT.
+/// Makes a userfaultfd for faults of user mode alone, which needs no right (Linux 5.11): a system call that gets absent
+/// or write-protected pages fails with EFAULT.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the system call.
 pub fn create_user_only() -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
     // SAFETY: the call takes flags by value and touches no memory.
     match unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } {
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
         fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
         _ => Err(io::Error::last_os_error()),
     }

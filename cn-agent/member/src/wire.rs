@@ -1,66 +1,66 @@
-//! The messages between an agent and a member, as bytes: little-endian, of bounded length. Whoever receives them checks
-//! every number; what is no message ends the connection and nothing else.
+//! The messages between an agent and a member, as bytes: little-endian, of bounded length. The receiver checks every
+//! number; bytes that form no message end the connection and nothing else.
 
-/// Version of the agent's local protocol that these messages belong to.
+/// Version of the agent's local protocol to which these messages belong.
 pub const VERSION: u32 = 6;
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub const PAGE_BYTES: u64 = 4096;
-/// What a [`Welcome`] begins with.
+/// First field of a [`JoinReply`].
 pub const WELCOME_MAGIC: u32 = 0x4358_4C57;
-/// What the probe page of a private view begins with; the view's number (u16) follows.
+/// First bytes of the probe page of a private view; the view's number (u16) follows.
 pub const PROBE_MAGIC: [u8; 8] = *b"CXLoEvw1";
-/// Ranges in one message at most.
+/// Limit of ranges in one message.
 pub const RANGES_MAX: usize = 64;
-/// Bytes of a welcome without its text.
+/// Length in bytes of a [`JoinReply`] without its text.
 pub const WELCOME_BYTES: usize = 24;
-/// Bytes of a welcome's text at most.
+/// Limit of the text after a [`JoinReply`], in bytes.
 pub const TEXT_MAX: usize = 512;
-/// Bytes of the longest message.
+/// Length in bytes of the longest message.
 pub const MESSAGE_MAX: usize = HEAD + RANGES_MAX * RANGE;
 
 const HEAD: usize = 8;
-/// Bytes of a range in a message.
+/// Length in bytes of a range in a message.
 pub const RANGE: usize = 8;
 
-/// Pages of a view, counted from its start.
+/// A range of pages of a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
-    /// The first.
+    /// Index of the first page.
     pub first: u32,
-    /// How many.
+    /// Number of pages.
     pub count: u32,
 }
 
-/// The agent's answer to Join.
+/// The agent's answer to the request to join.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Welcome {
-    /// 0: welcome. Anything else: refused, and the text says why.
+pub struct JoinReply {
+    /// Status: [`WELCOME`], [`REFUSED`] or [`NOT_YET`]; the text has the reason of a refusal.
     pub status: u32,
-    /// The member's view.
+    /// Number of the member's view.
     pub view: u16,
-    /// The member's mapping.
+    /// Number of the member's mapping.
     pub mapping: u16,
-    /// Pages of the view.
+    /// Number of pages of the view.
     pub pages: u32,
-    /// The agent's process.
+    /// Process id of the agent.
     pub agent: u32,
-    /// Bytes of text that follow.
+    /// Length in bytes of the text that follows.
     pub text: u32,
 }
 
-/// Joined.
+/// Status: the process is a member.
 pub const WELCOME: u32 = 0;
-/// Refused for good.
+/// Status: refused; a later attempt would be refused, too.
 pub const REFUSED: u32 = 1;
-/// Refused for now: what is asked for is not there yet. Try again.
+/// Status: the space or region is not there yet; a later attempt may succeed.
 pub const NOT_YET: u32 = 2;
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-impl Welcome {
-    /// Its bytes.
+impl JoinReply {
+    /// Encodes the answer, without its text.
     pub fn encode(&self) -> [u8; WELCOME_BYTES] {
         let views = u32::from(self.view) | u32::from(self.mapping) << 16;
         let words = [WELCOME_MAGIC, self.status, views, self.pages, self.agent, self.text];
@@ -71,10 +71,10 @@ impl Welcome {
         bytes
     }
 
-    /// A welcome, if these bytes are one.
-    pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
+    /// Decodes an answer; `None` if the bytes are none.
+    pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<JoinReply> {
         let word = |index: usize| u32_at(bytes, index * 4);
-        (word(0) == WELCOME_MAGIC).then(|| Welcome {
+        (word(0) == WELCOME_MAGIC).then(|| JoinReply {
             status: word(1),
             view: word(2) as u16,
             mapping: (word(2) >> 16) as u16,
@@ -85,41 +85,41 @@ impl Welcome {
     }
 }
 
-/// What a message says.
+/// Kind of a message: the first word of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Kind {
-    /// Agent: take these pages away from the process's private memory.
+pub enum MessageKind {
+    /// From the agent: the member has to discard these pages of its private memory.
     Drop = 1,
-    /// Agent: the data of these pages is lost; touching them gives SIGBUS.
+    /// From the agent: the data of these pages is lost; touching them gives SIGBUS.
     Lost = 2,
-    /// Agent: I end in order; wait for my successor.
+    /// From the agent: it ends in order; the member waits for its successor.
     Bye = 3,
-    /// Agent: go on with what [`Kind::Discard`] announced.
+    /// From the agent: acknowledges [`MessageKind::Discard`]; the pages may be discarded.
     Discarded = 4,
-    /// Agent: why pages are about to be lost, in words.
+    /// From the agent: a text, the reason why pages are about to be lost.
     Why = 5,
-    /// Agent: the region has had no room for pages that have to leave for too long; the process cannot go on.
+    /// From the agent: pages have waited too long for room in the region to be evicted to; the process has to end.
     Full = 6,
-    /// Member: the oldest [`Kind::Drop`] not yet answered is done.
+    /// From a member: the oldest unanswered [`MessageKind::Drop`] is done.
     Dropped = 0x101,
-    /// Member: I am about to discard these pages.
+    /// From a member: the member is about to discard these pages.
     Discard = 0x102,
-    /// Member: I leave.
+    /// From a member: the member leaves the space.
     Leave = 0x105,
-    /// Member: I will read these pages soon.
+    /// From a member: the member will read these pages soon.
     WillRead = 0x106,
-    /// Member: I will write these pages soon.
+    /// From a member: the member will write these pages soon.
     WillWrite = 0x107,
-    /// Member: I do not need these pages soon.
+    /// From a member: the member will not need these pages soon.
     Cold = 0x108,
-    /// Member: I do not need these pages for long.
+    /// From a member: the member will not need these pages for a long time.
     PageOut = 0x109,
 }
 
-impl Kind {
-    fn of(number: u32) -> Option<Kind> {
-        use Kind::*;
+impl MessageKind {
+    fn of(number: u32) -> Option<MessageKind> {
+        use MessageKind::*;
         let all = [
             Drop, Lost, Bye, Discarded, Why, Full, Dropped, Discard, Leave, WillRead, WillWrite, Cold,
             PageOut,
@@ -128,31 +128,31 @@ impl Kind {
     }
 }
 
-/// A message.
+/// A message of either side about ranges of pages, or with a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
-    /// What it says.
-    pub kind: Kind,
+    /// Kind, which determines the sender and the meaning of the ranges.
+    pub kind: MessageKind,
     ranges: [Pages; RANGES_MAX],
     count: usize,
 }
 
-/// What came is no message.
+/// Error: the received bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what came is no message of this release")]
-pub struct NoMessage;
+#[error("the bytes received are no message of this release")]
+pub struct InvalidMessage;
 
 impl Message {
     /// A message about at most [`RANGES_MAX`] ranges; more are left out.
-    pub fn new(kind: Kind, ranges: &[Pages]) -> Message {
+    pub fn new(kind: MessageKind, ranges: &[Pages]) -> Message {
         let count = ranges.len().min(RANGES_MAX);
         let mut message = Message { kind, ranges: [Pages::default(); RANGES_MAX], count };
         message.ranges[..count].copy_from_slice(&ranges[..count]);
         message
     }
 
-    /// A message that says something in words, as much of it as has room.
-    pub fn words(kind: Kind, text: &str) -> Message {
+    /// A message that holds a text, cut to [`RANGES_MAX`] times [`RANGE`] bytes.
+    pub fn words(kind: MessageKind, text: &str) -> Message {
         let mut message = Message::new(kind, &[]);
         for (range, part) in message.ranges.iter_mut().zip(text.as_bytes().chunks(RANGE)) {
             let mut bytes = [0; RANGE];
@@ -163,8 +163,8 @@ impl Message {
         message
     }
 
-    /// What such a message says: bytes, of which those after a 0 mean nothing, eight in each item.
-    pub fn said(&self) -> impl Iterator<Item = [u8; RANGE]> {
+    /// The text, in items of eight bytes; bytes after a 0 have no meaning.
+    pub fn text_bytes(&self) -> impl Iterator<Item = [u8; RANGE]> {
         self.ranges().iter().map(|range| {
             let mut bytes = [0; RANGE];
             bytes[..4].copy_from_slice(&range.first.to_le_bytes());
@@ -173,12 +173,12 @@ impl Message {
         })
     }
 
-    /// The pages it is about.
+    /// The ranges of pages that the message is about.
     pub fn ranges(&self) -> &[Pages] {
         &self.ranges[..self.count]
     }
 
-    /// Writes its bytes; how many.
+    /// Writes the message to `bytes`; returns the number of bytes.
     pub fn encode(&self, bytes: &mut [u8; MESSAGE_MAX]) -> usize {
         let head = [self.kind as u32, self.count as u32];
         let words = head.into_iter().chain(self.ranges().iter().flat_map(|range| [range.first, range.count]));
@@ -189,7 +189,7 @@ impl Message {
     }
 }
 
-/// What has come of messages, until they are whole.
+/// Received bytes that do not yet make up a whole message.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: [u8; 2 * MESSAGE_MAX],
@@ -203,34 +203,34 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// An empty one.
+    /// An inbox without bytes.
     pub const fn new() -> Inbox {
         Inbox { bytes: [0; 2 * MESSAGE_MAX], held: 0 }
     }
 
-    /// Where the next bytes go; never empty after [`next`](Self::next) has said that there is no message.
+    /// Free space for the next bytes; never empty after [`next`](Self::next) has returned no message.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.held..]
     }
 
-    /// So many bytes have been put there.
+    /// Adds `bytes` bytes that were written to [`room`](Self::room).
     pub fn put(&mut self, bytes: usize) {
         self.held = (self.held + bytes).min(self.bytes.len());
     }
 
-    /// The oldest message, if it is whole.
+    /// Takes the oldest message, once it is complete.
     ///
     /// # Errors
-    /// [`NoMessage`]; nothing that follows can be understood.
+    /// [`InvalidMessage`]; then the bytes that follow cannot be decoded either.
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Result<Option<Message>, NoMessage> {
+    pub fn next(&mut self) -> Result<Option<Message>, InvalidMessage> {
         if self.held < HEAD {
             return Ok(None);
         }
-        let kind = Kind::of(u32_at(&self.bytes, 0)).ok_or(NoMessage)?;
+        let kind = MessageKind::of(u32_at(&self.bytes, 0)).ok_or(InvalidMessage)?;
         let count = u32_at(&self.bytes, 4) as usize;
         if count > RANGES_MAX {
-            return Err(NoMessage);
+            return Err(InvalidMessage);
         }
         let length = HEAD + count * RANGE;
         if self.held < length {
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn messages_come_whole_however_they_are_cut() {
         let ranges = [Pages { first: 7, count: 3 }, Pages { first: u32::MAX, count: 1 }];
-        let sent = [Message::new(Kind::PageOut, &ranges), Message::new(Kind::Bye, &[])];
+        let sent = [Message::new(MessageKind::PageOut, &ranges), Message::new(MessageKind::Bye, &[])];
         let mut stream = [0; 2 * MESSAGE_MAX];
         let mut length = 0;
         for message in &sent {
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn words_come_as_they_were_said_and_cut_if_need_be() {
         let heard = |text: &str| {
-            let said: Vec<u8> = Message::words(Kind::Why, text).said().flatten().collect();
+            let said: Vec<u8> = Message::words(MessageKind::Why, text).text_bytes().flatten().collect();
             String::from_utf8(said).unwrap().trim_end_matches('\0').to_string()
         };
         assert_eq!([heard(""), heard("eight by"), heard("eight byte")], ["", "eight by", "eight byte"]);
@@ -297,14 +297,15 @@ mod tests {
             inbox.room()[..4].copy_from_slice(&words[0].to_le_bytes());
             inbox.room()[4..8].copy_from_slice(&words[1].to_le_bytes());
             inbox.put(8);
-            assert_eq!(inbox.next().unwrap_err(), NoMessage);
+            assert_eq!(inbox.next().unwrap_err(), InvalidMessage);
         }
     }
 
     #[test]
-    fn a_welcome_reads_back() {
-        let welcome = Welcome { status: 2, view: 0xFFFF, mapping: 1023, pages: 1 << 31, agent: 77, text: 3 };
-        assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
-        assert_eq!(Welcome::decode(&[0; WELCOME_BYTES]), None);
+    fn a_join_reply_reads_back() {
+        let welcome =
+            JoinReply { status: 2, view: 0xFFFF, mapping: 1023, pages: 1 << 31, agent: 77, text: 3 };
+        assert_eq!(JoinReply::decode(&welcome.encode()), Some(welcome));
+        assert_eq!(JoinReply::decode(&[0; WELCOME_BYTES]), None);
     }
 }

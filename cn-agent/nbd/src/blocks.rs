@@ -1,20 +1,20 @@
-//! Which parts of a port's data area are in use: blocks, taken in runs.
+//! Allocation of a port's data area: the area is divided into blocks, and requests take runs of consecutive blocks.
 
 use cxloe_client::ring::DATA_BYTES;
 
-/// Bytes of a block.
+/// Size of a block in bytes.
 pub const BLOCK: usize = DATA_BYTES / 128;
-/// Blocks of a run at most: 128 KiB, so that of a long request one part is sent while the next is fetched.
+/// Limit of the blocks of a run: 128 KiB, so that one part of a long request is sent while the next is fetched.
 pub const RUN_MAX: u32 = 4;
 
-/// The blocks of a data area.
+/// Free and used blocks of a data area.
 #[derive(Debug)]
 pub struct Blocks {
-    /// A bit for each that is free.
+    /// One bit for each block, set if the block is free.
     free: u128,
 }
 
-/// Blocks one behind the other.
+/// Consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     first: u8,
@@ -22,12 +22,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// Its first byte.
+    /// Offset of the run's first byte in the data area.
     pub fn at(self) -> usize {
         usize::from(self.first) * BLOCK
     }
 
-    /// How many bytes it has.
+    /// Size of the run in bytes.
     pub fn bytes(self) -> usize {
         usize::from(self.count) * BLOCK
     }
@@ -44,7 +44,7 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    /// A run of `want` blocks, up to [`RUN_MAX`] of them, or of as many as there are one behind the other.
+    /// Takes a run of `want` blocks, at most [`RUN_MAX`], or the longest free run if none is that long.
     pub fn take(&mut self, want: u32) -> Option<Run> {
         let mut here = self.free;
         let mut found = None;
@@ -59,12 +59,11 @@ impl Blocks {
         found
     }
 
-    /// Gives a run back.
     pub fn give(&mut self, run: Run) {
         self.free |= run.mask();
     }
 
-    /// The first bytes of blocks in use.
+    /// Offsets of the blocks in use.
     pub fn used(&self) -> impl Iterator<Item = usize> + use<> {
         let free = self.free;
         (0..128).filter(move |block| free >> block & 1 == 0).map(|block| block * BLOCK)
@@ -92,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_block_is_twice_somebodys(steps in prop::collection::vec((0..6_u32, any::<prop::sample::Index>()), 0..300)) {
+        fn no_block_has_two_owners(steps in prop::collection::vec((0..6_u32, any::<prop::sample::Index>()), 0..300)) {
             let mut blocks = Blocks::default();
             let mut taken: Vec<Run> = Vec::new();
             for (want, which) in steps {

@@ -1,119 +1,116 @@
-//! The places of clients, which are few: who has asked for nothing makes room for who comes.
+//! Slots of clients, whose number is limited: a client that has sent no request yields its slot to a new client.
 
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a client that has chosen no export keeps its place when others want it.
+use cxloe_permits::{Permits, Policy, Unused};
+
+/// Time after which a client that has chosen no export may lose its slot to a new client.
 pub const UNDECIDED_MAX: Duration = Duration::from_secs(1);
-/// How long a client that has chosen one and asked for nothing keeps its place when others want it. Who has once asked for
-/// something, as every device in use has, keeps it as long as it likes.
+/// Time after which a client that has chosen an export and sent no request may lose its slot to a new client. After its
+/// first request, which every device in use has sent, a client keeps the slot as long as it is connected.
 pub const UNUSED_MAX: Duration = Duration::from_secs(60);
 
-const UNDECIDED: u8 = 0;
-const CHOSEN: u8 = 1;
-const ASKED: u8 = 2;
-const DISPLACED: u8 = 3;
+/// Progress of a client, which decides how long the client keeps an unused slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Undecided,
+    Chosen,
+    Asked,
+}
 
-/// A client's place.
+impl Stage {
+    /// Rank of a client that connected at `since` among those that may lose their slots; `None` if it keeps its slot.
+    fn unused(self, since: Instant) -> Option<Unused<Instant>> {
+        let from = match self {
+            Stage::Undecided => since + UNDECIDED_MAX,
+            Stage::Chosen => since + UNUSED_MAX,
+            Stage::Asked => return None,
+        };
+        Some(Unused { class: 0, rank: 0, from })
+    }
+}
+
+/// The slot of one client, which becomes free when this is dropped.
 #[derive(Debug)]
 pub struct ClientSlot {
-    stage: AtomicU8,
+    number: u64,
     since: Instant,
+    stage: Cell<Stage>,
+    slots: ClientSlots,
 }
 
 impl ClientSlot {
-    fn new(since: Instant) -> ClientSlot {
-        ClientSlot { stage: AtomicU8::new(UNDECIDED), since }
+    /// Number of the client.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
-    fn rise(&self, from: u8, to: u8) {
-        if self.stage.load(Ordering::Relaxed) == from {
-            // Who is displaced stays so.
-            let _ = self.stage.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    fn rise(&self, to: Stage) {
+        if self.stage.get() < to {
+            self.stage.set(to);
+            self.slots.all().set(self.number, to.unused(self.since));
         }
     }
 
-    /// Its client has chosen an export, or not.
+    /// Records whether the slot's client has chosen an export.
     pub fn set_chosen(&self, chosen: bool) {
         if chosen {
-            self.rise(UNDECIDED, CHOSEN);
+            self.rise(Stage::Chosen);
         }
     }
 
-    /// Its client has asked for something.
+    /// Records that the slot's client has sent a request.
     pub fn set_asked(&self) {
-        self.rise(UNDECIDED, ASKED);
-        self.rise(CHOSEN, ASKED);
+        self.rise(Stage::Asked);
     }
 
-    /// Whether it was taken from its client.
+    /// Whether the slot was given to another client.
     pub fn is_displaced(&self) -> bool {
-        self.stage.load(Ordering::Relaxed) == DISPLACED
-    }
-
-    /// Since when others may have it; `None` if they never may.
-    fn free_from(&self) -> Option<Instant> {
-        match self.stage.load(Ordering::Relaxed) {
-            UNDECIDED => Some(self.since + UNDECIDED_MAX),
-            CHOSEN => Some(self.since + UNUSED_MAX),
-            _ => None,
-        }
-    }
-
-    /// Takes it from its client, unless that has just asked for something.
-    fn displace(&self) -> bool {
-        let stage = self.stage.load(Ordering::Relaxed);
-        stage < ASKED
-            && self.stage.compare_exchange(stage, DISPLACED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        !self.slots.all().has(self.number)
     }
 }
 
-/// The clients being served, by the order in which they came.
-#[derive(Debug, Default)]
-pub struct ClientSlots(Mutex<HashMap<u64, (UnixStream, Arc<ClientSlot>)>>);
+impl Drop for ClientSlot {
+    fn drop(&mut self) {
+        self.slots.all().remove(self.number);
+    }
+}
+
+/// The slots of all connected clients; clones share them.
+#[derive(Clone, Debug)]
+pub struct ClientSlots(Arc<Mutex<Permits<(), UnixStream, Instant>>>);
 
 impl ClientSlots {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, (UnixStream, Arc<ClientSlot>)>> {
-        // Each change of it is one call, so that a panic elsewhere leaves it whole.
+    /// Slots for at most `max` clients.
+    pub fn new(max: usize) -> ClientSlots {
+        ClientSlots(Arc::new(Mutex::new(Permits::new(Policy::at_most(max)))))
+    }
+
+    fn all(&self) -> MutexGuard<'_, Permits<(), UnixStream, Instant>> {
+        // Every change is a single call, so a panic elsewhere leaves the slots consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot for this client.
-    pub fn take(&self, number: u64, stream: UnixStream) -> Arc<ClientSlot> {
-        let slot = Arc::new(ClientSlot::new(Instant::now()));
-        self.all().insert(number, (stream, Arc::clone(&slot)));
-        slot
+    /// Takes a slot for the client at `stream`. If no slot is free, disconnects the client that has held an unused slot
+    /// for longest, if for too long. `None` if there is no slot.
+    pub fn take(&self, stream: UnixStream, now: Instant) -> Option<ClientSlot> {
+        let stage = Stage::Undecided;
+        let (number, displaced) = self.all().take(None, stage.unused(now), stream, now).ok()?;
+        if let Some((_, displaced)) = displaced {
+            let _ = displaced.shutdown(Shutdown::Both);
+        }
+        Some(ClientSlot { number, since: now, stage: Cell::new(stage), slots: self.clone() })
     }
 
-    /// The client has left.
-    pub fn leave(&self, number: u64) {
-        self.all().remove(&number);
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.all().len()
-    }
-
-    /// Shuts all clients' sockets down, in part or wholly.
+    /// Shuts down the sockets of all clients, in one direction or both.
     pub fn shut_down(&self, how: Shutdown) {
-        for (stream, _) in self.all().values() {
+        for stream in self.all().ends() {
             let _ = stream.shutdown(how);
         }
-    }
-
-    /// Hangs up on the client that has kept a place longest without asking for anything, if that is too long; whether
-    /// there is one.
-    pub fn displace(&self, now: Instant) -> bool {
-        let all = self.all();
-        let free = all.values().filter_map(|(stream, slot)| Some((slot.free_from()?, stream, slot)));
-        let longest = free.filter(|(from, ..)| *from <= now).min_by_key(|(from, ..)| *from);
-        let displaced = longest.filter(|(.., slot)| slot.displace());
-        displaced.is_some_and(|(_, stream, _)| stream.shutdown(Shutdown::Both).is_ok())
     }
 }
 
@@ -125,29 +122,34 @@ mod tests {
 
     #[test]
     fn who_asks_for_nothing_makes_room_and_nobody_else_does() {
-        let slots = ClientSlots::default();
+        let (slots, start) = (ClientSlots::new(4), Instant::now());
         let (mut clients, mut places) = (Vec::new(), Vec::new());
-        for number in 0..4 {
+        let mut connect = |now| {
             let (server, client) = UnixStream::pair().unwrap();
             client.set_nonblocking(true).unwrap();
-            places.push(slots.take(number, server));
             clients.push(client);
-        }
-        let start = Instant::now();
-        assert!(!slots.displace(places[0].since), "everybody may take a moment");
+            slots.take(server, now)
+        };
+        places.extend((0..4).map(|_| connect(start).unwrap()));
+        assert!(connect(start).is_none(), "everybody may take a moment");
         places[1].set_chosen(true);
         places[2].set_chosen(true);
         places[2].set_asked();
         places[3].set_asked();
-        assert!(slots.displace(start + UNDECIDED_MAX) && places[0].is_displaced());
-        assert_eq!(clients[0].read(&mut [0]).unwrap(), 0);
+        let fifth = connect(start + UNDECIDED_MAX).unwrap();
+        fifth.set_asked();
+        assert!(places[0].is_displaced());
         places[0].set_asked();
         assert!(places[0].is_displaced());
-        assert!(!slots.displace(start + UNDECIDED_MAX), "an export was chosen");
-        assert!(slots.displace(start + UNUSED_MAX) && places[1].is_displaced());
-        assert!(!slots.displace(start + 1000 * UNUSED_MAX), "who uses it keeps it");
+        assert!(connect(start + UNDECIDED_MAX).is_none(), "an export was chosen");
+        let sixth = connect(start + UNUSED_MAX).unwrap();
+        sixth.set_asked();
+        assert!(places[1].is_displaced());
+        assert!(connect(start + 1000 * UNUSED_MAX).is_none(), "who uses it keeps it");
+        assert_eq!(clients[0].read(&mut [0]).unwrap(), 0);
+        assert_eq!(clients[1].read(&mut [0]).unwrap(), 0);
         assert!(clients[2].read(&mut [0]).is_err() && clients[3].read(&mut [0]).is_err());
-        (0..4).for_each(|number| slots.leave(number));
-        assert_eq!(slots.count(), 0);
+        drop((places, fifth, sixth));
+        assert_eq!(slots.all().count(), 0);
     }
 }

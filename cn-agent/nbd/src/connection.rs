@@ -1,5 +1,6 @@
-//! One client, from its greeting to its end: the thread that moves bytes between its socket, its [`Conversation`], its
-//! [`Requests`] and its [`Port`]. It waits for the socket and the agent at once, and for nothing else.
+//! The thread of one client, from the greeting to the client's end: moves bytes between the client's socket, its
+//! [`Conversation`], its [`Requests`] and its [`Port`]. Waits for the socket and the agent at once, and for nothing
+//! else.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,98 +13,93 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, warn};
 
 use super::client_slot::ClientSlot;
-use super::conversation::{Conversation, Offer, Step, Unavailable, Violation};
-use super::output::{Output, Sent};
-use super::port::{Port, PortError, is_passing, may_pass};
-use super::requests::{Patience, RETRY_INTERVAL, Requests};
-use super::shared::Shared;
+use super::conversation::{Conversation, ConversationStep, Offer, ProtocolViolation, Unavailable};
+use super::output::{Output, SentItem};
+use super::port::{Port, PortError, is_passing, is_transient};
+use super::requests::{RETRY_INTERVAL, Requests, RetryLimit};
+use super::shared::ServerState;
 use cxloe_client::client::{ClientError, OPERATION_TIMEOUT};
 use cxloe_client::vectored;
 
-/// How long a client may take to choose an export.
+/// Longest time that a client may take to choose an export.
 pub const NEGOTIATION_MAX: Duration = Duration::from_secs(10);
-/// The longest sleep, so that the server's end is seen.
+/// Longest sleep, after which the thread checks for the server's shutdown.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// What is soon done is spun for; for more than this, sleeping leaves the processor to those who move it.
+/// Limit of the bytes in flight while the thread spins; with more, it sleeps and leaves the processor to the agent.
 const SPIN_BYTES_MAX: u64 = 16 << 10;
-/// Who asked for the next thing so soon after an answer is waited for awake, for a little longer than that: no sleep, and nobody
-/// to wake this thread.
+/// Interval between an answer and the client's next request up to which the thread spins for the next request, a little
+/// longer than this, and so saves a sleep and a wake-up.
 const NEXT_SOON: Duration = Duration::from_micros(40);
-/// Bytes read from a socket at once that are no payload: some hundred headers.
+/// Bytes read at once from a socket in addition to the payload: room for some hundred headers.
 const HEADERS: usize = 16 << 10;
 
-/// Why a client was left.
 #[derive(Debug, thiserror::Error)]
-pub enum Left {
-    /// It does not keep to the protocol.
+pub enum DisconnectReason {
+    /// It violates the protocol.
     #[error(transparent)]
-    Violation(#[from] Violation),
-    /// It is not in earnest.
+    Violation(#[from] ProtocolViolation),
+    /// It has not chosen an export in time.
     #[error("it chose no export within {NEGOTIATION_MAX:?}")]
     Undecided,
     /// It has been idle for too long.
-    #[error("it asked for nothing for {0:?} (--idle)")]
+    #[error("it sent no request for {0:?} (--idle)")]
     Idle(Duration),
-    /// Others need its place.
-    #[error("it had asked for nothing, and others wanted its place")]
+    /// Another client took its slot.
+    #[error("it was idle, and its connection was needed for another client")]
     Displaced,
-    /// There was no port for it.
+    /// Its port failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// Its socket.
+    /// Its socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// What a client's bytes wait for.
+/// Input for which the conversation waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wants {
+enum AwaitedInput {
     Bytes,
-    /// Room for the payload or the next request.
+    /// Room for a payload, or for another request.
     Room,
     Nothing,
 }
 
 struct Connection<'a> {
     stream: UnixStream,
-    shared: &'a Shared,
+    shared: &'a ServerState,
     slot: &'a ClientSlot,
     conversation: Conversation,
     output: Output,
     requests: Requests,
     hpa: u64,
     port: Option<Port>,
-    /// When an agent that has gone is looked for next.
+    /// Time of the next attempt to find an agent.
     again: Instant,
-    /// When the agent last answered something, or had nothing to answer.
+    /// Time at which the agent last answered, or had no operation to answer.
     progress: Instant,
-    /// When the client last asked for something.
+    /// Time of the client's last request.
     asked: Instant,
-    /// When it was last answered, as long as it has not asked for anything since.
+    /// Time of the last answer, if the client has sent no request since then.
     answered: Option<Instant>,
-    /// Whether it asked for the last thing soon after an answer.
+    /// Whether the client's last request came soon after an answer.
     brisk: bool,
     since: Instant,
-    wants: Wants,
-    /// Whether all was taken that had come when this was last looked at, and nothing has been waited for since.
+    awaits: AwaitedInput,
+    /// Whether the last read emptied the socket, and the thread has not waited since then.
     dry: bool,
     leaving: bool,
-    /// Nobody takes what is to be sent.
+    /// Whether the client takes no more answers.
     gone: bool,
     headers: Vec<u8>,
 }
 
-/// Serves a client until it leaves.
+/// Serves a client until the client leaves.
 ///
 /// # Errors
-/// Any [`Left`].
-pub fn serve(stream: UnixStream, slot: &ClientSlot, shared: &Shared) -> Result<(), Left> {
+/// Any [`DisconnectReason`].
+pub fn serve(stream: UnixStream, slot: &ClientSlot, shared: &ServerState) -> Result<(), DisconnectReason> {
     let (place, read_only) = (&shared.options.place, shared.options.read_only);
-    let found = place.find().inspect_err(|error| {
-        if let Some(left_out) = shared.said.nothing.may_say(Instant::now()) {
-            warn!(%error, left_out, "nothing to offer to a client");
-        }
-    });
+    let found = place.find().inspect_err(|error| warn!(%error, "nothing to offer to a client"));
     let hpa = found.as_ref().map_or(0, |found| found.hpa);
     let size = found.map(|found| found.size).map_err(|error| Unavailable::Away(error.to_string()));
     let now = Instant::now();
@@ -122,21 +118,21 @@ pub fn serve(stream: UnixStream, slot: &ClientSlot, shared: &Shared) -> Result<(
         answered: None,
         brisk: false,
         since: now,
-        wants: Wants::Bytes,
+        awaits: AwaitedInput::Bytes,
         dry: false,
         leaving: false,
         gone: false,
         headers: vec![0; HEADERS],
     };
-    connection.run().map_err(|left| if slot.is_displaced() { Left::Displaced } else { left })
+    connection.run().map_err(|left| if slot.is_displaced() { DisconnectReason::Displaced } else { left })
 }
 
 impl Connection<'_> {
-    fn run(&mut self) -> Result<(), Left> {
+    fn run(&mut self) -> Result<(), DisconnectReason> {
         loop {
-            let mut work = self.listen()?;
+            let mut work = self.receive_input()?;
             work |= self.carry();
-            work |= self.talk()?;
+            work |= self.send_output()?;
             if self.leaving && self.requests.is_empty() && self.output.is_empty() {
                 return Ok(());
             }
@@ -146,29 +142,29 @@ impl Connection<'_> {
         }
     }
 
-    fn patience(&self) -> Patience {
-        Patience { now: Instant::now(), most: self.shared.options.place.patience() }
+    fn retry_limit(&self) -> RetryLimit {
+        RetryLimit { now: Instant::now(), most: self.shared.options.place.retry_limit() }
     }
 
-    /// Takes what the client says; whether it said something.
-    fn listen(&mut self) -> Result<bool, Left> {
+    /// Receives bytes from the client; returns whether any arrived.
+    fn receive_input(&mut self) -> Result<bool, DisconnectReason> {
         let mut work = self.parse()?;
-        if self.wants == Wants::Bytes && !self.dry && !self.leaving {
+        if self.awaits == AwaitedInput::Bytes && !self.dry && !self.leaving {
             work |= self.receive()?;
         }
         Ok(work)
     }
 
-    /// Goes on with what was received.
-    fn parse(&mut self) -> Result<bool, Left> {
+    /// Parses the received bytes and begins the requests in them.
+    fn parse(&mut self) -> Result<bool, DisconnectReason> {
         let mut work = false;
         while !self.leaving {
             if !self.requests.has_room(&self.output) {
-                self.wants = Wants::Room;
+                self.awaits = AwaitedInput::Room;
                 return Ok(work);
             }
             match self.conversation.step(&mut self.output)? {
-                Step::Carry(request) => {
+                ConversationStep::Carry(request) => {
                     self.open()?;
                     self.slot.set_asked();
                     self.asked = Instant::now();
@@ -177,10 +173,10 @@ impl Connection<'_> {
                     }
                     self.requests.begin(request, &mut self.output);
                 }
-                Step::Payload(_) => {
+                ConversationStep::Payload(_) => {
                     self.requests.cut(&mut self.output);
                     let Some((at, length)) = self.requests.places().next() else {
-                        self.wants = Wants::Room;
+                        self.awaits = AwaitedInput::Room;
                         return Ok(work);
                     };
                     let bytes = self.conversation.payload(length);
@@ -194,26 +190,26 @@ impl Connection<'_> {
                     let length = bytes.len();
                     self.requests.fill(length, &mut self.output);
                 }
-                Step::Receive(_) => break,
-                Step::Leave => (self.leaving, self.wants) = (true, Wants::Nothing),
+                ConversationStep::Receive(_) => break,
+                ConversationStep::Leave => (self.leaving, self.awaits) = (true, AwaitedInput::Nothing),
             }
             work = true;
         }
         if !self.leaving {
-            self.wants = Wants::Bytes;
+            self.awaits = AwaitedInput::Bytes;
             self.slot.set_chosen(!self.conversation.is_negotiating());
         }
         Ok(work)
     }
 
-    /// Opens a port for a client that has asked for something, if it has none; waits for an agent that is away.
-    fn open(&mut self) -> Result<(), Left> {
+    /// Opens a port for the client, if it has sent a request and has no port; waits for an absent agent.
+    fn open(&mut self) -> Result<(), DisconnectReason> {
         let place = &self.shared.options.place;
         let started = Instant::now();
         while self.port.is_none() {
             match Port::open(place.clone(), self.hpa) {
                 Ok(port) => self.port = Some(port),
-                Err(error) if may_pass(&error) && started.elapsed() < place.patience() => {
+                Err(error) if is_transient(&error) && started.elapsed() < place.retry_limit() => {
                     std::thread::sleep(RETRY_INTERVAL);
                 }
                 Err(error) => return Err(error.into()),
@@ -222,7 +218,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<bool, Left> {
+    fn receive(&mut self) -> Result<bool, DisconnectReason> {
         let received = match &self.port {
             Some(port) => {
                 let (memory, base) = port.data();
@@ -237,12 +233,12 @@ impl Connection<'_> {
         };
         match received {
             Ok((0, _)) => {
-                (self.leaving, self.wants) = (true, Wants::Nothing);
+                (self.leaving, self.awaits) = (true, AwaitedInput::Nothing);
                 self.requests.hang_up(&mut self.output);
                 Ok(true)
             }
             Ok((received, paid)) => {
-                // Where there was room for more, no more had come.
+                // The read did not fill the buffer: the socket is empty.
                 self.dry = received - paid < HEADERS;
                 self.conversation.paid(paid);
                 self.requests.fill(paid, &mut self.output);
@@ -257,7 +253,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Gives the agent what is to be done, and takes what is; whether there was anything.
+    /// Submits operations to the agent and takes completions; returns whether there were any operations or completions.
     fn carry(&mut self) -> bool {
         self.requests.cut(&mut self.output);
         if self.requests.given() == 0 && !self.requests.is_waiting() {
@@ -280,13 +276,13 @@ impl Connection<'_> {
                 self.progress = Instant::now();
             }
             if let Some(Err(error)) = port.client().map(|client| client.kick()) {
-                self.lose(&error.into());
+                self.mark_lost(&error.into());
             }
         }
         work
     }
 
-    /// Takes completions.
+    /// Takes completions from the agent; returns whether there were any.
     fn collect(&mut self) -> bool {
         let mut work = false;
         let lost = loop {
@@ -307,71 +303,66 @@ impl Connection<'_> {
                             self.requests.ended(tag, memory, base, &mut self.output)
                         }
                         Err(error) => {
-                            let patience = self.patience();
+                            let wait_limit = self.retry_limit();
                             let (passes, why) = (is_passing(error), ClientError::Engine(error));
-                            let failed = self.requests.failed(tag, &why, passes, patience, &mut self.output);
+                            let failed =
+                                self.requests.failed(tag, &why, passes, wait_limit, &mut self.output);
                             if failed == Some(true) {
-                                self.complain(&why.into());
+                                warn!(error = %PortError::from(why), "a request failed");
                             }
                             failed.is_some()
                         }
                     };
                     if !known {
                         let path = self.shared.options.place.agent.clone();
-                        let reason = format!("a completion of operation {tag}, which is none of mine");
+                        let reason = format!("unknown operation tag {tag}");
                         break ClientError::Protocol { path, reason };
                     }
                 }
                 Err(error) => break error,
             }
         };
-        self.lose(&lost.into());
+        self.mark_lost(&lost.into());
         true
     }
 
-    /// The agent has gone, or is of no use.
-    fn lose(&mut self, error: &PortError) {
+    /// Logs the error of the agent's port, and lets requests wait for another port.
+    fn mark_lost(&mut self, error: &PortError) {
         debug!(%error, "the port is lost");
         if let Some(port) = &mut self.port {
-            port.lose();
+            port.mark_lost();
         }
-        let patience = self.patience();
-        self.requests.lost(patience);
-        self.again = patience.now;
-        if !may_pass(error) && self.requests.expire(error, true, patience.now, &mut self.output) {
-            self.complain(error);
+        let wait_limit = self.retry_limit();
+        self.requests.lost(wait_limit);
+        self.again = wait_limit.now;
+        if !is_transient(error) && self.requests.expire(error, true, wait_limit.now, &mut self.output) {
+            warn!(%error, "a request failed");
         }
     }
 
-    /// Looks for an agent for what waits, now and then.
+    /// At intervals, searches an agent for pending requests; returns whether one was found or requests have failed.
     fn find_agent(&mut self) -> bool {
-        let patience = self.patience();
-        if patience.now < self.again || !self.requests.is_waiting() {
+        let wait_limit = self.retry_limit();
+        if wait_limit.now < self.again || !self.requests.is_waiting() {
             return false;
         }
-        self.requests.away(patience);
+        self.requests.away(wait_limit);
         let place = &self.shared.options.place;
         let Some(port) = &mut self.port else { return false };
         let found = port.reopen(self.requests.used_blocks());
         let Err(error) = found else { return true };
         let error = if place.ending.load(Ordering::Relaxed) { PortError::Ending } else { error };
         self.again = Instant::now() + RETRY_INTERVAL;
-        let no_use = !may_pass(&error);
+        let no_use = !is_transient(&error);
         let expired = self.requests.expire(&error, no_use, Instant::now(), &mut self.output);
         if expired {
-            self.complain(&error);
+            warn!(%error, "a request failed");
         }
         expired
     }
 
-    fn complain(&self, error: &PortError) {
-        if let Some(left_out) = self.shared.said.failed.may_say(Instant::now()) {
-            warn!(%error, left_out, "a request failed");
-        }
-    }
-
-    /// Sends what is to be sent, as far as the client takes it; whether it took any.
-    fn talk(&mut self) -> Result<bool, Left> {
+    /// Sends as much output as the client takes; returns whether the client took any.
+    fn send_output(&mut self) -> Result<bool, DisconnectReason> {
         if self.output.is_empty() {
             return Ok(false);
         }
@@ -387,15 +378,15 @@ impl Connection<'_> {
             Ok(mut length) => {
                 let Connection { output, requests, .. } = self;
                 while output.next_sent(&mut length).is_some_and(|sent| match sent {
-                    Sent::Part(part) => {
+                    SentItem::Part(part) => {
                         requests.sent(part);
                         true
                     }
-                    Sent::Staged(bytes) => {
+                    SentItem::Staged(bytes) => {
                         requests.staged_sent(bytes);
                         true
                     }
-                    Sent::Bytes => true,
+                    SentItem::Bytes => true,
                 }) {}
                 self.answered = requests.is_empty().then(Instant::now);
                 Ok(true)
@@ -409,18 +400,18 @@ impl Connection<'_> {
         }
     }
 
-    /// Sleeps until the client or the agent says something, or something is due.
-    fn wait(&mut self) -> Result<(), Left> {
+    /// Sleeps until the client's socket or the agent is ready, or the next deadline has passed.
+    fn wait(&mut self) -> Result<(), DisconnectReason> {
         let soon = (1..=SPIN_BYTES_MAX).contains(&self.requests.given_bytes());
         let mut client = self.port.as_mut().and_then(Port::client);
         if soon && client.as_mut().is_some_and(|client| client.spin()) {
-            // A client that has asked for one thing most likely waits for it, and has not asked for the next.
+            // A client with a single request in flight most likely sends the next one only after the answer.
             self.dry &= self.requests.given() == 1;
             return Ok(());
         }
         self.dry = false;
         if self.brisk && self.answered.is_some_and(|answered| answered.elapsed() < NEXT_SOON) {
-            // It may be on this very CPU.
+            // The agent may need the CPU of this thread.
             std::thread::yield_now();
             return Ok(());
         }
@@ -437,14 +428,14 @@ impl Connection<'_> {
         let mut most = SLEEP_MAX;
         if self.conversation.is_negotiating() && !self.leaving {
             let until = self.since + NEGOTIATION_MAX;
-            most = most.min(until.checked_duration_since(now).ok_or(Left::Undecided)?);
+            most = most.min(until.checked_duration_since(now).ok_or(DisconnectReason::Undecided)?);
         }
         if let Some(idle) = self.shared.options.idle
             && self.requests.is_empty()
             && self.output.is_empty()
             && !self.conversation.is_negotiating()
         {
-            let left = (self.asked + idle).checked_duration_since(now).ok_or(Left::Idle(idle))?;
+            let left = (self.asked + idle).checked_duration_since(now).ok_or(DisconnectReason::Idle(idle))?;
             most = most.min(left);
         }
         let away = agent.is_none() && self.requests.is_waiting();
@@ -452,11 +443,11 @@ impl Connection<'_> {
             most = most.min(due.saturating_duration_since(now));
         }
         let mut events = PollFlags::empty();
-        events.set(PollFlags::POLLIN, self.wants == Wants::Bytes);
+        events.set(PollFlags::POLLIN, self.awaits == AwaitedInput::Bytes);
         let client_fd = |events| PollFd::new(self.stream.as_fd(), events);
         events.set(PollFlags::POLLOUT, !self.output.is_empty());
         let (hung_up, woken) = {
-            // Its end would end every sleep at once.
+            // Polling a closed socket would end every sleep at once.
             let first = usize::from(self.gone);
             let mut set = [client_fd(events), client_fd(PollFlags::empty())];
             let mut end = 1;
@@ -464,7 +455,7 @@ impl Connection<'_> {
                 set[1] = PollFd::new(client.as_fd(), PollFlags::POLLIN);
                 end = 2;
             }
-            // Not less than what is due, or it would be looked at too early.
+            // Rounded up to milliseconds, because a thread that wakes before the deadline would spin.
             let most = PollTimeout::from(most.as_micros().div_ceil(1000).min(1000) as u16);
             match poll(&mut set[first.min(end)..end], most) {
                 Ok(_) | Err(OsErrno::EINTR) => {}
@@ -476,20 +467,20 @@ impl Connection<'_> {
         };
         if let Some(client) = self.port.as_mut().and_then(Port::client) {
             client.set_asleep(false);
-            if woken && let Err(error) = client.hear() {
-                self.lose(&error.into());
+            if woken && let Err(error) = client.drain_wakeups() {
+                self.mark_lost(&error.into());
             }
         }
-        match self.wants {
-            // What it has said before it went is still there to be received.
-            Wants::Bytes => Ok(()),
+        match self.awaits {
+            // Bytes sent before the client hung up can still be received.
+            AwaitedInput::Bytes => Ok(()),
             _ if !hung_up => Ok(()),
-            // What it has asked for is done.
-            Wants::Nothing => {
+            // The client hung up, and all of its requests are done.
+            AwaitedInput::Nothing => {
                 self.gone = true;
                 Ok(())
             }
-            Wants::Room => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+            AwaitedInput::Room => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! One connection of an NBD client, as a state machine without I/O: bytes go in by [`Conversation::receive`], what they
-//! ask for comes out of [`Conversation::step`], and what is to be said at once goes to an `Output`.
+//! One connection of an NBD client, as a state machine without I/O: bytes go in by [`Conversation::receive`], requests
+//! come out of [`Conversation::step`], and immediate replies go to an `Output`.
 //!
 //! ```text
 //!   greeting --> client's flags --> options --GO, EXPORT_NAME--> requests --DISC--> over
@@ -7,130 +7,129 @@
 //!                                      +----------------------------------------------+
 //! ```
 //!
-//! Everything that can be decided from the protocol alone is answered here: options, requests beyond the end, writes
-//! to what is read-only, what is not known. The payload of a write goes past it, to where it is to be
-//! ([`Step::Payload`]), so that a client cannot make it keep more than an option or a header.
+//! The conversation answers everything that the protocol alone decides: options, requests beyond the end, writes to a
+//! read-only export, unknown commands. The payload of a write bypasses the conversation
+//! ([`ConversationStep::Payload`]), so that a client cannot make it keep more than an option or a header.
 
 use super::output::{Output, clipped};
 use super::wire::{
-    Abilities, Errno, GREETING, Handshake, Info, Kind, OPTION, OPTION_HEADER, Opt, OptReply, REQUEST_HEADER,
-    RequestHeader, Wishes, parse_info, parse_option, put_option_reply,
+    ClientFlags, Errno, GREETING, Handshake, Info, OPTION, OPTION_HEADER, OptReply, OptionCode,
+    REQUEST_HEADER, RequestHeader, RequestKind, TransmissionFlags, parse_info, parse_option,
+    put_option_reply,
 };
 
-/// The longest read, and the longest payload of a write, in bytes: what clients may take for granted.
+/// Longest read, and longest payload of a write, in bytes: the length that clients may assume.
 pub const LENGTH_MAX: u32 = 64 << 20;
-/// The smallest request a client should make, in bytes: a sector. Smaller ones are served all the same.
+/// Smallest request that a client should send, in bytes: a sector. Smaller ones are served as well.
 const BLOCK_MIN: u32 = 512;
-/// The preferred multiple of requests, in bytes: a page.
+/// Preferred alignment of requests, in bytes: a page.
 const BLOCK_PREFERRED: u32 = 4096;
-/// The longest data of an option, in bytes: a name of 4,096 bytes, and much that is asked about it.
+/// Longest data of an option, in bytes: a name of 4,096 bytes, and many information requests.
 const OPTION_DATA_MAX: u32 = 16 << 10;
-/// Options before an export is chosen.
+/// Limit of options before an export is chosen.
 const OPTIONS_MAX: u32 = 256;
 
-/// What is to be had.
+/// The export offered to a client.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// The name of the export; a client that names none gets it too.
+    /// Name of the export; a client that names none gets it too.
     pub name: String,
-    /// Its bytes, or why it is not to be had at present.
+    /// Size of the export in bytes, or the reason why it is unavailable.
     pub size: Result<u64, Unavailable>,
     /// Whether writes are refused.
     pub read_only: bool,
 }
 
-/// The reason why an export is not to be had at present, in words for people.
+/// Reason why an export is unavailable, in words for the client's user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unavailable {
-    /// The region or the agent is away.
+    /// The region or the agent is absent.
     Away(String),
-    /// As many clients are served as may be.
+    /// The limit of clients is reached.
     Full(String),
 }
 
-/// A request that has to be carried out, within the bounds of the export.
+/// A request within the bounds of the export, to be carried out by the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// By which the client knows the answer.
+pub struct ExportRequest {
+    /// Number by which the client recognises the answer.
     pub cookie: u64,
-    /// What is asked for.
-    pub command: Command,
+    /// Operation to carry out.
+    pub command: ExportCommand,
 }
 
-/// What a client asks for.
+/// Operation of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// So many bytes from an offset on.
+pub enum ExportCommand {
+    /// Read a range of the export.
     Read {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes, up to [`LENGTH_MAX`].
+        /// Length in bytes, up to [`LENGTH_MAX`].
         length: u32,
-        /// Whether the answer has to be in one piece.
+        /// Whether the client requires an answer in a single chunk.
         whole: bool,
     },
-    /// To write so many bytes, which follow: [`Step::Payload`].
+    /// Write a range of the export; the data follows as [`ConversationStep::Payload`].
     Write {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes, up to [`LENGTH_MAX`].
+        /// Length in bytes, up to [`LENGTH_MAX`].
         length: u32,
     },
-    /// To make so many bytes zero.
+    /// Fill a range of the export with zeros.
     WriteZeroes {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u32,
     },
-    /// That so many bytes are of no use any more.
+    /// Discard the content of a range of the export.
     Trim {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u32,
     },
-    /// To bring what was written to where it lasts.
+    /// Make all completed writes durable.
     Flush,
 }
 
-/// What comes next.
+/// Next action of the caller.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
-    /// At least so many further bytes are needed, never 0. What is in the output should be sent first.
+pub enum ConversationStep {
+    /// Send the output, and then receive at least this many further bytes, never 0.
     Receive(usize),
-    /// So many bytes of the last write's payload are still to come, never 0: [`Conversation::payload`] has those that are
-    /// here, and [`Conversation::paid`] is to be told of those that went another way.
+    /// Take this many bytes of the last write's payload, never 0: [`Conversation::payload`] returns those already
+    /// received, and [`Conversation::paid`] has to be called for those that bypass the conversation.
     Payload(u32),
-    /// A request, to be answered by its cookie.
-    Carry(Request),
-    /// The client leaves: send what is in the output, and hang up.
+    /// Carry out this request.
+    Carry(ExportRequest),
+    /// Send the output and disconnect the client.
     Leave,
 }
 
-/// Why a client has to be hung up on: what follows in its bytes cannot be told any more.
+/// Violation of the protocol after which the beginning of the next message is unknown, so the client is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// It does not speak the fixed newstyle protocol, or says what nobody knows.
-    #[error(
-        "the client answered the greeting with flags {0:#x}; it has to speak the fixed newstyle protocol"
-    )]
+pub enum ProtocolViolation {
+    /// It does not use the fixed newstyle protocol, or set unknown flags.
+    #[error("the client answered the greeting with flags {0:#x}; it has to use the fixed newstyle protocol")]
     Flags(u32),
-    /// Not an option.
+    /// Not an option where one is due.
     #[error("the client sent something else where an option has to begin")]
     NoOption,
     /// An option that is too long.
     #[error("the client sent option {option} with {length} bytes of data; it may have {OPTION_DATA_MAX}")]
     LongOption {
-        /// Its number.
+        /// Number of the option.
         option: u32,
-        /// Its data in bytes.
+        /// Length of the option's data in bytes.
         length: u32,
     },
     /// Too many options.
     #[error("the client sent more than {OPTIONS_MAX} options without choosing an export")]
     ManyOptions,
-    /// Not a request.
+    /// Not a request where one is due.
     #[error("the client sent something else where a request has to begin")]
     NoRequest,
     /// A payload that is too long.
@@ -139,19 +138,19 @@ pub enum Violation {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// The client's flags are due.
+enum NegotiationPhase {
+    /// The client's flags are expected next.
     Greeted,
     Options,
     Requests {
         size: u64,
     },
-    /// A write's payload is due.
+    /// The payload of a write is expected next.
     Payload {
         size: u64,
         left: u32,
     },
-    /// The payload of a write that was refused is to be passed over.
+    /// The payload of a refused write is expected next, and skipped.
     Skipping {
         size: u64,
         left: u32,
@@ -159,22 +158,22 @@ enum Phase {
     Over,
 }
 
-/// A connection of a client. See the [module](self).
+/// The protocol's state for one client. See the [module](self).
 #[derive(Debug)]
 pub struct Conversation {
     offer: Offer,
-    phase: Phase,
+    phase: NegotiationPhase,
     handshake: Handshake,
     options: u32,
     input: Vec<u8>,
-    /// Bytes at the beginning of `input` that are done with.
+    /// Length in bytes of the consumed part at the beginning of `input`.
     taken: usize,
-    /// What is to be said before requests.
+    /// Output from before the first request.
     said: Vec<u8>,
 }
 
 impl Conversation {
-    /// A client has connected: it is greeted with the first step.
+    /// A conversation with a new client, which the first step greets.
     pub fn new(offer: Offer) -> Conversation {
         let mut said = Vec::new();
         said.extend(GREETING.to_be_bytes());
@@ -182,7 +181,7 @@ impl Conversation {
         said.extend((Handshake::all().bits() as u16).to_be_bytes());
         Conversation {
             offer,
-            phase: Phase::Greeted,
+            phase: NegotiationPhase::Greeted,
             handshake: Handshake::empty(),
             options: 0,
             input: Vec::new(),
@@ -191,33 +190,33 @@ impl Conversation {
         }
     }
 
-    /// Whether no export has been chosen yet.
-    pub fn is_negotiating(&self) -> bool {
-        matches!(self.phase, Phase::Greeted | Phase::Options)
+    /// Whether the client has not chosen an export yet.
+    pub(crate) fn is_negotiating(&self) -> bool {
+        matches!(self.phase, NegotiationPhase::Greeted | NegotiationPhase::Options)
     }
 
-    /// The client sent `bytes`, in pieces of any length.
+    /// Appends `bytes` from the client, in pieces of any length.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.input.drain(..self.taken);
         self.taken = 0;
         self.input.extend_from_slice(bytes);
     }
 
-    /// Goes on with what was received, to the next thing that others have to do.
+    /// Parses received bytes up to the caller's next action.
     ///
     /// # Errors
-    /// Any [`Violation`]; the client has to be hung up on, and the conversation is over.
-    pub fn step(&mut self, output: &mut Output) -> Result<Step, Violation> {
+    /// Any [`ProtocolViolation`]; the client has to be disconnected, and the conversation is over.
+    pub fn step(&mut self, output: &mut Output) -> Result<ConversationStep, ProtocolViolation> {
         let outcome = loop {
-            // What was said of options comes before what is said of requests.
+            // Replies to options precede replies to requests.
             output.take(&mut self.said);
             let outcome = match self.phase {
-                Phase::Greeted => self.flags(),
-                Phase::Options => self.option(output),
-                Phase::Requests { size } => self.request(size, output),
-                Phase::Payload { left, .. } => Ok(Some(Step::Payload(left))),
-                Phase::Skipping { size, left } => Ok(self.skip(size, left)),
-                Phase::Over => Ok(Some(Step::Leave)),
+                NegotiationPhase::Greeted => self.flags(),
+                NegotiationPhase::Options => self.option(output),
+                NegotiationPhase::Requests { size } => self.request(size, output),
+                NegotiationPhase::Payload { left, .. } => Ok(Some(ConversationStep::Payload(left))),
+                NegotiationPhase::Skipping { size, left } => Ok(self.skip(size, left)),
+                NegotiationPhase::Over => Ok(Some(ConversationStep::Leave)),
             };
             if let Some(outcome) = outcome.transpose() {
                 break outcome;
@@ -225,14 +224,14 @@ impl Conversation {
         };
         output.take(&mut self.said);
         if outcome.is_err() {
-            self.phase = Phase::Over;
+            self.phase = NegotiationPhase::Over;
         }
         outcome
     }
 
-    /// What is here of the payload that is due, `most` bytes at most; it is taken with that.
+    /// Returns the received bytes of the expected payload, at most `most`, and consumes them.
     pub fn payload(&mut self, most: usize) -> &[u8] {
-        let Phase::Payload { left, .. } = self.phase else { return &[] };
+        let NegotiationPhase::Payload { left, .. } = self.phase else { return &[] };
         let length = self.rest().len().min(most).min(left as usize);
         let from = self.taken;
         self.taken += length;
@@ -240,49 +239,54 @@ impl Conversation {
         &self.input[from..from + length]
     }
 
-    /// So many bytes of the payload that is due have gone another way; none are here.
+    /// Records that `bytes` bytes of the expected payload bypassed the conversation; no byte of it may be buffered
+    /// here.
     pub fn paid(&mut self, bytes: usize) {
-        if let Phase::Payload { size, left } = self.phase {
+        if let NegotiationPhase::Payload { size, left } = self.phase {
             self.phase = match left.saturating_sub(bytes as u32) {
-                0 => Phase::Requests { size },
-                left => Phase::Payload { size, left },
+                0 => NegotiationPhase::Requests { size },
+                left => NegotiationPhase::Payload { size, left },
             };
         }
     }
 
-    fn skip(&mut self, size: u64, left: u32) -> Option<Step> {
+    fn skip(&mut self, size: u64, left: u32) -> Option<ConversationStep> {
         let now = self.rest().len().min(left as usize);
         self.taken += now;
         let left = left - now as u32;
-        self.phase = if left == 0 { Phase::Requests { size } } else { Phase::Skipping { size, left } };
-        (left > 0).then_some(Step::Receive(left as usize))
+        self.phase = if left == 0 {
+            NegotiationPhase::Requests { size }
+        } else {
+            NegotiationPhase::Skipping { size, left }
+        };
+        (left > 0).then_some(ConversationStep::Receive(left as usize))
     }
 
     fn rest(&self) -> &[u8] {
         &self.input[self.taken..]
     }
 
-    /// How many bytes are missing to have `length`; `None` if they are there.
-    fn missing(&self, length: usize) -> Option<Step> {
-        length.checked_sub(self.rest().len()).filter(|missing| *missing > 0).map(Step::Receive)
+    /// A request for the bytes that are missing for `length` bytes; `None` if they are there.
+    fn missing(&self, length: usize) -> Option<ConversationStep> {
+        length.checked_sub(self.rest().len()).filter(|missing| *missing > 0).map(ConversationStep::Receive)
     }
 
-    fn flags(&mut self) -> Result<Option<Step>, Violation> {
+    fn flags(&mut self) -> Result<Option<ConversationStep>, ProtocolViolation> {
         let Some(bytes) = self.rest().first_chunk() else { return Ok(self.missing(4)) };
         let flags = u32::from_be_bytes(*bytes);
         self.handshake = Handshake::from_bits(flags)
             .filter(|known| known.contains(Handshake::FIXED_NEWSTYLE))
-            .ok_or(Violation::Flags(flags))?;
+            .ok_or(ProtocolViolation::Flags(flags))?;
         self.taken += 4;
-        self.phase = Phase::Options;
+        self.phase = NegotiationPhase::Options;
         Ok(None)
     }
 
-    fn option(&mut self, output: &mut Output) -> Result<Option<Step>, Violation> {
+    fn option(&mut self, output: &mut Output) -> Result<Option<ConversationStep>, ProtocolViolation> {
         let Some(header) = self.rest().first_chunk() else { return Ok(self.missing(OPTION_HEADER)) };
-        let (option, length) = parse_option(header).ok_or(Violation::NoOption)?;
+        let (option, length) = parse_option(header).ok_or(ProtocolViolation::NoOption)?;
         if length > OPTION_DATA_MAX {
-            return Err(Violation::LongOption { option, length });
+            return Err(ProtocolViolation::LongOption { option, length });
         }
         let end = OPTION_HEADER + length as usize;
         if let Some(missing) = self.missing(end) {
@@ -290,17 +294,17 @@ impl Conversation {
         }
         self.options += 1;
         if self.options > OPTIONS_MAX {
-            return Err(Violation::ManyOptions);
+            return Err(ProtocolViolation::ManyOptions);
         }
         let data = self.rest()[OPTION_HEADER..end].to_vec();
         self.taken += end;
-        match Opt::from(option) {
-            Opt::ExportName => self.export_name(&data, output),
-            Opt::Abort => {
+        match OptionCode::from(option) {
+            OptionCode::ExportName => self.export_name(&data, output),
+            OptionCode::Abort => {
                 self.reply(option, OptReply::Ack, &[]);
-                self.phase = Phase::Over;
+                self.phase = NegotiationPhase::Over;
             }
-            Opt::List if data.is_empty() => {
+            OptionCode::List if data.is_empty() => {
                 if self.offer.size.is_ok() {
                     let (name, text) = (self.offer.name.clone(), self.description());
                     let length = (name.len() as u32).to_be_bytes();
@@ -308,22 +312,22 @@ impl Conversation {
                 }
                 self.reply(option, OptReply::Ack, &[]);
             }
-            Opt::Info | Opt::Go => self.info(option, &data, output),
-            Opt::StructuredReply if data.is_empty() => {
+            OptionCode::Info | OptionCode::Go => self.info(option, &data, output),
+            OptionCode::StructuredReply if data.is_empty() => {
                 output.set_structured();
                 self.reply(option, OptReply::Ack, &[]);
             }
-            Opt::List | Opt::StructuredReply => {
+            OptionCode::List | OptionCode::StructuredReply => {
                 self.refuse(option, OptReply::Invalid, "this option has no data")
             }
-            Opt::Other(_) => {
-                self.refuse(option, OptReply::Unsupported, "this server does not know the option")
+            OptionCode::Other(_) => {
+                self.refuse(option, OptReply::Unsupported, "this server does not support the option")
             }
         }
         Ok(None)
     }
 
-    /// Chooses an export the old way, in which nothing can be said against it.
+    /// Chooses an export by `NBD_OPT_EXPORT_NAME`, which allows no error reply.
     fn export_name(&mut self, name: &[u8], output: &Output) {
         match self.offer.size {
             Ok(size) if self.is_offered(name) => {
@@ -332,13 +336,13 @@ impl Conversation {
                 if !self.handshake.contains(Handshake::NO_ZEROES) {
                     self.said.extend([0; 124]);
                 }
-                self.phase = Phase::Requests { size };
+                self.phase = NegotiationPhase::Requests { size };
             }
-            _ => self.phase = Phase::Over,
+            _ => self.phase = NegotiationPhase::Over,
         }
     }
 
-    /// Tells about an export, and chooses it if that is asked for.
+    /// Answers `NBD_OPT_INFO` and `NBD_OPT_GO`; `NBD_OPT_GO` also chooses the export.
     fn info(&mut self, option: u32, data: &[u8], output: &Output) {
         let Some((name, asked)) = parse_info(data) else {
             return self.refuse(option, OptReply::Invalid, "the data of the option does not add up");
@@ -365,12 +369,12 @@ impl Conversation {
             self.reply(option, OptReply::Info, &[&kind(Info::Description), text.as_bytes()]);
         }
         self.reply(option, OptReply::Ack, &[]);
-        if Opt::from(option) == Opt::Go {
-            self.phase = Phase::Requests { size };
+        if OptionCode::from(option) == OptionCode::Go {
+            self.phase = NegotiationPhase::Requests { size };
         }
     }
 
-    /// A text for people.
+    /// Description of the export, for the client's user.
     fn description(&self) -> String {
         format!("region {} in remote memory (CXL over Ethernet)", self.offer.name)
     }
@@ -379,14 +383,14 @@ impl Conversation {
         name.is_empty() || name == self.offer.name.as_bytes()
     }
 
-    fn abilities(&self, output: &Output) -> Abilities {
+    fn abilities(&self, output: &Output) -> TransmissionFlags {
         let writing = if self.offer.read_only {
-            Abilities::READ_ONLY
+            TransmissionFlags::READ_ONLY
         } else {
-            Abilities::FUA | Abilities::TRIM | Abilities::WRITE_ZEROES
+            TransmissionFlags::FUA | TransmissionFlags::TRIM | TransmissionFlags::WRITE_ZEROES
         };
-        let df = if output.is_structured() { Abilities::DF } else { Abilities::empty() };
-        Abilities::HAS_FLAGS | Abilities::FLUSH | Abilities::MULTI_CONN | writing | df
+        let df = if output.is_structured() { TransmissionFlags::DF } else { TransmissionFlags::empty() };
+        TransmissionFlags::HAS_FLAGS | TransmissionFlags::FLUSH | TransmissionFlags::MULTI_CONN | writing | df
     }
 
     fn reply(&mut self, option: u32, reply: OptReply, data: &[&[u8]]) {
@@ -397,58 +401,64 @@ impl Conversation {
         self.reply(option, reply, &[clipped(why).as_bytes()]);
     }
 
-    fn request(&mut self, size: u64, output: &mut Output) -> Result<Option<Step>, Violation> {
+    fn request(
+        &mut self,
+        size: u64,
+        output: &mut Output,
+    ) -> Result<Option<ConversationStep>, ProtocolViolation> {
         let Some(header) = self.rest().first_chunk() else { return Ok(self.missing(REQUEST_HEADER)) };
-        let header = RequestHeader::parse(header).ok_or(Violation::NoRequest)?;
-        let payload = if header.kind == Kind::Write { header.length } else { 0 };
+        let header = RequestHeader::parse(header).ok_or(ProtocolViolation::NoRequest)?;
+        let payload = if header.kind == RequestKind::Write { header.length } else { 0 };
         if payload > LENGTH_MAX {
-            return Err(Violation::LongPayload(payload));
+            return Err(ProtocolViolation::LongPayload(payload));
         }
         self.taken += REQUEST_HEADER;
-        if header.kind == Kind::Disconnect {
-            self.phase = Phase::Over;
+        if header.kind == RequestKind::Disconnect {
+            self.phase = NegotiationPhase::Over;
             return Ok(None);
         }
         if let Some((error, why)) = self.objection(&header, size) {
             output.error(header.cookie, error, why);
-            self.phase = Phase::Skipping { size, left: payload };
+            self.phase = NegotiationPhase::Skipping { size, left: payload };
             return Ok(None);
         }
         let RequestHeader { cookie, offset, length, wishes, .. } = header;
         let command = match header.kind {
-            Kind::Read => Command::Read { offset, length, whole: wishes.contains(Wishes::DF) },
-            Kind::Write => Command::Write { offset, length },
-            Kind::WriteZeroes => Command::WriteZeroes { offset, length },
-            Kind::Trim => Command::Trim { offset, length },
-            Kind::Flush => Command::Flush,
-            // An objection was made above.
-            Kind::Disconnect | Kind::Other(_) => return Ok(None),
+            RequestKind::Read => {
+                ExportCommand::Read { offset, length, whole: wishes.contains(ClientFlags::DF) }
+            }
+            RequestKind::Write => ExportCommand::Write { offset, length },
+            RequestKind::WriteZeroes => ExportCommand::WriteZeroes { offset, length },
+            RequestKind::Trim => ExportCommand::Trim { offset, length },
+            RequestKind::Flush => ExportCommand::Flush,
+            // `objection` has refused all other requests above.
+            RequestKind::Disconnect | RequestKind::Other(_) => return Ok(None),
         };
         if payload > 0 {
-            self.phase = Phase::Payload { size, left: payload };
+            self.phase = NegotiationPhase::Payload { size, left: payload };
         }
-        Ok(Some(Step::Carry(Request { cookie, command })))
+        Ok(Some(ConversationStep::Carry(ExportRequest { cookie, command })))
     }
 
-    /// What speaks against a request.
+    /// Reason to refuse a request; `None` if the request is valid.
     fn objection(&self, header: &RequestHeader, size: u64) -> Option<(Errno, &'static str)> {
-        let writes = matches!(header.kind, Kind::Write | Kind::WriteZeroes | Kind::Trim);
+        let writes = matches!(header.kind, RequestKind::Write | RequestKind::WriteZeroes | RequestKind::Trim);
         let known = match header.kind {
-            Kind::Read => Wishes::DF | Wishes::FUA,
-            Kind::WriteZeroes => Wishes::FUA | Wishes::NO_HOLE,
-            Kind::Write | Kind::Trim | Kind::Flush => Wishes::FUA,
-            Kind::Disconnect | Kind::Other(_) => {
-                return Some((Errno::Invalid, "this server does not know the request"));
+            RequestKind::Read => ClientFlags::DF | ClientFlags::FUA,
+            RequestKind::WriteZeroes => ClientFlags::FUA | ClientFlags::NO_HOLE,
+            RequestKind::Write | RequestKind::Trim | RequestKind::Flush => ClientFlags::FUA,
+            RequestKind::Disconnect | RequestKind::Other(_) => {
+                return Some((Errno::Invalid, "this server does not support the request"));
             }
         };
         let beyond = header.offset.checked_add(header.length.into()).is_none_or(|end| end > size);
         if writes && self.offer.read_only {
             Some((Errno::NotPermitted, "the export is read-only"))
         } else if header.strange || !known.contains(header.wishes) {
-            Some((Errno::Invalid, "the request has flags that this server does not know"))
-        } else if header.kind == Kind::Read && header.length > LENGTH_MAX {
+            Some((Errno::Invalid, "the request has flags that this server does not support"))
+        } else if header.kind == RequestKind::Read && header.length > LENGTH_MAX {
             Some((Errno::Overflow, "the read is longer than 64 MiB"))
-        } else if header.kind == Kind::Flush && (header.offset, header.length) != (0, 0) {
+        } else if header.kind == RequestKind::Flush && (header.offset, header.length) != (0, 0) {
             Some((Errno::Invalid, "a flush has neither offset nor length"))
         } else if beyond && writes {
             Some((Errno::NoSpace, "the export ends before that"))

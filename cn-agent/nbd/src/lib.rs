@@ -10,24 +10,23 @@
 //!        +---------- payload ------------> data area of the port <-------------------------+
 //! ```
 //!
-//! Each connection is a thread with a port of its own, so that connections share nothing: who writes a part of a line has
-//! the agent change it, which keeps the writers of one line apart, be they connections of one server or of two.
+//! Each connection is a thread with a port of its own, so that connections share nothing: a write of a part of a line
+//! is a patch by the agent, which serialises writers of one line, whether they are connections of one server or of two.
 //!
-//! **What an answer means.** A write is answered once the memory node has it, whatever the client asks for: nothing that
-//! was answered is lost with this server or with the agent, and a flush has nothing left to do. That costs each write a
-//! round trip, and lets an operation be tried again after the agent was restarted, as swap, which never flushes, needs it.
+//! **Meaning of an answer.** A write is answered once the memory node has it, whatever the client asks for: no answered
+//! write is lost with this server or with the agent, and a flush has nothing left to do. That costs each write a round
+//! trip, and allows an operation to be retried after a restart of the agent, as swap, which never flushes, needs it.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`server`] | the thread that accepts clients; `shared` is what it has in common with those that serve them |
+//! | [`server`] | the thread that accepts clients; `shared` is the state it shares with the threads that serve them |
 //! | `connection` | the thread of one client: bytes between its socket and the agent's port |
 //! | [`conversation`] | the protocol as a state machine without I/O; `wire` has its numbers and headers |
-//! | `requests` | requests under way, cut into operations of the port; `blocks` is room for their data |
-//! | `output` | what is to be sent to a client, in order |
+//! | `requests` | requests in progress, cut into operations of the port; `blocks` allocates their data |
+//! | `output` | bytes to be sent to a client, in order |
 //! | [`port`] | the agent's port, opened again with a successor |
-//! | `client_slot` | the places of clients, which are few |
-//! | `turned_away` | what clients beyond them are answered |
-//! | `seldom` | log lines that clients cannot flood |
+//! | `client_slot` | slots of clients, whose number is limited |
+//! | `surplus_clients` | answers to clients beyond the limit |
 
 mod blocks;
 mod client_slot;
@@ -36,8 +35,7 @@ pub mod conversation;
 pub mod output;
 pub mod port;
 mod requests;
-mod seldom;
 pub mod server;
 mod shared;
-mod turned_away;
+mod surplus_clients;
 mod wire;

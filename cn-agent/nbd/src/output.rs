@@ -1,57 +1,55 @@
-//! What is to be sent to a client, in order: headers and texts, data that lies in the port's data area and is sent from
-//! there, and data that was staged until it was whole.
+//! Output to a client, in order: headers and texts, data that is sent directly from the port's data area, and staged
+//! data.
 
 use std::collections::VecDeque;
 
 use super::wire::{CHUNK_DATA, CHUNK_ERROR, CHUNK_NONE, Errno, put_chunk, put_chunk_header, put_simple};
 use cxloe_client::memory::SharedMemory;
-use cxloe_client::vectored::Stretch;
+use cxloe_client::vectored::SendSlice;
 
-/// The longest text of an error, in bytes.
+/// Limit of an error's text, in bytes.
 pub const TEXT_MAX: usize = 1024;
 
 #[derive(Debug)]
 enum Segment {
-    /// The next of the bytes.
+    /// The next bytes of `bytes`, this many.
     Bytes(usize),
-    /// A part's data, from a byte of the data area on.
+    /// Data of a part: its offset in the data area, and the number of bytes left to send.
     Part { part: u16, at: usize, left: usize },
-    /// Staged data, and how much of it is sent.
+    /// Staged data, and the number of its bytes that are sent.
     Staged { data: Vec<u8>, sent: usize },
 }
 
-/// What is to be sent.
+/// Output that is to be sent to one client.
 #[derive(Debug, Default)]
 pub struct Output {
     segments: VecDeque<Segment>,
     bytes: Vec<u8>,
-    /// Of the bytes, those that are sent.
+    /// Number of bytes of `bytes` that are sent.
     done: usize,
     structured: bool,
 }
 
 impl Output {
-    /// From now on, answers are structured.
-    pub fn set_structured(&mut self) {
+    pub(crate) fn set_structured(&mut self) {
         self.structured = true;
     }
 
-    /// Whether they are.
-    pub fn is_structured(&self) -> bool {
+    pub(crate) fn is_structured(&self) -> bool {
         self.structured
     }
 
-    /// Whether nothing is to be sent.
+    /// Whether no output waits.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// How many bytes wait that are no data.
+    /// Number of waiting bytes that are not data.
     pub fn waiting(&self) -> usize {
         self.bytes.len() - self.done
     }
 
-    fn say(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+    fn append(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         let before = self.bytes.len();
         put(&mut self.bytes);
         let length = self.bytes.len() - before;
@@ -62,39 +60,39 @@ impl Output {
         }
     }
 
-    /// Sends what `bytes` has, and empties it.
+    /// Appends `bytes` to the output, and empties it.
     pub fn take(&mut self, bytes: &mut Vec<u8>) {
-        self.say(|out| out.append(bytes));
+        self.append(|out| out.append(bytes));
     }
 
-    /// The request with this cookie is done; of a read, there is nothing to bring.
+    /// Answers the request `cookie` with success and without data.
     pub fn done(&mut self, cookie: u64) {
-        self.say(|out| put_simple(out, cookie, None));
+        self.append(|out| put_simple(out, cookie, None));
     }
 
-    /// The read of no bytes with this cookie is done.
+    /// Answers the request `cookie`, a read of zero bytes.
     pub fn nothing(&mut self, cookie: u64) {
         match self.structured {
-            // Clients hang up on a chunk of no data.
-            true => self.say(|out| put_chunk(out, cookie, true, CHUNK_NONE, &[])),
+            // Clients disconnect on a data chunk without data.
+            true => self.append(|out| put_chunk(out, cookie, true, CHUNK_NONE, &[])),
             false => self.done(cookie),
         }
     }
 
-    /// The request with this cookie failed of `error`; clients that can hear it are told `why`.
+    /// Answers the request `cookie` with `error`; a structured reply also carries the text `why`.
     pub fn error(&mut self, cookie: u64, error: Errno, why: &str) {
         if !self.structured {
-            return self.say(|out| put_simple(out, cookie, Some(error)));
+            return self.append(|out| put_simple(out, cookie, Some(error)));
         }
         let why = clipped(why).as_bytes();
         let parts = [&(error as u32).to_be_bytes()[..], &(why.len() as u16).to_be_bytes(), why];
-        self.say(|out| put_chunk(out, cookie, true, CHUNK_ERROR, &parts));
+        self.append(|out| put_chunk(out, cookie, true, CHUNK_ERROR, &parts));
     }
 
-    /// So many bytes of the read with this cookie follow, from this place of the device on.
-    pub fn data_header(&mut self, cookie: u64, last: bool, offset: u64, length: usize) {
+    /// Appends the header of a data chunk for the read `cookie`: `length` bytes at `offset` of the device.
+    pub(crate) fn data_header(&mut self, cookie: u64, last: bool, offset: u64, length: usize) {
         match self.structured {
-            true => self.say(|out| {
+            true => self.append(|out| {
                 put_chunk_header(out, cookie, last, CHUNK_DATA, length + size_of::<u64>());
                 out.extend(offset.to_be_bytes());
             }),
@@ -102,46 +100,46 @@ impl Output {
         }
     }
 
-    /// Data of the read with this cookie, which lies in the data area from byte `at` on until [`next_sent`](Self::next_sent)
-    /// has named its part. Without structured answers it has to be all of it.
+    /// Appends data of the read `cookie`. The data stays in the data area at byte `at` until
+    /// [`next_sent`](Self::next_sent) returns its part. Without structured replies it must be all data of the read.
     pub fn part(&mut self, cookie: u64, last: bool, offset: u64, part: u16, at: usize, length: usize) {
         self.data_header(cookie, last, offset, length);
         self.data(part, at, length);
     }
 
-    /// Data that a header was written for, as [`part`](Self::part) has it.
+    /// Appends data without a header, from the data area as in [`part`](Self::part).
     pub fn data(&mut self, part: u16, at: usize, length: usize) {
         self.segments.push_back(Segment::Part { part, at, left: length });
     }
 
-    /// All data of the read with this cookie.
+    /// Appends all data of the read `cookie`, from memory of this process.
     pub fn staged(&mut self, cookie: u64, offset: u64, data: Vec<u8>) {
         self.data_header(cookie, true, offset, data.len());
         self.segments.push_back(Segment::Staged { data, sent: 0 });
     }
 
-    /// What to send now, in pieces; `base` is the byte of `memory` at which the data area begins.
+    /// Byte ranges to send next; `base` is the offset of the data area in `memory`.
     pub fn stretches<'a>(
         &'a self,
         memory: Option<&'a SharedMemory>,
         base: usize,
-    ) -> impl Iterator<Item = Stretch<'a>> {
+    ) -> impl Iterator<Item = SendSlice<'a>> {
         let mut bytes = &self.bytes[self.done..];
         self.segments.iter().map(move |segment| match segment {
             Segment::Bytes(length) => {
                 let (now, later) = bytes.split_at(*length);
                 bytes = later;
-                Stretch::Own(now)
+                SendSlice::Own(now)
             }
             Segment::Part { at, left, .. } => {
-                memory.map_or(Stretch::Own(&[]), |memory| Stretch::Shared(memory, base + at, *left))
+                memory.map_or(SendSlice::Own(&[]), |memory| SendSlice::Shared(memory, base + at, *left))
             }
-            Segment::Staged { data, sent } => Stretch::Own(&data[*sent..]),
+            Segment::Staged { data, sent } => SendSlice::Own(&data[*sent..]),
         })
     }
 
-    /// `length` bytes have been sent: what is out with that, one after the other, and `length` becomes what is left.
-    pub fn next_sent(&mut self, length: &mut usize) -> Option<Sent> {
+    /// Takes `length` sent bytes off the output: returns the next item that is completely sent, and reduces `length`.
+    pub fn next_sent(&mut self, length: &mut usize) -> Option<SentItem> {
         let Some(segment) = self.segments.front_mut() else {
             self.bytes.clear();
             self.done = 0;
@@ -171,25 +169,25 @@ impl Output {
             return None;
         }
         self.segments.pop_front().map(|segment| match segment {
-            Segment::Bytes(_) => Sent::Bytes,
-            Segment::Part { part, .. } => Sent::Part(part),
-            Segment::Staged { data, .. } => Sent::Staged(data.len()),
+            Segment::Bytes(_) => SentItem::Bytes,
+            Segment::Part { part, .. } => SentItem::Part(part),
+            Segment::Staged { data, .. } => SentItem::Staged(data.len()),
         })
     }
 }
 
-/// What has been sent.
+/// An item of the output that has been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// Bytes that are no data.
+pub enum SentItem {
+    /// Bytes that are not data.
     Bytes,
-    /// The data of this part.
+    /// Data of the part with this number.
     Part(u16),
-    /// So many bytes that were staged.
+    /// Staged data of this many bytes.
     Staged(usize),
 }
 
-/// As much of a text as is sent.
+/// The longest prefix of `text` that may be sent.
 pub(super) fn clipped(text: &str) -> &str {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {
@@ -211,15 +209,15 @@ mod tests {
         [&head.concat()[..], &cookie.to_be_bytes(), &(body.len() as u32).to_be_bytes(), body].concat()
     }
 
-    /// All that is to be sent, in bites of `bite` bytes.
+    /// Sends everything in steps of `bite` bytes; returns the bytes, the parts sent, and the number of staged bytes.
     fn all(mut output: Output, memory: &SharedMemory, bite: usize) -> (Vec<u8>, Vec<u16>, usize) {
         let (mut bytes, mut parts, mut staged) = (Vec::new(), Vec::new(), 0);
         while !output.is_empty() {
             let mut now = Vec::new();
             for stretch in output.stretches(Some(memory), 64) {
                 match stretch {
-                    Stretch::Own(own) => now.extend_from_slice(own),
-                    Stretch::Shared(memory, at, length) => {
+                    SendSlice::Own(own) => now.extend_from_slice(own),
+                    SendSlice::Shared(memory, at, length) => {
                         let mut shared = vec![0; length];
                         memory.take(at, &mut shared);
                         now.extend(shared);
@@ -230,9 +228,9 @@ mod tests {
             let mut length = now.len();
             while let Some(sent) = output.next_sent(&mut length) {
                 match sent {
-                    Sent::Part(part) => parts.push(part),
-                    Sent::Staged(bytes) => staged += bytes,
-                    Sent::Bytes => {}
+                    SentItem::Part(part) => parts.push(part),
+                    SentItem::Staged(bytes) => staged += bytes,
+                    SentItem::Bytes => {}
                 }
             }
             bytes.extend(now);
@@ -273,7 +271,7 @@ mod tests {
             let error = [&5_u32.to_be_bytes()[..], &(text.len() as u16).to_be_bytes(), text.as_bytes()];
             let expected = [
                 chunk(true, 1, 7, &[&64_u64.to_be_bytes()[..], b"of a part"].concat()),
-                // libnbd takes a chunk of no data for an error.
+                // Tests a read of zero bytes: libnbd treats a data chunk without data as an error.
                 chunk(true, 0, 6, b""),
                 simple(0, 8),
                 chunk(true, 1, 5, &[&128_u64.to_be_bytes()[..], b"held data"].concat()),

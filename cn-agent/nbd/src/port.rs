@@ -1,5 +1,5 @@
-//! A region's lines through a port of the running agent, for as long as the export is there: when the agent ends, the port
-//! of its successor takes over, with the data that waits in the old one.
+//! A port of the agent to a region, for as long as the export exists. When the agent ends, a port of its successor
+//! replaces this one, and the data that waits in the old data area is copied.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,136 +10,136 @@ use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::session::OpError;
 
 use super::blocks::BLOCK;
-use super::requests::Order;
+use super::requests::PortOrder;
 use cxloe_client::client::{self, Client, ClientError};
 use cxloe_client::memory::SharedMemory;
-use cxloe_client::message::Refused;
+use cxloe_client::message::RefusalReason;
 use cxloe_client::ring::{Operation, Submission};
 use cxloe_cn_core::engine::EngineError;
 
-/// Why a region's lines are not to be had.
+/// Reason why a region is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The agent has no such region.
     #[error("region {region} is not attached at the agent at {}; `cn-agent list` shows those that are", .agent.display())]
     NoRegion {
-        /// The region.
+        /// Name of the region.
         region: String,
-        /// The agent's socket.
+        /// Path of the agent's socket.
         agent: PathBuf,
     },
-    /// It is not what it was when the client came.
+    /// The region is not the one that the client connected to.
     #[error(
         "region {region} is at HPA {found:#x} now, no longer at {expected:#x}: it is another region of that name"
     )]
     Moved {
-        /// The region.
+        /// Name of the region.
         region: String,
-        /// Where it was.
+        /// Address of the region when the client connected.
         expected: u64,
-        /// Where it is.
+        /// Present address of the region.
         found: u64,
     },
-    /// The server is ending.
+    /// The server is shutting down.
     #[error("the server is ending")]
     Ending,
-    /// The agent, or a memory node.
+    /// The agent's error, or a memory node's.
     #[error(transparent)]
     Agent(#[from] ClientError),
 }
 
-/// Where a region is, and how long to wait for it.
+/// Location of a region, and the limits of waiting for it.
 #[derive(Clone, Debug)]
-pub struct Place {
-    /// The agent's socket.
+pub struct RegionLocation {
+    /// Path of the agent's socket.
     pub agent: PathBuf,
-    /// The region's name.
+    /// Name of the region.
     pub region: String,
-    /// How long an operation waits for an agent or a memory node that is away.
-    pub patience: Duration,
-    /// Set when the server ends: nothing waits from then on.
+    /// Longest time that an operation waits for an absent agent or memory node.
+    pub wait_limit: Duration,
+    /// Set when the server shuts down; then nothing waits any more.
     pub ending: Arc<AtomicBool>,
 }
 
-/// A region's lines, for one connection.
+/// A port to a region, for one connection.
 #[derive(Debug)]
 pub struct Port {
-    place: Place,
+    place: RegionLocation,
     hpa: u64,
-    /// Of an agent that has gone too, until the next one is found: data waits in its memory.
+    /// Port of the present agent, or of a dead agent until a successor is found: data waits in the port's memory.
     client: Client,
     is_there: bool,
 }
 
-/// A region as it was found.
+/// A region that is attached at the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its first address.
+pub struct AgentRegion {
+    /// Host physical address of the region's first byte.
     pub hpa: u64,
-    /// Its bytes that have addresses.
+    /// Size of the region's address range in bytes.
     pub size: u64,
 }
 
-impl Place {
-    /// The region as the agent has it now.
+impl RegionLocation {
+    /// Finds the region at the agent.
     ///
     /// # Errors
-    /// Any [`PortError`]; at once, whatever the patience.
-    pub fn find(&self) -> Result<Found, PortError> {
+    /// Any [`PortError`]; does not wait.
+    pub fn find(&self) -> Result<AgentRegion, PortError> {
         let regions = client::regions(&self.agent)?;
         let Some(found) = regions.into_iter().find(|region| region.region == self.region) else {
             return Err(PortError::NoRegion { region: self.region.clone(), agent: self.agent.clone() });
         };
-        Ok(Found { hpa: found.hpa, size: found.size.saturating_sub(found.beyond_window) })
+        Ok(AgentRegion { hpa: found.hpa, size: found.size.saturating_sub(found.beyond_window) })
     }
 
-    /// How long requests wait now.
-    pub fn patience(&self) -> Duration {
-        if self.ending.load(Ordering::Relaxed) { Duration::ZERO } else { self.patience }
+    /// Longest time that requests may wait at present; zero during shutdown.
+    pub fn retry_limit(&self) -> Duration {
+        if self.ending.load(Ordering::Relaxed) { Duration::ZERO } else { self.wait_limit }
     }
 }
 
 impl Port {
-    /// Opens the lines of the region that was found at `hpa`.
+    /// Opens a port to the region that [`RegionLocation::find`] found at `hpa`.
     ///
     /// # Errors
-    /// Any [`PortError`]; at once, whatever the patience.
-    pub fn open(place: Place, hpa: u64) -> Result<Port, PortError> {
+    /// Any [`PortError`]; does not wait.
+    pub fn open(place: RegionLocation, hpa: u64) -> Result<Port, PortError> {
         let client = connect(&place, hpa)?;
         Ok(Port { place, hpa, client, is_there: true })
     }
 
-    /// The port of the agent, if there is one at present.
+    /// The port of the present agent; `None` without an agent.
     pub fn client(&mut self) -> Option<&mut Client> {
         self.is_there.then_some(&mut self.client)
     }
 
-    /// The shared memory, and the byte of it that is the data area's first; also when the agent has gone.
+    /// The shared memory, and the offset of the data area in it; available also without an agent.
     pub fn data(&self) -> (&SharedMemory, usize) {
         self.client.data()
     }
 
-    /// Gives an operation to the agent, if it is there.
-    pub fn submit(&mut self, order: &Order) {
+    /// Submits an operation to the agent; drops it without an agent.
+    pub fn submit(&mut self, order: &PortOrder) {
         let (memory, base) = self.client.data();
         let mut line = [0; LINE_SIZE];
         let patch = matches!(order.operation, Operation::Patch(_));
         if let Some(at) = order.line.filter(|_| patch) {
             memory.take(base + at, &mut line);
         }
-        let Order { tag, offset, operation, .. } = *order;
+        let PortOrder { tag, offset, operation, .. } = *order;
         self.client.submit(Submission { tag, operation, hpa: self.hpa + offset }, patch.then_some(&line));
     }
 
-    /// The agent is of no use any more.
-    pub fn lose(&mut self) {
+    /// Records that the agent's port has failed.
+    pub fn mark_lost(&mut self) {
         self.is_there = false;
     }
 
-    /// Finds the agent's successor, and takes what is in these blocks of the data area along.
+    /// Connects to the agent's successor, and copies the blocks at these offsets of the data area.
     ///
     /// # Errors
-    /// Any [`PortError`]; at once, whatever the patience.
+    /// Any [`PortError`]; does not wait.
     pub fn reopen(&mut self, blocks: impl Iterator<Item = usize>) -> Result<(), PortError> {
         let client = connect(&self.place, self.hpa)?;
         {
@@ -155,29 +155,31 @@ impl Port {
     }
 }
 
-fn connect(place: &Place, expected: u64) -> Result<Client, PortError> {
-    let Found { hpa: found, .. } = place.find()?;
+fn connect(place: &RegionLocation, expected: u64) -> Result<Client, PortError> {
+    let AgentRegion { hpa: found, .. } = place.find()?;
     if found != expected {
         return Err(PortError::Moved { region: place.region.clone(), expected, found });
     }
     Ok(Client::connect(&place.agent)?)
 }
 
-/// Whether it can be otherwise in a moment: an agent that starts, a session that is being opened.
-pub fn may_pass(error: &PortError) -> bool {
+/// Whether the error may be temporary: an agent that is starting, or a session that is being opened.
+pub fn is_transient(error: &PortError) -> bool {
     match error {
         PortError::NoRegion { .. } => true,
         PortError::Moved { .. } | PortError::Ending => false,
         PortError::Agent(error) => match error {
             ClientError::NoAgent { .. } | ClientError::AgentGone(_) => true,
-            ClientError::Refused { reason, .. } => matches!(reason, Refused::Full { .. } | Refused::Ending),
+            ClientError::Refused { reason, .. } => {
+                matches!(reason, RefusalReason::Full { .. } | RefusalReason::Ending)
+            }
             ClientError::Protocol { .. } | ClientError::Silent { .. } => false,
             ClientError::Engine(error) => is_passing(*error),
         },
     }
 }
 
-/// Whether an operation that failed of this may be done in a moment.
+/// Whether an operation that failed with this error may succeed when it is retried.
 pub fn is_passing(error: EngineError) -> bool {
     matches!(
         error,

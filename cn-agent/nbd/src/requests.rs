@@ -1,4 +1,4 @@
-//! The requests of one client that are under way, without I/O: many at once, each cut into *parts*, which are operations of
+//! The requests in progress of one client, without I/O: many at once, each cut into *parts*. A part is one operation of
 //! the agent's port.
 //!
 //! ```text
@@ -9,16 +9,16 @@
 //!   client <-- Output <-- answers, data straight from the blocks <---------------+
 //! ```
 //!
-//! Data lies in the port's data area, whose blocks are taken when a part is cut and given back when its data has been sent
-//! or written, so that no client keeps more than the area. A read whose answer has to be in one piece and is longer than a
-//! part *holds* its blocks until it is whole; one that is longer than half of the area is *staged* until then, in memory of
-//! this process. Blocks are taken in the order of requests, and whoever holds some never waits for a later request.
+//! Data lies in the port's data area, whose blocks are taken when a part is cut and freed when its data has been sent
+//! or written, so that no client uses more than the area. A read that must be answered in one chunk and is longer than
+//! a part *holds* its blocks until it is complete; one longer than half of the area is *staged* in memory of this
+//! process. Blocks are taken in the order of requests, and a request that holds some never waits for a later one.
 //!
-//! A part that fails for a reason that may pass rests and is tried again, until its request has waited long enough. That
-//! may be done because it was not answered: reads change nothing, and a write that is made twice leaves what it would have
-//! left once.
+//! A part that fails for a reason that may be temporary *rests*, and is then retried, until its request has waited long
+//! enough. A retry is safe because the request was not answered: reads change nothing, and a write done twice leaves
+//! the same result.
 
-mod held;
+mod held_data;
 mod part;
 
 use std::collections::VecDeque;
@@ -26,41 +26,41 @@ use std::time::{Duration, Instant};
 
 use cxloe_wire::frame::LINE_SIZE;
 
-use held::HELD_MAX;
-use part::{LINE, Part, Slot, State, Way};
-pub use part::{Order, Patience};
+use held_data::HELD_MAX;
+use part::{DataHandling, LINE, PartState, RequestPart, Slot};
+pub use part::{PortOrder, RetryLimit};
 
 use super::blocks::{BLOCK, Blocks, RUN_MAX, Run};
-use super::conversation::{Command, LENGTH_MAX, Request};
+use super::conversation::{ExportCommand, ExportRequest, LENGTH_MAX};
 use super::output::Output;
 use super::wire::Errno;
 use cxloe_client::memory::SharedMemory;
 use cxloe_client::ring::{ENTRIES, Lines, Operation};
 
-/// Requests of a client under way at once.
+/// Limit of a client's requests in progress.
 const REQUESTS_MAX: usize = 128;
-/// Parts at once: operations of a port.
+/// Limit of a client's parts: the operations that a port takes.
 const PARTS_MAX: usize = ENTRIES;
-/// Bytes of answers that wait for a client to take them, data not counted, beyond which no request of it is read.
+/// Limit of the answers that a client has not taken, in bytes without data, above which no further request is read.
 const WAITING_MAX: usize = 64 << 10;
-/// Bytes staged for reads whose answer has to be in one piece.
+/// Limit of the bytes staged for reads that must be answered in one chunk.
 const STAGED_MAX: usize = LENGTH_MAX as usize;
-/// Bytes zeroed by one part, a multiple of the page.
+/// Number of bytes zeroed by one part, a multiple of the page size.
 const ZERO_PART: u64 = 1 << 20;
-/// The pause before a part that failed is tried again.
+/// Pause before a failed part is retried.
 pub const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The requests of a client. See the [module](self).
+/// All requests in progress of one client. See the [module](self).
 #[derive(Debug)]
 pub struct Requests {
     slots: Vec<Option<Slot>>,
     free: Vec<u16>,
-    /// Those not wholly cut into parts.
+    /// Requests that are not completely cut into parts.
     queue: VecDeque<u16>,
-    parts: Vec<Option<Part>>,
+    parts: Vec<Option<RequestPart>>,
     free_parts: Vec<u16>,
     blocks: Blocks,
-    /// Parts whose payload is to come, and how much of the first has.
+    /// Parts whose payload is expected, in order; `filled` is the number of bytes received for the first of them.
     filling: VecDeque<u16>,
     filled: usize,
     ready: VecDeque<u16>,
@@ -91,63 +91,64 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Whether another may begin.
+    /// Whether another request may begin.
     pub fn has_room(&self, output: &Output) -> bool {
         !self.free.is_empty() && output.waiting() < WAITING_MAX
     }
 
-    /// Whether there are none.
+    /// Whether no request is in progress.
     pub fn is_empty(&self) -> bool {
         self.free.len() == REQUESTS_MAX
     }
 
-    /// Operations that the port has been given.
+    /// Number of operations in flight at the port.
     pub fn given(&self) -> usize {
         self.given
     }
 
-    /// How many bytes those are about.
+    /// Sum of the lengths in bytes of the operations in flight.
     pub fn given_bytes(&self) -> u64 {
         self.given_bytes
     }
 
-    /// Whether something waits to be given to the port.
+    /// Whether a part waits to be submitted.
     pub fn is_waiting(&self) -> bool {
         !self.ready.is_empty() || !self.resting.is_empty()
     }
 
-    /// When something that rests is due.
+    /// Time of the next retry of a failed part; `None` if no part rests.
     pub fn due(&self) -> Option<Instant> {
         self.resting.front().map(|(at, _)| *at)
     }
 
-    /// The first bytes of blocks that hold something.
+    /// Offsets in the data area of the blocks in use.
     pub fn used_blocks(&self) -> impl Iterator<Item = usize> + use<> {
         self.blocks.used()
     }
 
-    /// Begins a request. There has to be [room](Self::has_room).
-    pub fn begin(&mut self, request: Request, output: &mut Output) {
-        let Request { cookie, command } = request;
+    /// Begins a request. Requires [room](Self::has_room).
+    pub fn begin(&mut self, request: ExportRequest, output: &mut Output) {
+        let ExportRequest { cookie, command } = request;
         let (way, offset, length) = match command {
-            Command::Read { length: 0, .. } => return output.nothing(cookie),
-            Command::Read { offset, length, whole } => {
+            ExportCommand::Read { length: 0, .. } => return output.nothing(cookie),
+            ExportCommand::Read { offset, length, whole } => {
                 let one = offset % LINE + u64::from(length) <= BLOCK as u64;
                 let piecemeal = one || (output.is_structured() && !whole);
                 let way = match () {
-                    () if piecemeal => Way::Read,
-                    () if u64::from(length) <= HELD_MAX => Way::HeldRead,
-                    () => Way::StagedRead,
+                    () if piecemeal => DataHandling::Read,
+                    () if u64::from(length) <= HELD_MAX => DataHandling::HeldRead,
+                    () => DataHandling::StagedRead,
                 };
                 (way, offset, length)
             }
-            Command::Write { length: 0, .. } | Command::WriteZeroes { length: 0, .. } => {
+            ExportCommand::Write { length: 0, .. } | ExportCommand::WriteZeroes { length: 0, .. } => {
                 return output.done(cookie);
             }
-            Command::Write { offset, length } => (Way::Write, offset, length),
-            Command::WriteZeroes { offset, length } => (Way::Zero, offset, length),
-            // Each write was at its memory node before it was answered; and there is no giving back a part of a region.
-            Command::Flush | Command::Trim { .. } => return output.done(cookie),
+            ExportCommand::Write { offset, length } => (DataHandling::Write, offset, length),
+            ExportCommand::WriteZeroes { offset, length } => (DataHandling::Zero, offset, length),
+            // Nothing to do: each write was at its memory node before it was answered, and a region cannot be shrunk in
+            // part.
+            ExportCommand::Flush | ExportCommand::Trim { .. } => return output.done(cookie),
         };
         let Some(at) = self.free.pop() else { return };
         self.slots[usize::from(at)] = Some(Slot {
@@ -165,12 +166,12 @@ impl Requests {
         self.queue.push_back(at);
     }
 
-    /// Cuts requests into parts, as far as there is room for them.
+    /// Cuts requests into parts, as far as there are free blocks.
     pub fn cut(&mut self, output: &mut Output) {
         while let Some(at) = self.queue.front().copied() {
             let Some(slot) = &mut self.slots[usize::from(at)] else { return };
-            // What has failed goes no further; but the payload of a write has to be taken.
-            if slot.failed.is_some() && slot.way != Way::Write {
+            // A failed request is not continued, but the payload of a write has to be received.
+            if slot.failed.is_some() && slot.way != DataHandling::Write {
                 slot.cut = slot.length;
             }
             if slot.cut == slot.length {
@@ -182,12 +183,12 @@ impl Requests {
         }
     }
 
-    /// Cuts the next part off a request; `false` if there is no room for it.
+    /// Cuts the next part off a request; `false` without room for the part.
     fn cut_part(&mut self, at: u16) -> bool {
         let Some(slot) = &mut self.slots[usize::from(at)] else { return false };
         let Some(tag) = self.free_parts.last().copied() else { return false };
-        if slot.way == Way::StagedRead && slot.staged.is_empty() {
-            // The first one may, however long it is.
+        if slot.way == DataHandling::StagedRead && slot.staged.is_empty() {
+            // The first staged read may exceed the limit.
             if self.staged > 0 && self.staged + slot.length as usize > STAGED_MAX {
                 return false;
             }
@@ -196,12 +197,13 @@ impl Requests {
         }
         let (offset, left) = (slot.offset + slot.cut, slot.length - slot.cut);
         let within = offset % LINE;
-        let reads = matches!(slot.way, Way::Read | Way::HeldRead | Way::StagedRead);
+        let reads =
+            matches!(slot.way, DataHandling::Read | DataHandling::HeldRead | DataHandling::StagedRead);
         let most = match slot.way {
-            Way::Zero => ZERO_PART,
+            DataHandling::Zero => ZERO_PART,
             _ => RUN_MAX as u64 * BLOCK as u64,
         };
-        // Up to where the next part begins well; but what fits one part is one, for its answer is in one piece.
+        // Parts end at a line boundary. A request that fits one part stays whole, since its answer is one chunk.
         let one = slot.offset % LINE + slot.length <= BLOCK as u64;
         let stretch = if one { left } else { left.min(most - offset % most) };
         let length = if reads {
@@ -213,8 +215,8 @@ impl Requests {
         } else {
             stretch
         };
-        let mut part = Part { slot: at, offset, length, run: None, state: State::Waiting };
-        if slot.way != Way::Zero {
+        let mut part = RequestPart { slot: at, offset, length, run: None, state: PartState::Waiting };
+        if slot.way != DataHandling::Zero {
             let want = (within + length).div_ceil(BLOCK as u64) as u32;
             let Some(run) = self.blocks.take(want) else { return false };
             part.run = Some(run);
@@ -223,8 +225,8 @@ impl Requests {
         slot.cut += part.length;
         slot.parts += 1;
         self.free_parts.pop();
-        if slot.way == Way::Write {
-            part.state = State::Filling;
+        if slot.way == DataHandling::Write {
+            part.state = PartState::Filling;
             self.filling.push_back(tag);
         } else {
             self.ready.push_back(tag);
@@ -233,11 +235,11 @@ impl Requests {
         true
     }
 
-    fn part(&self, tag: u16) -> Option<&Part> {
+    fn part(&self, tag: u16) -> Option<&RequestPart> {
         self.parts.get(usize::from(tag))?.as_ref()
     }
 
-    /// Where the payload that is to come goes: first byte and length, in the data area.
+    /// Destinations of the expected payload, as offset and length in the data area.
     pub fn places(&self) -> impl Iterator<Item = (usize, usize)> {
         let parts = self.filling.iter().filter_map(|tag| self.part(*tag));
         parts.enumerate().map(|(index, part)| {
@@ -246,10 +248,10 @@ impl Requests {
         })
     }
 
-    /// So many bytes of payload have come to where [`places`](Self::places) said.
+    /// Records that `bytes` bytes of payload were received into [`places`](Self::places).
     pub fn fill(&mut self, mut bytes: usize, output: &mut Output) {
         while let Some(tag) = self.filling.front().copied() {
-            let Some(Part { slot, length, .. }) = self.part(tag).copied() else { return };
+            let Some(RequestPart { slot, length, .. }) = self.part(tag).copied() else { return };
             let missing = length as usize - self.filled;
             if bytes < missing {
                 self.filled += bytes;
@@ -269,17 +271,17 @@ impl Requests {
 
     fn wait(&mut self, tag: u16) {
         if let Some(part) = &mut self.parts[usize::from(tag)] {
-            part.state = State::Waiting;
+            part.state = PartState::Waiting;
             self.ready.push_back(tag);
         }
     }
 
-    /// The client has gone in the middle: what of its last request has not come never will.
+    /// Ends the last request after the client hung up, because its payload will not arrive.
     pub fn hang_up(&mut self, output: &mut Output) {
         let filling = self.filling.front().and_then(|tag| self.part(*tag)).map(|part| part.slot);
         let Some(at) = filling.or(self.queue.back().copied()) else { return };
         let Some(slot) = &mut self.slots[usize::from(at)] else { return };
-        if slot.way != Way::Write || (filling.is_none() && slot.cut == slot.length) {
+        if slot.way != DataHandling::Write || (filling.is_none() && slot.cut == slot.length) {
             return;
         }
         (slot.mute, slot.cut, self.filled) = (true, slot.length, 0);
@@ -290,15 +292,15 @@ impl Requests {
         self.settle(at, output);
     }
 
-    /// The next operation for the port.
-    pub fn next(&mut self, now: Instant) -> Option<Order> {
+    /// Takes the next operation to submit to the port.
+    pub fn next(&mut self, now: Instant) -> Option<PortOrder> {
         while self.resting.front().is_some_and(|(at, _)| *at <= now) {
             let (_, tag) = self.resting.pop_front()?;
             self.ready.push_back(tag);
         }
         let tag = self.ready.pop_front()?;
         let part = self.parts[usize::from(tag)].as_mut()?;
-        part.state = State::Given;
+        part.state = PartState::Given;
         self.given += 1;
         self.given_bytes += part.length;
         let part = *part;
@@ -306,27 +308,30 @@ impl Requests {
         let lines = Lines { at: (part.run.map_or(0, Run::at) / LINE_SIZE) as u32, count: part.lines() };
         let whole = part.within() == 0 && part.length.is_multiple_of(LINE);
         let operation = match way {
-            Way::Read | Way::HeldRead | Way::StagedRead => Operation::ReadBytes(lines),
-            Way::Write if whole => Operation::WriteBytes(lines),
-            Way::Zero if whole => Operation::Zero(lines.count),
-            Way::Write | Way::Zero => Operation::Patch(u64::MAX >> (LINE - part.length) << part.within()),
+            DataHandling::Read | DataHandling::HeldRead | DataHandling::StagedRead => {
+                Operation::ReadBytes(lines)
+            }
+            DataHandling::Write if whole => Operation::WriteBytes(lines),
+            DataHandling::Zero if whole => Operation::Zero(lines.count),
+            DataHandling::Write | DataHandling::Zero => {
+                Operation::Patch(u64::MAX >> (LINE - part.length) << part.within())
+            }
         };
         let line = part.run.map(Run::at);
-        Some(Order { tag: tag.into(), offset: part.line(), operation, line })
+        Some(PortOrder { tag: tag.into(), offset: part.line(), operation, line })
     }
 
-    /// The operation with this tag is done; `false` if there is none. `base` is the byte of `memory` at which the data area
-    /// begins.
+    /// Completes the operation `tag`; `false` if there is none. `base` is the offset of the data area in `memory`.
     pub fn ended(&mut self, tag: u32, memory: &SharedMemory, base: usize, output: &mut Output) -> bool {
         let Some((tag, part)) = self.take_given(tag) else { return false };
         let Some(slot) = &mut self.slots[usize::from(part.slot)] else { return true };
         match slot.way {
-            Way::Read if !slot.mute => {
+            DataHandling::Read if !slot.mute => {
                 slot.parts -= 1;
                 let last = slot.parts == 0 && slot.cut == slot.length && slot.failed.is_none();
                 output.part(slot.cookie, last, part.offset, tag, part.at(), part.length as usize);
                 if let Some(part) = &mut self.parts[usize::from(tag)] {
-                    part.state = State::Sending;
+                    part.state = PartState::Sending;
                 }
                 if last {
                     self.release(part.slot);
@@ -335,11 +340,11 @@ impl Requests {
                 }
                 return true;
             }
-            Way::HeldRead => {
+            DataHandling::HeldRead => {
                 self.hold(tag, part.slot, output);
                 return true;
             }
-            Way::StagedRead => {
+            DataHandling::StagedRead => {
                 let from = (part.offset - slot.offset) as usize;
                 memory.take(base + part.at(), &mut slot.staged[from..from + part.length as usize]);
             }
@@ -349,24 +354,24 @@ impl Requests {
         true
     }
 
-    /// The operation with this tag failed; `None` if there is none. If that `may_pass` it is tried again for as long as
-    /// `patience` has it, and the answer is no.
+    /// Fails the operation `tag`. Returns whether its request is given up; a failure that `is_transient` is retried
+    /// within `retry_limit` instead. `None` if there is no such operation.
     pub fn failed(
         &mut self,
         tag: u32,
         why: &dyn std::fmt::Display,
-        may_pass: bool,
-        patience: Patience,
+        is_transient: bool,
+        retry_limit: RetryLimit,
         output: &mut Output,
     ) -> Option<bool> {
         let (tag, part) = self.take_given(tag)?;
         let slot = self.slots[usize::from(part.slot)].as_mut()?;
-        let until = patience.now + patience.most;
+        let until = retry_limit.now + retry_limit.most;
         let until = (*slot.until.get_or_insert(until)).min(until);
-        if may_pass && patience.now < until && slot.failed.is_none() {
-            self.resting.push_back((patience.now + RETRY_INTERVAL, tag));
+        if is_transient && retry_limit.now < until && slot.failed.is_none() {
+            self.resting.push_back((retry_limit.now + RETRY_INTERVAL, tag));
             if let Some(part) = &mut self.parts[usize::from(tag)] {
-                part.state = State::Waiting;
+                part.state = PartState::Waiting;
             }
             return Some(false);
         }
@@ -374,26 +379,26 @@ impl Requests {
         Some(true)
     }
 
-    /// The port is away, and what it was given with it: all of that waits for the next one, `patience` long.
-    pub fn lost(&mut self, patience: Patience) {
+    /// Handles the loss of the port: all operations in flight wait for the next port, within `retry_limit`.
+    pub fn lost(&mut self, retry_limit: RetryLimit) {
         for tag in 0..PARTS_MAX as u16 {
-            if self.part(tag).is_some_and(|part| part.state == State::Given) {
+            if self.part(tag).is_some_and(|part| part.state == PartState::Given) {
                 self.wait(tag);
             }
         }
         (self.given, self.given_bytes) = (0, 0);
-        self.away(patience);
+        self.away(retry_limit);
     }
 
-    /// The port is away: from now on, what waits for it waits `patience` long.
-    pub fn away(&mut self, patience: Patience) {
+    /// Starts the time limit of all waiting requests, since there is no port.
+    pub fn away(&mut self, retry_limit: RetryLimit) {
         for slot in self.slots.iter_mut().flatten() {
-            slot.until.get_or_insert(patience.now + patience.most);
+            slot.until.get_or_insert(retry_limit.now + retry_limit.most);
         }
     }
 
-    /// Gives up what waits for a port and has waited long enough, or, if it is no use, everything that waits. Whether there
-    /// was any.
+    /// Fails the requests that have waited too long for a port, or all waiting requests if waiting is of no use.
+    /// Returns whether there were any.
     pub fn expire(
         &mut self,
         why: &dyn std::fmt::Display,
@@ -403,7 +408,7 @@ impl Requests {
     ) -> bool {
         let mut expired = false;
         for tag in 0..PARTS_MAX as u16 {
-            let Some(part) = self.part(tag).filter(|part| part.state == State::Waiting) else { continue };
+            let Some(part) = self.part(tag).filter(|part| part.state == PartState::Waiting) else { continue };
             let slot = self.slots[usize::from(part.slot)].as_ref();
             if no_use || slot.is_none_or(|slot| slot.until.is_some_and(|until| until <= now)) {
                 self.ready.retain(|other| *other != tag);
@@ -415,19 +420,19 @@ impl Requests {
         expired
     }
 
-    /// The data of this part has been sent.
+    /// Frees the part `tag`, whose data has been sent.
     pub fn sent(&mut self, tag: u16) {
         self.free_part(tag);
     }
 
-    /// So many staged bytes have been sent.
+    /// Records that `bytes` staged bytes have been sent.
     pub fn staged_sent(&mut self, bytes: usize) {
         self.staged -= bytes;
     }
 
-    fn take_given(&mut self, tag: u32) -> Option<(u16, Part)> {
+    fn take_given(&mut self, tag: u32) -> Option<(u16, RequestPart)> {
         let tag = u16::try_from(tag).ok()?;
-        let part = self.part(tag).copied().filter(|part| part.state == State::Given)?;
+        let part = self.part(tag).copied().filter(|part| part.state == PartState::Given)?;
         self.given -= 1;
         self.given_bytes -= part.length;
         Some((tag, part))
@@ -448,7 +453,7 @@ impl Requests {
         }
     }
 
-    /// A part is over, and has nothing to send.
+    /// Ends a part that has no data to send.
     fn end_part(&mut self, tag: u16, output: &mut Output) {
         let Some(part) = self.part(tag).copied() else { return };
         self.free_part(tag);
@@ -458,10 +463,10 @@ impl Requests {
         self.settle(part.slot, output);
     }
 
-    /// Answers a request that is over.
+    /// Answers a request, once all of its parts have ended.
     fn settle(&mut self, at: u16, output: &mut Output) {
         let Some(slot) = &mut self.slots[usize::from(at)] else { return };
-        let stopped = slot.failed.is_some() && slot.way != Way::Write;
+        let stopped = slot.failed.is_some() && slot.way != DataHandling::Write;
         if slot.parts > 0 || (slot.cut < slot.length && !stopped) {
             return;
         }
@@ -473,14 +478,14 @@ impl Requests {
                 self.staged -= staged.len();
             }
             None => match slot.way {
-                Way::StagedRead => output.staged(slot.cookie, slot.offset, staged),
-                Way::HeldRead => {
+                DataHandling::StagedRead => output.staged(slot.cookie, slot.offset, staged),
+                DataHandling::HeldRead => {
                     output.data_header(slot.cookie, true, slot.offset, slot.length as usize);
                     self.send_held(at, output);
                 }
-                Way::Write | Way::Zero => output.done(slot.cookie),
-                // Answered with its last data.
-                Way::Read => {}
+                DataHandling::Write | DataHandling::Zero => output.done(slot.cookie),
+                // The request was answered with its last data.
+                DataHandling::Read => {}
             },
         }
         self.free_held(at);

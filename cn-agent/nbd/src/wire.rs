@@ -1,191 +1,183 @@
-//! The numbers and headers of the NBD protocol, as the NBD project's `doc/proto.md` has them: what is read out of bytes
-//! and what is made into bytes, all big-endian. What follows from them is decided in [`super::conversation`].
+//! Numbers and headers of the NBD protocol, from the NBD project's `doc/proto.md`: parsing and encoding, all
+//! big-endian. [`super::conversation`] implements the protocol with them.
 
 use bitflags::bitflags;
 
-/// What a server says first.
+/// First magic of the server's greeting (`NBDMAGIC`).
 pub const GREETING: u64 = 0x4e42_444d_4147_4943;
-/// What an option begins with, and the second thing a server says.
+/// Magic of an option, and second magic of the greeting (`IHAVEOPT`).
 pub const OPTION: u64 = 0x4948_4156_454f_5054;
-/// What the answer to an option begins with.
+/// Magic of the reply to an option.
 pub const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
-/// What a request begins with.
+/// Magic of a request.
 pub const REQUEST: u32 = 0x2560_9513;
-/// What a simple reply begins with.
+/// Magic of a simple reply.
 pub const SIMPLE_REPLY: u32 = 0x6744_6698;
-/// What a chunk of a structured reply begins with.
+/// Magic of a chunk of a structured reply.
 pub const CHUNK: u32 = 0x668e_33ef;
-/// The only chunk of a structured reply, or the last one.
+/// Flag of the only or last chunk of a structured reply.
 const CHUNK_DONE: u16 = 1;
-/// A chunk with nothing in it, which only ends a structured reply.
+/// Type of a chunk without content, which only ends a structured reply.
 pub const CHUNK_NONE: u16 = 0;
-/// A chunk with data, after its offset.
+/// Type of a chunk with an offset and data.
 pub const CHUNK_DATA: u16 = 1;
-/// A chunk with an error and a text.
+/// Type of a chunk with an error and a text.
 pub const CHUNK_ERROR: u16 = 1 << 15 | 1;
 
-/// Bytes of an option before its data.
+/// Length of an option's header in bytes.
 pub const OPTION_HEADER: usize = 16;
-/// Bytes of a request before its payload.
+/// Length of a request's header in bytes.
 pub const REQUEST_HEADER: usize = 28;
 
 bitflags! {
-    /// What server and client tell each other before anything else.
+    /// Handshake flags of server and client.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Handshake: u32 {
-        /// Options that are not known are answered, not hung up on.
+        /// Unknown options get a reply and do not end the connection.
         const FIXED_NEWSTYLE = 1;
         /// The 124 zeros after the answer to `NBD_OPT_EXPORT_NAME` are left out.
         const NO_ZEROES = 2;
     }
 
-    /// What an export can do.
+    /// Transmission flags: abilities of an export.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Abilities: u16 {
-        /// Always set.
+    pub struct TransmissionFlags: u16 {
+        /// Set in every export's flags.
         const HAS_FLAGS = 1;
         /// Writes are refused.
         const READ_ONLY = 1 << 1;
-        /// `NBD_CMD_FLUSH` is known.
+        /// `NBD_CMD_FLUSH` is supported.
         const FLUSH = 1 << 2;
-        /// `NBD_CMD_FLAG_FUA` is known.
+        /// `NBD_CMD_FLAG_FUA` is supported.
         const FUA = 1 << 3;
-        /// `NBD_CMD_TRIM` is known.
         const TRIM = 1 << 5;
-        /// `NBD_CMD_WRITE_ZEROES` is known.
+        /// `NBD_CMD_WRITE_ZEROES` is supported.
         const WRITE_ZEROES = 1 << 6;
-        /// A read can be asked for in one piece.
+        /// `NBD_CMD_FLAG_DF` is supported: a read is answered in one chunk.
         const DF = 1 << 7;
-        /// Several connections see the same: a flush of one is a flush of all.
+        /// Several connections access the same data: a flush on one connection covers all.
         const MULTI_CONN = 1 << 8;
     }
 
-    /// Wishes of a request.
+    /// Flags of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Wishes: u16 {
-        /// Answered once it is where a flush would bring it.
+    pub struct ClientFlags: u16 {
+        /// Answer only once the data is as durable as after a flush.
         const FUA = 1;
-        /// Zeros are to be stored, not a hole.
+        /// Store zeros, not a hole.
         const NO_HOLE = 1 << 1;
-        /// The data in one chunk.
+        /// Answer with a single chunk.
         const DF = 1 << 2;
     }
 }
 
-/// Options this server knows, by their number.
+/// Options that this server supports, by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opt {
-    /// Choose an export, the old way.
+pub enum OptionCode {
+    /// Choose an export, without error replies.
     ExportName,
-    /// Leave.
+    /// End the negotiation.
     Abort,
-    /// Which exports there are.
     List,
-    /// What an export is like.
+    /// Describe an export.
     Info,
-    /// Choose an export.
+    /// Choose an export, and begin the requests.
     Go,
-    /// Structured replies from now on.
+    /// Use structured replies from now on.
     StructuredReply,
-    /// Another.
     Other(u32),
 }
 
-impl From<u32> for Opt {
-    fn from(number: u32) -> Opt {
+impl From<u32> for OptionCode {
+    fn from(number: u32) -> OptionCode {
         match number {
-            1 => Opt::ExportName,
-            2 => Opt::Abort,
-            3 => Opt::List,
-            6 => Opt::Info,
-            7 => Opt::Go,
-            8 => Opt::StructuredReply,
-            other => Opt::Other(other),
+            1 => OptionCode::ExportName,
+            2 => OptionCode::Abort,
+            3 => OptionCode::List,
+            6 => OptionCode::Info,
+            7 => OptionCode::Go,
+            8 => OptionCode::StructuredReply,
+            other => OptionCode::Other(other),
         }
     }
 }
 
-/// Answers to options.
+/// Replies to options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OptReply {
-    /// Done.
     Ack = 1,
-    /// An export.
+    /// Name of an export, in reply to a list request.
     Server = 2,
-    /// Something about an export.
+    /// Information about an export.
     Info = 3,
-    /// The option is not known.
+    /// The option is not supported.
     Unsupported = 1 << 31 | 1,
-    /// The server does not allow it.
+    /// The server's policy forbids the option.
     Policy = 1 << 31 | 2,
-    /// The option makes no sense as it was sent.
+    /// The option is malformed.
     Invalid = 1 << 31 | 3,
     /// There is no such export.
     Unknown = 1 << 31 | 6,
-    /// The export is not to be had now.
+    /// The export is not available at present.
     Shutdown = 1 << 31 | 7,
 }
 
-/// What can be told about an export.
+/// Kinds of information about an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Info {
-    /// Size and abilities.
+    /// Size of the export and transmission flags.
     Export = 0,
-    /// Its name.
     Name = 1,
-    /// A text for people.
+    /// Description for people.
     Description = 2,
     /// Smallest, preferred and largest size of a request.
     BlockSize = 3,
 }
 
-/// Why a request failed, as the protocol numbers it.
+/// Error numbers of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
-    /// `EPERM`: a write to what is read-only.
+    /// `EPERM`: a write to a read-only export.
     NotPermitted = 1,
-    /// `EIO`
     Io = 5,
-    /// `EINVAL`: nonsense, or a read beyond the end.
+    /// `EINVAL`: malformed, or a read beyond the end.
     Invalid = 22,
     /// `ENOSPC`: a write beyond the end.
     NoSpace = 28,
-    /// `EOVERFLOW`: longer than can be answered.
+    /// `EOVERFLOW`: longer than an answer can be.
     Overflow = 75,
 }
 
-/// What a request asks for.
+/// Type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Bytes.
+pub enum RequestKind {
     Read,
-    /// To take bytes.
     Write,
-    /// To leave.
+    /// End the connection.
     Disconnect,
-    /// To bring all that was written to where it lasts.
+    /// Make all completed writes durable.
     Flush,
-    /// That bytes are of no use any more.
+    /// Discard a range.
     Trim,
-    /// To make bytes zero.
+    /// Fill a range with zeros.
     WriteZeroes,
-    /// Another.
+    /// Any other type.
     Other(u16),
 }
 
-impl From<u16> for Kind {
-    fn from(number: u16) -> Kind {
+impl From<u16> for RequestKind {
+    fn from(number: u16) -> RequestKind {
         match number {
-            0 => Kind::Read,
-            1 => Kind::Write,
-            2 => Kind::Disconnect,
-            3 => Kind::Flush,
-            4 => Kind::Trim,
-            6 => Kind::WriteZeroes,
-            other => Kind::Other(other),
+            0 => RequestKind::Read,
+            1 => RequestKind::Write,
+            2 => RequestKind::Disconnect,
+            3 => RequestKind::Flush,
+            4 => RequestKind::Trim,
+            6 => RequestKind::WriteZeroes,
+            other => RequestKind::Other(other),
         }
     }
 }
@@ -193,27 +185,26 @@ impl From<u16> for Kind {
 /// A request without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Wishes, as many of them as are known.
-    pub wishes: Wishes,
-    /// Whether there are wishes that are not known.
+    /// Known flags of the request.
+    pub wishes: ClientFlags,
+    /// Whether the request has unknown flags.
     pub strange: bool,
-    /// What for.
-    pub kind: Kind,
-    /// By which the client knows the reply.
+    pub kind: RequestKind,
+    /// Number by which the client recognises the reply.
     pub cookie: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
 }
 
 impl RequestHeader {
-    /// Reads one, if it begins as requests do.
+    /// Parses a header; `None` without the magic.
     pub fn parse(bytes: &[u8; REQUEST_HEADER]) -> Option<RequestHeader> {
         let (magic, wishes) = (u32_at(bytes, 0), u16_at(bytes, 4));
         (magic == REQUEST).then(|| RequestHeader {
-            wishes: Wishes::from_bits_truncate(wishes),
-            strange: Wishes::from_bits(wishes).is_none(),
+            wishes: ClientFlags::from_bits_truncate(wishes),
+            strange: ClientFlags::from_bits(wishes).is_none(),
             kind: u16_at(bytes, 6).into(),
             cookie: u64_at(bytes, 8),
             offset: u64_at(bytes, 16),
@@ -222,12 +213,12 @@ impl RequestHeader {
     }
 }
 
-/// An option without its data: its number and how much data follows, if it begins as options do.
+/// Parses an option's header: its number and the length of its data; `None` without the magic.
 pub fn parse_option(bytes: &[u8; OPTION_HEADER]) -> Option<(u32, u32)> {
     (u64_at(bytes, 0) == OPTION).then(|| (u32_at(bytes, 8), u32_at(bytes, 12)))
 }
 
-/// The data of `NBD_OPT_INFO` and `NBD_OPT_GO`: the name of an export, and what is asked about it.
+/// Parses the data of `NBD_OPT_INFO` and `NBD_OPT_GO`: the name of an export, and the kinds of information requested.
 pub fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let (length, rest) = data.split_first_chunk::<4>()?;
     let (name, rest) = rest.split_at_checked(u32::from_be_bytes(*length).try_into().ok()?)?;
@@ -237,7 +228,7 @@ pub fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     whole.then(|| (name, asked.iter().map(|number| u16::from_be_bytes(*number)).collect()))
 }
 
-/// Adds an answer to the option of this number.
+/// Appends a reply to the option of this number.
 pub fn put_option_reply(out: &mut Vec<u8>, option: u32, reply: OptReply, data: &[&[u8]]) {
     out.extend(OPTION_REPLY.to_be_bytes());
     out.extend(option.to_be_bytes());
@@ -246,20 +237,20 @@ pub fn put_option_reply(out: &mut Vec<u8>, option: u32, reply: OptReply, data: &
     data.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// Adds a simple reply; the data of a read follows it.
+/// Appends a simple reply; the data of a read follows it.
 pub fn put_simple(out: &mut Vec<u8>, cookie: u64, error: Option<Errno>) {
     out.extend(SIMPLE_REPLY.to_be_bytes());
     out.extend(error.map_or(0, |error| error as u32).to_be_bytes());
     out.extend(cookie.to_be_bytes());
 }
 
-/// Adds a chunk of a structured reply, the last one or another.
+/// Appends a chunk of a structured reply.
 pub fn put_chunk(out: &mut Vec<u8>, cookie: u64, last: bool, kind: u16, parts: &[&[u8]]) {
     put_chunk_header(out, cookie, last, kind, parts.iter().map(|part| part.len()).sum());
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// Adds a chunk of a structured reply but for its `length` bytes, which follow.
+/// Appends the header of a chunk whose `length` bytes follow.
 pub fn put_chunk_header(out: &mut Vec<u8>, cookie: u64, last: bool, kind: u16, length: usize) {
     out.extend(CHUNK.to_be_bytes());
     out.extend(if last { CHUNK_DONE } else { 0 }.to_be_bytes());
@@ -296,9 +287,9 @@ mod tests {
         assert_eq!(
             header,
             RequestHeader {
-                wishes: Wishes::FUA,
+                wishes: ClientFlags::FUA,
                 strange: false,
-                kind: Kind::WriteZeroes,
+                kind: RequestKind::WriteZeroes,
                 cookie: u64::from_be_bytes(*b"\x01cookie\x02"),
                 offset: 0x1_0000_1000,
                 length: 512,

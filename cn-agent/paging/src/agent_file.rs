@@ -1,9 +1,9 @@
-//! Files in memory that an agent makes, each for one purpose, and finds again when a program shows them to its successor.
+//! Memory files: an agent creates each for one purpose, and its successor recognises them when programs pass them.
 //!
-//! A program that shows a descriptor is not trusted. A file is taken for an agent's own only if nobody but the agent's user
-//! can have made it, it was made for this very purpose, and its size cannot change: the kernel says all three, and none of
-//! them can be changed by a program. That programs cannot write a shared state follows from its mode: they get descriptors
-//! to read it, and only its owner can open it anew.
+//! A program that passes a descriptor is not trusted. A file counts as an agent's own only if it belongs to the
+//! agent's user, was created for this purpose, and has a sealed size: the kernel reports all three, and a program can
+//! change none of them. Programs cannot write a shared state because of the file's mode: they get read-only
+//! descriptors, and only the owner can reopen it.
 
 use std::ffi::CStr;
 use std::fs::{File, Permissions, read_link};
@@ -16,29 +16,29 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::geteuid;
 
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
-/// Mode bits of anybody but the owner.
+/// Permission bits of users other than the owner.
 const OTHERS: u32 = 0o077;
 
-/// The purpose of a file, which is its name for as long as it exists.
+/// Purpose of a file, stored as the file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The shared state of a space: programs read it.
+    /// The shared state of a space, which programs may only read.
     SharedState,
-    /// The pages of a region that processes share: programs read and write it.
+    /// The pages of a region that processes share, which programs read and write.
     Region,
 }
 
-/// The reason why a file is not taken for an agent's own.
+/// Reason why a file does not count as an agent's own.
 #[derive(Debug, thiserror::Error)]
 pub enum NotAgentFile {
     /// It belongs to another user, who may have written it.
-    #[error("what was shown was made by user {0}, and not by an agent of this one's user")]
+    #[error("the file was made by user {0}, and not by an agent of this one's user")]
     Forged(u32),
-    /// It is no file in memory, was made for another purpose, or its size or mode could have changed.
-    #[error("what was shown was not made for this purpose by an agent")]
+    /// It is no memory file, was created for another purpose, or its size or mode is not fixed.
+    #[error("the file was not made for this purpose by an agent")]
     Other,
-    /// The system does not say.
-    #[error("what was shown cannot be looked at: {0}")]
+    /// A system call failed.
+    #[error("the file cannot be inspected: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -50,10 +50,10 @@ impl Purpose {
         }
     }
 
-    /// Makes a file of `bytes` zeros, whose size cannot change and which nobody but the agent's user can open.
+    /// Creates a file of `bytes` zeros, with its size sealed, that only the agent's user can open.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create(self, bytes: u64) -> io::Result<File> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = File::from(memfd_create(self.name(), flags)?);
@@ -63,7 +63,7 @@ impl Purpose {
         Ok(file)
     }
 
-    /// Checks that an agent made `file` for this purpose; its size in bytes.
+    /// Checks that an agent created `file` for this purpose; returns the file's size in bytes.
     ///
     /// # Errors
     /// Any [`NotAgentFile`].

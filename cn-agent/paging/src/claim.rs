@@ -1,51 +1,50 @@
-//! Whose a space is: taken by whoever maps its region, given up by whoever has it, and made anew for the next.
+//! Ownership of spaces: claimed by mapping a region, released by the owner, and created anew for the next owner.
 //!
-//! Shared memory is for all who ask. Other memory is one owner's, and its pages are what that one's processes left of
-//! them: only an owner that resumes, with an agent's successor, gets such a space again. Whoever comes new and finds one
-//! that nobody has any more gets a new one in its place.
+//! Shared memory has any number of owners. Other memory has a single owner, and its content belongs to that owner's
+//! processes: an abandoned space can be claimed only by an owner that resumes after the agent was restarted. Any
+//! other new owner gets a fresh space instead.
 
 use std::io;
 
-use super::space::{Made, Space};
+use super::space::{NewSpace, Space};
 use super::spaces::Spaces;
-use cxloe_cn_core::mapped::{Kind, MapRequest, limit_pages};
+use cxloe_cn_core::mapped::{MapRequest, MappingKind, limit_pages};
 
-/// What has come of a wish to map a region.
+/// Result of a request to map a region.
 #[derive(Debug)]
-pub enum Claim {
-    /// It is mapped, and owned by one more.
-    Owned(Made),
-    /// It is not mapped: a space may be added.
+pub enum MapClaim {
+    /// The region is mapped, and the requester is a further owner.
+    Owned(NewSpace),
+    /// The region is not mapped: a space may be added.
     Free,
-    /// Somebody else has it.
+    /// Another process owns the region's space.
     Taken,
-    /// Nobody has it any more, but what is dirty is still on its way to memory nodes.
+    /// The region's space is abandoned, but its dirty pages are still being written back.
     Ending,
 }
 
 impl Space {
-    /// Somebody has mapped it (again), or has let go of it.
     fn own(&mut self, owns: bool) {
         self.used = true;
         self.owners = if owns { self.owners + 1 } else { self.owners.saturating_sub(1) };
     }
 
-    /// Whether nobody has it, or is expected to come again.
+    /// Whether the space has no owner, and no member of a dead agent is expected.
     pub(super) fn is_idle(&self) -> bool {
         self.owners == 0 && self.memory.mappings().iter().next().is_none() && self.takeover.is_none()
     }
 }
 
 impl Spaces {
-    /// Takes the space of a region for whoever asks to map it.
+    /// Claims the space of a region for a mapping request.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn claim(&mut self, request: &MapRequest) -> io::Result<Claim> {
-        let Some(at) = self.position(&request.region) else { return Ok(Claim::Free) };
-        let Some(space) = &mut self.list.0[at] else { return Ok(Claim::Free) };
+    /// The kernel's error.
+    pub fn claim(&mut self, request: &MapRequest) -> io::Result<MapClaim> {
+        let Some(at) = self.position(&request.region) else { return Ok(MapClaim::Free) };
+        let Some(space) = &mut self.list.0[at] else { return Ok(MapClaim::Free) };
         let alike = space.options().kind == request.kind;
-        let (idle, shared) = (space.is_idle(), space.options().kind == Kind::Shared);
+        let (idle, shared) = (space.is_idle(), space.options().kind == MappingKind::Shared);
         let joins = match (request.resume, shared) {
             (true, true) => true,
             (true, false) => space.owners() == 0,
@@ -58,21 +57,21 @@ impl Spaces {
                 space.set_limit(limit_pages(request.limit, space.options().pages));
             }
             space.own(true);
-            return space.made().map(Claim::Owned);
+            return space.made().map(MapClaim::Owned);
         }
         if !idle {
-            return Ok(Claim::Taken);
+            return Ok(MapClaim::Taken);
         }
-        // What is dirty in shared memory goes out first, unless it is not wanted any more.
+        // Dirty pages of shared memory are written back first, unless the request drops the content.
         if shared && !request.fresh {
-            return Ok(Claim::Ending);
+            return Ok(MapClaim::Ending);
         }
         self.watch();
         self.close(at);
-        Ok(Claim::Free)
+        Ok(MapClaim::Free)
     }
 
-    /// An owner lets go of a space, and does not want what is in it any more: if nobody else does, nothing is written back.
+    /// Removes an owner that drops the space's content: if that was the last owner, nothing is written back.
     pub fn discard(&mut self, id: u64) {
         let here = |place: &Option<Box<Space>>| place.as_ref().is_some_and(|s| s.options().id == id);
         let Some(at) = self.list.0.iter().position(here) else { return };
@@ -87,8 +86,8 @@ impl Spaces {
         }
     }
 
-    /// The content of the region at `hpa` is gone: it was destroyed or emptied. What was modified of it here has nowhere to
-    /// go.
+    /// Marks the content of the region at `hpa` as gone, because the region was destroyed or emptied. Dirty pages are
+    /// not written back.
     pub fn dropped(&mut self, hpa: u64) {
         if let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) {
             space.unwanted = true;
@@ -103,14 +102,14 @@ impl Spaces {
         }
     }
 
-    /// The region at `hpa` is there again.
+    /// Marks the region at `hpa` as attached again.
     pub fn attached(&mut self, hpa: u64) {
         if let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) {
             space.unwanted = false;
         }
     }
 
-    /// Somebody has mapped it (again), or has let go of it.
+    /// Adds (`owns`) or removes an owner of the space with number `id`.
     pub fn own(&mut self, id: u64, owns: bool) {
         if let Some(space) = self.get_mut(id) {
             space.own(owns);
@@ -125,9 +124,9 @@ mod tests {
     use super::*;
     use crate::space::ONLY;
     use cxloe_cn_core::mapped::SpaceOptions;
-    use cxloe_cn_core::pager::{PAGE_BYTES, State};
+    use cxloe_cn_core::pager::{PAGE_BYTES, PageState};
 
-    fn request(kind: Kind) -> MapRequest {
+    fn request(kind: MappingKind) -> MapRequest {
         MapRequest {
             region: "r".into(),
             kind,
@@ -141,15 +140,15 @@ mod tests {
         }
     }
 
-    /// Spaces of which one of region `r` is claimed.
-    fn mapped(kind: Kind) -> (Spaces, u64) {
+    /// Spaces with one claimed space, for region `r`.
+    fn mapped(kind: MappingKind) -> (Spaces, u64) {
         let mut spaces = Spaces::new().unwrap();
-        assert!(matches!(spaces.claim(&request(kind)), Ok(Claim::Free)));
+        assert!(matches!(spaces.claim(&request(kind)), Ok(MapClaim::Free)));
         let id = add(&mut spaces, kind);
         (spaces, id)
     }
 
-    fn add(spaces: &mut Spaces, kind: Kind) -> u64 {
+    fn add(spaces: &mut Spaces, kind: MappingKind) -> u64 {
         let options = SpaceOptions {
             id: rand::random(),
             region: "r".into(),
@@ -174,7 +173,7 @@ mod tests {
     #[test]
     fn private_memory_gets_the_pages_that_its_region_grows_by() {
         let bytes = |pages: u64| pages * PAGE_BYTES as u64;
-        let (mut spaces, id) = mapped(Kind::Private);
+        let (mut spaces, id) = mapped(MappingKind::Private);
         spaces.grown(2 << 40, bytes(64), bytes(96));
         spaces.grown(1 << 40, bytes(80), bytes(96));
         assert_eq!(spaces.get(id).unwrap().options().pages, 64, "another region, or not what follows");
@@ -190,66 +189,76 @@ mod tests {
             "it had grown more, which the predecessor did not hear of"
         );
 
-        let (mut spaces, id) = mapped(Kind::Shared);
+        let (mut spaces, id) = mapped(MappingKind::Shared);
         spaces.grown(1 << 40, bytes(64), bytes(96));
         assert_eq!(spaces.get(id).unwrap().options().pages, 64, "it is mapped as it was");
     }
 
     #[test]
     fn a_machine_gets_no_pages_that_another_one_had() {
-        let (mut spaces, first) = mapped(Kind::Foreign);
-        assert!(matches!(spaces.claim(&request(Kind::Foreign)), Ok(Claim::Taken)), "it is one owner's");
+        let (mut spaces, first) = mapped(MappingKind::Foreign);
+        assert!(
+            matches!(spaces.claim(&request(MappingKind::Foreign)), Ok(MapClaim::Taken)),
+            "it is one owner's"
+        );
         let table = spaces.get(first).unwrap().empty_table(ONLY).unwrap();
-        table.set(5, table.get(5).to(State::Dirty));
+        table.set(5, table.get(5).to(PageState::Dirty));
         spaces.own(first, false);
-        assert!(matches!(spaces.claim(&request(Kind::Foreign)), Ok(Claim::Free)), "the next one's is new");
+        assert!(
+            matches!(spaces.claim(&request(MappingKind::Foreign)), Ok(MapClaim::Free)),
+            "the next one's is new"
+        );
         assert!(spaces.is_empty() && spaces.mapped().is_empty());
-        let second = add(&mut spaces, Kind::Foreign);
-        let entry = spaces.get(second).unwrap().pager.look(ONLY, 5).unwrap();
-        assert_eq!((entry.state(), entry.slot()), (State::Absent, Some(5)), "it is fetched from the region");
+        let second = add(&mut spaces, MappingKind::Foreign);
+        let entry = spaces.get(second).unwrap().pager.entry_of(ONLY, 5).unwrap();
+        assert_eq!(
+            (entry.state(), entry.slot()),
+            (PageState::Absent, Some(5)),
+            "it is fetched from the region"
+        );
     }
 
     #[test]
     fn who_resumes_gets_what_it_had() {
-        for kind in [Kind::Foreign, Kind::Shared] {
+        for kind in [MappingKind::Foreign, MappingKind::Shared] {
             let (mut spaces, id) = mapped(kind);
             let resumes = MapRequest { resume: true, ..request(kind) };
             let taken = spaces.claim(&resumes).unwrap();
-            assert_eq!(matches!(taken, Claim::Owned(_)), kind == Kind::Shared, "{taken:?}");
+            assert_eq!(matches!(taken, MapClaim::Owned(_)), kind == MappingKind::Shared, "{taken:?}");
             while spaces.get(id).unwrap().owners() > 0 {
                 spaces.own(id, false);
             }
-            assert!(matches!(spaces.claim(&resumes), Ok(Claim::Owned(made)) if made.id == id));
+            assert!(matches!(spaces.claim(&resumes), Ok(MapClaim::Owned(made)) if made.id == id));
         }
     }
 
     #[test]
-    fn shared_memory_is_for_all_who_want_its_content() {
-        let (mut spaces, id) = mapped(Kind::Shared);
-        let fresh = MapRequest { fresh: true, ..request(Kind::Shared) };
-        let owned = |claim: io::Result<Claim>| matches!(claim, Ok(Claim::Owned(made)) if made.id == id);
-        assert!(owned(spaces.claim(&fresh)) && owned(spaces.claim(&request(Kind::Shared))));
+    fn shared_memory_is_open_to_every_process_of_the_space() {
+        let (mut spaces, id) = mapped(MappingKind::Shared);
+        let fresh = MapRequest { fresh: true, ..request(MappingKind::Shared) };
+        let owned = |claim: io::Result<MapClaim>| matches!(claim, Ok(MapClaim::Owned(made)) if made.id == id);
+        assert!(owned(spaces.claim(&fresh)) && owned(spaces.claim(&request(MappingKind::Shared))));
         (0..3).for_each(|_| spaces.own(id, false));
-        // What was written is of interest to some, and has to get out before memory of another kind is made of it.
-        assert!(matches!(spaces.claim(&request(Kind::Foreign)), Ok(Claim::Ending)));
-        let tight = MapRequest { limit: 128 << 10, ..request(Kind::Shared) };
+        // Written content must reach the memory nodes before the region is mapped as another kind.
+        assert!(matches!(spaces.claim(&request(MappingKind::Foreign)), Ok(MapClaim::Ending)));
+        let tight = MapRequest { limit: 128 << 10, ..request(MappingKind::Shared) };
         assert!(owned(spaces.claim(&tight)));
         assert_eq!(spaces.get(id).unwrap().options().limit, 32, "the limit of whoever has it now");
         spaces.own(id, false);
-        assert!(matches!(spaces.claim(&fresh), Ok(Claim::Free)), "zeros are wanted");
+        assert!(matches!(spaces.claim(&fresh), Ok(MapClaim::Free)), "zeros are wanted");
     }
 
-    /// A space that has dirty pages, and somebody who waits for them.
+    /// Marks 64 pages of the space `id` dirty.
     fn dirty(spaces: &mut Spaces, id: u64) {
         let space = spaces.get(id).unwrap();
         let table = space.empty_table(ONLY).unwrap();
-        (0..64).for_each(|page| table.set(page, table.get(page).to(State::Dirty)));
+        (0..64).for_each(|page| table.set(page, table.get(page).to(PageState::Dirty)));
         assert_eq!(space.dirty(), 64);
     }
 
     #[test]
     fn what_nobody_wants_is_not_written_back() {
-        let (mut spaces, id) = mapped(Kind::Shared);
+        let (mut spaces, id) = mapped(MappingKind::Shared);
         dirty(&mut spaces, id);
         spaces.own(id, true);
         spaces.discard(id);
@@ -257,7 +266,7 @@ mod tests {
         spaces.discard(id);
         assert!(spaces.is_empty() && spaces.mapped().is_empty());
 
-        let id = add(&mut spaces, Kind::Shared);
+        let id = add(&mut spaces, MappingKind::Shared);
         dirty(&mut spaces, id);
         spaces.clean_all(id, Box::new(|_| ())).unwrap();
         spaces.own(id, false);

@@ -1,34 +1,34 @@
-//! Becoming a member of a space: a new process, a forked child, or a member of an agent that has died.
+//! Joining a space: as a new process, as a forked child, or again after the agent was restarted.
 
 use std::os::fd::AsFd;
 
-use cxloe_member::wire::{NOT_YET, REFUSED, WELCOME, Welcome};
+use cxloe_member::wire::{JoinReply, NOT_YET, REFUSED, WELCOME};
 
 use super::cut;
-use super::member::Link;
-use super::memory::{KernelMemory, Mapped, wanted};
+use super::member::MemberLink;
+use super::memory::{KernelMemory, Mapped, required_features};
 use super::process::{Process, ProcessError, has_all_rights};
 use super::shared_state::Record;
 use super::space::{ONLY, Space};
-use super::spaces::{Joining, Spaces};
+use super::spaces::{JoinAttempt, Spaces};
 use crate::uffd::{Features, Modes, Uffd};
-use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::{MappingId, PAGE_BYTES, ViewId};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Why not.
-struct No {
+/// Refusal of a request to join, with the text for the requester.
+struct JoinRefusal {
     status: u32,
     text: String,
 }
 
-fn refused(text: impl ToString) -> No {
-    No { status: REFUSED, text: cut(&text.to_string()).into() }
+fn refused(text: impl ToString) -> JoinRefusal {
+    JoinRefusal { status: REFUSED, text: cut(&text.to_string()).into() }
 }
 
-/// Why a process that asks is not to be seen. The kernel names it by its number among the agent's own processes, and by 0
-/// if it is none of them.
+/// Message for a requester that the agent cannot see: the kernel reports the process's number in the agent's PID
+/// namespace, and 0 for a process outside it.
 pub fn unseen(pid: u32) -> String {
     match pid {
         0 => "the program is in another PID namespace than the agent, which cannot see it there; run the agent in the \
@@ -43,21 +43,21 @@ pub fn unseen(pid: u32) -> String {
 }
 
 impl Spaces {
-    /// A process becomes a member, and is told so, or why not.
-    pub fn join(&mut self, mut joining: Joining) {
+    /// Adds a process as a member and sends the answer, with the reason if it is refused.
+    pub fn join(&mut self, mut joining: JoinAttempt) {
         let outcome = match self.get_mut(joining.space) {
             Some(space) => space.join(&mut joining),
             None => {
                 let text = "there is no such space; its region is not mapped any more".to_string();
                 let status = if joining.resume { NOT_YET } else { REFUSED };
-                Err(No { status, text })
+                Err(JoinRefusal { status, text })
             }
         };
-        if let Err(No { status, text }) = outcome {
+        if let Err(JoinRefusal { status, text }) = outcome {
             tracing::warn!(pid = joining.pid, text, "a process cannot have its memory paged");
             if let Some(socket) = joining.socket {
-                let welcome = Welcome { status, text: text.len() as u32, ..Welcome::default() };
-                Link::new(socket).welcome(&welcome, &text, &[]);
+                let welcome = JoinReply { status, text: text.len() as u32, ..JoinReply::default() };
+                MemberLink::new(socket).welcome(&welcome, &text, &[]);
             }
         }
         self.watch();
@@ -65,20 +65,20 @@ impl Spaces {
 }
 
 impl Space {
-    /// Whether a user's processes may have this space's memory: its owner's, and those of root and of the agent's user.
-    /// What belongs to nobody is for all who may use this agent. What root's programs were given is for all that they start,
-    /// whatever user that becomes: nobody else is told its number.
+    /// Whether a user's processes may map this space's memory. Permitted are the owner, root, and the agent's user;
+    /// without an owner, everyone who may use this agent. Spaces of root's programs are open to all processes that
+    /// they start, whatever user those run as: no other process knows the space's number.
     fn admits(&self, uid: u32) -> bool {
         has_all_rights(uid) || self.options.owner.is_none_or(|owner| owner == uid || owner == 0)
     }
 
-    /// The process that joins.
-    fn process(&self, joining: &Joining) -> Result<Process, No> {
+    /// Identity of the process that joins, checked against its user.
+    fn process(&self, joining: &JoinAttempt) -> Result<Process, JoinRefusal> {
         let uid = joining.peer_uid;
         let found = match self.options.kind {
-            Kind::Shared => Process::of(joining.pid, uid),
-            Kind::Private => Process::with_pages(joining.pid, uid, true),
-            Kind::Foreign => Process::with_pages(joining.pid, uid, false),
+            MappingKind::Shared => Process::of(joining.pid, uid),
+            MappingKind::Private => Process::with_pages(joining.pid, uid, true),
+            MappingKind::Foreign => Process::with_pages(joining.pid, uid, false),
         };
         found.map_err(|error| match error {
             ProcessError::Ended(pid) => refused(unseen(pid)),
@@ -86,15 +86,15 @@ impl Space {
         })
     }
 
-    fn join(&mut self, joining: &mut Joining) -> Result<(), No> {
+    fn join(&mut self, joining: &mut JoinAttempt) -> Result<(), JoinRefusal> {
         if !self.admits(joining.peer_uid) {
             let (region, uid) = (&self.options.region, joining.peer_uid);
             return Err(refused(format!("region {region} belongs to another user than {uid}")));
         }
-        if self.options.kind != Kind::Foreign {
+        if self.options.kind != MappingKind::Foreign {
             joining.pid = joining.peer;
         }
-        let Joining { address, bytes, offset, pid, .. } = *joining;
+        let JoinAttempt { address, bytes, offset, pid, .. } = *joining;
         let whole = [address, bytes, offset].iter().all(|number| number.is_multiple_of(PAGE));
         let end = address.checked_add(bytes).zip(offset.checked_add(bytes));
         let all = u64::from(self.options.view_pages) * PAGE;
@@ -103,14 +103,14 @@ impl Space {
                 "{bytes} bytes at {address:#x} from byte {offset} on are not whole pages of a view, which has room for {all}"
             )));
         }
-        if self.options.kind == Kind::Private && offset != 0 {
+        if self.options.kind == MappingKind::Private && offset != 0 {
             return Err(refused("private memory begins at its first page"));
         }
         let process = self.process(joining)?;
         let started = process.started();
         let mapping = match (joining.resume, joining.view) {
             (true, view) => self.rejoin(ViewId(view.unwrap_or_default()), joining)?,
-            (false, Some(view)) if self.options.kind == Kind::Private => {
+            (false, Some(view)) if self.options.kind == MappingKind::Private => {
                 self.join_child(ViewId(view), joining)?
             }
             _ => self.join_new(joining)?,
@@ -123,7 +123,7 @@ impl Space {
         self.shared_state.set_record(mapping.0, Some(Record { view: view.0, pid, started, address }));
         self.changed = true;
         if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
-            let welcome = Welcome {
+            let welcome = JoinReply {
                 status: WELCOME,
                 view: view.0,
                 mapping: mapping.0,
@@ -150,26 +150,26 @@ impl Space {
         Ok(())
     }
 
-    fn mapped(&self, joining: &mut Joining, uffd: Uffd) -> Mapped {
-        let Joining { address, bytes, offset, pid, .. } = *joining;
-        let link = joining.socket.take().map(Link::new);
+    fn mapped(&self, joining: &mut JoinAttempt, uffd: Uffd) -> Mapped {
+        let JoinAttempt { address, bytes, offset, pid, .. } = *joining;
+        let link = joining.socket.take().map(MemberLink::new);
         Mapped::new(uffd, address, (offset / PAGE) as u32, (bytes / PAGE) as u32, pid, link)
     }
 
-    fn uffd(joining: &mut Joining) -> Result<Uffd, No> {
+    fn uffd(joining: &mut JoinAttempt) -> Result<Uffd, JoinRefusal> {
         let fd = joining.uffd.take().ok_or_else(|| refused("no userfaultfd came with the request"))?;
         Uffd::from_fd(fd).map_err(refused)
     }
 
-    /// A process that brings a userfaultfd of its own.
-    fn join_new(&mut self, joining: &mut Joining) -> Result<MappingId, No> {
+    /// Adds a process that passes its own userfaultfd.
+    fn join_new(&mut self, joining: &mut JoinAttempt) -> Result<MappingId, JoinRefusal> {
         let uffd = Self::uffd(joining)?;
-        let (features, modes) = wanted(self.options.kind);
-        if self.options.kind != Kind::Foreign {
-            // Who faults says where it is best served.
+        let (features, modes) = required_features(self.options.kind);
+        if self.options.kind != MappingKind::Foreign {
+            // The thread's number is used to serve the fault on the best CPU.
             uffd.handshake(features | Features::THREAD_ID).map_err(refused)?;
             let range = joining.address..joining.address + joining.bytes;
-            // SAFETY: the memory is another process's, which has asked for it to be served.
+            // SAFETY: the memory belongs to another process, which requested the registration.
             unsafe { uffd.register(range, modes) }.map_err(|error| {
                 refused(format!("its memory at {:#x} cannot be registered: {error}", joining.address))
             })?;
@@ -184,8 +184,8 @@ impl Space {
             }
         }
         let view = match self.options.kind {
-            Kind::Shared | Kind::Foreign => ONLY,
-            Kind::Private => {
+            MappingKind::Shared | MappingKind::Foreign => ONLY,
+            MappingKind::Private => {
                 let table = self.empty_table(self.free_view()).map_err(refused)?;
                 self.pager.add_view(table, true).map_err(refused)?
             }
@@ -203,8 +203,8 @@ impl Space {
         }
     }
 
-    /// A forked child says who it is.
-    fn join_child(&mut self, view: ViewId, joining: &mut Joining) -> Result<MappingId, No> {
+    /// Adds a forked child, whose userfaultfd the agent already has.
+    fn join_child(&mut self, view: ViewId, joining: &mut JoinAttempt) -> Result<MappingId, JoinRefusal> {
         let none = || refused("no process with this view has forked; the agent has been replaced meanwhile");
         let KernelMemory::Private(memory) = &mut self.memory else { return Err(none()) };
         let mapping = memory.of_view(view).ok_or_else(none)?;
@@ -213,31 +213,31 @@ impl Space {
             return Err(none());
         }
         mapped.pid = joining.pid;
-        mapped.link = joining.socket.take().map(Link::new);
+        mapped.link = joining.socket.take().map(MemberLink::new);
         self.pager.set_droppable(view, true);
         Ok(mapping)
     }
 
-    /// A member of a predecessor, or one whose connection broke.
-    fn rejoin(&mut self, view: ViewId, joining: &mut Joining) -> Result<MappingId, No> {
-        let Joining { pid, address, .. } = *joining;
+    /// Adds a member again, after the agent was restarted or the member's connection broke.
+    fn rejoin(&mut self, view: ViewId, joining: &mut JoinAttempt) -> Result<MappingId, JoinRefusal> {
+        let JoinAttempt { pid, address, .. } = *joining;
         let known = self.memory.mappings().iter().find(|(id, mapped)| {
             self.pager.view_of(*id) == Some(view) && (mapped.pid, mapped.address) == (pid, address)
         });
         if let Some((mapping, linked)) = known.map(|(id, mapped)| (id, mapped.link.is_some())) {
             if linked {
-                // What has come over the one before is looked at first.
-                let text = "its connection of before has not ended yet".to_string();
-                return Err(No { status: NOT_YET, text });
+                // The messages on the member's former connection must be handled first.
+                let text = "its previous connection has not ended yet".to_string();
+                return Err(JoinRefusal { status: NOT_YET, text });
             }
             if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
-                mapped.link = joining.socket.take().map(Link::new);
+                mapped.link = joining.socket.take().map(MemberLink::new);
             }
             self.pager.set_droppable(view, true);
             return Ok(mapping);
         }
         if !self.expects(view, pid) {
-            return Err(refused("its memory was given up when it was thought to have ended"));
+            return Err(refused("its memory was released after it was assumed to have ended"));
         }
         let uffd = Self::uffd(joining)?;
         if let KernelMemory::Foreign(memory) = &mut self.memory {
@@ -246,11 +246,11 @@ impl Space {
         }
         let mapping = self.pager.add_mapping(view).map_err(refused)?;
         let mapped = self.mapped(joining, uffd);
-        // Whoever the predecessor left waiting tries again.
+        // Threads whose faults the dead agent left unserved retry.
         mapped.uffd.wake(mapped.all()).map_err(refused)?;
         self.add(view, mapping, mapped);
         self.pager.set_droppable(view, true);
-        self.came(view, pid);
+        self.rejoined(view, pid);
         Ok(mapping)
     }
 }

@@ -1,5 +1,5 @@
-//! The agent's end of a member's connection: orders out, answers in. All of it is bounded: what does not fit, or cannot be
-//! understood, ends this connection and no other.
+//! The agent's end of a member's connection, which sends orders and receives answers. All queues are bounded: a
+//! message that exceeds a bound or is malformed ends this connection only.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,29 +7,29 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use cxloe_member::socket::Socket;
-use cxloe_member::wire::{Inbox, Kind, MESSAGE_MAX, Message, Pages, RANGES_MAX, Welcome};
+use cxloe_member::wire::{Inbox, JoinReply, MESSAGE_MAX, Message, MessageKind, Pages, RANGES_MAX};
 
 use cxloe_cn_core::pager::{Hint, PagerOptions};
 
-/// Orders to drop pages that a member may have unanswered.
+/// Maximum number of orders to drop pages that a member has not answered yet.
 const ORDERS_MAX: usize = 64;
 
-/// A forked child, as it is told to whoever keeps its userfaultfd.
+/// Record of a forked child, sent with the child's userfaultfd to the process that keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// Its view.
+pub struct ForkedChild {
+    /// Number of the child's view.
     pub view: u16,
-    /// Where its memory is.
+    /// Address range of the child's memory.
     pub memory: Range<u64>,
 }
 
-impl Kept {
-    /// Bytes of it.
+impl ForkedChild {
+    /// Length of the encoded record in bytes.
     pub const BYTES: usize = 24;
 
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; Kept::BYTES] {
-        let mut bytes = [0; Kept::BYTES];
+    /// Encodes the record for [`decode`](Self::decode).
+    pub fn encode(&self) -> [u8; ForkedChild::BYTES] {
+        let mut bytes = [0; ForkedChild::BYTES];
         let words = [u64::from(self.view), self.memory.start, self.memory.end];
         bytes
             .as_chunks_mut::<8>()
@@ -40,46 +40,46 @@ impl Kept {
         bytes
     }
 
-    /// A child, if these bytes are one.
-    pub fn decode(bytes: &[u8; Kept::BYTES]) -> Option<Kept> {
+    /// Decodes a record; `None` if its fields are impossible.
+    pub fn decode(bytes: &[u8; ForkedChild::BYTES]) -> Option<ForkedChild> {
         let [view, start, end] = [0, 1, 2].map(|index| u64::from_le_bytes(bytes.as_chunks().0[index]));
         let memory = start..end;
-        (!memory.is_empty()).then_some(Kept { view: u16::try_from(view).ok()?, memory })
+        (!memory.is_empty()).then_some(ForkedChild { view: u16::try_from(view).ok()?, memory })
     }
 }
 
-/// A member's connection.
+/// The agent's end of one member's connection.
 #[derive(Debug)]
-pub struct Link {
+pub struct MemberLink {
     socket: Socket,
     inbox: Inbox,
-    /// Orders to drop pages, oldest first, that it has not answered.
+    /// Unanswered orders to drop pages, oldest first.
     ordered: VecDeque<Message>,
-    /// Nothing is said or heard any more.
+    /// Whether the connection has failed, so that nothing more is sent or received.
     broken: bool,
 }
 
-/// What a member says.
+/// Message of a member, or the state of its connection.
 #[derive(Debug)]
-pub enum Said {
-    /// The pages of its oldest order are gone.
+pub enum MemberMessage {
+    /// The member has dropped the pages of its oldest order.
     Dropped(Message),
-    /// It is about to discard these.
+    /// The member is about to discard these pages.
     Discard(Message),
-    /// What it will do with these.
+    /// The member passes its program's advice on these pages.
     Hint(Hint, Message),
-    /// It leaves.
+    /// The member leaves the space in an orderly way.
     Leave,
-    /// Nothing at present.
+    /// No complete message has arrived.
     Nothing,
-    /// It has hung up, or talks nonsense.
+    /// The member has closed the connection or violated the protocol.
     Gone,
 }
 
-impl Link {
-    /// Over this connection.
-    pub fn new(socket: OwnedFd) -> Link {
-        Link {
+impl MemberLink {
+    /// A link over the connection `socket`.
+    pub fn new(socket: OwnedFd) -> MemberLink {
+        MemberLink {
             socket: Socket::from(socket),
             inbox: Inbox::new(),
             ordered: VecDeque::with_capacity(ORDERS_MAX),
@@ -87,28 +87,28 @@ impl Link {
         }
     }
 
-    /// The descriptor to wait on.
+    /// Descriptor of the connection, to be polled.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Answers a request to join, with what the member has to keep.
-    pub fn welcome(&mut self, welcome: &Welcome, text: &str, descriptors: &[BorrowedFd<'_>]) {
+    /// Answers a request to join; the member has to keep the descriptors that are sent along.
+    pub fn welcome(&mut self, welcome: &JoinReply, text: &str, descriptors: &[BorrowedFd<'_>]) {
         let mut bytes = welcome.encode().to_vec();
         bytes.extend_from_slice(text.as_bytes());
         self.broken |= self.socket.try_send(&bytes, descriptors).is_err();
     }
 
-    fn say(&mut self, message: &Message) -> bool {
+    fn send_message(&mut self, message: &Message) -> bool {
         let mut bytes = [0; MESSAGE_MAX];
         let length = message.encode(&mut bytes);
-        // A connection that has no room for so little has a member that does not listen.
+        // The message is short, so a full socket means that the member does not read.
         self.broken |= self.broken || self.socket.try_send(&bytes[..length], &[]).is_err();
         !self.broken
     }
 
-    /// Orders pages away; `false` if that cannot be now, or any more.
-    pub fn order_drop(&mut self, ranges: &[Range<u32>]) -> bool {
+    /// Orders the member to drop pages; `false` if the order cannot be sent.
+    pub(crate) fn order_drop(&mut self, ranges: &[Range<u32>]) -> bool {
         if self.broken || self.ordered.len() + ranges.len().div_ceil(RANGES_MAX) > ORDERS_MAX {
             return false;
         }
@@ -117,88 +117,95 @@ impl Link {
             for (place, range) in pages.iter_mut().zip(some) {
                 *place = Pages { first: range.start, count: range.end - range.start };
             }
-            let order = Message::new(Kind::Drop, &pages[..some.len()]);
-            // If it breaks here, what was ordered is settled with the mapping's end.
-            self.say(&order);
+            let order = Message::new(MessageKind::Drop, &pages[..some.len()]);
+            // If the connection fails here, the end of the mapping settles the order.
+            self.send_message(&order);
             self.ordered.push_back(order);
         }
         true
     }
 
-    /// Its unanswered orders, oldest first.
-    pub fn take_ordered(&mut self) -> VecDeque<Message> {
+    /// Removes and returns the member's unanswered orders, oldest first.
+    pub(crate) fn take_ordered(&mut self) -> VecDeque<Message> {
         std::mem::take(&mut self.ordered)
     }
 
-    /// Says that a page is lost.
+    /// Notifies the member that a page is lost.
     pub fn lost(&mut self, page: u32) {
-        self.say(&Message::new(Kind::Lost, &[Pages { first: page, count: 1 }]));
+        self.send_message(&Message::new(MessageKind::Lost, &[Pages { first: page, count: 1 }]));
     }
 
-    /// Says why pages will be lost next.
+    /// Notifies the member of the reason of losses that follow.
     pub fn why(&mut self, text: &str) {
-        self.say(&Message::words(Kind::Why, text));
+        self.send_message(&Message::words(MessageKind::Why, text));
     }
 
-    /// Says that what was announced may be discarded.
+    /// Permits the member to discard the pages that it has announced.
     pub fn discarded(&mut self) {
-        self.say(&Message::new(Kind::Discarded, &[]));
+        self.send_message(&Message::new(MessageKind::Discarded, &[]));
     }
 
-    /// Says that the region is full, and has been for too long.
+    /// Notifies the member that the region has been full for too long.
     pub fn full(&mut self) {
-        self.say(&Message::new(Kind::Full, &[]));
+        self.send_message(&Message::new(MessageKind::Full, &[]));
     }
 
-    /// Says that the agent ends.
-    pub fn bye(&mut self) {
-        self.say(&Message::new(Kind::Bye, &[]));
+    /// Notifies the member that the agent ends.
+    pub fn notify_shutdown(&mut self) {
+        self.send_message(&Message::new(MessageKind::Bye, &[]));
     }
 
-    /// Whether the member has been ordered to drop pages and has not answered yet.
+    /// Whether the member has an unanswered order to drop pages.
     #[inline]
     pub fn is_busy(&self) -> bool {
         !self.ordered.is_empty()
     }
 
-    /// The next thing it says, without waiting.
-    pub fn hear(&mut self) -> Said {
+    /// Receives the member's next message, without waiting.
+    pub fn receive_message(&mut self) -> MemberMessage {
         if self.broken {
-            return Said::Gone;
+            return MemberMessage::Gone;
         }
         let said = loop {
             match self.inbox.next() {
-                Ok(Some(message)) => break self.understand(message),
+                Ok(Some(message)) => break self.decode_message(message),
                 Ok(None) => {}
-                Err(_) => break Said::Gone,
+                Err(_) => break MemberMessage::Gone,
             }
             match self.socket.try_receive(self.inbox.room()) {
-                Ok(0) => break Said::Gone,
+                Ok(0) => break MemberMessage::Gone,
                 Ok(bytes) => self.inbox.put(bytes),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Said::Nothing,
-                Err(_) => break Said::Gone,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break MemberMessage::Nothing,
+                Err(_) => break MemberMessage::Gone,
             }
         };
-        self.broken |= matches!(said, Said::Gone);
+        self.broken |= matches!(said, MemberMessage::Gone);
         said
     }
 
-    fn understand(&mut self, message: Message) -> Said {
+    fn decode_message(&mut self, message: Message) -> MemberMessage {
         match message.kind {
-            // An answer to nothing is nonsense.
-            Kind::Dropped => self.ordered.pop_front().map_or(Said::Gone, Said::Dropped),
-            Kind::Discard => Said::Discard(message),
-            Kind::Leave => Said::Leave,
-            Kind::WillRead => Said::Hint(Hint::WillRead, message),
-            Kind::WillWrite => Said::Hint(Hint::WillWrite, message),
-            Kind::Cold => Said::Hint(Hint::Cold, message),
-            Kind::PageOut => Said::Hint(Hint::PageOut, message),
-            Kind::Drop | Kind::Lost | Kind::Bye | Kind::Discarded | Kind::Why | Kind::Full => Said::Gone,
+            // An answer without a preceding order violates the protocol.
+            MessageKind::Dropped => {
+                self.ordered.pop_front().map_or(MemberMessage::Gone, MemberMessage::Dropped)
+            }
+            MessageKind::Discard => MemberMessage::Discard(message),
+            MessageKind::Leave => MemberMessage::Leave,
+            MessageKind::WillRead => MemberMessage::Hint(Hint::WillRead, message),
+            MessageKind::WillWrite => MemberMessage::Hint(Hint::WillWrite, message),
+            MessageKind::Cold => MemberMessage::Hint(Hint::Cold, message),
+            MessageKind::PageOut => MemberMessage::Hint(Hint::PageOut, message),
+            MessageKind::Drop
+            | MessageKind::Lost
+            | MessageKind::Bye
+            | MessageKind::Discarded
+            | MessageKind::Why
+            | MessageKind::Full => MemberMessage::Gone,
         }
     }
 }
 
-/// The pages of a message that a view has.
+/// Page ranges of a message, cut to the size of a view.
 pub fn ranges(message: &Message, options: &PagerOptions) -> impl Iterator<Item = Range<u32>> {
     let all = options.pages;
     message.ranges().iter().map(move |pages| {
@@ -215,12 +222,12 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Link, UnixStream) {
+    fn pair() -> (MemberLink, UnixStream) {
         let (here, there) = UnixStream::pair().unwrap();
-        (Link::new(here.into()), there)
+        (MemberLink::new(here.into()), there)
     }
 
-    fn bytes(kind: Kind, ranges: &[Pages]) -> Vec<u8> {
+    fn bytes(kind: MessageKind, ranges: &[Pages]) -> Vec<u8> {
         let mut bytes = [0; MESSAGE_MAX];
         let length = Message::new(kind, ranges).encode(&mut bytes);
         bytes[..length].to_vec()
@@ -229,29 +236,29 @@ mod tests {
     #[test]
     fn orders_are_answered_in_turn() {
         let (mut link, mut there) = pair();
-        assert!(matches!(link.hear(), Said::Nothing));
+        assert!(matches!(link.receive_message(), MemberMessage::Nothing));
         assert!(link.order_drop(&[1..3]) && link.order_drop(&[7..8]) && link.is_busy());
         let mut order = [0; 16];
         there.read_exact(&mut order).unwrap();
-        there.write_all(&bytes(Kind::Dropped, &[])).unwrap();
-        let Said::Dropped(first) = link.hear() else { panic!() };
+        there.write_all(&bytes(MessageKind::Dropped, &[])).unwrap();
+        let MemberMessage::Dropped(first) = link.receive_message() else { panic!() };
         assert_eq!(first.ranges(), [Pages { first: 1, count: 2 }]);
-        there.write_all(&bytes(Kind::Discard, &[Pages { first: 5, count: u32::MAX }])).unwrap();
-        let Said::Discard(message) = link.hear() else { panic!() };
+        there.write_all(&bytes(MessageKind::Discard, &[Pages { first: 5, count: u32::MAX }])).unwrap();
+        let MemberMessage::Discard(message) = link.receive_message() else { panic!() };
         let options = PagerOptions { pages: 9, limit: 16, prefetch: false, evict: true };
         assert_eq!(ranges(&message, &options).collect::<Vec<_>>(), [5..9]);
-        there.write_all(&bytes(Kind::Cold, &[Pages { first: u32::MAX, count: 2 }])).unwrap();
-        let Said::Hint(Hint::Cold, message) = link.hear() else { panic!() };
+        there.write_all(&bytes(MessageKind::Cold, &[Pages { first: u32::MAX, count: 2 }])).unwrap();
+        let MemberMessage::Hint(Hint::Cold, message) = link.receive_message() else { panic!() };
         assert_eq!(ranges(&message, &options).collect::<Vec<_>>(), [9..9]);
         drop(there);
-        assert!(matches!(link.hear(), Said::Gone) && !link.order_drop(&[1..2]));
+        assert!(matches!(link.receive_message(), MemberMessage::Gone) && !link.order_drop(&[1..2]));
     }
 
     #[test]
     fn a_kept_child_reads_back() {
-        let child = Kept { view: 255, memory: 0x7000_0000_0000..0x7000_1000_0000 };
-        assert_eq!(Kept::decode(&child.encode()), Some(child));
-        assert_eq!(Kept::decode(&[0; Kept::BYTES]), None);
+        let child = ForkedChild { view: 255, memory: 0x7000_0000_0000..0x7000_1000_0000 };
+        assert_eq!(ForkedChild::decode(&child.encode()), Some(child));
+        assert_eq!(ForkedChild::decode(&[0; ForkedChild::BYTES]), None);
     }
 
     #[test]
@@ -262,13 +269,16 @@ mod tests {
 
     #[test]
     fn nonsense_ends_it() {
-        for kind in [Kind::Dropped, Kind::Drop, Kind::Bye] {
+        for kind in [MessageKind::Dropped, MessageKind::Drop, MessageKind::Bye] {
             let (mut link, mut there) = pair();
             there.write_all(&bytes(kind, &[])).unwrap();
-            assert!(matches!(link.hear(), Said::Gone) && matches!(link.hear(), Said::Gone));
+            assert!(
+                matches!(link.receive_message(), MemberMessage::Gone)
+                    && matches!(link.receive_message(), MemberMessage::Gone)
+            );
         }
         let (mut link, mut there) = pair();
         there.write_all(&[0xFF; 64]).unwrap();
-        assert!(matches!(link.hear(), Said::Gone));
+        assert!(matches!(link.receive_message(), MemberMessage::Gone));
     }
 }

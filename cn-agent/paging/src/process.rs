@@ -1,8 +1,8 @@
-//! A process, told from all others there were or will be: a number alone is another process's after the first has ended,
-//! and other memory's after a program has started another one in its place (`execve`), perhaps with more rights.
+//! Identity of a process. Its number alone does not suffice: after the process has ended it may belong to another
+//! one, and after `execve` the process runs another program in other memory, perhaps with more rights.
 //!
-//! What is opened here when a process joins belongs to the memory it had then. Once that is gone, nothing can be read
-//! through it any more, whoever has the number by then.
+//! Descriptors opened when a process joins belong to the memory that it had then. Once that memory is gone, nothing
+//! can be read through the descriptors, even if the process's number is in use.
 
 use std::fs::{File, read_to_string};
 use std::io;
@@ -14,51 +14,51 @@ use nix::unistd::{Uid, geteuid};
 use super::shared_state::started;
 use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// Why a process is not taken for who it says it is.
+/// Reason why the identity of a process is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// There is none, or it has just ended.
     #[error("there is no process {0} any more")]
     Ended(u32),
-    /// It belongs to another user than who asks.
+    /// It belongs to another user than the requester.
     #[error(
         "process {pid} is not one of user {uid}'s, who asks for it: it belongs to another user, or runs with other rights"
     )]
     Another {
-        /// The process.
+        /// Process id that the request names.
         pid: u32,
-        /// Who asks.
+        /// User id of the process that requested this.
         uid: u32,
     },
-    /// The agent may not look into it.
+    /// The agent lacks the right to read its page table.
     #[error(
         "the agent may not see which pages process {0} has; run the agent with CAP_DAC_READ_SEARCH and \
          CAP_SYS_PTRACE (its service does), or the program as the agent's user"
     )]
     Forbidden(u32),
-    /// The system.
+    /// A system call failed.
     #[error("process {pid} cannot be looked into: {source}")]
     Io {
-        /// The process.
+        /// Process id that the call was about.
         pid: u32,
-        /// What the kernel said.
+        /// Error that the kernel returned.
         source: io::Error,
     },
 }
 
-/// A process.
+/// One process, distinguished from later ones with its number.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
     started: u64,
-    /// Its memory and its page table, where the agent reads them.
+    /// The process's memory and page table, if the agent reads them.
     memory: Option<File>,
     table: Option<File>,
 }
 
 impl Process {
-    /// The process `pid`, for the user `uid` who speaks for it: one of that user's own, unless the user is root or the
-    /// agent's own.
+    /// The process `pid` on behalf of the user `uid`, who must be its only user, unless that is root or the agent's
+    /// user.
     ///
     /// # Errors
     /// Any [`ProcessError`].
@@ -69,11 +69,11 @@ impl Process {
         Ok(process)
     }
 
-    /// The same, with what it takes to see which pages it has and, if it `reads`, to read them.
+    /// As [`of`](Self::of), with the process's page table open and, if `reads`, its memory.
     ///
     /// # Errors
     /// Any [`ProcessError`].
-    pub fn with_pages(pid: u32, uid: u32, reads: bool) -> Result<Process, ProcessError> {
+    pub(crate) fn with_pages(pid: u32, uid: u32, reads: bool) -> Result<Process, ProcessError> {
         let mut process = Process::of(pid, uid)?;
         let open = |what: &str| {
             File::open(format!("/proc/{pid}/{what}")).map_err(|source| match source.kind() {
@@ -84,20 +84,21 @@ impl Process {
         };
         process.memory = if reads { Some(open("mem")?) } else { None };
         process.table = Some(open("pagemap")?);
-        // Whatever the process was when they were opened: it cannot have been one with more rights and be one of the user's
-        // again, with the same memory.
+        // Checked after opening: a process that had more rights at that time cannot have returned to the user's with
+        // the same memory.
         process.check(uid)?;
         Ok(process)
     }
 
-    /// Checks that it belongs to this user alone.
+    /// Checks that the process has the rights of this user only.
     fn check(&self, uid: u32) -> Result<(), ProcessError> {
         let pid = self.pid;
         if has_all_rights(uid) {
             return Ok(());
         }
         let ended = |_| ProcessError::Ended(pid);
-        // Owned by its effective user, and by root where it has, or had, other rights than its user's.
+        // The files in /proc are owned by the process's effective user, and by root if the process has, or had, other
+        // rights than that user's.
         let plain = std::fs::metadata(format!("/proc/{pid}/mem")).map_err(ended)?.uid() == uid;
         let status = read_to_string(format!("/proc/{pid}/status")).map_err(ended)?;
         let same = is_alone(&status, uid) && self.is_there();
@@ -108,38 +109,38 @@ impl Process {
         }
     }
 
-    /// Whether it has its capabilities in a user namespace of its own, where they are worth nothing here.
+    /// Whether the process's capabilities are those of another user namespace, where they give no rights here.
     fn is_in_other_namespace(&self) -> bool {
         let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user"));
         matches!((of("self"), of(&self.pid.to_string())), (Ok(ours), Ok(its)) if ours != its)
     }
 
-    /// Its number.
+    /// Number of the process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// When it was started, in the kernel's ticks.
+    /// Start time of the process, in the kernel's ticks since boot.
     pub fn started(&self) -> u64 {
         self.started
     }
 
-    /// Whether it lives.
+    /// Whether the process still exists.
     pub fn is_there(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
 
-    /// Copies memory of it from `address` on. A page that is served by userfaultfd and not there is an error, never waited
-    /// for; memory that is gone is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+    /// Copies the process's memory from `address` on. The call never waits for an absent page of a userfaultfd, which
+    /// is an error; memory that is gone is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     #[inline]
     pub fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         self.memory.as_ref().ok_or(io::ErrorKind::UnexpectedEof)?.read_exact_at(into, address)
     }
 
-    /// What its page table says from `address` on, as `/proc/PID/pagemap` has it; 0 for what it does not say.
+    /// Entries of the page table from `address` on, in the format of `/proc/PID/pagemap`; unavailable ones are 0.
     #[inline]
     pub fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
         let mut bytes = [[0; 8]; N];
@@ -151,41 +152,42 @@ impl Process {
         bytes.map(u64::from_le_bytes)
     }
 
-    /// Sends it a signal: to it, and to no other that has its number.
+    /// Sends a signal to this process, and never to another one that has its number.
     pub fn kill(&self, signal: i32) {
-        // SAFETY: the call takes numbers and makes a descriptor.
+        // SAFETY: only integers are passed; the call creates a descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) } as i32;
         if fd < 0 {
             return;
         }
-        // SAFETY: the kernel has just made it for us.
+        // SAFETY: the kernel has just made this descriptor; nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // The descriptor is of whoever had the number when it was opened, and has it still: was that the one?
+        // The descriptor refers to the process that had the number when it was opened; check that it was this
+        // process.
         if self.is_there() {
-            // SAFETY: the call takes numbers, and no information beside the signal.
+            // SAFETY: only integers are passed, and no information beside the signal.
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal, 0, 0) };
         }
     }
 }
 
-/// Whether a user may do what it likes with processes and regions here: root, and the agent's own.
+/// Whether a user may access all processes and regions: root, and the agent's own user.
 pub fn has_all_rights(uid: u32) -> bool {
     Uid::from_raw(uid).is_root() || uid == geteuid().as_raw()
 }
 
-/// The values of a line of `/proc/PID/status`.
+/// Values of the line `name` of a `/proc/PID/status`.
 fn line<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_default().split_whitespace()
 }
 
-/// Whether all of a process's users (real, effective, saved, of files) are this one.
+/// Whether all user ids of a process (real, effective, saved, file system) equal `uid`.
 fn is_alone(status: &str, uid: u32) -> bool {
     let mut users = line(status, "Uid:").map(|user| user.parse::<u32>()).peekable();
     users.peek().is_some() && users.all(|user| user == Ok(uid))
 }
 
-/// Whether a process has no capability, and cannot have one without starting another program.
+/// Whether a process has no capability, and cannot gain one without executing another program.
 fn is_without_capabilities(status: &str) -> bool {
     let mut permitted = line(status, "CapPrm:").map(|word| u64::from_str_radix(word, 16)).peekable();
     permitted.peek().is_some() && permitted.all(|capabilities| capabilities == Ok(0))
@@ -197,17 +199,17 @@ mod tests {
 
     use super::*;
 
-    struct Ends(Child);
+    struct KillOnDrop(Child);
 
-    impl Drop for Ends {
+    impl Drop for KillOnDrop {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
     }
 
-    fn sleeper() -> Ends {
-        Ends(Command::new("sleep").arg("1000").spawn().unwrap())
+    fn sleeper() -> KillOnDrop {
+        KillOnDrop(Command::new("sleep").arg("1000").spawn().unwrap())
     }
 
     #[test]
@@ -236,8 +238,8 @@ mod tests {
 
     #[test]
     fn memory_that_is_gone_is_not_another_programs() {
-        // A shell that becomes another program, under the same number, when it is told to. It runs, and is mapped whole, once
-        // it says so.
+        // A shell that, on request, executes another program under the same process number. Its memory is completely
+        // mapped once it has written a line.
         let mut child = Command::new("sh")
             .args(["-c", "echo here; read line; exec sleep 1000"])
             .stdin(std::process::Stdio::piped())
@@ -245,7 +247,7 @@ mod tests {
             .spawn()
             .unwrap();
         let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let child = Ends(child);
+        let child = KillOnDrop(child);
         let pid = child.0.id();
         let exe = || std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         io::Read::read_exact(&mut output, &mut [0; 5]).unwrap();

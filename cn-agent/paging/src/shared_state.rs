@@ -1,15 +1,15 @@
-//! What a space needs to outlive the agent: its options, its views and members, and the table of every view's pages, in
-//! memory that the members keep open. Whoever takes over finds it with the first of them that comes.
+//! State of a space that outlives the agent: options, views, members, and the table of every view's pages, in memory
+//! that the members keep open. An agent's successor gets it from the first member that rejoins.
 //!
 //! ```text
 //!   byte 0        4096                 + 1024 * 64           page-aligned, one after the other, sparse
 //!   | header page | mapping records ... | view 0's entries | view 1's entries | ...
 //! ```
 //!
-//! Members get it for reading only. An agent opens it anew for writing, which its owner, the agent's user, may. What a
-//! program shows as its predecessor's shared state is either one that an agent made for this, and nobody else has ever
-//! written, or it is refused before a byte of it is looked at ([`agent_file`](crate::agent_file)). An old one of another
-//! region, or of another time, is told by whose it was and when its region was created.
+//! Members get the state read-only. An agent reopens it for writing, which is permitted to the file's owner, the
+//! agent's user. A shared state that a program passes is refused unread, unless an agent created it for this purpose
+//! and others could never write it ([`agent_file`](crate::agent_file)). A state of another region, or of an earlier
+//! one of the same name, is recognised by its owner and its region's time of creation.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::agent_file::{NotAgentFile, Purpose};
-use cxloe_cn_core::mapped::{Kind, SpaceOptions};
+use cxloe_cn_core::mapped::{MappingKind, SpaceOptions};
 use cxloe_cn_core::pager::{LIMIT_MIN, MAPPINGS_MAX, PAGE_BYTES, PageTable, VIEWS_MAX};
 use cxloe_cn_core::untrusted::Untrusted;
 
@@ -33,40 +33,40 @@ const RECORDS_AT: usize = PAGE_BYTES / 8;
 const TABLES_AT: usize = PAGE_BYTES + MAPPINGS_MAX * WORDS_OF_RECORD * 8;
 const NAME_AT: usize = 64;
 const NAME_WORDS: usize = 32;
-/// Words of the header, with the region's name at its end.
+/// Number of words of the header, with the region's name at the end.
 const HEADER_WORDS: usize = NAME_AT + NAME_WORDS;
 
-/// Why a shared state is of no use.
+/// Reason why a shared state is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedStateError {
-    /// The system refuses.
+    /// A system call failed.
     #[error("the shared state of paged memory cannot be opened: {0}")]
     Io(#[from] io::Error),
-    /// An agent made it, and another release or for another region.
-    #[error("what was shown is no shared state of this release")]
+    /// It belongs to another release or region.
+    #[error("the file is no shared state of this release")]
     OtherRelease,
-    /// No agent made it: a program may have written it.
+    /// No agent created it: a program may have written it.
     #[error(transparent)]
     NotAgentFile(#[from] NotAgentFile),
 }
 
-/// A process that has mapped a view.
+/// Record of a process that maps a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its view.
+    /// Number of the process's view.
     pub view: u16,
-    /// The process; 0 while it is not known.
+    /// Process id; 0 while unknown.
     pub pid: u32,
-    /// When it was started, in the kernel's ticks, so that another of the same number is not taken for it.
+    /// Start time of the process, in the kernel's ticks: it distinguishes the process from a later one with its id.
     pub started: u64,
-    /// Where its memory begins.
+    /// Address of the view's memory in the process.
     pub address: u64,
 }
 
-/// Words of shared memory, as many as there are.
+/// A mapping of shared memory as words.
 struct Words {
     map: MmapRaw,
-    /// Bytes before the first.
+    /// Bytes before the first word, which lies within the mapped page.
     skip: usize,
     count: usize,
 }
@@ -76,7 +76,7 @@ impl Deref for Words {
 
     fn deref(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is as long as `skip` and `count` words, made so in `Words::map`, and begins at a page;
-        // its size is sealed, it is mapped as long as `self` lives, and everybody accesses it as atomic words.
+        // its size is sealed, it is mapped as long as `self` lives, and all processes access it as atomic words.
         unsafe {
             std::slice::from_raw_parts(self.map.as_ptr().add(self.skip).cast::<AtomicU64>(), self.count)
         }
@@ -85,14 +85,14 @@ impl Deref for Words {
 
 impl Words {
     fn map(file: &File, at: usize, count: usize) -> io::Result<Words> {
-        // An empty mapping cannot be.
+        // Not 0, because a mapping cannot be empty.
         let bytes = (count * 8).max(8);
         let map = MmapOptions::new().offset(at as u64).len(bytes).map_raw(file)?;
         Ok(Words { map, skip: 0, count })
     }
 }
 
-/// The shared state of one space.
+/// The shared state of one space, open for writing.
 pub struct SharedState {
     file: File,
     head: Words,
@@ -109,23 +109,23 @@ impl std::fmt::Debug for SharedState {
     }
 }
 
-fn views_of(kind: Kind) -> usize {
+fn views_of(kind: MappingKind) -> usize {
     match kind {
-        Kind::Shared | Kind::Foreign => 1,
-        Kind::Private => VIEWS_MAX,
+        MappingKind::Shared | MappingKind::Foreign => 1,
+        MappingKind::Private => VIEWS_MAX,
     }
 }
 
-/// Bytes of a view's table, whole pages.
+/// Size of a view's table in bytes, rounded up to whole pages.
 fn table_bytes(pages: u32) -> usize {
     (pages as usize * 8).next_multiple_of(PAGE_BYTES)
 }
 
 impl SharedState {
-    /// A new shared state with these options.
+    /// A new shared state for a space with these options.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create(options: &SpaceOptions) -> io::Result<SharedState> {
         let views = views_of(options.kind);
         let bytes = TABLES_AT + views * table_bytes(options.view_pages);
@@ -165,10 +165,10 @@ impl SharedState {
         Ok(SharedState { file, head, pages, views: views as u64 })
     }
 
-    /// A predecessor's shared state, and what it says of the space; `hpa` is 0 in that.
+    /// Opens the shared state of a dead agent, and returns it with the options of its space, in which `hpa` is 0.
     ///
     /// # Errors
-    /// [`SharedStateError`].
+    /// Any [`SharedStateError`].
     pub fn adopt(fd: OwnedFd) -> Result<(SharedState, SpaceOptions), SharedStateError> {
         let shown = File::from(fd);
         let length = Purpose::SharedState.check(&shown)?;
@@ -188,38 +188,38 @@ impl SharedState {
         Ok((shared_state, options))
     }
 
-    /// Notes which file in memory has its pages, where processes share it.
-    pub fn set_memory(&self, inode: u64) {
+    /// Stores the inode of the memory file with the space's pages, if processes share them.
+    pub(crate) fn set_memory(&self, inode: u64) {
         self.head[14].store(inode, Ordering::Relaxed);
     }
 
-    /// The inode of the file in memory that has its pages; 0 where processes do not share them.
+    /// Inode of the memory file with the space's pages; 0 if processes do not share them.
     pub fn memory(&self) -> u64 {
         self.head[14].load(Ordering::Relaxed)
     }
 
-    /// A descriptor for members, to read and to keep.
+    /// A read-only descriptor of the state, for members to keep.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn share(&self) -> io::Result<OwnedFd> {
         Ok(File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?.into())
     }
 
-    /// Notes that the region has grown.
-    pub fn set_pages(&self, pages: u32) {
+    /// Stores the number of pages after growth of the region.
+    pub(crate) fn set_pages(&self, pages: u32) {
         self.head[4].store(u64::from(pages), Ordering::Release);
     }
 
-    /// Notes another limit of resident pages.
+    /// Stores another limit of resident pages.
     pub fn set_limit(&self, limit: u32) {
         self.head[5].store(u64::from(limit), Ordering::Relaxed);
     }
 
-    /// The table of a view, as it is.
+    /// Maps the table of a view.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::InvalidInput`] when there is no such view.
+    /// The kernel's error; [`io::ErrorKind::InvalidInput`] if there is no such view.
     pub fn table(&self, view: u16) -> io::Result<PageTable> {
         if u64::from(view) >= self.views {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -233,8 +233,8 @@ impl SharedState {
         &self.head[at..at + WORDS_OF_RECORD]
     }
 
-    /// Notes who has mapped what; `None`: nobody any more.
-    pub fn set_record(&self, mapping: u16, record: Option<Record>) {
+    /// Stores the record of a mapping; `None` removes it.
+    pub(crate) fn set_record(&self, mapping: u16, record: Option<Record>) {
         let words = self.record_at(usize::from(mapping));
         words[0].store(0, Ordering::Release);
         if let Some(Record { view, pid, started, address }) = record {
@@ -244,7 +244,7 @@ impl SharedState {
         }
     }
 
-    /// Everybody who has mapped a view.
+    /// All records of mappings.
     pub fn records(&self) -> Vec<Record> {
         let record = |mapping| {
             let [used, view, pid, started, address] = Untrusted::new(self.record_at(mapping)).acquire();
@@ -259,7 +259,7 @@ impl SharedState {
     }
 }
 
-/// What the header of a shared state says of its space; `None` if it is of another release, or makes no sense.
+/// Options of the space in a shared state's header; `None` if the header is invalid or of another release.
 fn options_of(header: &[u64; HEADER_WORDS]) -> Option<SpaceOptions> {
     let [
         magic,
@@ -278,16 +278,16 @@ fn options_of(header: &[u64; HEADER_WORDS]) -> Option<SpaceOptions> {
         created,
         ..,
     ] = *header;
-    let kind = Kind::of(kind).filter(|_| (magic, version) == (MAGIC, VERSION))?;
+    let kind = MappingKind::of(kind).filter(|_| (magic, version) == (MAGIC, VERSION))?;
     let pages = u32::try_from(pages).ok().filter(|pages| *pages < 1 << 31)?;
     let view_pages = u32::try_from(room).ok()?;
     let limit = u32::try_from(limit).ok().filter(|limit| *limit >= LIMIT_MIN)?;
     let bytes: Vec<u8> = header[NAME_AT..].iter().flat_map(|word| word.to_le_bytes()).collect();
     let region = String::from_utf8(bytes.get(..usize::try_from(name).ok()?)?.to_vec()).ok()?;
     let has_room = match kind {
-        // Of a region that has grown there may be more than a view has room for.
-        Kind::Private => true,
-        Kind::Shared | Kind::Foreign => view_pages == pages,
+        // A region of private memory that has grown may have more pages than a view has room for.
+        MappingKind::Private => true,
+        MappingKind::Shared | MappingKind::Foreign => view_pages == pages,
     };
     has_room.then_some(SpaceOptions {
         id,
@@ -309,11 +309,11 @@ fn options_of(header: &[u64; HEADER_WORDS]) -> Option<SpaceOptions> {
     })
 }
 
-/// Which views a shared state has, as somebody sees it who may only read it, and whether their process is known: that of a
-/// forked child is not before it has joined.
+/// Views in a shared state, read without write access, each with whether its process is known: the process of a
+/// forked child is unknown until it joins.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn joined(shared_state: BorrowedFd<'_>) -> io::Result<Vec<(u16, bool)>> {
     let file = File::from(shared_state.try_clone_to_owned()?);
     let mut bytes = vec![0; MAPPINGS_MAX * WORDS_OF_RECORD * 8];
@@ -323,10 +323,11 @@ pub fn joined(shared_state: BorrowedFd<'_>) -> io::Result<Vec<(u16, bool)>> {
     Ok(used.map(|record| (record[1] as u16, record[2] != 0)).collect())
 }
 
-/// When a process was started, in ticks since the machine was; `None` if there is none of that number.
+/// Start time of the process `pid`, in ticks since boot; `None` if there is no such process.
 pub fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; the state follows it, and the time is the 20th field from there.
+    // The name, in parentheses, may contain anything. The state is the first field behind it, the start time the
+    // 20th.
     let mut rest = stat.rsplit_once(')')?.1.split_whitespace();
     if rest.next()? == "Z" { None } else { rest.nth(18)?.parse().ok() }
 }
@@ -336,9 +337,9 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use cxloe_cn_core::pager::{Entry, State};
+    use cxloe_cn_core::pager::{Entry, PageState};
 
-    fn options(kind: Kind) -> SpaceOptions {
+    fn options(kind: MappingKind) -> SpaceOptions {
         SpaceOptions {
             id: 0xFEED_0000_0000_0001,
             region: "a-region".into(),
@@ -358,24 +359,24 @@ mod tests {
 
     #[test]
     fn a_successor_finds_what_was_noted() {
-        let before = SharedState::create(&options(Kind::Private)).unwrap();
+        let before = SharedState::create(&options(MappingKind::Private)).unwrap();
         let record = Record { view: 3, pid: 77, started: 5, address: 0x7000_0000 };
         before.set_record(9, Some(record));
         before.set_record(10, Some(record));
         before.set_record(10, None);
         before.set_limit(99);
         before.set_pages(1500);
-        before.table(3).unwrap().set(999, Entry::absent(17).to(State::Dirty));
+        before.table(3).unwrap().set(999, Entry::absent(17).to(PageState::Dirty));
         let shown = before.share().unwrap();
         assert!(MmapOptions::new().map_raw(&File::from(shown.try_clone().unwrap())).is_err(), "read-only");
         drop(before);
         let (after, found) = SharedState::adopt(shown).unwrap();
-        assert_eq!(found, SpaceOptions { limit: 99, pages: 1500, ..options(Kind::Private) });
+        assert_eq!(found, SpaceOptions { limit: 99, pages: 1500, ..options(MappingKind::Private) });
         assert_eq!(after.records(), [record]);
         after.set_record(2, Some(Record { view: 7, pid: 0, started: 0, address: 0 }));
         assert_eq!(joined(after.share().unwrap().as_fd()).unwrap(), [(7, false), (3, true)]);
         let entry = after.table(3).unwrap().get(999);
-        assert_eq!((entry.state(), entry.slot()), (State::Dirty, Some(17)));
+        assert_eq!((entry.state(), entry.slot()), (PageState::Dirty, Some(17)));
         assert!(after.table(VIEWS_MAX as u16).is_err());
     }
 
@@ -385,8 +386,9 @@ mod tests {
             matches!(SharedState::adopt(fd), Err(SharedStateError::NotAgentFile(NotAgentFile::Other)))
         };
         assert!(not_one(File::open("/dev/null").unwrap().into()));
-        // Of the right size, with the right seals, and a true header: and made for something that programs write.
-        let true_one = SharedState::create(&options(Kind::Shared)).unwrap();
+        // The file has the right size, the right seals and a valid header, but was created as one that programs
+        // write.
+        let true_one = SharedState::create(&options(MappingKind::Shared)).unwrap();
         let bytes = true_one.file.metadata().unwrap().len();
         let region = Purpose::Region.create(bytes).unwrap();
         for (index, word) in true_one.head.iter().enumerate() {
@@ -399,7 +401,7 @@ mod tests {
     #[test]
     fn a_header_that_makes_no_sense_is_of_another_release() {
         let spoilt = |index: usize, value: u64| {
-            let made = SharedState::create(&options(Kind::Shared)).unwrap();
+            let made = SharedState::create(&options(MappingKind::Shared)).unwrap();
             made.head[index].store(value, Ordering::Relaxed);
             matches!(SharedState::adopt(made.share().unwrap()), Err(SharedStateError::OtherRelease))
         };
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_told_apart_by_their_start() {
+    fn processes_are_distinguished_by_their_start() {
         assert!(started(std::process::id()).is_some_and(|ticks| ticks > 0));
         assert_eq!(started(u32::MAX), None);
     }

@@ -1,10 +1,10 @@
-//! All spaces beside one engine: their faults, members and transfers, a little of each in every round.
+//! All spaces of one engine: their faults, members and transfers, a little of each in every round.
 //!
-//! Faults of a few processes are looked for directly, since that is fastest; those of many, and what members say, by one
-//! epoll descriptor, which is also what an idle thread sleeps on.
+//! The faults of a few processes are polled directly, as that is fastest. The faults of many, and members' messages,
+//! are polled by one epoll descriptor, on which an idle thread also sleeps.
 //!
-//! A round has two halves. The first hears of faults and has what they need leave: the link is flushed behind it. The second
-//! does what nobody waits for, a few microseconds of it at a time, while those pages are on their way.
+//! A round has two halves. The first half reads faults and sends the requests that they need; then the link is
+//! flushed. The second half does background work, a few microseconds at a time, while those pages are in flight.
 
 use std::io;
 use std::ops::Range;
@@ -17,95 +17,97 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::space::Space;
 use crate::uffd::EventBuffer;
-use cxloe_cn_core::engine::{Engine, EngineError, Sink};
+use cxloe_cn_core::engine::{Engine, EngineError, RequestId, Sink};
 use cxloe_cn_core::fault_times::FaultTimes;
 use cxloe_cn_core::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
-use cxloe_cn_core::transfers::{self, BufferSource, Ended, PAGING, Transfers};
+use cxloe_cn_core::transfers::{self, BufferSource, FinishedTransfer, Transfers};
 
-/// Processes whose faults are looked for directly.
+/// Maximum number of processes whose faults are polled directly.
 const DIRECT_MAX: usize = 4;
-/// Rounds between two looks at what members say.
+/// Number of rounds between two polls for members' messages.
 const ROUNDS: u32 = 32;
-/// While a page is on its way, one look at userfaultfds in this many rounds: its own thread does not fault meanwhile, and the
-/// link is what brings it.
+/// Number of rounds between two polls of userfaultfds while a page is in flight: the thread that waits for the page
+/// does not fault, and the page arrives over the link.
 const LOOKS_BESIDE_DEMAND: u32 = 4;
-/// Descriptors that one look brings.
+/// Maximum number of descriptors that one poll returns.
 const READY_MAX: usize = 64;
 
-/// A process that wants to become a member.
+/// A request to join as a member.
 #[derive(Debug)]
-pub struct Joining {
-    /// Of which space.
+pub struct JoinAttempt {
+    /// Number of the space to join.
     pub space: u64,
-    /// Where its memory is.
+    /// Address of the first byte in the process.
     pub address: u64,
-    /// Bytes of it.
+    /// Size of the process's memory in bytes.
     pub bytes: u64,
-    /// Which byte of the region is the first.
+    /// Offset in the region of the memory's first byte.
     pub offset: u64,
-    /// The process, as the request says; what counts is `peer`, but for memory of virtual machines, which others join for.
+    /// Process named in the request. `peer` is authoritative, except for memory of virtual machines, for which
+    /// another process joins.
     pub pid: u32,
-    /// The process that the connection belongs to.
+    /// Process at the other end of the connection, as the kernel reports it.
     pub peer: u32,
-    /// Whose process that is.
+    /// User id of the process `peer`.
     pub peer_uid: u32,
-    /// The view of a forked child or of a member of before.
+    /// Number of the view of a forked child or rejoining member.
     pub view: Option<u16>,
-    /// Whether it was a member of a predecessor's.
+    /// Whether the process was a member of the dead agent's space.
     pub resume: bool,
-    /// Its userfaultfd, unless it is a forked child.
+    /// Userfaultfd of the process; `None` for a forked child.
     pub uffd: Option<OwnedFd>,
-    /// Its connection.
+    /// Connection to the process, on which it gets the answer.
     pub socket: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
-pub(super) struct List(pub(super) Vec<Option<Box<Space>>>);
+pub(super) struct SpaceList(pub(super) Vec<Option<Box<Space>>>);
 
-impl BufferSource for List {
+impl BufferSource for SpaceList {
     #[inline]
     fn buffers(&mut self, space: u16) -> Option<&mut cxloe_cn_core::pager::PageBuffers> {
         self.0.get_mut(usize::from(space))?.as_mut().map(|space| space.buffers())
     }
 }
 
-/// All spaces.
+/// All spaces of one engine, and their transfers.
 #[derive(Debug)]
 pub struct Spaces {
-    pub(super) list: List,
-    /// The places of those there are.
+    pub(super) list: SpaceList,
     active: Vec<u16>,
     transfers: Transfers,
-    ended: Vec<Ended>,
+    /// Clock for the durations of faults.
+    clock: Clock,
+    ended: Vec<FinishedTransfer>,
     epoll: Epoll,
     ready: Vec<EpollEvent>,
     buffer: EventBuffer,
-    /// Userfaultfds, if they are few: space and mapping.
+    /// Userfaultfds that are polled directly, by space and mapping; empty if there are too many.
     direct: Vec<(u16, MappingId)>,
     round: u32,
-    /// Addresses that lines may not be read or written at.
+    /// Address ranges that are mapped, and therefore closed to line accesses.
     mapped: Vec<Range<u64>>,
-    /// What spaces have counted that are over.
+    /// Sum of the counters of spaces that have ended.
     over: PagerCounters,
 }
 
-/// What a descriptor is, as epoll tells it.
+/// Number that identifies a descriptor in events of epoll.
 fn token(space: u16, mapping: MappingId, is_link: bool) -> u64 {
     u64::from(is_link) << 32 | u64::from(space) << 16 | u64::from(mapping.0)
 }
 
 impl Spaces {
-    /// None.
+    /// A set without spaces.
     ///
     /// # Errors
-    /// No descriptor.
+    /// Failure to create the epoll descriptor.
     pub fn new() -> io::Result<Spaces> {
-        let clock = Clock::new();
         Ok(Spaces {
-            list: List((0..SPACES_MAX).map(|_| None).collect()),
+            list: SpaceList((0..SPACES_MAX).map(|_| None).collect()),
             active: Vec::with_capacity(SPACES_MAX),
-            transfers: Transfers::new(move || clock.now()),
+            transfers: Transfers::new(0),
+            clock: Clock::new(),
             ended: Vec::with_capacity(transfers::TRANSFERS_MAX),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             ready: vec![EpollEvent::empty(); READY_MAX],
@@ -117,37 +119,37 @@ impl Spaces {
         })
     }
 
-    /// The descriptor to sleep on: readable when there is something to do.
+    /// Descriptor to sleep on: readable when there is work.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
 
-    /// Addresses that are mapped, and so may not be read or written line by line.
+    /// Address ranges that are mapped, and therefore closed to line accesses.
     #[inline]
     pub fn mapped(&self) -> &[Range<u64>] {
         &self.mapped
     }
 
-    /// Whether there are none.
+    /// Whether there are no spaces at all.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.active.is_empty()
     }
 
-    /// Whether it is worth coming back soon, though nothing happens.
+    /// Whether the next round should come soon, even without events.
     #[inline]
     pub fn has_work(&self) -> bool {
         !self.active.is_empty() && (self.transfers.is_waiting() || self.any(Space::has_work))
     }
 
-    /// Whether this is so of any space.
+    /// Whether `is_so` is true of any space.
     #[inline]
     fn any(&self, is_so: impl Fn(&Space) -> bool) -> bool {
         let spaces = self.active.iter().filter_map(|place| self.list.0[usize::from(*place)].as_deref());
         spaces.into_iter().any(is_so)
     }
 
-    /// When something is due by time alone.
+    /// Time at which the next timer is due.
     #[inline]
     pub fn deadline(&self) -> Option<Time> {
         self.transfers.deadline()
@@ -163,31 +165,32 @@ impl Spaces {
         self.position(region).is_some()
     }
 
-    /// The user whose memory the space of a region is, if the region is mapped; `Some(None)`: everybody's.
+    /// Owner of the space of a region; `None` if the region is not mapped, `Some(None)` if its space has no owner.
     pub fn owner(&self, region: &str) -> Option<Option<u32>> {
         let space = self.list.0[self.position(region)?].as_deref()?;
         Some(space.options().owner)
     }
 
-    /// The space of this number.
+    /// The space with this number, if there is one.
     pub fn get(&self, id: u64) -> Option<&Space> {
         self.list.0.iter().flatten().find(|space| space.options().id == id).map(|space| &**space)
     }
 
-    /// The space of this number.
+    /// The space with this number, if there is one.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Space> {
         self.list.0.iter_mut().flatten().find(|space| space.options().id == id).map(|space| &mut **space)
     }
 
-    /// Adds a space; gives it back if its region is mapped already, or there are too many.
+    /// Adds a space, unless its region is mapped already, or there are too many spaces.
     ///
     /// # Errors
-    /// The space.
+    /// The space that was not added.
     pub fn add(&mut self, mut space: Box<Space>) -> Result<(), Box<Space>> {
         let known = self.is_mapped(&space.options().region);
         match self.list.0.iter_mut().position(|place| place.is_none()) {
             Some(at) if !known => {
                 space.place = at as u16;
+                space.clock = self.clock.clone();
                 let options = space.options();
                 tracing::info!(
                     region = options.region, kind = ?options.kind, pages = options.pages, limit = options.limit,
@@ -202,8 +205,8 @@ impl Spaces {
         }
     }
 
-    /// The region at `hpa` has grown behind its first `from` bytes, and `bytes` of it can be reached: a pool of pages has
-    /// more of them.
+    /// Handles growth of the region at `hpa` behind its first `from` bytes, to a total of `bytes` reachable bytes: a
+    /// pool of pages gets more pages.
     pub fn grown(&mut self, hpa: u64, from: u64, bytes: u64) {
         let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) else {
             return;
@@ -215,12 +218,13 @@ impl Spaces {
         }
     }
 
-    /// Watches the descriptors of spaces that have others than before.
+    /// Registers the changed descriptors of spaces with epoll.
     pub(super) fn watch(&mut self) {
         if !self.any(|space| space.changed) {
             return;
         }
-        // The members have duplicates, so that closing ours would not end it.
+        // Removed explicitly: members have duplicates of the descriptor, so closing it would not remove it from
+        // epoll.
         for parted in self.list.0.iter_mut().flatten().flat_map(|space| space.parted.drain(..)) {
             let _ = self.epoll.delete(parted.uffd.as_fd());
         }
@@ -253,8 +257,8 @@ impl Spaces {
         }
     }
 
-    /// The first half of a round: what has happened, and what has to leave before anything else is done. How much was done;
-    /// the link is to be flushed if anything was.
+    /// Runs the first half of a round: reads events, and sends the requests that must leave before anything else is
+    /// done. Returns the amount of work; if it is not 0, the link is to be flushed.
     #[inline]
     pub fn serve(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
         if self.active.is_empty() {
@@ -275,15 +279,15 @@ impl Spaces {
                 }
             }
             if self.direct.is_empty() {
-                work += self.look();
+                work += self.poll_events();
             }
         }
-        work += self.transfers.go_on_with_demand(engine, now, tx, &mut self.list, &mut self.ended);
+        work += self.transfers.advance_demand(engine, now, tx, &mut self.list, &mut self.ended);
         self.settle();
         work
     }
 
-    /// The second half: what is due, and what nobody waits for. How much was done.
+    /// Runs the second half of a round: timers and background work. Returns the amount of work.
     #[inline]
     pub fn turn(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
         if self.active.is_empty() {
@@ -296,33 +300,33 @@ impl Spaces {
         let mut work = 0;
         let asks = self.round.is_multiple_of(ROUNDS) || self.any(Space::waits_for_members);
         if asks && !self.direct.is_empty() {
-            work += self.look();
+            work += self.poll_events();
         }
         for index in 0..self.active.len() {
             if let Some(space) = &mut self.list.0[usize::from(self.active[index])] {
                 work += space.turn(&mut self.transfers);
             }
         }
-        work += self.transfers.go_on(engine, now, tx, &mut self.list, &mut self.ended);
+        work += self.transfers.advance(engine, now, tx, &mut self.list, &mut self.ended);
         self.settle();
         if self.transfers.watch.has_stalled() {
-            self.look_after_stalled();
+            self.check_stalled();
         }
         self.watch();
         work
     }
 
-    /// Looks whether faults that waited for room have been served.
+    /// Records the durations of faults that waited for room and are served.
     #[cold]
-    fn look_after_stalled(&mut self) {
+    fn check_stalled(&mut self) {
         let list = &self.list.0;
-        self.transfers.watch.look_after(|space, mapping, page| {
-            Some(list[usize::from(space)].as_ref()?.pager.owes(mapping, page))
+        self.transfers.watch.check_stalled(self.clock.now(), |space, mapping, page| {
+            Some(list[usize::from(space)].as_ref()?.pager.has_pending_fault(mapping, page))
         });
     }
 
-    /// Takes what epoll has; how much.
-    pub(super) fn look(&mut self) -> usize {
+    /// Handles the events that epoll reports; returns the number of events.
+    pub(super) fn poll_events(&mut self) -> usize {
         let ready = match self.epoll.wait(&mut self.ready, EpollTimeout::ZERO) {
             Ok(ready) => ready,
             Err(_) => return 0,
@@ -337,7 +341,7 @@ impl Spaces {
                 space.unblock(mapping);
             }
             work += if token >> 32 == 1 {
-                space.listen(mapping, &mut self.transfers)
+                space.receive_messages(mapping, &mut self.transfers)
             } else {
                 space.read_events(mapping, &mut self.buffer, &mut self.transfers)
             };
@@ -345,7 +349,7 @@ impl Spaces {
         work
     }
 
-    /// Tells pagers of transfers that have ended.
+    /// Reports ended transfers to the pagers.
     #[inline]
     fn settle(&mut self) {
         while let Some(ended) = self.ended.pop() {
@@ -356,16 +360,16 @@ impl Spaces {
         }
     }
 
-    /// Takes time into account, every few milliseconds.
+    /// Handles time-outs; to be called every few milliseconds.
     #[cold]
     pub fn housekeeping(&mut self, now: Time) {
         if self.active.is_empty() {
             return;
         }
-        self.look();
+        self.poll_events();
         for at in 0..self.list.0.len() {
             if let Some(space) = &mut self.list.0[at] {
-                space.look_after_full(now, &mut self.transfers);
+                space.check_full(now, &mut self.transfers);
             }
             if self.list.0[at].as_mut().is_some_and(|space| !space.housekeeping(now)) {
                 self.close(at);
@@ -374,7 +378,7 @@ impl Spaces {
         self.watch();
     }
 
-    /// Ends a space.
+    /// Ends the space at index `at`.
     pub(super) fn close(&mut self, at: usize) {
         let Some(space) = self.list.0[at].take() else { return };
         self.transfers.abandon(at as u16);
@@ -385,15 +389,15 @@ impl Spaces {
         tracing::info!(region = space.options().region, "region no longer mapped");
     }
 
-    /// Says to all members that the agent ends in order.
-    pub fn bye(&mut self) {
-        self.list.0.iter_mut().flatten().for_each(|space| space.bye());
+    /// Notifies all members that the agent ends in an orderly way.
+    pub fn notify_shutdown(&mut self) {
+        self.list.0.iter_mut().flatten().for_each(|space| space.notify_shutdown());
     }
 
-    /// Changes how many bytes of a space may be resident.
+    /// Changes the limit of resident bytes of a space.
     ///
     /// # Errors
-    /// There is no such space, or that is too few.
+    /// There is no such space, or the limit is too low.
     pub fn set_limit(&mut self, id: u64, bytes: u64) -> Result<(), SpaceError> {
         let space = self.get_mut(id).ok_or(SpaceError::Unknown)?;
         let least = u64::from(LIMIT_MIN) * PAGE_BYTES as u64;
@@ -404,7 +408,8 @@ impl Spaces {
         Ok(())
     }
 
-    /// Has everything dirty of a space written back; `done` hears when it is, and `false` if it cannot be.
+    /// Writes back all dirty pages of a space; `done` is called with `true` once they have arrived, or with `false`
+    /// if that is impossible.
     ///
     /// # Errors
     /// There is no such space.
@@ -413,23 +418,23 @@ impl Spaces {
         Ok(())
     }
 
-    /// A thread that has faulted since this was last asked: its process and its number.
+    /// Process and number of a thread that has faulted since the last call.
     pub fn take_faulting(&mut self) -> Option<(u32, u32)> {
         self.list.0.iter_mut().flatten().fold(None, |found, space| space.take_faulting().or(found))
     }
 
-    /// What all pagers have counted.
+    /// Sum of all pagers' counters, including those of spaces that have ended.
     pub fn counters(&self) -> PagerCounters {
         let all = self.list.0.iter().flatten().map(|space| space.pager.counters());
         all.fold(self.over, sum)
     }
 
-    /// How long faults of all spaces took, those of spaces that are over included.
+    /// Durations of faults of all spaces, including those that have ended.
     pub fn fault_times(&self) -> &FaultTimes {
         self.transfers.watch.times()
     }
 
-    /// How spaces stand: that of this number, or all.
+    /// State of the space with number `id`, or of all spaces.
     pub fn report(&self, id: Option<u64>) -> Vec<PagingView> {
         let spaces = self.list.0.iter().flatten();
         spaces.filter(|space| id.is_none_or(|id| space.options().id == id)).map(|space| view(space)).collect()
@@ -493,27 +498,21 @@ fn view(space: &Space) -> PagingView {
     }
 }
 
-/// Whether an operation was made for paging.
-#[inline]
-pub fn is_paging(user: u64) -> bool {
-    user & PAGING != 0
-}
-
 impl Sink for Spaces {
     #[inline]
-    fn read(&mut self, user: u64, data: &[u8]) {
-        self.transfers.read(user, data, &mut self.list, &mut self.ended);
+    fn read(&mut self, id: RequestId, data: &[u8]) {
+        self.transfers.read(id, data, &mut self.list, &mut self.ended);
         self.settle();
     }
 
     #[inline]
-    fn written(&mut self, user: u64) {
-        self.transfers.written(user, &mut self.ended);
+    fn written(&mut self, id: RequestId) {
+        self.transfers.written(id, &mut self.ended);
         self.settle();
     }
 
-    fn failed(&mut self, user: u64, error: EngineError) {
-        self.transfers.failed(user, error, &mut self.ended);
+    fn failed(&mut self, id: RequestId, error: EngineError) {
+        self.transfers.failed(id, error, &mut self.ended);
         self.settle();
     }
 }

@@ -1,8 +1,8 @@
-//! A thread that frees the agent's worker when it waits for itself.
+//! A thread that frees the agent's worker from a wait that only the worker could end.
 //!
-//! The worker copies pages out of processes. If such a page is not there, the kernel has the worker wait for it as it
-//! would have the program wait, and it is the worker who serves such waits. So while it copies, it says what it waits
-//! for; what takes too long, this thread fills with zeros. It sleeps while nothing is copied.
+//! The worker copies pages out of processes. If such a page is absent, the kernel may make the worker wait for it, as
+//! it would the program; but it is the worker that serves such waits. So during a copy the worker publishes the page;
+//! if the copy takes too long, this thread installs zeros there. The thread sleeps while no page is copied.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,40 +14,40 @@ use std::time::Duration;
 use crate::uffd::{Access, Uffd};
 use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// How long a copy may take.
+/// Longest duration of a copy before zeros are installed.
 const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(50);
-/// Looks without a copy before the thread sleeps.
+/// Number of checks without a copy after which the thread sleeps.
 const IDLE: u32 = 20;
 
 #[derive(Debug, Default)]
 struct Watched {
-    /// Odd while something is being copied; another number for each copy.
+    /// Serial number of the copy: odd during a copy, and different for each one.
     serial: AtomicU64,
-    /// Its userfaultfd, which stays open until the copy has ended.
+    /// Userfaultfd of the process, which stays open until the copy has ended.
     fd: AtomicU64,
-    /// Where it is.
+    /// Address of the page in the process.
     address: AtomicU64,
-    /// The serial of the copy that took too long.
+    /// Serial number of the last copy that took too long.
     bitten: AtomicU64,
     asleep: AtomicBool,
     stop: AtomicBool,
 }
 
-/// The thread; ends with the last of its clones.
+/// Handle of the thread, which ends when the last clone of the handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Watchdog {
     watched: Arc<Watched>,
     thread: Thread,
-    _end: Arc<End>,
+    _end: Arc<WatchdogEnd>,
 }
 
 #[derive(Debug)]
-struct End {
+struct WatchdogEnd {
     watched: Arc<Watched>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for End {
+impl Drop for WatchdogEnd {
     fn drop(&mut self) {
         self.watched.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
@@ -57,9 +57,9 @@ impl Drop for End {
     }
 }
 
-/// A copy under way; ends when dropped.
+/// A published copy, which ends when this is dropped.
 #[derive(Debug)]
-pub struct Watch<'a> {
+pub struct WatchedCopy<'a> {
     watched: &'a Watched,
     serial: u64,
 }
@@ -68,19 +68,19 @@ impl Watchdog {
     /// Starts the thread.
     ///
     /// # Errors
-    /// No thread.
+    /// The thread cannot be started.
     pub fn start() -> io::Result<Watchdog> {
         let watched = Arc::new(Watched::default());
         let seen = Arc::clone(&watched);
-        let thread = thread::Builder::new().name("watchdog".into()).spawn(move || look_on(&seen))?;
+        let thread = thread::Builder::new().name("watchdog".into()).spawn(move || watch_copies(&seen))?;
         let handle = thread.thread().clone();
-        let end = Arc::new(End { watched: Arc::clone(&watched), thread: Some(thread) });
+        let end = Arc::new(WatchdogEnd { watched: Arc::clone(&watched), thread: Some(thread) });
         Ok(Watchdog { watched, thread: handle, _end: end })
     }
 
-    /// Says what is copied from now on: the page at `address` of the process that `uffd` belongs to.
+    /// Publishes the copy of the page at `address` in the process that `uffd` belongs to.
     #[inline]
-    pub fn watch(&self, uffd: BorrowedFd<'_>, address: u64) -> Watch<'_> {
+    pub fn watch(&self, uffd: BorrowedFd<'_>, address: u64) -> WatchedCopy<'_> {
         let watched = &*self.watched;
         watched.fd.store(uffd.as_raw_fd() as u64, Ordering::Relaxed);
         watched.address.store(address, Ordering::Relaxed);
@@ -88,31 +88,31 @@ impl Watchdog {
         if watched.asleep.load(Ordering::SeqCst) {
             self.thread.unpark();
         }
-        Watch { watched, serial }
+        WatchedCopy { watched, serial }
     }
 }
 
-impl Watch<'_> {
-    /// Ends the copy. Whether it took too long, so that what was copied is not the page.
+impl WatchedCopy<'_> {
+    /// Ends the copy. Returns whether it took too long, so that its result is not the page.
     #[inline]
-    pub fn bit(self) -> bool {
+    pub fn is_late(self) -> bool {
         self.watched.bitten.load(Ordering::SeqCst) == self.serial
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for WatchedCopy<'_> {
     #[inline]
     fn drop(&mut self) {
         self.watched.serial.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-fn look_on(watched: &Watched) {
+fn watch_copies(watched: &Watched) {
     let (mut last, mut idle) = (0, 0);
     while !watched.stop.load(Ordering::SeqCst) {
         let serial = watched.serial.load(Ordering::SeqCst);
         if serial == last && serial % 2 == 1 {
-            // The same copy as before.
+            // The copy is the same as at the last check.
             watched.bitten.store(serial, Ordering::SeqCst);
             fill(watched);
         }
@@ -131,17 +131,17 @@ fn look_on(watched: &Watched) {
     }
 }
 
-/// Puts zeros where the worker waits.
+/// Installs zeros at the page for which the worker waits.
 #[cold]
 fn fill(watched: &Watched) {
     let fd = watched.fd.load(Ordering::SeqCst) as i32;
     let address = watched.address.load(Ordering::SeqCst);
     tracing::warn!(
         address = format_args!("{address:#x}"),
-        "a process has discarded memory without telling; its page is zeros"
+        "a process has discarded memory without announcing it; its page reads as zeros"
     );
-    // SAFETY: whoever watches keeps the descriptor open until its copy has ended, which waits for what follows; if it
-    // has ended in this moment, a copy is tried on another descriptor, which refuses or finds the page there.
+    // SAFETY: the publisher keeps the descriptor open until its copy has ended, which waits for what follows; if it has
+    // just ended, the ioctl acts on another descriptor, which refuses or finds the page present.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     if let Ok(uffd) =
         borrowed.try_clone_to_owned().map_err(drop).and_then(|fd| Uffd::from_fd(fd).map_err(drop))

@@ -1,5 +1,5 @@
-//! What may be called in a signal handler allocates nothing: every operation on pages and events, refused ones
-//! included, under an allocator that counts.
+//! Functions that may be called in a signal handler do not allocate: the test makes every operation on pages and
+//! events, including refused ones, under an allocator that counts.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use cxloe_paging::uffd::scan::{Action, Categories, Found, Pagemap};
+use cxloe_paging::uffd::scan::{Action, Categories, PageRun, Pagemap};
 use cxloe_paging::uffd::{Access, EventBuffer, Features, Modes, PAGE, Uffd, UffdError};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
@@ -19,17 +19,17 @@ thread_local! {
 
 // SAFETY: everything is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: as the trait says.
+    // SAFETY: as the trait requires.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps what the trait asks for, and the system's allocator asks for the same.
+        // SAFETY: the caller ensures the trait's conditions, which are those of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: as the trait says.
+    // SAFETY: as the trait requires.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps what the trait asks for, and the system's allocator asks for the same.
+        // SAFETY: the caller ensures the trait's conditions, which are those of the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -55,7 +55,7 @@ fn operations_on_pages_allocate_nothing() {
     let memory = unsafe { mmap_anonymous(None, bytes, protection, MapFlags::MAP_PRIVATE) }.unwrap();
     let at = |page: u64| memory.as_ptr() as u64 + page * PAGE;
     let page = [7; PAGE as usize];
-    let (mut buffer, mut found) = (EventBuffer::new(), [Found::default(); 4]);
+    let (mut buffer, mut found) = (EventBuffer::new(), [PageRun::default(); 4]);
     let pagemap = Pagemap::own().unwrap();
 
     let counted = allocations(|| {
@@ -67,7 +67,7 @@ fn operations_on_pages_allocate_nothing() {
         uffd.protect(at(0)..at(2)).unwrap();
         uffd.unprotect(at(0)..at(1), true).unwrap();
         uffd.wake(at(0)..at(4)).unwrap();
-        // Of these, some kernels know nothing; then the refusal is what allocates nothing.
+        // Some kernels lack these operations; then their errors must not allocate either.
         let _ = uffd.poison(at(2)..at(3));
         let _ = uffd.continue_(at(3)..at(4), Access::Writable);
         // SAFETY: a mapping of this test, touched by address alone.

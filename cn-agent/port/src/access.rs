@@ -1,11 +1,11 @@
-//! By what a compute node of a program's own is known to the manager, and what its sessions are sealed with. Frames are
-//! sealed unless somebody says otherwise by name: a program that has no key, and can tell nobody one, gets no session.
+//! Credentials of a program that is a compute node itself, and the key of its sessions. Frames are sealed unless that
+//! is switched off explicitly: a program that has no key, and cannot register one, gets no session.
 //!
 //! ```text
 //!   --insecure ------------------------------------------------> no key; frames carry a checksum
 //!   --node-key FILE -------------------------------------------> the key in FILE, made if there is none
-//!   `cn-agent join` has been here (--identity, or its usual place) -> the key beside the certificate
-//!   the manager is reached privately: Unix socket, or TLS ------> a key for this run, which the manager is told
+//!   `cn-agent join` was run (--identity, or its usual place) --> the key beside the certificate
+//!   the manager is reached privately: Unix socket, or TLS ------> a key for this run, registered with the manager
 //!   otherwise --------------------------------------------------> an error
 //! ```
 
@@ -21,74 +21,75 @@ use nix::unistd::geteuid;
 
 use crate::manager::is_private;
 
-/// What a program is told of that.
-#[derive(Clone, Debug, Default)]
+/// Sources of credentials and key, in the order of the diagram above.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// File with the certificate by which this compute node is known to the manager, as `cn-agent join` writes it; `None`:
-    /// the one that lies in `data_dir` for it, else what this process shows, as the token in `CXLOE_TOKEN`.
+    /// File with the certificate of this compute node, as `cn-agent join` writes it; `None`: the one in `data_dir`,
+    /// else the credentials of the process, as the token in `CXLOE_TOKEN`.
     pub identity: Option<PathBuf>,
-    /// File with the key of this compute node, made if there is none; `None`: see the module.
+    /// File with the key of this compute node, created if absent; `None`: as described in the module.
     pub node_key: Option<PathBuf>,
-    /// Where `cn-agent join` has put both; `None`: its usual place, `/var/lib/cxloe` as root, else `~/.local/state/cxloe`.
+    /// Folder in which `cn-agent join` has put certificate and key; `None`: `/var/lib/cxloe` as root, else
+    /// `~/.local/state/cxloe`.
     pub data_dir: Option<PathBuf>,
-    /// Frames are not sealed.
+    /// Whether frames are sent without encryption, with a checksum only.
     pub insecure: bool,
 }
 
-/// Why a program may not be a compute node.
+/// Failure to obtain credentials and a key.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// Its key.
+    /// The key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyFileError),
-    /// The file by which it is known.
+    /// The certificate's file cannot be read.
     #[error(
         "cannot read {path}, by which this compute node is known to the manager: {reason}; `cn-agent join` makes it"
     )]
     Identity {
-        /// The file.
+        /// Path of the certificate's file.
         path: PathBuf,
-        /// What is wrong.
+        /// Error of reading the file, as text.
         reason: String,
     },
-    /// It has no key.
+    /// There is no key, and none can be registered.
     #[error(
         "this compute node has no key, so its frames would not be sealed: have it join (`cn-agent join {manager} -i {interface} --no-start`), \
          name the file with its key by --node-key (CXLOE_NODE_KEY), or go without by --insecure (CXLOE_INSECURE=1)"
     )]
     NoKey {
-        /// The manager's URL.
+        /// URL of the manager, for the advice in the message.
         manager: String,
-        /// The interface.
+        /// Name of the interface, for the advice in the message.
         interface: String,
     },
-    /// A memory node has none.
+    /// A memory node has no key.
     #[error(
         "memory node {memory_node} has no key, so the frames of region {region} would not be sealed: have it join (`mn-server join`), \
          start it with --node-key, or go without by --insecure (CXLOE_INSECURE=1)"
     )]
     PlainMemoryNode {
-        /// The memory node.
+        /// Name of the memory node without a key.
         memory_node: String,
-        /// The region.
+        /// Name of the region that uses the memory node.
         region: String,
     },
 }
 
-/// What a program shows and seals with.
+/// Credentials and key of a compute node.
 #[derive(Debug)]
 pub struct Opened {
-    /// What the manager is shown.
+    /// Credentials that calls to the manager present.
     pub credentials: Credentials,
-    /// The certificate, if there is one, with its file.
+    /// The certificate, if there is one, and its path.
     pub identity: Option<(PathBuf, IdentityFile)>,
-    /// The key of its sessions; none: they are not sealed.
+    /// Key of the node's sessions; `None`: frames are not sealed.
     pub key: Option<Arc<NodeKey>>,
-    /// The key was made for this run: the manager is to take it in place of another one.
+    /// Whether the key was made for this run: the manager then replaces the former key by it.
     pub is_new: bool,
 }
 
-/// Where this user's nodes keep what outlives them.
+/// Default folder of this user for the persistent state of nodes.
 fn usual_folder() -> PathBuf {
     if geteuid().is_root() {
         return PathBuf::from("/var/lib/cxloe");
@@ -98,7 +99,7 @@ fn usual_folder() -> PathBuf {
 }
 
 impl Access {
-    /// As the environment says it, for programs that have no options of ours: `CXLOE_IDENTITY`, `CXLOE_NODE_KEY`,
+    /// Options from the environment, for programs without options of this project: `CXLOE_IDENTITY`, `CXLOE_NODE_KEY`,
     /// `CXLOE_DATA_DIR`, and `CXLOE_INSECURE=1`.
     pub fn of_environment() -> Access {
         let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -110,7 +111,7 @@ impl Access {
         }
     }
 
-    /// What there is for the compute node `own` on `interface`, whose manager is at the URLs `manager`.
+    /// Opens credentials and key of the compute node `own` on `interface`, for the managers at the URLs `manager`.
     ///
     /// # Errors
     /// Any [`AccessError`].
@@ -128,7 +129,7 @@ impl Access {
         let (key, is_new) = match self.node_key.as_ref().or(beside.as_ref()) {
             _ if self.insecure => (None, false),
             Some(path) => (Some(node_key(path)?), false),
-            // Who has joined is known by the key that it has joined with, and by no other.
+            // A node that has joined may use only the key that it joined with.
             None if identity.is_none() && is_private(manager) => (Some(NodeKey::generate(SYSTEM)), true),
             None => {
                 let (manager, interface) = (manager.to_owned(), interface.to_owned());
@@ -138,7 +139,7 @@ impl Access {
         Ok(Opened { credentials, identity, key: key.map(Arc::new), is_new })
     }
 
-    /// The identity that lies in the usual place for `own`, if there is one that this user can read.
+    /// The identity in the usual place for `own`, if there is one that this user can read.
     fn find(&self, own: CnId) -> Option<(PathBuf, IdentityFile)> {
         let folder = self.data_dir.clone().unwrap_or_else(usual_folder);
         let node = Party::ComputeNode(own).to_string();
@@ -151,11 +152,11 @@ impl Access {
     }
 }
 
-/// Whether every memory node of `region` has a key, so that a compute node with one gets sealed sessions only.
+/// Checks that every memory node of `region` has a key, so that all sessions of a compute node with a key are sealed.
 ///
 /// # Errors
 /// [`AccessError::PlainMemoryNode`].
-pub fn check_sealed(region: &Region) -> Result<(), AccessError> {
+pub(crate) fn check_sealed(region: &Region) -> Result<(), AccessError> {
     match region.legs.iter().find(|leg| leg.mn_key.is_none()) {
         None => Ok(()),
         Some(leg) => Err(AccessError::PlainMemoryNode {

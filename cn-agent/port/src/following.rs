@@ -1,228 +1,424 @@
-//! Following the manager while a program that is a compute node of its own runs: a thread that waits for news of the node's
-//! regions, so that the program hears of it when the key of a memory node is taken back or is another one.
+//! Following the manager in a program that is a compute node itself: a thread around the same [`Follow`] that the
+//! agent uses. Sessions end when the key of a memory node is revoked, and are renegotiated when it changes. A manager
+//! whose store is older than this node's watermark is refused, and its answers change nothing.
 //!
 //! ```text
-//!   Follower (thread) -- sync, waits --> manager
-//!        |  legs with keys
+//!   Follower (thread) -- register, sync, waits --> manager
+//!        |  keys of memory nodes
 //!        v
-//!     KeyNews  ------ one load --> KeyWatch (in each port's signals) --> engine: sessions end, or are agreed on anew
+//!     PeerKeys  ------ one load --> KeyWatch (in each port's signals) --> engine: sessions end, or are renegotiated
 //! ```
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attach::SessionKeys;
+use cxloe_cn_core::attachments::{AttachmentChange, Attachments};
 use cxloe_cn_core::engine::Engine;
+use cxloe_cn_core::follow::{Follow, ManagerAnswer, ManagerRequest, RestartReason};
 use cxloe_fabric::ClientError;
 use cxloe_fabric::api::{ComputeNodeSync, ErrorCode, RegisterComputeNode};
-use cxloe_fabric::model::Region;
+use cxloe_fabric::model::{Region, Watermark};
 use cxloe_wire::frame::{Mac, PublicKey};
 use cxloe_wire::time::Time;
 
 use crate::manager::{Cut, Manager};
 
-/// How long the manager may wait for a change; it answers sooner, so often as it wants to hear of a node.
-const WAIT: Duration = Duration::from_secs(60);
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(75);
-/// How long a manager that did not answer is left alone.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Time-out of an answer, in addition to the time for which the request lets the manager wait.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Pause before the next request to a manager that did not answer or is refused.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whose keys are whose, as the manager has told it last.
-#[derive(Debug, Default)]
-pub struct KeyNews {
-    /// How often they have changed.
-    changes: AtomicU64,
-    /// The keys of the memory nodes of this node's regions; none where one was taken back.
-    told: Mutex<BTreeMap<Mac, Option<PublicKey>>>,
+/// Reason why the manager is not followed now.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// The request failed or was refused.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// This node refuses the manager.
+    #[error(transparent)]
+    Halt(#[from] RestartReason),
 }
 
-impl KeyNews {
-    /// The memory nodes of these regions have the keys that their legs have.
-    pub fn hear(&self, regions: &[Region]) {
-        let legs = regions.iter().flat_map(|region| &region.legs);
-        self.learn(legs.flat_map(|leg| leg.macs.iter().map(|mac| (*mac, leg.mn_key))));
+/// This node's registration, and the state of its regions at the manager.
+#[derive(Debug)]
+pub struct Registration {
+    manager: Manager,
+    follow: Follow,
+    attachments: Attachments,
+}
+
+impl Registration {
+    /// Registers `node`. `joined` is the manager's watermark at which the node joined; `None` if it has not joined.
+    ///
+    /// # Errors
+    /// Any [`FollowError`].
+    pub fn new(
+        manager: Manager,
+        node: RegisterComputeNode,
+        joined: Option<Watermark>,
+    ) -> Result<Registration, FollowError> {
+        let (follow, mut attachments) = (Follow::new(node), Attachments::default());
+        attachments.join(joined);
+        let mut registration = Registration { manager, follow, attachments };
+        while !registration.follow.is_registered() {
+            registration.step(&PeerKeys::default())?;
+        }
+        // The registration has replaced the node's former key by the one made for this run.
+        registration.follow.node_mut().new_key = false;
+        Ok(registration)
     }
 
-    /// These memory nodes have these keys. One that had a key and has none was revoked; one that is not among them is as it was.
-    fn learn(&self, keys: impl IntoIterator<Item = (Mac, Option<PublicKey>)>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.clone();
-        for (mac, key) in keys {
-            if key.is_some() || told.contains_key(&mac) {
-                told.insert(mac, key);
+    /// Syncs once with the manager, and takes over the keys in its answer.
+    ///
+    /// # Errors
+    /// Any [`FollowError`]; the next call registers anew.
+    fn step(&mut self, keys: &PeerKeys) -> Result<(), FollowError> {
+        let stepped = self.try_step(keys);
+        if stepped.is_err() {
+            self.follow.restart();
+        }
+        stepped
+    }
+
+    fn try_step(&mut self, keys: &PeerKeys) -> Result<(), FollowError> {
+        let answer = match self.follow.next(&self.attachments, 0) {
+            ManagerRequest::Register(node) => match self.manager.register(&node) {
+                Ok(answer) => ManagerAnswer::Registered(Box::new(answer)),
+                Err(error) if error.code() == Some(ErrorCode::StaleManager) => ManagerAnswer::Stale,
+                Err(error) => return Err(error.into()),
+            },
+            ManagerRequest::NotFollowed(body) => {
+                if let Err(error) = self.manager.not_followed(&body) {
+                    tracing::debug!(%error, "the manager did not record that this node does not follow");
+                }
+                ManagerAnswer::Done
+            }
+            ManagerRequest::Sync(sync) => {
+                let timeout = ANSWER_TIMEOUT.saturating_add(Duration::from_millis(sync.wait_ms));
+                ManagerAnswer::Synced(Box::new(self.manager.sync(
+                    self.follow.node().cn_id,
+                    &sync,
+                    timeout,
+                )?))
+            }
+        };
+        // The program attaches regions itself, so only changes of keys are taken over.
+        for change in self.follow.on_answer(answer, &mut self.attachments)? {
+            if let AttachmentChange::Keys(all) = change {
+                keys.update(all);
             }
         }
-        if *told != before {
+        Ok(())
+    }
+
+    /// Ends the registration while a sync may be pending, over the connection `manager`. The compute node's next run
+    /// can then register at once; a registration that is not ended lasts until it expires. Takes at most `timeout`.
+    pub fn hang_up(&self, manager: &Manager, timeout: Duration) {
+        let (until, mut after_event) = (Instant::now() + timeout, self.follow.after_event());
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let sync = ComputeNodeSync {
+                registration: self.follow.registration(),
+                after_event,
+                released: Vec::new(),
+                quiet: 0,
+                settled: false,
+                wait_ms: 60_000,
+            };
+            match manager.sync(self.follow.node().cn_id, &sync, left) {
+                Ok(synced) if !left.is_zero() => after_event = synced.after_event,
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Keys of the memory nodes of this node's regions, as last received from the manager.
+#[derive(Debug, Default)]
+pub struct PeerKeys {
+    /// Number of changes so far, for [`KeyWatch`].
+    changes: AtomicU64,
+    /// Keys by address of the memory node; `None` if the key was revoked.
+    keys: Mutex<BTreeMap<Mac, Option<PublicKey>>>,
+}
+
+impl PeerKeys {
+    /// Sets the keys that the legs of these regions name.
+    pub fn update_from(&self, regions: &[Region]) {
+        let legs = regions.iter().flat_map(|region| &region.legs);
+        self.update(legs.flat_map(|leg| leg.macs.iter().map(|mac| (*mac, leg.mn_key))));
+    }
+
+    /// Sets the keys of these memory nodes. A node that had a key and is given none counts as revoked; the keys of
+    /// other nodes stay.
+    fn update(&self, keys: impl IntoIterator<Item = (Mac, Option<PublicKey>)>) {
+        let mut own = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = own.clone();
+        for (mac, key) in keys {
+            if key.is_some() || own.contains_key(&mac) {
+                own.insert(mac, key);
+            }
+        }
+        if *own != before {
             self.changes.fetch_add(1, Ordering::Release);
         }
     }
 }
 
-/// What an engine is told of them.
+/// Pending changes of [`PeerKeys`] for one engine.
 pub struct KeyWatch {
-    news: Arc<KeyNews>,
+    peers: Arc<PeerKeys>,
     seen: u64,
-    station: Station,
+    keys: SessionKeys,
 }
 
 impl KeyWatch {
-    /// For an engine whose sessions are as `station` configures them, by what is known now.
-    pub fn new(news: Arc<KeyNews>, station: Station) -> KeyWatch {
-        let seen = news.changes.load(Ordering::Acquire);
-        KeyWatch { news, seen, station }
+    /// A watch for an engine whose sessions use the keys `keys`; only changes after that are applied.
+    pub fn new(peers: Arc<PeerKeys>, keys: SessionKeys) -> KeyWatch {
+        let seen = peers.changes.load(Ordering::Acquire);
+        KeyWatch { peers, seen, keys }
     }
 
-    /// Whether there is something to [tell](Self::tell).
+    /// Whether a change is to be [applied](Self::apply).
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.news.changes.load(Ordering::Acquire) != self.seen
+        self.peers.changes.load(Ordering::Acquire) != self.seen
     }
 
-    /// Tells the engine: sessions with who was revoked end with the next poll, which is due at once.
+    /// Passes the keys to the engine: sessions with revoked memory nodes end with the next poll, which is due at
+    /// once. If the keys are locked, the call does nothing and the change stays due: the data path neither allocates
+    /// nor waits for a lock.
     #[cold]
-    pub fn tell(&mut self, engine: &mut Engine, now: Time) {
-        self.seen = self.news.changes.load(Ordering::Acquire);
-        let told = self.news.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.station.tell_keys(engine, told, now);
+    pub fn apply(&mut self, engine: &mut Engine, now: Time) {
+        let seen = self.peers.changes.load(Ordering::Acquire);
+        let announced = match self.peers.keys.try_lock() {
+            Ok(announced) => announced,
+            Err(TryLockError::Poisoned(announced)) => announced.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.seen = seen;
+        let keys = &self.keys;
+        // Nodes are barred first, so that no session is opened without a key.
+        engine.bar(|mac| announced.get(&mac) == Some(&None), now);
+        let pair = |mac| {
+            announced.get(&mac).map_or_else(|| keys.with(mac), |key| key.and_then(|key| keys.pair(key)))
+        };
+        engine.set_keys(pair, now);
     }
 }
 
-/// Hears the manager until it is dropped. That it hangs up tells the manager that the node has gone.
+/// Thread that follows the manager until it is stopped.
 #[derive(Debug)]
 pub struct Follower {
     stop: Option<Sender<()>>,
     cut: Cut,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Registration>>,
 }
 
 impl Follower {
-    /// Starts the thread, which has a connection of its own to `manager`, for the node that has registered as `node`, and got
-    /// the number `registered`.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// No thread.
-    pub fn start(
-        manager: Manager,
-        node: RegisterComputeNode,
-        registered: u64,
-        news: Arc<KeyNews>,
-    ) -> io::Result<Follower> {
+    /// Failure to start the thread.
+    pub fn start(registration: Registration, keys: Arc<PeerKeys>) -> io::Result<Follower> {
         let (stop, stopped) = channel::<()>();
-        let cut = manager.cut();
+        let cut = registration.manager.cut();
         let thread = thread::Builder::new()
             .name("manager".into())
-            .spawn(move || follow(&manager, &node, registered, &news, &stopped))?;
+            .spawn(move || follow(registration, &keys, &stopped))?;
         Ok(Follower { stop: Some(stop), cut, thread: Some(thread) })
+    }
+
+    /// Ends the thread, and returns the registration; `None` if the thread has panicked.
+    pub fn stop(mut self) -> Option<Registration> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Option<Registration> {
+        drop(self.stop.take());
+        self.cut.now();
+        self.thread.take()?.join().ok()
     }
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        self.cut.now();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
-fn follow(
-    manager: &Manager,
-    node: &RegisterComputeNode,
-    mut registration: u64,
-    news: &KeyNews,
-    stopped: &Receiver<()>,
-) {
-    let (mut after_event, mut said) = (0, false);
+fn follow(mut registration: Registration, keys: &PeerKeys, stopped: &Receiver<()>) -> Registration {
+    let mut reported = false;
     loop {
-        let sync = ComputeNodeSync {
-            registration,
-            after_event,
-            released: Vec::new(),
-            quiet: 0,
-            wait_ms: WAIT.as_millis() as u64,
-        };
-        let heard = manager.sync(node.cn_id, &sync, PATIENCE).map(|synced| {
-            after_event = synced.after_event;
-            news.hear(synced.regions.as_deref().unwrap_or_default());
-        });
         let mut pause = Duration::ZERO;
-        match heard
-            .or_else(|error| again(manager, node, error).map(|new| (registration, after_event) = (new, 0)))
-        {
-            Ok(()) => said = false,
+        match registration.step(keys) {
+            Ok(()) => reported = false,
+            // The manager was restarted, or another one leads: register again at once, but without a pause only once.
+            Err(error) if !reported && is_passing(&error) => reported = true,
             Err(error) => {
-                pause = PAUSE;
-                if !std::mem::replace(&mut said, true)
+                pause = RETRY_INTERVAL;
+                if !std::mem::replace(&mut reported, true)
                     && stopped.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout)
                 {
-                    tracing::warn!(%error, "no news of the keys of memory nodes can be had; trying again");
+                    tracing::warn!(%error, "the manager is not followed: changed keys of memory nodes are not taken over; trying again");
                 }
             }
         }
         if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return;
+            return registration;
         }
     }
 }
 
-/// Registers again where the manager knows the registration no more, and only there; its number.
-fn again(manager: &Manager, node: &RegisterComputeNode, error: ClientError) -> Result<u64, ClientError> {
-    match error.code() {
-        Some(ErrorCode::NotRegistered) => Ok(manager.register(node)?.registration),
-        _ => Err(error),
+/// Whether the node has only to register again.
+fn is_passing(error: &FollowError) -> bool {
+    match error {
+        FollowError::Client(error) => error.code() == Some(ErrorCode::NotRegistered),
+        FollowError::Halt(halt) => *halt == RestartReason::Anew,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use cxloe_cn_core::attach::StationKeys;
+    use cxloe_cn_core::attach::SessionSettings;
     use cxloe_cn_core::cache::CacheConfig;
+    use cxloe_cn_core::engine::{EngineError, RequestId, Sink};
+    use cxloe_link::Link;
     use cxloe_link::keys::SYSTEM;
+    use cxloe_link::sim::{PortConfig, SimNetwork};
     use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-    use cxloe_wire::session::Timing;
+    use cxloe_wire::session::{NodeKey, Timing};
 
     use super::*;
 
+    const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const MN: Mac = Mac([2, 0, 0, 0, 1, 0]);
     const PLAIN: Mac = Mac([2, 0, 0, 0, 1, 1]);
 
+    /// A sink that ignores all results, for an engine without operations.
+    struct DiscardCompletions;
+
+    impl Sink for DiscardCompletions {
+        fn read(&mut self, _: RequestId, _: &[u8]) {}
+        fn written(&mut self, _: RequestId) {}
+        fn failed(&mut self, _: RequestId, _: EngineError) {}
+    }
+
     #[test]
     fn who_had_a_key_and_has_none_was_revoked() {
-        let news = Arc::new(KeyNews::default());
+        let news = Arc::new(PeerKeys::default());
         let key = |byte| Some(PublicKey([byte; 32]));
-        news.learn([(MN, key(1)), (PLAIN, None)]);
-        let mut watch = KeyWatch::new(
-            Arc::clone(&news),
-            Station {
-                own: Mac([2, 0, 0, 0, 0, 1]),
-                ethertype: ETHERTYPE_DEFAULT,
-                max_frame: 1514,
-                streams: 4,
-                instance: 1,
-                key: None,
-                keys: StationKeys::none(SYSTEM),
-                timing: Timing::default(),
-            },
-        );
+        news.update([(MN, key(1)), (PLAIN, None)]);
+        let own = Some(Arc::new(NodeKey::generate(SYSTEM)));
+        let keys =
+            SessionKeys { own, announced: [(MN, PublicKey([1; 32]))].into(), ..SessionKeys::none(SYSTEM) };
+        let station = SessionSettings {
+            own: OWN,
+            ethertype: ETHERTYPE_DEFAULT,
+            max_frame: 1514,
+            streams: 4,
+            instance: 1,
+            key: None,
+            keys: keys.clone(),
+            timing: Timing::default(),
+        };
+        let mut watch = KeyWatch::new(Arc::clone(&news), keys);
         let mut engine = Engine::new(CacheConfig::OFF);
+        for mac in [MN, PLAIN] {
+            engine.add_peer(station.requester(mac), Time::ZERO);
+        }
+        let mut link = SimNetwork::new(1).attach(OWN, PortConfig::default()).unwrap();
+        let mut states = |engine: &mut Engine| {
+            engine.poll(Time(1), link.transmit(), &mut DiscardCompletions);
+            [0, 1].map(|session| engine.sessions()[session].state.clone())
+        };
         assert!(!watch.is_due(), "what is known when it begins is no news");
-        news.learn([(MN, key(1)), (PLAIN, None)]);
+        news.update([(MN, key(1)), (PLAIN, None)]);
         assert!(!watch.is_due());
 
-        for (told, barred) in [(None, true), (key(2), false)] {
-            news.learn([(MN, told), (PLAIN, None)]);
+        for (announced, state) in [(None, "closed"), (key(2), "connecting")] {
+            news.update([(MN, announced), (PLAIN, None)]);
             assert!(watch.is_due());
-            watch.tell(&mut engine, Time(1));
+            let changing = news.keys.lock().unwrap();
+            watch.apply(&mut engine, Time(1));
+            assert!(watch.is_due(), "who changes the news is not waited for");
+            drop(changing);
+            watch.apply(&mut engine, Time(1));
             assert!(!watch.is_due());
-            let keys = &watch.station.keys;
-            assert_eq!((keys.bars(MN), keys.bars(PLAIN), keys.told.get(&MN).copied()), (barred, false, told));
+            assert_eq!(states(&mut engine), [state, "connecting"], "{announced:?}");
+        }
+    }
+
+    mod put_back {
+        use std::path::Path;
+
+        use cxloe_fabric::model::Name;
+        use cxloe_fabric::trust::Credentials;
+        use cxloe_gmm::server::{Config, Server};
+        use tokio::runtime::Runtime;
+
+        use super::*;
+
+        fn serve(runtime: &Runtime, store: &Path, port: u16) -> Server {
+            let config = Config {
+                listen: ([127, 0, 0, 1], port).into(),
+                insecure: true,
+                store: store.to_path_buf().into(),
+                ..Config::default()
+            };
+            runtime.block_on(Server::start(config)).unwrap()
+        }
+
+        fn node() -> RegisterComputeNode {
+            RegisterComputeNode {
+                cn_id: "02:00:00:00:00:01".parse().unwrap(),
+                name: Name::new("port").unwrap(),
+                udp: None,
+                key: None,
+                new_key: false,
+                instance_id: 7,
+                seen: Watermark::default(),
+            }
+        }
+
+        /// A port, like an agent, refuses a manager that runs on an older copy of the store, and takes over none of
+        /// its keys.
+        #[test]
+        fn a_manager_over_an_older_store_is_refused() {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let (store, copy) = (dir.path().join("gmm.redb"), dir.path().join("copy"));
+            let server = serve(&runtime, &store, 0);
+            let address = server.address();
+            runtime.block_on(server.stop()).unwrap();
+            std::fs::copy(&store, &copy).unwrap();
+            let server = serve(&runtime, &store, address.port());
+            let manager = || Manager::new(&format!("http://{address}"), &Credentials::default()).unwrap();
+            let joined = manager().register(&node()).unwrap().watermark;
+            let keys = PeerKeys::default();
+            let mut registration = Registration::new(manager(), node(), Some(joined)).unwrap();
+            runtime.block_on(server.stop()).unwrap();
+
+            std::fs::rename(&copy, &store).unwrap();
+            let server = serve(&runtime, &store, address.port());
+            let refused = (0..20).find_map(|_| match registration.step(&keys) {
+                Err(FollowError::Halt(halt)) => Some(halt),
+                _ => None,
+            });
+            assert!(matches!(refused, Some(RestartReason::Stale | RestartReason::Refused(_))), "{refused:?}");
+            assert!(!registration.follow.is_registered());
+            let anew = Registration::new(manager(), node(), Some(joined)).map(drop);
+            assert!(matches!(anew, Err(FollowError::Halt(_))), "{anew:?}");
+            assert_eq!(keys.changes.load(Ordering::Relaxed), 0);
+            // A node without a watermark follows any manager.
+            Registration::new(manager(), node(), None).unwrap();
+            runtime.block_on(server.stop()).unwrap();
         }
     }
 }

@@ -1,8 +1,8 @@
 //! # cxloe-port: regions over a link of the program's own
 //!
-//! A program that has an interface to itself needs no agent: it registers with the manager as a compute node
-//! ([`connect`]), and its own threads drive engine and link. Lines are read and written through a [`Port`](port::Port);
-//! a region can also be mapped, so that a thread that touches an absent page fetches it itself ([`inline`]).
+//! A program with an interface of its own needs no agent: the program registers with the manager as a compute node
+//! ([`connect`]), and its threads drive engine and link. Lines are read and written through a [`Port`](port::Port). A
+//! region can also be mapped, so that a thread that touches an absent page fetches the page itself ([`inline`]).
 //!
 //! ```text
 //!   Connected::open --> manager: registration, region
@@ -16,19 +16,23 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`port`] | reads and writes of lines, waiting for them |
+//! | [`port`] | reads and writes of lines |
 //! | [`inline`] | mapped regions whose faults the faulting thread serves |
-//! | [`connect`] | becoming a compute node |
-//! | [`access`] | by what it is known to the manager, and what its sessions are sealed with |
-//! | `renewal` | renewing its certificate while it runs |
-//! | `following` | hearing of it while it runs when keys of memory nodes are taken back |
-//! | [`manager`] | the few calls to the manager that this takes |
-//! | [`rate_control`] | how requests are paced, and by which signals |
+//! | [`connect`] | registration as a compute node |
+//! | [`access`] | credentials for the manager, and the key of sessions |
+//! | `renewal` | renewal of its certificate while it runs |
+//! | `following` | changes of memory nodes' keys while it runs |
+//! | [`manager`] | calls to the manager |
+//! | [`rate_control`] | rate control of requests, and its signals |
+//! | [`frames`] | a link as a round uses it |
+//! | [`handshakes`] | computations of sessions with keys |
 //! | [`signals`] | pause signals of an interface |
 
 pub mod access;
 pub mod connect;
 mod following;
+pub mod frames;
+pub mod handshakes;
 pub mod inline;
 pub mod manager;
 pub mod port;

@@ -1,11 +1,12 @@
-//! The line port: the CXL.mem requests a CPU would send, as function calls.
+//! The line port: CXL.mem requests of a CPU as function calls.
 //!
-//! A port owns a link and an engine and runs both in the calling thread: a request goes into the transmit
-//! ring, and the same thread takes the answer out of the receive ring. Nothing is handed to another thread
-//! on the way. What the cache has is answered in nanoseconds without touching either ring.
+//! A port owns a link and an engine and runs both in the calling thread: the thread puts a request into the transmit
+//! ring, and takes the answer out of the receive ring itself. Cache hits are answered in nanoseconds without touching
+//! either ring.
 //!
-//! A call for many lines becomes as many requests as it takes, in flight at once, on every memory node that the range is
-//! spread over, many in a frame where the memory node takes such frames; what each answer brings is put where it belongs.
+//! A call for many lines becomes as many requests as needed, all in flight at once, to every memory node that the
+//! range is interleaved over; where the memory node supports it, many share a frame. The data of each answer is
+//! copied to its position in the caller's buffer.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,46 +18,51 @@ use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
+use crate::frames::Stamped;
+use crate::handshakes;
 use crate::signals::Signals;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::{
-    BurstRead, Direction, Engine, EngineError, EngineEvent, Read, Segment, SegmentIter, Sink, Write,
+    BurstRead, Direction, Engine, EngineError, EngineEvent, Read, RequestId, Segment, SegmentIter, Sink,
+    Write,
 };
+use cxloe_cn_core::node::{self, Users};
 
 mod waiting;
 
-use waiting::{Many, Next, Nobody, One, REQUEST_BITS, Request, Requests};
+pub(crate) use waiting::NO_SESSION;
+use waiting::{BatchSink, DiscardCompletions, NextRequest, PendingRequest, PendingRequests, SingleSink};
 
-/// Frames taken from the ring in one go.
+/// Maximum number of frames received in one turn.
 const BATCH: usize = 64;
-/// The longest sleep while a handshake is computed.
+/// Longest sleep while a handshake is computed.
 const COMPUTING_SLEEP: Duration = Duration::from_micros(100);
-/// Looks at an empty ring between two looks at the clock.
+/// Number of polls of an empty ring between two readings of the clock.
 const SPINS: u32 = 32;
-/// Requests in flight of one batched call, unless changed: enough to keep both ends busy, few enough for
-/// the smallest ring on the way (256 frames in a veth).
+/// Default number of requests in flight of one batched call: enough to keep both ends busy, and few enough for the
+/// smallest ring on the path (256 frames in a veth).
 pub const DEPTH_DEFAULT: usize = 128;
 
-/// Parts into which a batched call of lines divides what it has in flight, where many lines travel in a frame.
+/// Number of parts into which a batched call of lines divides its requests in flight, if a frame carries many lines.
 const LOTS: usize = 4;
 
-/// Why an operation of the port failed.
+/// Failure of an operation of the port.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The engine or the memory node.
+    /// The engine or the memory node failed the operation.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The link.
+    /// The link failed.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// No session within the time allowed.
+    /// No session was opened in time.
     #[error("no session with {peers} within {limit:?}; {hint}")]
     ConnectTimeout {
-        /// The memory nodes not reached.
+        /// Addresses of the memory nodes without a session.
         peers: String,
-        /// How long it was tried.
+        /// Time after which the wait was given up.
         limit: Duration,
-        /// What was heard meanwhile, or what to look at.
+        /// Reason of the last refusal, or advice on what to check.
         hint: String,
     },
     /// A buffer that is not whole lines.
@@ -64,7 +70,7 @@ pub enum PortError {
     PartialLine(usize),
 }
 
-/// A line port.
+/// A port for reads and writes of lines, with its link and engine.
 pub struct Port {
     link: Box<dyn Link>,
     engine: Engine,
@@ -73,13 +79,13 @@ pub struct Port {
     waiter: Waiter,
     empty: u32,
     depth: usize,
-    /// The requests of a batched call.
-    requests: Requests,
-    /// Counts calls, so that the answer to a request of one that ended early, because the link failed, is
-    /// never taken for the answer to another's.
-    call: u64,
+    /// Requests of the batched call in progress.
+    requests: PendingRequests,
+    /// Number of the call in progress: an answer to an earlier call that ended early, as the link failed, is
+    /// recognised by it.
+    call: u32,
     last_refusal: Option<String>,
-    /// Computes for sessions between keys; `None` without a key.
+    /// Thread that computes for sessions with keys; `None` without a key.
     handshaker: Option<Handshaker<usize>>,
 }
 
@@ -94,98 +100,83 @@ impl Port {
             waiter: Waiter::new(wait),
             empty: 0,
             depth: DEPTH_DEFAULT,
-            requests: Requests::new(DEPTH_DEFAULT),
+            requests: PendingRequests::new(DEPTH_DEFAULT),
             call: 0,
             last_refusal: None,
             handshaker: None,
         }
     }
 
-    /// Has a thread compute handshakes, so that the engine can have sessions between keys.
+    /// Starts a thread that computes handshakes, which sessions with keys need.
     ///
     /// # Errors
-    /// No thread.
-    pub fn shake_hands(&mut self) -> std::io::Result<()> {
+    /// Failure to start the thread.
+    pub fn start_handshaker(&mut self) -> std::io::Result<()> {
         self.handshaker = Some(Handshaker::start()?);
         Ok(())
     }
 
-    /// Has the engine told of pauses.
-    pub fn listen(&mut self, signals: Signals) {
+    /// Sets the signals that pause the engine's requests.
+    pub fn set_signals(&mut self, signals: Signals) {
         self.signals = signals;
     }
 
-    /// The link, to look at its counters or to measure it bare.
+    /// Link of the port, for its counters or for measurements without the engine.
     #[inline]
     pub fn link(&mut self) -> &mut dyn Link {
         &mut *self.link
     }
 
-    /// The engine, to add memory nodes and routes, and to look at its counters.
+    /// Engine of the port, for adding memory nodes and routes, and for its counters.
     #[inline]
     pub fn engine(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
-    /// The port's clock: what `now` means to its engine.
+    /// Clock of the port, which gives the `now` that the engine's functions take.
     #[inline]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Requests in flight of one batched call, at least 1.
+    /// Sets the number of requests in flight of one batched call; at least 1.
     pub fn set_depth(&mut self, depth: usize) {
         self.depth = depth.max(1);
         self.requests.clear(self.depth);
     }
 
-    /// Takes what has arrived and does what is due; waits by the port's style if it is nothing.
+    /// Runs one round: receives frames and runs due timers. Without any, waits in the port's style.
     #[inline]
     pub fn turn(&mut self, sink: &mut dyn Sink) -> Result<usize, LinkError> {
-        let (engine, clock) = (&mut self.engine, &self.clock);
-        let mut now = None;
-        let received = self.link.receive(BATCH, &mut |frame, tx| {
-            let now = *now.get_or_insert_with(|| clock.now());
-            engine.handle(frame, now, tx, sink);
-        })?;
-        if received == 0 {
-            self.empty = self.empty.wrapping_add(1);
-            if !self.empty.is_multiple_of(SPINS) && self.waiter.style() != WaitStyle::Sleep {
-                std::hint::spin_loop();
-                return Ok(0);
-            }
-            now = Some(self.clock.now());
+        let clock = &self.clock;
+        let mut link = Stamped { link: &mut *self.link, stamp: || clock.now() };
+        // A port that spins reads the clock only for arrived frames and at one poll in `SPINS`.
+        let spins = self.waiter.style() != WaitStyle::Sleep && !(self.empty + 1).is_multiple_of(SPINS);
+        let now = if spins { None } else { Some(clock.now()) };
+        let handshaker = self.handshaker.as_mut();
+        let mut users = Caller { sink, signals: &mut self.signals, handshaker, received: 0 };
+        let found = node::round(&mut self.engine, &mut link, &mut users, now, BATCH)?;
+        if found.received == 0 {
+            self.empty = self.empty.wrapping_add(1) % SPINS;
         }
-        let now = now.unwrap_or_default();
-        self.signals.poll(&mut self.engine, || now);
-        if now >= self.engine.deadline() {
-            self.engine.poll(now, self.link.transmit(), sink);
-        }
-        let mut computing = false;
-        if let Some(handshaker) = self.handshaker.as_mut().filter(|_| received == 0) {
-            while let Some((session, job)) = self.engine.poll_handshake() {
-                handshaker.compute(session, job);
-            }
-            while let Some((session, done)) = handshaker.finished() {
-                self.engine.handshake_done(session, done, now);
-            }
-            computing = handshaker.is_busy();
-        }
-        self.engine.release(now, self.link.transmit());
-        self.link.flush()?;
-        if let Idle::Sleep(most) = self.waiter.after(received, now, Some(self.engine.deadline())) {
+        let Some(now) = found.at else {
+            std::hint::spin_loop();
+            return Ok(0);
+        };
+        if let Idle::Sleep(most) = self.waiter.after(found.received, now, Some(self.engine.deadline())) {
+            let computing = self.handshaker.as_ref().is_some_and(Handshaker::is_busy);
             self.link.wait(if computing { most.min(COMPUTING_SLEEP) } else { most })?;
         }
-        Ok(received)
+        Ok(found.received)
     }
 
-    /// One [`turn`](Self::turn) for nobody in particular: keeps sessions alive.
+    /// Runs one [`turn`](Self::turn) without an operation, which keeps sessions alive.
     #[inline]
     pub fn idle(&mut self) -> Result<(), LinkError> {
-        self.turn(&mut Nobody).map(drop)
+        self.turn(&mut DiscardCompletions).map(drop)
     }
 
-    /// Waits until all memory nodes have a session.
+    /// Waits until all memory nodes have open sessions.
     pub fn connect(&mut self, limit: Duration) -> Result<(), PortError> {
         let until = self.clock.now() + limit;
         while !self.engine.is_connected() {
@@ -196,9 +187,7 @@ impl Port {
             if self.clock.now() >= until {
                 let sessions = self.engine.sessions();
                 let missing = sessions.into_iter().filter(|s| s.state != "open").map(|s| s.peer);
-                let hint = self.last_refusal.clone().unwrap_or_else(|| {
-                    "check that mn-server runs there, that both are on one Ethernet segment and use the same EtherType".into()
-                });
+                let hint = self.last_refusal.clone().unwrap_or_else(|| NO_SESSION.into());
                 let peers = missing.collect::<Vec<_>>().join(", ");
                 return Err(PortError::ConnectTimeout { peers, limit, hint });
             }
@@ -213,48 +202,47 @@ impl Port {
         cxloe_cn_core::events::log(event);
     }
 
-    /// Reads the line at `hpa`.
+    /// Reads the line at `hpa`, from the cache or its memory node; waits for the answer.
     #[inline]
     pub fn read(&mut self, hpa: u64) -> Result<Line, PortError> {
         let missed = match self.engine.read_here(hpa) {
             Ok(line) => return Ok(*line),
             Err(missed) => missed,
         };
-        let user = self.next_call();
+        let id = RequestId::PortRequest { call: self.next_call(), request: 0 };
         loop {
             let now = self.clock.now();
-            // The books are kept while the request is on its way.
+            // The bookkeeping is done while the request is in flight.
             let tx = self.link.transmit();
             tx.hasten();
-            match self.engine.read_missed(missed, user, now, tx) {
+            match self.engine.read_missed(missed, id, now, tx) {
                 Ok(Read::Hit(line)) => return Ok(line),
                 Ok(Read::Sent) => break,
                 Err(EngineError::Busy) => self.idle()?,
                 Err(e) => return Err(e.into()),
             }
         }
-        self.finish_one(user)
+        self.finish_one(id)
     }
 
-    /// The user value of the next call, request 0.
     #[inline]
-    fn next_call(&mut self) -> u64 {
-        self.call = self.call.wrapping_add(1 << REQUEST_BITS);
+    fn next_call(&mut self) -> u32 {
+        self.call = self.call.wrapping_add(1);
         self.call
     }
 
-    /// Writes the line at `hpa`.
+    /// Writes the line at `hpa`, to the cache or its memory node; waits until it is done.
     #[inline]
     pub fn write(&mut self, hpa: u64, line: &Line) -> Result<(), PortError> {
         let Err(missed) = self.engine.write_here(hpa, line) else { return Ok(()) };
-        let user = self.next_call();
+        let id = RequestId::PortRequest { call: self.next_call(), request: 0 };
         loop {
             let now = self.clock.now();
             let tx = self.link.transmit();
             tx.hasten();
-            match self.engine.write_missed(missed, line, user, now, tx) {
+            match self.engine.write_missed(missed, line, id, now, tx) {
                 Ok(Write::Done) => {
-                    // A victim may have been written back to make room.
+                    // To make room for the line, the cache may have written back another one.
                     self.link.flush()?;
                     return Ok(());
                 }
@@ -263,14 +251,14 @@ impl Port {
                 Err(e) => return Err(e.into()),
             }
         }
-        self.finish_one(user).map(drop)
+        self.finish_one(id).map(drop)
     }
 
-    /// Waits for the operation `user`; the line is what was read, if it was a read.
+    /// Waits for the end of the operation `id`; returns the data if it is a read.
     #[inline]
-    fn finish_one(&mut self, user: u64) -> Result<Line, PortError> {
+    fn finish_one(&mut self, id: RequestId) -> Result<Line, PortError> {
         self.link.flush()?;
-        let mut one = One { user, line: [0; LINE_SIZE], outcome: None };
+        let mut one = SingleSink { id, line: [0; LINE_SIZE], outcome: None };
         loop {
             self.turn(&mut one)?;
             if let Some(outcome) = one.outcome {
@@ -279,140 +267,145 @@ impl Port {
         }
     }
 
-    /// Begins reading the line at `hpa`, for callers that keep many requests under way themselves: the sink of a later
-    /// [`turn`](Self::turn) hears of it under `user`, which is below 2^32 so that it is none of a call's. It leaves, with
-    /// others begun before or after it, when [`send`](Self::send) is called, or with the next turn.
+    /// Begins to read the line at `hpa`, for callers that keep many requests in flight themselves. The sink of a
+    /// later [`turn`](Self::turn) receives the result under [`RequestId::Number`] of `number`. Requests that were
+    /// begun are sent together, by [`send`](Self::send) or the next turn.
     ///
     /// # Errors
-    /// As [`Engine::read`]: [`EngineError::Busy`] to try again after a turn.
+    /// As [`Engine::read`]; after [`EngineError::Busy`], try again after a turn.
     #[inline]
-    pub fn start_read(&mut self, hpa: u64, user: u64) -> Result<Read, EngineError> {
-        debug_assert!(user >> REQUEST_BITS == 0, "user values from 2^32 on are the port's own");
+    pub fn start_read(&mut self, hpa: u64, number: u32) -> Result<Read, EngineError> {
         self.engine.hold();
-        self.engine.read(hpa, user, self.clock.now(), self.link.transmit())
+        self.engine.read(hpa, RequestId::Number(number), self.clock.now(), self.link.transmit())
     }
 
-    /// Begins writing the line at `hpa`, as [`start_read`](Self::start_read) begins reading.
+    /// Begins to write the line at `hpa`, like [`start_read`](Self::start_read).
     ///
     /// # Errors
-    /// As [`Engine::write`]: [`EngineError::Busy`] to try again after a turn.
+    /// As [`Engine::write`]; after [`EngineError::Busy`], try again after a turn.
     #[inline]
-    pub fn start_write(&mut self, hpa: u64, line: &Line, user: u64) -> Result<Write, EngineError> {
-        debug_assert!(user >> REQUEST_BITS == 0, "user values from 2^32 on are the port's own");
+    pub fn start_write(&mut self, hpa: u64, line: &Line, number: u32) -> Result<Write, EngineError> {
         self.engine.hold();
-        self.engine.write(hpa, line, user, self.clock.now(), self.link.transmit())
+        self.engine.write(hpa, line, RequestId::Number(number), self.clock.now(), self.link.transmit())
     }
 
-    /// Sends what was begun.
+    /// Sends the requests that were begun by `start_read` and `start_write`.
     #[inline]
     pub fn send(&mut self) -> Result<(), LinkError> {
         self.engine.release(self.clock.now(), self.link.transmit());
         self.link.flush()
     }
 
-    /// Reads the lines at `hpas` into `out`, as many in flight as [`set_depth`](Self::set_depth) allows.
-    /// The first error is returned once all have ended.
+    /// Reads the lines at `hpas` into `out`, with as many requests in flight as [`set_depth`](Self::set_depth)
+    /// allows. The first error is returned after all requests have ended.
     ///
     /// # Panics
     /// If the slices differ in length.
     pub fn read_batch(&mut self, hpas: &[u64], out: &mut [Line]) -> Result<(), PortError> {
         assert_eq!(hpas.len(), out.len(), "a place for each line");
         let mut left = hpas.iter().enumerate();
-        self.many(self.lot(), out.as_flattened_mut(), |engine, user, now, tx, out| {
+        self.many(self.batch_size(), out.as_flattened_mut(), |engine, id, now, tx, out| {
             let mut rest = left.clone();
-            let Some((index, hpa)) = rest.next() else { return Ok(Next::End) };
+            let Some((index, hpa)) = rest.next() else { return Ok(NextRequest::End) };
             let at = index * LINE_SIZE;
-            let read = engine.read(*hpa, user, now, tx)?;
+            let read = engine.read(*hpa, id, now, tx)?;
             left = rest;
             Ok(match read {
-                Read::Sent => Next::Sent(Request { segment: Segment::straight(*hpa, 1), at }),
+                Read::Sent => NextRequest::Sent(PendingRequest { segment: Segment::straight(*hpa, 1), at }),
                 Read::Hit(line) => {
                     out[at..at + LINE_SIZE].copy_from_slice(&line);
-                    Next::Done
+                    NextRequest::Done
                 }
             })
         })
     }
 
-    /// Writes each line to its HPA, as many in flight as [`set_depth`](Self::set_depth) allows. The first
-    /// error is returned once all have ended.
+    /// Writes each line to its HPA, with as many requests in flight as [`set_depth`](Self::set_depth) allows. The
+    /// first error is returned after all requests have ended.
     pub fn write_batch(&mut self, lines: &[(u64, Line)]) -> Result<(), PortError> {
         let mut left = lines.iter();
-        self.many(self.lot(), &mut [], |engine, user, now, tx, _| {
+        self.many(self.batch_size(), &mut [], |engine, id, now, tx, _| {
             let mut rest = left.clone();
-            let Some((hpa, line)) = rest.next() else { return Ok(Next::End) };
-            let written = engine.write(*hpa, line, user, now, tx)?;
+            let Some((hpa, line)) = rest.next() else { return Ok(NextRequest::End) };
+            let written = engine.write(*hpa, line, id, now, tx)?;
             left = rest;
             Ok(match written {
-                Write::Sent => Next::Sent(Request { segment: Segment::straight(*hpa, 1), at: 0 }),
-                Write::Done => Next::Done,
+                Write::Sent => {
+                    NextRequest::Sent(PendingRequest { segment: Segment::straight(*hpa, 1), at: 0 })
+                }
+                Write::Done => NextRequest::Done,
             })
         })
     }
 
-    /// Reads `out.len()` bytes (whole lines) from `hpa` on, in bursts, each as large as a frame takes, on all memory
-    /// nodes that have a part of them at once.
+    /// Reads `out.len()` bytes (whole lines) from `hpa` on, in bursts as large as a frame permits, from all memory
+    /// nodes of the range at once.
     pub fn read_bytes(&mut self, hpa: u64, out: &mut [u8]) -> Result<(), PortError> {
         let mut segment_iter = SegmentIter::new(whole_lines(hpa, out.len())?);
-        self.many(1, out, |engine, user, now, tx, out| {
-            let Some(segment) = segment_iter.segment(engine, Direction::Read) else { return Ok(Next::End) };
+        self.many(1, out, |engine, id, now, tx, out| {
+            let Some(segment) = segment_iter.segment(engine, Direction::Read) else {
+                return Ok(NextRequest::End);
+            };
             let at = (segment.hpa - hpa) as usize;
-            let read = engine.burst_read(&segment, user, now, tx)?;
+            let read = engine.burst_read(&segment, id, now, tx)?;
             segment_iter.advance(&segment);
             match read {
-                BurstRead::Sent => return Ok(Next::Sent(Request { segment, at })),
+                BurstRead::Sent => return Ok(NextRequest::Sent(PendingRequest { segment, at })),
                 BurstRead::Here(data) => segment.scatter(data, &mut out[at..]),
                 BurstRead::Alike(line) => {
                     segment.scatter([line; BURST_LINES_MAX][..segment.lines].as_flattened(), &mut out[at..])
                 }
             };
-            Ok(Next::Done)
+            Ok(NextRequest::Done)
         })
     }
 
-    /// Writes `data` (whole lines) from `hpa` on, in bursts, each as large as a frame takes, to all memory nodes that
-    /// have a part of them at once.
+    /// Writes `data` (whole lines) from `hpa` on, in bursts as large as a frame permits, to all memory nodes of the
+    /// range at once.
     pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), PortError> {
         let mut segment_iter = SegmentIter::new(whole_lines(hpa, data.len())?);
         let mut room = [0; BURST_LINES_MAX * LINE_SIZE];
-        self.many(1, &mut [], |engine, user, now, tx, _| {
-            let Some(segment) = segment_iter.segment(engine, Direction::Write) else { return Ok(Next::End) };
+        self.many(1, &mut [], |engine, id, now, tx, _| {
+            let Some(segment) = segment_iter.segment(engine, Direction::Write) else {
+                return Ok(NextRequest::End);
+            };
             let at = (segment.hpa - hpa) as usize;
             let mask = u64::MAX >> (BURST_LINES_MAX - segment.lines);
             let bytes = segment.gather(&data[at..], &mut room).ok_or(EngineError::BadBurst(segment.hpa))?;
-            let written = engine.burst_write(&segment, mask, bytes, user, now, tx)?;
+            let written = engine.burst_write(&segment, mask, bytes, id, now, tx)?;
             segment_iter.advance(&segment);
             Ok(match written {
-                Write::Sent => Next::Sent(Request { segment, at }),
-                Write::Done => Next::Done,
+                Write::Sent => NextRequest::Sent(PendingRequest { segment, at }),
+                Write::Done => NextRequest::Done,
             })
         })
     }
 
-    /// How many requests for lines are made at once, after the first: one, or where many of them travel in a frame so many
-    /// that it is worth a frame, few enough that the others are on their way meanwhile.
-    fn lot(&self) -> usize {
+    /// Number of requests for lines made at once, after the first: one; if a frame carries many lines, enough to fill
+    /// a frame, but few enough that the other requests are in flight at the same time.
+    fn batch_size(&self) -> usize {
         if self.engine.has_multi() { self.depth.div_ceil(LOTS) } else { 1 }
     }
 
-    /// Makes requests with `submit` until all are done, `lot` of them at a time. `submit` gets the engine, the user value for the next request
-    /// and the buffer, for what is there at once; after an error of being busy it is asked for the same request again.
+    /// Makes requests with `submit` until all are done, `batch_size` of them at a time. `submit` gets the engine, the
+    /// identity for the next request, and the buffer, to which it copies data that is available at once. After the
+    /// error `Busy` it is called again for the same request.
     fn many(
         &mut self,
         lot: usize,
         out: &mut [u8],
         mut submit: impl FnMut(
             &mut Engine,
-            u64,
+            RequestId,
             Time,
             &mut dyn cxloe_wire::Transmit,
             &mut [u8],
-        ) -> Result<Next, EngineError>,
+        ) -> Result<NextRequest, EngineError>,
     ) -> Result<(), PortError> {
         let call = self.next_call();
         let mut requests = std::mem::take(&mut self.requests);
         requests.clear(self.depth);
-        let mut many = Many { call, out, requests: &mut requests, error: None };
+        let mut many = BatchSink { call, out, requests: &mut requests, error: None };
         let mut more = true;
         let outcome = loop {
             let now = self.clock.now();
@@ -422,21 +415,21 @@ impl Port {
                 && refill
                 && let Some(slot) = many.requests.free.last().copied()
             {
-                let user = call + u64::from(slot);
-                match submit(&mut self.engine, user, now, self.link.transmit(), many.out) {
-                    Ok(Next::Sent(request)) => {
+                let id = RequestId::PortRequest { call, request: slot };
+                match submit(&mut self.engine, id, now, self.link.transmit(), many.out) {
+                    Ok(NextRequest::Sent(request)) => {
                         many.requests.free.pop();
                         many.requests.slots[slot as usize] = request;
                     }
-                    Ok(Next::Done) => {}
-                    Ok(Next::End) => more = false,
+                    Ok(NextRequest::Done) => {}
+                    Ok(NextRequest::End) => more = false,
                     Err(EngineError::Busy) => break,
                     Err(e) => (many.error, more) = (many.error.or(Some(e)), false),
                 }
             }
             more &= many.error.is_none();
             if !more && many.requests.in_flight() == 0 {
-                // Victims may have been written back to make room.
+                // To make room for lines, the cache may have written back others.
                 self.engine.release(now, self.link.transmit());
                 if let Err(e) = self.link.flush() {
                     break Err(e.into());
@@ -452,7 +445,7 @@ impl Port {
         outcome
     }
 
-    /// Writes back everything the cache has modified and waits until it has arrived.
+    /// Writes back all dirty lines of the cache and waits until they have arrived.
     pub fn flush(&mut self) -> Result<(), PortError> {
         loop {
             let now = self.clock.now();
@@ -468,10 +461,10 @@ impl Port {
         }
     }
 
-    /// Flushes and ends all sessions in order.
+    /// Flushes, and then ends all sessions in an orderly way.
     pub fn close(mut self) -> Result<(), PortError> {
         let flushed = self.flush();
-        self.engine.close(self.clock.now(), &mut Nobody);
+        self.engine.close(self.clock.now(), &mut DiscardCompletions);
         let until = self.clock.now() + Duration::from_millis(200);
         while !self.engine.is_closed() && self.clock.now() < until {
             self.idle()?;
@@ -480,35 +473,65 @@ impl Port {
     }
 }
 
-/// What a port is made of, for whoever drives it in another way.
-pub struct Parts {
-    /// The link.
+/// The caller of a turn as user of a round: it has submitted its requests before, so the round only receives.
+struct Caller<'a> {
+    sink: &'a mut dyn Sink,
+    signals: &'a mut Signals,
+    handshaker: Option<&'a mut Handshaker<usize>>,
+    received: usize,
+}
+
+impl Users for Caller<'_> {
+    #[inline]
+    fn sink(&mut self) -> &mut dyn Sink {
+        self.sink
+    }
+
+    #[inline]
+    fn received(&mut self, engine: &mut Engine, frames: usize, now: Time) {
+        self.received = frames;
+        self.signals.poll(engine, || now);
+    }
+
+    /// Called only if no frame arrived, so that no answer is delayed by a look at all sessions: between two calls
+    /// many polls find no frame.
+    #[inline]
+    fn handshakes(&mut self, engine: &mut Engine, now: Time) {
+        if let Some(handshaker) = self.handshaker.as_mut().filter(|_| self.received == 0) {
+            handshakes::exchange(handshaker, engine, now);
+        }
+    }
+}
+
+/// Parts of a port, for a user that drives them itself.
+pub struct PortParts {
+    /// Link that the port owned.
     pub link: Box<dyn Link>,
-    /// The engine.
+    /// Engine with its sessions and routes.
     pub engine: Engine,
-    /// Its clock.
+    /// Clock whose time the engine has been given.
     pub clock: Clock,
-    /// Where it hears of pauses.
+    /// Pause signals of the link.
     pub signals: Signals,
 }
 
 impl Port {
-    /// Takes the port apart.
-    pub fn into_parts(mut self) -> Parts {
-        // Whoever drives them does not know that something was begun.
+    /// Takes the port apart without ending its sessions.
+    pub fn into_parts(mut self) -> PortParts {
+        // Held requests are sent now, because the engine's new user would not send them.
         self.engine.release(self.clock.now(), self.link.transmit());
-        Parts { link: self.link, engine: self.engine, clock: self.clock, signals: self.signals }
+        PortParts { link: self.link, engine: self.engine, clock: self.clock, signals: self.signals }
     }
 
-    /// Puts a port together again, one that waits by spinning.
-    pub fn from_parts(parts: Parts) -> Port {
+    /// Assembles a port, which waits by spinning.
+    pub fn from_parts(parts: PortParts) -> Port {
         let mut port = Port::new(parts.link, parts.engine, WaitStyle::Busy);
         (port.clock, port.signals) = (parts.clock, parts.signals);
         port
     }
 }
 
-/// The HPAs of `bytes` bytes from `hpa` on.
+/// The range of `bytes` bytes from `hpa` on; an error if it is not whole lines.
 fn whole_lines(hpa: u64, bytes: usize) -> Result<Range<u64>, PortError> {
     if !bytes.is_multiple_of(LINE_SIZE) {
         return Err(PortError::PartialLine(bytes));

@@ -1,4 +1,4 @@
-//! Rate control as an option: what a user may set of the controller, and how it is put to work on a link.
+//! Options of rate control: the controller's parameters, and how they are applied to a link.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,31 +12,32 @@ use cxloe_wire::time::Time;
 use crate::signals::{SignalConfig, Signals};
 use cxloe_cn_core::engine::{BUCKET_DEFAULT, Engine, Pacing};
 
-/// The link's rate where the interface knows none: virtual ones often do not.
+/// Assumed rate of a link whose interface reports none, as is usual for virtual interfaces.
 const LINK_RATE_UNKNOWN: Rate = Rate::gbit_per_s(10);
-/// The link's rate where datagrams leave by no wire of this machine.
+/// Assumed rate of a link whose datagrams do not leave by a physical interface of this machine.
 const LINK_RATE_NO_WIRE: Rate = Rate::gbit_per_s(100);
-/// The controller's times, shortest and longest.
+/// Permitted range of the controller's times.
 const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(10);
-/// The bucket, smallest and largest: a frame, and more than any queue holds.
+/// Permitted range of the bucket in bytes: from a frame to more than any queue holds.
 const BUCKETS: std::ops::RangeInclusive<u64> = 1_500..=16 << 20;
 
-/// What was set. The default is the paper's controller at the interface's speed.
+/// Parameters of rate control. The default is the paper's controller at the interface's speed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateControl {
-    /// The link's rate; `None`: what the interface says.
+    /// Rate of the link; `None`: the rate that the interface reports.
     pub link: Option<Rate>,
-    /// t1 to t6 of the controller; `None`: the paper's.
+    /// Times t1 to t6 of the paper's controller; `None`: the paper's values.
     pub times: [Option<Duration>; 6],
-    /// A step of the controller's increment exploration; `None`: a hundredth of the link's rate, which is the paper's
-    /// 1 Gbit/s at 100 Gbit/s.
+    /// Step by which the controller raises its rate to explore; `None`: a hundredth of the link's rate, as the
+    /// paper's 1 Gbit/s at 100 Gbit/s.
     pub increment: Option<Rate>,
-    /// Bytes that may leave at once after a rest.
+    /// Most bytes that may be sent at once after idle time.
     pub bucket: u64,
-    /// Whether bare 802.1Qbb frames at the interface, and the NIC's count of them, slow requests down as well. Anybody at
-    /// the cable can send such frames.
+    /// Whether requests are also slowed down by 802.1Qbb frames seen at the interface, and by the NIC's count of
+    /// them. These are not authenticated: any station on the cable can send them.
     pub trust_pfc: bool,
-    /// The NIC's statistic that counts PFC frames, where these are trusted; `None`: the one known of its driver.
+    /// Name of the NIC's statistic that counts PFC frames, if these are trusted; `None`: the one known for the NIC's
+    /// driver.
     pub nic_counter: Option<String>,
 }
 
@@ -54,10 +55,10 @@ impl Default for RateControl {
 }
 
 impl RateControl {
-    /// Checks what was set.
+    /// Checks the parameters.
     ///
     /// # Errors
-    /// The option's name, and what would be right.
+    /// The name of the wrong option, and its valid range.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         const NAMES: [&str; 6] = ["cc-t1", "cc-t2", "cc-t3", "cc-t4", "cc-t5", "cc-t6"];
         for (name, time) in NAMES.iter().zip(self.times) {
@@ -88,8 +89,8 @@ impl RateControl {
         config
     }
 
-    /// Has `engine` pace its requests over `link`, in which our frames are of the PFC class `class`. Returns what
-    /// signals pauses. To be called in the link's network namespace.
+    /// Makes `engine` pace its requests over `link`, whose frames have the PFC class `class`. Returns the sources of
+    /// pause signals. To be called in the link's network namespace.
     ///
     /// # Errors
     /// [`LinkError`] of the signals.
@@ -104,7 +105,7 @@ impl RateControl {
         let over_udp = link.backend == "udp";
         let rate = match self.link {
             Some(rate) => rate,
-            // What a virtual interface says of its rate, if anything, is of no wire that datagrams would pass.
+            // A virtual interface may report a rate, but the datagrams do not pass a wire of that rate.
             None if over_udp && !has_device(&link.interface) => LINK_RATE_NO_WIRE,
             None => speed().unwrap_or(LINK_RATE_UNKNOWN),
         };
@@ -112,7 +113,8 @@ impl RateControl {
         engine.set_pacing(Some(Pacing { control, bucket: self.bucket, class }), now);
         tracing::info!(interface = %link.interface, %rate, class, "rate control is on");
         if over_udp || !self.trust_pfc {
-            // By UDP no pause frame comes; others may be anybody's. What memory nodes say in their sessions is all there is.
+            // Over UDP, pause frames at the interface do not concern this link: only memory nodes' Congestion frames
+            // do.
             return Ok(Signals::default());
         }
         Signals::open(&SignalConfig {
@@ -123,7 +125,7 @@ impl RateControl {
     }
 }
 
-/// Whether an interface is that of a device.
+/// Whether an interface belongs to a physical device.
 fn has_device(interface: &str) -> bool {
     Path::new("/sys/class/net").join(interface).join("device").exists()
 }
@@ -145,7 +147,7 @@ mod tests {
         let paper = Config::for_link(rate.get());
         assert_eq!(set.config(rate), Config { t4: us(400), t6: us(7), increment: 5_000_000_000, ..paper });
         assert_eq!(set.check(), Ok(()));
-        // Nobody without a session slows a node down unless that was asked for.
+        // By default only stations with a session can slow down a node.
         assert!(!RateControl::default().trust_pfc);
         let counts = RateControl { nic_counter: Some("rx_pause".into()), ..RateControl::default() };
         assert!(

@@ -1,5 +1,6 @@
-//! Renewing the certificate of a program that is a compute node of its own, while it runs: a thread that asks the manager
-//! two thirds through the certificate's time, or takes what somebody else of this node has got meanwhile.
+//! Renewal of the certificate of a program that is a compute node itself. A thread requests a new one from the
+//! manager after two thirds of the certificate's lifetime, or takes over the one that another process of this node
+//! has got.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,12 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cxloe_fabric::ClientError;
-use cxloe_fabric::trust::{Credentials, IdentityFile, Renewal, Step};
+use cxloe_fabric::trust::{Credentials, IdentityFile, Renewal, RenewalStep};
 use cxloe_private::Existing;
 
 use crate::manager::Manager;
 
-/// Keeps a certificate valid until it is dropped.
+/// A thread that renews a certificate until dropped.
 #[derive(Debug)]
 pub struct Renewer {
     stop: Option<Sender<()>>,
@@ -21,11 +22,11 @@ pub struct Renewer {
 }
 
 impl Renewer {
-    /// Starts the thread for the certificate in `file`, which was read from `path`. The connections that show it take the
-    /// one there is.
+    /// Starts the thread for the certificate `file`, which was read from `path`. New connections present the current
+    /// certificate.
     ///
     /// # Errors
-    /// No thread.
+    /// Failure to start the thread.
     pub fn start(path: PathBuf, mut file: IdentityFile, manager: String) -> io::Result<Renewer> {
         let (stop, stopped) = channel::<()>();
         let thread = thread::Builder::new().name("certificate".into()).spawn(move || {
@@ -33,11 +34,11 @@ impl Renewer {
             loop {
                 let now_ms = now_ms();
                 match renewal.step(now_ms) {
-                    Step::Wait(ms) => match stopped.recv_timeout(Duration::from_millis(ms)) {
+                    RenewalStep::Wait(ms) => match stopped.recv_timeout(Duration::from_millis(ms)) {
                         Err(RecvTimeoutError::Timeout) => {}
                         _ => return,
                     },
-                    Step::Renew => match renew(&path, &mut file, &manager) {
+                    RenewalStep::Renew => match renew(&path, &mut file, &manager) {
                         Ok(()) => renewal.renewed(file.renew_ms),
                         Err(error) => {
                             tracing::warn!(%error, "the certificate could not be renewed; trying again");
@@ -60,14 +61,14 @@ impl Drop for Renewer {
     }
 }
 
-/// Why there is no new certificate.
+/// Reason why no new certificate was obtained or stored.
 #[derive(Debug, thiserror::Error)]
 enum RenewError {
     #[error(transparent)]
     Manager(#[from] ClientError),
     #[error(transparent)]
     Answer(#[from] cxloe_fabric::trust::IdentityError),
-    /// The next one who reads the file finds the old one, which is valid for a while yet.
+    /// The file keeps the old certificate, which is still valid for a while.
     #[error("cannot write {}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
 }

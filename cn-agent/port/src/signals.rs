@@ -1,8 +1,7 @@
-//! Where pause signals come from, apart from the memory nodes' own Congestion frames: 802.1Qbb frames that reach
-//! this host, and the NIC's count of those it kept to itself. And, for programs that follow the manager, what it says of keys.
-//!
-//! Looking costs three loads from memory. The NIC is asked by a thread of its own, as drivers take their time; so that
-//! source is coarse: it knows that there were pauses, some milliseconds late.
+//! Sources of pause signals other than memory nodes' Congestion frames: 802.1Qbb frames that reach this host, and the
+//! NIC's count of frames that it handled itself. For programs that follow the manager, changes of keys are a source
+//! too. Polling costs three loads from memory. A separate thread reads the NIC's count, as drivers take their time;
+//! this source therefore reports pauses some milliseconds late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,27 +18,27 @@ use cxloe_cn_core::engine::Engine;
 
 use crate::following::KeyWatch;
 
-/// How often the NIC is asked.
+/// Interval at which the NIC's count is read.
 const NIC_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// A driver that needs long is asked so rarely that it is busy with that for a twentieth of the time at most.
+/// Minimum ratio of the interval to the time that the driver takes: a slow driver is read less often.
 const NIC_SHARE: u32 = 20;
 
-/// Which sources to listen to.
+/// Sources of pause signals to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalConfig {
-    /// The interface.
+    /// Name of the interface.
     pub interface: String,
-    /// The PFC class our frames belong to.
+    /// PFC class of this program's frames.
     pub class: u8,
-    /// The NIC's statistic that counts received PFC frames, `{}` standing for the class; `None`: the one known of its
-    /// driver, if any.
+    /// Name of the NIC's statistic that counts received PFC frames, with `{}` for the class; `None`: the one known
+    /// for the NIC's driver, if any.
     pub nic_counter: Option<String>,
 }
 
-/// The sources of one link. The default listens to none.
+/// Open sources of one link. The default has none.
 #[derive(Default)]
 pub struct Signals {
-    /// What was opened; `None` for none.
+    /// Configuration of the open sources; `None` if none are open.
     config: Option<SignalConfig>,
     pfc: Option<PfcSocket>,
     nic: Option<NicPauses>,
@@ -47,15 +46,15 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// The same, and what is said of keys.
+    /// Adds changes of memory nodes' keys as a source.
     pub(crate) fn with_keys(self, keys: KeyWatch) -> Signals {
         Signals { keys: Some(Box::new(keys)), ..self }
     }
 
-    /// Opens all sources there are on the interface. A NIC of whose counters nothing is known is none.
+    /// Opens all sources that the interface has. A NIC without a known statistic is no source.
     ///
     /// # Errors
-    /// The socket for PFC frames, or a counter that was named and does not exist.
+    /// Failure to open the socket for PFC frames, or an explicitly named counter that does not exist.
     pub fn open(config: &SignalConfig) -> Result<Signals, LinkError> {
         let pfc = PfcSocket::open(&config.interface)?;
         let counter =
@@ -71,8 +70,8 @@ impl Signals {
         Ok(Signals { config: Some(config.clone()), pfc: Some(pfc), nic, keys: None })
     }
 
-    /// Opens the sources again, on an interface that was away and may be called otherwise now. Where that fails there
-    /// are none until the next time: the memory nodes' own Congestion frames still come.
+    /// Opens the sources again, on an interface that was absent and may have another name now. On failure no source
+    /// is open until the next call; memory nodes' Congestion frames still arrive.
     #[cold]
     pub fn reopen(&mut self, interface: &str) {
         let Some(config) = self.config.take() else { return };
@@ -81,17 +80,17 @@ impl Signals {
         match Signals::open(&config) {
             Ok(signals) => *self = Signals { keys: self.keys.take(), ..signals },
             Err(error) => {
-                tracing::warn!(%error, "pauses of the interface are not listened to");
+                tracing::warn!(%error, "pause frames of the interface are not monitored");
                 self.config = Some(config);
             }
         }
     }
 
-    /// Hands what has come to the engine. `now` is asked for only if there is something.
+    /// Passes new signals to the engine. `now` is called only if there are new ones.
     #[inline]
     pub fn poll(&mut self, engine: &mut Engine, now: impl FnOnce() -> Time) {
         let pfc = self.pfc.as_mut().and_then(PfcSocket::receive);
-        let nic = self.nic.as_mut().is_some_and(NicPauses::rose);
+        let nic = self.nic.as_mut().is_some_and(NicPauses::has_new_pfc);
         let keys = self.keys.as_deref_mut().filter(|keys| keys.is_due());
         if pfc.is_some() || nic || keys.is_some() {
             let now = now();
@@ -102,17 +101,17 @@ impl Signals {
                 engine.on_nic_pause(now);
             }
             if let Some(keys) = keys {
-                keys.tell(engine, now);
+                keys.apply(engine, now);
             }
         }
     }
 }
 
-/// A NIC's count of received PFC frames, watched by a thread.
+/// A NIC's count of received PFC frames, which a thread reads.
 struct NicPauses {
     count: Arc<AtomicU64>,
     seen: u64,
-    /// Dropped to end the thread.
+    /// Dropping the sender ends the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -150,9 +149,9 @@ impl NicPauses {
         }
     }
 
-    /// Whether there were PFC frames since the last time this was asked.
+    /// Whether PFC frames were counted since the last call.
     #[inline]
-    fn rose(&mut self) -> bool {
+    fn has_new_pfc(&mut self) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         std::mem::replace(&mut self.seen, count) != count
     }

@@ -1,5 +1,5 @@
-//! Memory for those who ask before it is known where memory comes from: the dynamic linker, and `dlsym` when it is asked
-//! for the C library's own functions. A small arena that only grows, in this library's own data.
+//! Memory for allocations made before the process has chosen its allocator: those of the dynamic linker, and of `dlsym`
+//! while it looks up the C library's own functions. A small arena that only grows, in this library's own data.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,8 +10,8 @@ const ALIGN: usize = 16;
 #[repr(C, align(4096))]
 struct Arena(UnsafeCell<[u8; BYTES]>);
 
-// SAFETY: its bytes are handed out once each; the arena itself never reads or writes them but for the sizes in front of
-// what was handed out, before it is handed out.
+// SAFETY: each byte is handed out once; the arena itself accesses only the size in front of each block, before it hands
+// the block out.
 unsafe impl Sync for Arena {}
 
 static ARENA: Arena = Arena(UnsafeCell::new([0; BYTES]));
@@ -21,13 +21,13 @@ fn start() -> usize {
     ARENA.0.get() as usize
 }
 
-/// Whether this came from here.
+/// Whether `pointer` lies in this arena.
 #[inline]
 pub fn holds(pointer: *const u8) -> bool {
     (pointer as usize).wrapping_sub(start()) < BYTES
 }
 
-/// Zeroed memory, or null when there is no more.
+/// Takes a block of zeroed memory; null when the arena is exhausted.
 pub fn take(bytes: usize, align: usize) -> *mut u8 {
     let align = align.max(ALIGN);
     let taken = TAKEN.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |taken| {
@@ -38,23 +38,23 @@ pub fn take(bytes: usize, align: usize) -> *mut u8 {
         return std::ptr::null_mut();
     };
     let pointer = (start() + place) as *mut u8;
-    // SAFETY: the word before what is handed out belongs to it: `place` left room for it.
+    // SAFETY: the word before the block belongs to it: `place` left room for it.
     unsafe { pointer.cast::<usize>().sub(1).write(bytes) };
     pointer
 }
 
-/// Where the next one lies: behind its size, and aligned.
+/// Offset of the next block: aligned, with room in front for the block's size.
 fn place(taken: usize, align: usize) -> Option<usize> {
     let first = start().checked_add(taken)?.checked_add(size_of::<usize>())?;
     Some(first.checked_next_multiple_of(align)? - start())
 }
 
-/// Bytes of something from here.
+/// Size in bytes of a block of this arena.
 ///
 /// # Safety
-/// [`take`] gave it.
+/// The block came from [`take`].
 pub unsafe fn size(pointer: *const u8) -> usize {
-    // SAFETY: `take` put it there.
+    // SAFETY: `take` wrote the size in front of the block.
     unsafe { pointer.cast::<usize>().sub(1).read() }
 }
 
@@ -69,7 +69,7 @@ mod tests {
         let third = take(4096, 4096);
         for (pointer, bytes, align) in [(first, 100, 16), (second, 0, 64), (third, 4096, 4096)] {
             assert!(holds(pointer) && (pointer as usize).is_multiple_of(align));
-            // SAFETY: `take` gave them, with so many bytes.
+            // SAFETY: `take` returned the blocks, each with this many bytes.
             unsafe {
                 assert_eq!(size(pointer), bytes);
                 assert!((0..bytes).all(|at| pointer.add(at).read() == 0));

@@ -1,18 +1,18 @@
-//! Whose rights the helper threads have: those of the program's thread that changed its own last. The C library would
-//! tell its own threads; these are none, so it is done here. A program that gives up being root would else have threads
-//! in its memory that are.
+//! Credentials of the helper threads: those of the program's thread that changed its own last. The C library's `setuid`
+//! and similar functions change all of the library's threads; the helpers are not among these, so their credentials are
+//! changed here. Otherwise a program that drops root's rights would have threads with these rights in its memory.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_ulong;
 
-/// Groups that are followed; a process in more is followed without any.
+/// Limit of the supplementary groups that are saved; with more, helpers get none.
 const GROUPS_MAX: usize = 4096;
 /// `_LINUX_CAPABILITY_VERSION_3` of `linux/capability.h`.
 const CAPABILITIES: u32 = 0x2008_0522;
 
-/// What a thread may.
+/// Credentials of a thread.
 #[derive(Clone, Copy)]
-struct Rights {
+struct ThreadRights {
     users: [u32; 3],
     groups: [u32; 3],
     others: [u32; GROUPS_MAX],
@@ -20,37 +20,42 @@ struct Rights {
     capabilities: [[u32; 3]; 2],
 }
 
-const NONE: Rights =
-    Rights { users: [0; 3], groups: [0; 3], others: [0; GROUPS_MAX], count: 0, capabilities: [[0; 3]; 2] };
+const NONE: ThreadRights = ThreadRights {
+    users: [0; 3],
+    groups: [0; 3],
+    others: [0; GROUPS_MAX],
+    count: 0,
+    capabilities: [[0; 3]; 2],
+};
 
-struct Noted(UnsafeCell<Rights>);
+struct SavedRights(UnsafeCell<ThreadRights>);
 
-// SAFETY: written by whoever has the turn to ask the helpers, before they are asked, and read by them until they have
-// answered.
-unsafe impl Sync for Noted {}
+// SAFETY: written by the thread that holds the turn, before it wakes the helpers, and read by the helpers until they
+// have answered.
+unsafe impl Sync for SavedRights {}
 
-static NOTED: Noted = Noted(UnsafeCell::new(NONE));
+static NOTED: SavedRights = SavedRights(UnsafeCell::new(NONE));
 
-/// The head of `capget` and `capset`: this thread.
+/// Header of `capget` and `capset` that selects this thread.
 fn head() -> [u32; 2] {
     [CAPABILITIES, 0]
 }
 
 fn capabilities() -> [[u32; 3]; 2] {
     let (mut head, mut sets) = (head(), [[0_u32; 3]; 2]);
-    // SAFETY: the kernel reads and writes live words of the lengths this version has.
+    // SAFETY: the kernel reads and writes live words of the lengths that this version has.
     unsafe { libc::syscall(libc::SYS_capget, head.as_mut_ptr(), sets.as_mut_ptr()) };
     sets
 }
 
-/// Notes what this thread may.
+/// Saves the credentials of this thread.
 ///
 /// # Safety
-/// It is this thread's turn to ask the helpers.
-pub unsafe fn note() {
-    // SAFETY: whoever has the turn is the only one that writes it, and helpers read it only when asked after that.
+/// The calling thread holds the turn to make requests to the helpers.
+pub unsafe fn save() {
+    // SAFETY: the holder of the turn is the only writer, and helpers read the value only after they are woken.
     let noted = unsafe { &mut *NOTED.0.get() };
-    let Rights { users: [u, eu, su], groups: [g, eg, sg], others, count, capabilities: sets } = noted;
+    let ThreadRights { users: [u, eu, su], groups: [g, eg, sg], others, count, capabilities: sets } = noted;
     // SAFETY: the kernel writes live words.
     unsafe {
         libc::syscall(libc::SYS_getresuid, u, eu, su);
@@ -61,13 +66,13 @@ pub unsafe fn note() {
     *sets = capabilities();
 }
 
-/// Takes on what was noted, in the calling thread alone: by the system calls themselves. What it must not, it does not:
-/// then it had fewer rights already.
+/// Sets the saved credentials for the calling thread alone, by system calls. A change that the kernel refuses is
+/// skipped: the thread then had fewer rights already.
 ///
 /// # Safety
-/// A helper thread calls it that has been asked to.
-pub unsafe fn take_on() {
-    // SAFETY: whoever asked waits for the answer, so nobody writes it now.
+/// The calling thread is a helper that was requested to do this.
+pub unsafe fn apply_saved() {
+    // SAFETY: the writer waits for the answer, so the value is not written now.
     let noted = unsafe { &*NOTED.0.get() };
     let ([u, eu, su], [g, eg, sg]) = (noted.users, noted.groups);
     // SAFETY: plain values, and live words for the kernel to read.
@@ -81,12 +86,11 @@ pub unsafe fn take_on() {
         *own &= theirs;
     }
     let mut head = head();
-    // SAFETY: the kernel reads live words of the lengths this version has.
+    // SAFETY: the kernel reads live words of the lengths that this version has.
     unsafe { libc::syscall(libc::SYS_capset, head.as_mut_ptr(), sets.as_ptr()) };
 }
 
-/// Gives up gaining rights by running programs, for this thread.
-pub fn gain_none() {
+pub fn set_no_new_privs() {
     let (yes, no): (c_ulong, c_ulong) = (1, 0);
     // SAFETY: plain values.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, no, no, no) };

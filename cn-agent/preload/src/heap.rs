@@ -1,36 +1,37 @@
-//! The program's heap in the window: `malloc` and its kin.
+//! The program's heap in the window: `malloc` and its related functions.
 //!
-//! Small blocks come from arenas (dlmalloc, each over granules of its own), large ones are pages of the window for
-//! themselves, given back at once when they are freed. The smallest have arenas apart: what leads to data is touched more
-//! often than data, and stays resident more easily when it lies together. A thread asks its own arena first and another one rather than
-//! wait: whoever holds an arena may be waiting for a page. A block goes back to the arena whose granule it lies in.
+//! Small blocks come from arenas (dlmalloc, each over granules of its own). A large block consists of whole pages of
+//! the window, which are given back as soon as it is freed. The smallest blocks have separate arenas: nodes of data
+//! structures are touched more often than their data, and stay resident more easily when they lie together. A thread
+//! tries its own arena first, and another one rather than wait: the holder of an arena may be waiting for a page. A
+//! freed block returns to the arena in whose granule it lies.
 
 use std::ptr::null_mut;
 
 use dlmalloc::{Allocator, Dlmalloc};
 
-use crate::lock::{Held, Lock};
+use crate::lock::{Lock, LockGuard};
 use crate::sys::{PAGE, thread_hash};
 use crate::window::{GRANULE_PAGES, Window};
 
-/// Arenas of a process, of either kind.
+/// Number of arenas for tiny blocks, and of arenas for other small blocks.
 const ARENAS: usize = 8;
 /// Blocks up to this size have arenas of their own: nodes, headers, short strings.
 const TINY: usize = 128;
-/// Blocks from this size on are pages for themselves.
+/// Blocks of at least this size are whole pages.
 const LARGE: usize = 1 << 20;
-/// What arenas take at a time.
+/// Number of bytes that an arena takes at a time.
 const SEGMENT: usize = 1 << 20;
-/// What `malloc` aligns to.
+/// Alignment of blocks from `malloc`, in bytes.
 const ALIGN: usize = 16;
 
-/// Where an arena has its memory from.
+/// Source of an arena's memory.
 struct Granules {
     window: &'static Window,
     arena: u8,
 }
 
-// SAFETY: what is handed out is mapped, belongs to nobody else, and stays until it is given back.
+// SAFETY: the memory handed out is mapped, has no other user, and stays mapped until it is given back.
 unsafe impl Allocator for Granules {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         match self.window.take_granules(size, self.arena) {
@@ -66,23 +67,22 @@ unsafe impl Allocator for Granules {
     }
 }
 
-/// The heap. It must not be moved once it is used: arenas point to themselves.
+/// The heap of a process. Must not be moved once it is used, because arenas point to themselves.
 pub struct Heap {
     window: &'static Window,
-    /// Those for tiny blocks come first.
+    /// Arenas for tiny blocks, followed by those for other small blocks.
     arenas: [Lock<Dlmalloc<Granules>>; 2 * ARENAS],
 }
 
-/// What a block is.
+/// Kind and place of a block.
 enum Block {
-    /// Of this arena.
+    /// A block in the arena with this index.
     Small(usize),
-    /// So many pages for itself.
+    /// A block of this many whole pages.
     Large(usize),
 }
 
 impl Heap {
-    /// An empty heap.
     pub fn new(window: &'static Window) -> Heap {
         let arena = |index: usize| {
             let mut arena = Dlmalloc::new_with_allocator(Granules { window, arena: index as u8 + 1 });
@@ -92,33 +92,34 @@ impl Heap {
         Heap { window, arenas: std::array::from_fn(arena) }
     }
 
-    /// `memalign`; `align` is a power of two. Null when there is no room.
+    /// As `memalign`, for a power of two `align`. Null when there is no room.
     pub fn allocate(&self, bytes: usize, align: usize) -> *mut u8 {
         if bytes.saturating_add(align) >= LARGE {
             return self.allocate_large(bytes, align);
         }
         let mut arena = self.arena(bytes);
-        // SAFETY: any size, and a power of two.
+        // SAFETY: any size is valid, and `align` is a power of two.
         unsafe { arena.c_memalign(align, bytes) }
     }
 
-    /// `calloc`, of bytes. Null when there is no room.
+    /// As `calloc` for `bytes` bytes. Null when there is no room.
     pub fn allocate_zeroed(&self, bytes: usize) -> *mut u8 {
         let block = self.allocate(bytes, ALIGN);
         if !block.is_null() && bytes.saturating_add(ALIGN) < LARGE {
-            // SAFETY: a block of so many bytes.
+            // SAFETY: the block has this many bytes.
             unsafe { block.write_bytes(0, bytes) };
         }
         block
     }
 
-    /// `free`.
+    /// As `free`.
     ///
     /// # Safety
-    /// The block is one of this heap, and nobody uses it any more.
+    /// `block` is a block of this heap, and is not used any more.
     pub unsafe fn free(&self, block: *mut u8) {
         match self.block(block) {
-            // SAFETY: it is a live block, as the caller ensures, and of this arena: it lies in its granule.
+            // SAFETY: `block` is live, as the caller ensures, and belongs to this arena, since it lies in the arena's
+            // granule.
             Some(Block::Small(arena)) => unsafe { self.arenas[arena].lock().c_free(block) },
             Some(Block::Large(pages)) => {
                 let first = self.window.page(block as usize);
@@ -129,14 +130,15 @@ impl Heap {
         }
     }
 
-    /// `realloc` of a block to more than 0 bytes. Null, and the block stays, when there is no room.
+    /// As `realloc` to more than 0 bytes. Null when there is no room; then the block is unchanged.
     ///
     /// # Safety
-    /// The block is one of this heap, and nobody uses it any more under its old address.
+    /// `block` is a block of this heap, and is not used any more under its old address.
     pub unsafe fn reallocate(&self, block: *mut u8, bytes: usize) -> *mut u8 {
         match self.block(block) {
             Some(Block::Small(arena)) if bytes.saturating_add(ALIGN) < LARGE => {
-                // SAFETY: it is a live block, as the caller ensures, and of this arena: it lies in its granule.
+                // SAFETY: `block` is live, as the caller ensures, and belongs to this arena, since it lies in the
+                // arena's granule.
                 return unsafe { self.arenas[arena].lock().c_realloc(block, bytes) };
             }
             Some(Block::Large(pages)) if bytes.saturating_add(ALIGN) >= LARGE => {
@@ -149,7 +151,8 @@ impl Heap {
         }
         let moved = self.allocate(bytes, ALIGN);
         if !moved.is_null() {
-            // SAFETY: the old block has so many bytes, the new one as many as are asked for, and they are two.
+            // SAFETY: the old block has at least the bytes copied, the new one has the requested bytes, and they do not
+            // overlap.
             unsafe {
                 moved.copy_from_nonoverlapping(block, self.usable(block).min(bytes));
                 self.free(block);
@@ -158,13 +161,13 @@ impl Heap {
         moved
     }
 
-    /// `malloc_usable_size`.
+    /// As `malloc_usable_size`.
     ///
     /// # Safety
-    /// The block is one of this heap.
+    /// `block` is a block of this heap.
     pub unsafe fn usable(&self, block: *mut u8) -> usize {
         match self.block(block) {
-            // SAFETY: the word before a block of dlmalloc is the size of its chunk, of which that word is a part, with
+            // SAFETY: the word in front of a block of dlmalloc is the size of its chunk, which includes that word, with
             // flags in the three lowest bits.
             Some(Block::Small(_)) => unsafe {
                 (block.cast::<usize>().sub(1).read() & !7) - size_of::<usize>()
@@ -174,27 +177,27 @@ impl Heap {
         }
     }
 
-    /// All its locks, and the window's, before a fork.
-    pub fn hold(&self) {
-        self.arenas.iter().for_each(Lock::hold);
-        self.window.hold();
+    /// Takes all locks of the heap and of the window, before a fork.
+    pub fn lock_before_fork(&self) {
+        self.arenas.iter().for_each(Lock::lock_before_fork);
+        self.window.lock_before_fork();
     }
 
-    /// After a fork, in the parent.
-    pub fn let_go(&self) {
-        self.window.let_go();
-        self.arenas.iter().for_each(Lock::let_go);
+    /// Releases the locks after a fork, in the parent.
+    pub fn unlock_after_fork(&self) {
+        self.window.unlock_after_fork();
+        self.arenas.iter().for_each(Lock::unlock_after_fork);
     }
 
-    /// After a fork, in the child.
+    /// Resets the locks after a fork, in the child.
     pub fn reset(&self) {
         self.window.reset();
         self.arenas.iter().for_each(Lock::reset);
     }
 
-    /// An arena to take so many bytes from.
+    /// Locks an arena for a block of `bytes` bytes.
     #[inline]
-    fn arena(&self, bytes: usize) -> Held<'_, Dlmalloc<Granules>> {
+    fn arena(&self, bytes: usize) -> LockGuard<'_, Dlmalloc<Granules>> {
         let (tiny, others) = self.arenas.split_at(ARENAS);
         let arenas = if bytes <= TINY { tiny } else { others };
         let own = thread_hash() % ARENAS;
@@ -202,7 +205,7 @@ impl Heap {
         all.find_map(Lock::try_lock).unwrap_or_else(|| arenas[own].lock())
     }
 
-    /// What a block is; `None`: none, its owner is mistaken.
+    /// Kind of a block; `None` if it is not a block of this heap (a caller's error).
     #[inline]
     fn block(&self, block: *mut u8) -> Option<Block> {
         match self.window.owner(block as usize) {
@@ -212,9 +215,9 @@ impl Heap {
     }
 
     fn allocate_large(&self, bytes: usize, align: usize) -> *mut u8 {
-        // Aligned blocks, and only they, may be small and yet pages for themselves.
+        // Only blocks with a large alignment may be smaller than `LARGE` and still be whole pages.
         let pages = bytes.div_ceil(PAGE).max(1);
-        // A granule has one owner: large blocks keep out of those that arenas may want.
+        // A granule has one owner, so large blocks take whole granules and leave no part to an arena.
         let align = (align / PAGE).max(1);
         let granules = pages.next_multiple_of(GRANULE_PAGES);
         match self.window.take(granules, align.max(GRANULE_PAGES)) {
@@ -226,7 +229,7 @@ impl Heap {
         }
     }
 
-    /// Makes a large block shorter, or longer where it is. Whether that could be.
+    /// Shrinks a large block, or enlarges it in place. Returns whether that succeeded.
     fn resize(&self, first: usize, pages: usize, wanted: usize) -> bool {
         let wanted = wanted.next_multiple_of(GRANULE_PAGES);
         if wanted < pages {
@@ -259,21 +262,21 @@ mod tests {
         Box::leak(Box::new(Heap::new(window)))
     }
 
-    /// Checks that a block has the bytes that `mark` made of it.
+    /// Checks that the block contains the bytes that `mark` wrote.
     fn is_marked(block: *mut u8, bytes: usize, seed: u8) -> bool {
-        // SAFETY: a live block of so many bytes.
+        // SAFETY: the block is live and has this many bytes.
         let content = unsafe { std::slice::from_raw_parts(block, bytes) };
         content.iter().enumerate().all(|(at, byte)| *byte == seed ^ at as u8)
     }
 
     fn mark(block: *mut u8, bytes: usize, seed: u8) {
-        // SAFETY: a live block of so many bytes.
+        // SAFETY: the block is live and has this many bytes.
         let content = unsafe { std::slice::from_raw_parts_mut(block, bytes) };
         content.iter_mut().enumerate().for_each(|(at, byte)| *byte = seed ^ at as u8);
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum HeapStep {
         Allocate { bytes: usize, align: u32 },
         Zeroed { bytes: usize },
         Reallocate { which: usize, bytes: usize },
@@ -284,19 +287,20 @@ mod tests {
         prop_oneof![0_usize..200, 0_usize..100_000, LARGE - 100..LARGE + 100, LARGE..2 * LARGE]
     }
 
-    fn steps() -> impl Strategy<Value = Step> {
+    fn steps() -> impl Strategy<Value = HeapStep> {
         prop_oneof![
-            2 => (sizes(), 0_u32..20).prop_map(|(bytes, align)| Step::Allocate { bytes, align }),
-            1 => sizes().prop_map(|bytes| Step::Zeroed { bytes }),
-            2 => (any::<usize>(), sizes()).prop_map(|(which, bytes)| Step::Reallocate { which, bytes: bytes.max(1) }),
-            2 => any::<usize>().prop_map(|which| Step::Free { which }),
+            2 => (sizes(), 0_u32..20).prop_map(|(bytes, align)| HeapStep::Allocate { bytes, align }),
+            1 => sizes().prop_map(|bytes| HeapStep::Zeroed { bytes }),
+            2 => (any::<usize>(), sizes()).prop_map(|(which, bytes)| HeapStep::Reallocate { which, bytes: bytes.max(1) }),
+            2 => any::<usize>().prop_map(|which| HeapStep::Free { which }),
         ]
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Blocks keep what is written to them, whatever is done to others, and are as large and aligned as asked for.
+        /// Tests that blocks keep their content whatever is done to other blocks, and have the requested size and
+        /// alignment.
         #[test]
         fn blocks_keep_their_bytes(steps in prop::collection::vec(steps(), 0..80)) {
             let heap = heap(64 << 20);
@@ -304,42 +308,42 @@ mod tests {
             for (at, step) in steps.into_iter().enumerate() {
                 let seed = at as u8;
                 match step {
-                    Step::Allocate { bytes, align } => {
+                    HeapStep::Allocate { bytes, align } => {
                         let block = heap.allocate(bytes, 1 << align);
                         if block.is_null() { continue }
                         prop_assert!((block as usize).is_multiple_of(1 << align));
                         mark(block, bytes, seed);
                         live.push((block, bytes, seed));
                     }
-                    Step::Zeroed { bytes } => {
+                    HeapStep::Zeroed { bytes } => {
                         let block = heap.allocate_zeroed(bytes);
                         if block.is_null() { continue }
-                        // SAFETY: a live block of so many bytes.
+                        // SAFETY: the block is live and has this many bytes.
                         let content = unsafe { std::slice::from_raw_parts(block, bytes) };
                         prop_assert!(content.iter().all(|byte| *byte == 0));
                         mark(block, bytes, seed);
                         live.push((block, bytes, seed));
                     }
-                    Step::Reallocate { which, bytes } if !live.is_empty() => {
+                    HeapStep::Reallocate { which, bytes } if !live.is_empty() => {
                         let which = which % live.len();
                         let (block, before, old) = live[which];
-                        // SAFETY: a live block, not used under its old address any more.
+                        // SAFETY: the block is live, and not used under its old address any more.
                         let moved = unsafe { heap.reallocate(block, bytes) };
                         if moved.is_null() { continue }
                         prop_assert!(is_marked(moved, before.min(bytes), old));
                         mark(moved, bytes, seed);
                         live[which] = (moved, bytes, seed);
                     }
-                    Step::Free { which } if !live.is_empty() => {
+                    HeapStep::Free { which } if !live.is_empty() => {
                         let (block, bytes, seed) = live.swap_remove(which % live.len());
                         prop_assert!(is_marked(block, bytes, seed));
-                        // SAFETY: a live block, not used any more.
+                        // SAFETY: the block is live, and not used any more.
                         unsafe { heap.free(block) };
                     }
                     _ => {}
                 }
                 for (block, bytes, _) in &live {
-                    // SAFETY: a live block.
+                    // SAFETY: the block is live.
                     let usable = unsafe { heap.usable(*block) };
                     prop_assert!(usable >= *bytes);
                 }
@@ -356,7 +360,7 @@ mod tests {
         let blocks: Vec<(*mut u8, usize)> = (0..2000)
             .map(|bytes| {
                 let block = heap.allocate(bytes, ALIGN);
-                // SAFETY: a live block.
+                // SAFETY: the block is live.
                 let usable = unsafe { heap.usable(block) };
                 mark(block, usable, bytes as u8);
                 (block, usable)
@@ -379,11 +383,11 @@ mod tests {
                 blocks.push(block);
             }
             assert!(blocks.len() > 40, "{} blocks", blocks.len());
-            // SAFETY: live blocks, not used any more.
+            // SAFETY: the blocks are live, and not used any more.
             blocks.into_iter().for_each(|block| unsafe { heap.free(block) });
             let large = heap.allocate(2 << 20, 16);
             assert!(!large.is_null(), "what arenas have free goes back");
-            // SAFETY: a live block, not used any more.
+            // SAFETY: the block is live, and not used any more.
             unsafe { heap.free(large) };
         }
     }
@@ -412,7 +416,7 @@ mod tests {
                 for (block, (bytes, seed)) in blocks {
                     let block = block as *mut u8;
                     assert!(is_marked(block, bytes, seed));
-                    // SAFETY: a live block, not used any more.
+                    // SAFETY: the block is live, and not used any more.
                     unsafe { heap.free(block) };
                 }
             }

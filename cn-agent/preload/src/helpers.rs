@@ -1,19 +1,20 @@
-//! The two threads that serve a process's membership beside the program's own.
+//! The two helper threads of a process that is a member of a space, besides the program's own threads: the listener
+//! carries out the agent's orders, the speaker makes the program's requests to the agent.
 //!
 //! ```text
 //!   program's threads            speaker                  listener                     agent
-//!     announce: free, munmap --> Line::discard ------------------- DISCARD ----------->
-//!     <------------------------- answered <-- Line -------------- DISCARDED -----------
-//!     hint: madvise -----------> Line::hint ---------------- WILLREAD, COLD, PAGEOUT -->
+//!     announce: free, munmap --> HelperLine::discard ------------------- DISCARD ----------->
+//!     <------------------------- answered <-- HelperLine -------------- DISCARDED -----------
+//!     hint: madvise -----------> HelperLine::hint ---------------- WILLREAD, COLD, PAGEOUT -->
 //!                                                          <------- DROP --------------
 //!                                                  madvise -------- DROPPED ---------->
 //!     follow: setuid ... ------> takes on, rings ----> takes on
 //!     retire: unshare ... -----> gives all back, ends; ends
 //! ```
 //!
-//! They have a table of descriptors of their own, with the connection and what a successor of the agent needs and nothing
-//! else: a program may close all descriptors it finds, or count them, and never meets these. They are no threads of the C
-//! library's ([`thread`]), touch no paged memory, and what runs in them does not allocate.
+//! The helpers have a table of descriptors of their own, with only the connection and the descriptors that a successor
+//! of the agent needs: a program that closes or counts all descriptors never meets these. The helpers are no threads of
+//! the C library ([`thread`]), touch no paged memory, and allocate nothing.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -24,60 +25,60 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use cxloe_member::helper::{Ended, Host, Member};
-use cxloe_member::join::{Joined, Place};
-use cxloe_member::line::Line;
+use cxloe_member::helper::{HelperEnd, HelperHost, Member};
+use cxloe_member::join::{Joined, MemberMemory};
+use cxloe_member::line::HelperLine;
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
-use cxloe_member::wire::{Kind, Pages, RANGE};
+use cxloe_member::wire::{MessageKind, Pages, RANGE};
 
 use crate::credentials;
-use crate::last_words;
+use crate::final_message;
 use crate::lock::Lock;
 use crate::loss::Losses;
 use crate::sys::{self, Errno};
-use crate::thread::{self, Entry, Room};
+use crate::thread::{self, Entry, ThreadRoom};
 
-/// What the listener needs.
+/// Data that the listener needs to serve the membership.
 pub struct Membership {
-    /// Where.
-    pub place: Place,
-    /// The connection.
+    /// Address range of the paged memory, and its space.
+    pub place: MemberMemory,
+    /// Connection to the agent, with the agent's answer.
     pub joined: Joined,
-    /// This process's userfaultfd.
+    /// Userfaultfd of this process.
     pub uffd: OwnedFd,
-    /// The space's shared state.
+    /// Shared state of the space.
     pub shared_state: OwnedFd,
-    /// How long to wait for a successor of the agent.
+    /// Longest wait for a successor of the agent.
     pub wait: Duration,
 }
 
-/// Room for both helpers.
+/// Memory for the stacks and thread descriptors of both helpers.
 #[derive(Clone, Copy, Debug)]
-pub struct Rooms {
-    listener: Room,
-    speaker: Room,
+pub struct HelperRooms {
+    listener: ThreadRoom,
+    speaker: ThreadRoom,
 }
 
-/// Given from the thread that starts the helpers to the listener.
-struct Handover(UnsafeCell<Option<(Membership, Rooms)>>);
+/// Data passed from the thread that starts the helpers to the listener.
+struct Handover(UnsafeCell<Option<(Membership, HelperRooms)>>);
 
-// SAFETY: it is written before the listener is started, and after that used by the listener only.
+// SAFETY: the value is written before the listener starts, and used only by the listener after that.
 unsafe impl Sync for Handover {}
 
 static HANDOVER: Handover = Handover(UnsafeCell::new(None));
-static LINE: Line = Line::new();
+static LINE: HelperLine = HelperLine::new();
 
-/// How far the helpers are.
+/// Progress of the helpers' start.
 static PROGRESS: AtomicU32 = AtomicU32::new(STARTING);
 const STARTING: u32 = 0;
 const READY: u32 = 1;
 const FAILED: u32 = 2;
 
-/// Not 0 while they run.
+/// Thread id of the listener; 0 while the helpers do not run.
 static LISTENER: AtomicU32 = AtomicU32::new(0);
 static SPEAKER: AtomicU32 = AtomicU32::new(0);
 
-/// What the speaker is asked: one thing at a time, by whoever has the turn.
+/// Lock held by the thread that makes a request to the speaker: one request at a time.
 static TURN: Lock<()> = Lock::new(());
 static QUESTION: AtomicU32 = AtomicU32::new(IDLE);
 const IDLE: u32 = 0;
@@ -86,46 +87,47 @@ const FOLLOW: u32 = 2;
 const RETIRE: u32 = 3;
 const ANSWERED: u32 = 4;
 const END: u32 = 5;
-/// What is behind it is a message's kind ([`hint`]).
+/// Lower bound of requests that are a kind of message ([`hint`]).
 const HINT: u32 = 0x100;
-/// Pages that are discarded, or that something is said of.
+/// Pages of the request: first page in the upper half, number of pages in the lower half.
 static PAGES: AtomicU64 = AtomicU64::new(0);
-/// A descriptor of the program's to give the helpers' back through.
+/// Descriptor of the program by which the helpers pass their descriptors back.
 static RETURN: AtomicI32 = AtomicI32::new(-1);
-/// What helpers end with that nobody is left to ask.
+/// Exit code with which the helpers end by themselves.
 static LAST_CODE: AtomicI32 = AtomicI32::new(0);
-/// Descriptors of the helpers': of the userfaultfd, the shared state, and what the listener is woken by.
+/// Descriptors of the helpers: the userfaultfd, the shared state, and the listener's bell.
 static UFFD: AtomicI32 = AtomicI32::new(-1);
 static SHARED_STATE: AtomicI32 = AtomicI32::new(-1);
 static BELL: AtomicI32 = AtomicI32::new(-1);
-/// The process's view.
+/// Number of the process's view.
 static VIEW: AtomicU32 = AtomicU32::new(0);
-/// Whether the listener has taken on the rights that were noted.
+/// Whether the listener has set the saved credentials.
 static FOLLOWED: AtomicU32 = AtomicU32::new(0);
 
-/// How often the listener looks whether the program's own threads have ended. A program whose threads end by the system
-/// call `exit`, each for itself, says so to nobody, and the helpers keep its process.
+/// Interval at which the listener checks whether the program's own threads have ended. Threads that each end by the
+/// system call `exit` leave no sign, and the helpers would keep the process alive.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A helper could not be started.
+/// Error: a helper thread could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotStarted;
+pub struct HelperNotStarted;
 
-/// What helpers that have ended have left behind.
-pub struct Left {
-    /// This process's userfaultfd.
+/// State that the helpers return when they end.
+pub struct RetiredHelpers {
+    /// Userfaultfd of this process.
     pub uffd: OwnedFd,
-    /// The space's shared state.
+    /// Shared state of the space.
     pub shared_state: OwnedFd,
-    /// The view.
+    /// Number of the process's view.
     pub view: u16,
 }
 
-/// Starts both, and returns when they serve. Nobody else starts threads or makes descriptors meanwhile.
+/// Starts both helpers, and returns when they serve. During the call, no other thread may start and no descriptor may
+/// be opened.
 ///
 /// # Errors
-/// [`NotStarted`]; the connection is closed then.
-pub fn start(membership: Membership, rooms: Rooms) -> Result<(), NotStarted> {
+/// [`HelperNotStarted`]; then the connection is closed.
+pub fn start(membership: Membership, rooms: HelperRooms) -> Result<(), HelperNotStarted> {
     let own = [
         membership.joined.socket.as_fd().as_raw_fd(),
         membership.uffd.as_raw_fd(),
@@ -134,39 +136,39 @@ pub fn start(membership: Membership, rooms: Rooms) -> Result<(), NotStarted> {
     PROGRESS.store(STARTING, Relaxed);
     QUESTION.store(IDLE, Relaxed);
     VIEW.store(u32::from(membership.joined.welcome.view), Relaxed);
-    // SAFETY: no helper runs, so nobody else looks at it.
+    // SAFETY: no helper runs, so this thread is the only user.
     unsafe { *HANDOVER.0.get() = Some((membership, rooms)) };
-    let started = thread::spawn(rooms.listener, listen as Entry, null_mut(), &LISTENER);
+    let started = thread::spawn(rooms.listener, run_listener as Entry, null_mut(), &LISTENER);
     if started {
         while PROGRESS.load(Acquire) == STARTING {
             sys::futex_wait(&PROGRESS, STARTING);
         }
     }
-    // The listener has copies of them in a table of its own by now.
+    // The listener's own table contains copies of these descriptors by now.
     for descriptor in own {
-        // SAFETY: they were this thread's to close; what owns them in this program's eyes is the listener, in whose table
+        // SAFETY: the descriptors are in this thread's table; their owned values moved to the listener, in whose table
         // they stay open.
         unsafe { libc::syscall(libc::SYS_close, descriptor) };
     }
-    if started && PROGRESS.load(Acquire) == READY { Ok(()) } else { Err(NotStarted) }
+    if started && PROGRESS.load(Acquire) == READY { Ok(()) } else { Err(HelperNotStarted) }
 }
 
-/// Room for both helpers.
-pub fn rooms() -> Option<Rooms> {
-    Some(Rooms { listener: Room::new()?, speaker: Room::new()? })
+/// Memory for both helpers; `None` if there is none.
+pub fn rooms() -> Option<HelperRooms> {
+    Some(HelperRooms { listener: ThreadRoom::new()?, speaker: ThreadRoom::new()? })
 }
 
-/// Before a fork: no announcement is under way.
-pub fn hold() {
-    TURN.hold();
+/// Takes the turn before a fork, so that no announcement is in progress.
+pub fn lock_before_fork() {
+    TURN.lock_before_fork();
 }
 
-/// After a fork, in the parent.
-pub fn let_go() {
-    TURN.let_go();
+/// Releases the turn after a fork, in the parent.
+pub fn unlock_after_fork() {
+    TURN.unlock_after_fork();
 }
 
-/// After a fork, in the child, which has no helpers yet.
+/// Resets the state after a fork, in the child, which has no helpers yet.
 pub fn reset() {
     TURN.reset();
     LINE.reset();
@@ -174,7 +176,7 @@ pub fn reset() {
     SPEAKER.store(0, Relaxed);
 }
 
-/// Asks the speaker, and returns when it has answered. The turn is this thread's.
+/// Makes a request to the speaker, and returns when it has answered. The calling thread holds the turn.
 fn ask(question: u32) {
     QUESTION.store(question, Release);
     sys::futex_wake(&QUESTION);
@@ -184,7 +186,8 @@ fn ask(question: u32) {
     QUESTION.store(IDLE, Relaxed);
 }
 
-/// Tells the agent that pages are about to be discarded; returns when it knows. `false`: there are no helpers that could.
+/// Announces to the agent that pages are about to be discarded; returns when the agent has acknowledged. `false` if no
+/// helpers run.
 pub fn announce(pages: Range<usize>) -> bool {
     if LISTENER.load(Relaxed) == 0 {
         return false;
@@ -196,8 +199,8 @@ pub fn announce(pages: Range<usize>) -> bool {
     true
 }
 
-/// Tells the agent what the program will do with pages, if there are helpers.
-pub fn hint(kind: Kind, pages: Range<usize>) {
+/// Announces to the agent the future use of pages, if helpers run.
+pub fn hint(kind: MessageKind, pages: Range<usize>) {
     if LISTENER.load(Relaxed) == 0 {
         return;
     }
@@ -207,25 +210,26 @@ pub fn hint(kind: Kind, pages: Range<usize>) {
     ask(kind as u32);
 }
 
-/// The calling thread has changed its rights: the helpers take them on.
+/// Sets the credentials of the helpers to those of the calling thread.
 pub fn follow() {
     let _errno = Errno::keep();
     let _turn = TURN.lock();
-    // SAFETY: it is this thread's turn.
-    unsafe { credentials::note() };
+    // SAFETY: this thread holds the turn.
+    unsafe { credentials::save() };
     FOLLOWED.store(0, Relaxed);
     ask(FOLLOW);
 }
 
-/// Has both end, and takes back what they have; the turn is this thread's ([`hold`]). `None`: they go on.
-pub fn retire() -> Option<Left> {
+/// Ends both helpers, and returns their state; `None` if they continue. The calling thread holds the turn
+/// ([`lock_before_fork`]).
+pub fn retire() -> Option<RetiredHelpers> {
     let mut pair = [-1; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     // SAFETY: the kernel writes two live words.
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
         return None;
     }
-    // SAFETY: the kernel has just made them for us.
+    // SAFETY: the kernel has just made these descriptors, and nothing else owns them.
     let [here, there] = pair.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     RETURN.store(there.as_raw_fd(), Relaxed);
     ask(RETIRE);
@@ -233,35 +237,34 @@ pub fn retire() -> Option<Left> {
     receive_some(here.as_fd(), &mut [0], &mut came, libc::MSG_DONTWAIT).ok()?;
     let (uffd, shared_state) = (came.take()?, came.take()?);
     if !thread::ended(&SPEAKER) || !thread::ended(&LISTENER) {
-        last_words::end("its helper threads do not end, which other namespaces ask for");
+        final_message::end("its helper threads do not end, which other namespaces ask for");
     }
     LINE.reset();
-    Some(Left { uffd, shared_state, view: VIEW.load(Relaxed) as u16 })
+    Some(RetiredHelpers { uffd, shared_state, view: VIEW.load(Relaxed) as u16 })
 }
 
-/// Whether they run.
-pub fn are_there() -> bool {
+pub fn are_running() -> bool {
     LISTENER.load(Relaxed) != 0
 }
 
-/// The code that the program's first thread ended with, if none of them runs any more. The first one is counted until the
-/// process ends.
-fn left_alone() -> Option<c_int> {
+/// Exit code of the program's first thread, if none of the program's threads runs any more. The kernel counts the first
+/// thread until the process ends.
+fn sole_exit_code() -> Option<c_int> {
     thread::leader_ended().filter(|_| thread::count() == Some(3))
 }
 
-/// Whether this process has one thread besides the helpers.
-pub fn are_the_only_others() -> bool {
+/// Whether this process has one thread in addition to the helpers.
+pub fn are_only_other_threads() -> bool {
     thread::count().is_none_or(|count| count == 3)
 }
 
-/// What the listener does besides.
+/// Host of the listener: reacts to the agent's messages and to the bell.
 #[derive(Default)]
 struct Follower {
     losses: Losses,
 }
 
-impl Host for Follower {
+impl HelperHost for Follower {
     fn why(&mut self, words: &mut dyn Iterator<Item = [u8; RANGE]>) {
         self.losses.why(words);
     }
@@ -271,7 +274,7 @@ impl Host for Follower {
     }
 
     fn full(&mut self) {
-        last_words::end_from_helper(
+        final_message::end_from_helper(
             "its remote memory is full: pages that processes have changed since a fork need room for each of them; give \
              it more with --size, or more of them may stay with --local",
         )
@@ -281,9 +284,10 @@ impl Host for Follower {
         Some(LOOK_INTERVAL)
     }
 
-    /// The helpers end as the program's first thread did, so that the process does.
-    fn look(&mut self) {
-        if let Some(code) = left_alone() {
+    /// Ends the helpers with the exit code of the program's first thread, so that the process ends, once none of the
+    /// program's threads runs any more.
+    fn on_interval(&mut self) {
+        if let Some(code) = sole_exit_code() {
             LAST_CODE.store(code, Relaxed);
             QUESTION.store(END, Release);
             sys::futex_wake(&QUESTION);
@@ -291,18 +295,18 @@ impl Host for Follower {
         }
     }
 
-    fn rung(&mut self) {
+    fn on_bell(&mut self) {
         if FOLLOWED.load(Acquire) == 0 {
-            // SAFETY: it was noted before the bell was rung.
-            unsafe { credentials::take_on() };
+            // SAFETY: the credentials were saved before the bell was rung.
+            unsafe { credentials::apply_saved() };
             FOLLOWED.store(1, Release);
             sys::futex_wake(&FOLLOWED);
         }
     }
 }
 
-extern "C" fn listen(_: *mut c_void) -> ! {
-    // SAFETY: it was put there for this thread, before it was started.
+extern "C" fn run_listener(_: *mut c_void) -> ! {
+    // SAFETY: the value was written for this thread, before the thread was started.
     let handed = unsafe { (*HANDOVER.0.get()).take() };
     let Some((Membership { place, joined, uffd, shared_state, wait }, rooms)) = handed else {
         thread::end(0)
@@ -310,12 +314,12 @@ extern "C" fn listen(_: *mut c_void) -> ! {
     let mut own = [joined.socket.as_fd().as_raw_fd(), uffd.as_raw_fd(), shared_state.as_raw_fd()];
     own.sort_unstable();
     name(c"cxloe-listener");
-    credentials::gain_none();
-    let bell = if stand_apart(own) { bell() } else { None };
+    credentials::set_no_new_privs();
+    let bell = if detach_descriptors(own) { bell() } else { None };
     UFFD.store(uffd.as_raw_fd(), Relaxed);
     SHARED_STATE.store(shared_state.as_raw_fd(), Relaxed);
     BELL.store(bell.as_ref().map_or(-1, AsRawFd::as_raw_fd), Relaxed);
-    let started = bell.is_some() && thread::spawn(rooms.speaker, speak as Entry, null_mut(), &SPEAKER);
+    let started = bell.is_some() && thread::spawn(rooms.speaker, run_speaker as Entry, null_mut(), &SPEAKER);
     let mut member = Member::new(place, joined, uffd, shared_state, None, &LINE, wait);
     if let Some(bell) = bell {
         member = member.with_bell(bell);
@@ -326,40 +330,41 @@ extern "C" fn listen(_: *mut c_void) -> ! {
         thread::end(0);
     }
     match member.run(&mut Follower::default()) {
-        Ended::Left => thread::end(0),
-        Ended::Abandoned(error) => last_words::end_from_helper(format_args!(
-            "the agent that has its memory has gone, and none took over within {wait:?}: {}",
-            last_words::Plain(&error)
+        HelperEnd::Left => thread::end(0),
+        HelperEnd::Abandoned(error) => final_message::end_from_helper(format_args!(
+            "the agent that serves its memory has ended, and no successor took over within {wait:?}: {}",
+            final_message::PlainError(&error)
         )),
     }
 }
 
-extern "C" fn speak(_: *mut c_void) -> ! {
+extern "C" fn run_speaker(_: *mut c_void) -> ! {
     name(c"cxloe-speaker");
     loop {
         let question = QUESTION.load(Acquire);
         match question {
             DISCARD => {
                 let pages = PAGES.load(Relaxed);
-                // Over: the listener is about to end the process.
+                // If this fails, the listener is about to end the process.
                 let _ = LINE.discard(Pages { first: (pages >> 32) as u32, count: pages as u32 });
             }
             hint if hint > HINT => {
                 let pages = PAGES.load(Relaxed);
-                let kinds = [Kind::WillRead, Kind::WillWrite, Kind::Cold, Kind::PageOut];
+                let kinds =
+                    [MessageKind::WillRead, MessageKind::WillWrite, MessageKind::Cold, MessageKind::PageOut];
                 if let Some(kind) = kinds.into_iter().find(|kind| *kind as u32 == hint) {
                     LINE.hint(kind, Pages { first: (pages >> 32) as u32, count: pages as u32 });
                 }
             }
             FOLLOW => {
-                // SAFETY: whoever asked has noted it.
-                unsafe { credentials::take_on() };
+                // SAFETY: the thread that made the request has saved the credentials.
+                unsafe { credentials::apply_saved() };
                 ring();
                 while FOLLOWED.load(Acquire) == 0 {
                     sys::futex_wait(&FOLLOWED, 0);
                 }
             }
-            RETIRE if give_back() => {
+            RETIRE if return_descriptors() => {
                 LINE.retire();
                 answer();
                 thread::end(0);
@@ -383,7 +388,7 @@ fn answer() {
 fn bell() -> Option<OwnedFd> {
     // SAFETY: plain values.
     let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     (bell >= 0).then(|| unsafe { OwnedFd::from_raw_fd(bell) })
 }
 
@@ -393,22 +398,22 @@ fn ring() {
     unsafe { libc::write(BELL.load(Relaxed), (&raw const one).cast(), 8) };
 }
 
-/// Gives what the helpers have back to the program's table of descriptors; whether that could be.
-fn give_back() -> bool {
-    let Some(socket) = last_words::of_program(RETURN.load(Relaxed)) else { return false };
+/// Passes the helpers' descriptors back to the program's table of descriptors; returns whether that succeeded.
+fn return_descriptors() -> bool {
+    let Some(socket) = final_message::of_program(RETURN.load(Relaxed)) else { return false };
     let kept = [&UFFD, &SHARED_STATE].map(|number| {
-        // SAFETY: the listener keeps both open as long as it runs.
+        // SAFETY: the listener keeps both descriptors open as long as it runs.
         unsafe { std::os::fd::BorrowedFd::borrow_raw(number.load(Relaxed)) }
     });
     send_some(socket.as_fd(), &[0], &kept, libc::MSG_DONTWAIT).is_ok()
 }
 
-/// Gives this thread a table of descriptors and a working folder of its own, and closes all but `own`, in ascending
-/// order, in it.
-fn stand_apart(own: [c_int; 3]) -> bool {
-    // SAFETY: plain values; what is closed is closed in this thread's table only.
+/// Gives this thread a table of descriptors and a working folder of its own, and closes all descriptors in that table
+/// except `own`, which are in ascending order.
+fn detach_descriptors(own: [c_int; 3]) -> bool {
+    // SAFETY: plain values; descriptors are closed in this thread's table only.
     unsafe {
-        // By its number: the function of this name is ours.
+        // Called by its number, because the function of this name is interposed.
         if libc::syscall(libc::SYS_unshare, libc::CLONE_FILES | libc::CLONE_FS) != 0 {
             return false;
         }
@@ -425,6 +430,6 @@ fn stand_apart(own: [c_int; 3]) -> bool {
 }
 
 fn name(name: &std::ffi::CStr) {
-    // SAFETY: the kernel reads a name that ends.
+    // SAFETY: the kernel reads a NUL-terminated name.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), null::<u8>()) };
 }

@@ -1,39 +1,39 @@
-//! # cxloe-preload: remote memory for programs that do not know of it
+//! # cxloe-preload: remote memory for unmodified programs
 //!
-//! `cn-agent exec` has the dynamic linker load this library into a program and into all that it starts. It takes the place
-//! of `malloc` and `mmap` and gives them memory of a window whose pages the agent fetches from memory nodes when they are
-//! touched and takes back when too many are resident. Without the environment that `cn-agent exec` gives, it does
-//! nothing.
+//! `cn-agent exec` makes the dynamic linker load this library into a program and all of its descendants. The library
+//! interposes `malloc` and `mmap`, which then return memory of a window: the agent fetches the window's pages from
+//! memory nodes when they are touched, and evicts pages when too many are resident. Without the environment variables
+//! that `cn-agent exec` sets, the library does nothing.
 //!
 //! ```text
 //!   hooks ---> process: where memory comes from, from start to fork
 //!     |            |
-//!     |            +--> settings, helpers (threads), last_words
+//!     |            +--> settings, helpers (threads), final_message
 //!     v            v
 //!   heap (dlmalloc) ---> window ---> ranges       addresses and what is known of them
 //!     |                    |
-//!   boot, next             '---> helpers::announce, madvise
+//!   boot, next_definition  '---> helpers::announce, madvise
 //! ```
 //!
-//! Nothing here allocates but through the heap that it is, and its locks can be put right in a forked child. Everything
-//! known about the window lies outside of it.
+//! Nothing here allocates except from the heap that this library provides, and all locks can be reset in a forked
+//! child. All records of the window lie outside of it.
 
-// These end the process when nobody can be told.
+// Functions that panic when standard error cannot be written.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(test, allow(dead_code))]
-// What went wrong is told without a heap.
+// Errors are built without a heap.
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 mod boot;
 mod credentials;
+mod final_message;
 mod heap;
 mod helpers;
 #[cfg(not(test))]
 mod hooks;
-mod last_words;
 mod lock;
 mod loss;
-mod next;
+mod next_definition;
 mod process;
 mod ranges;
 mod settings;
@@ -42,7 +42,7 @@ mod sys;
 mod thread;
 mod window;
 
-/// Called by the dynamic linker when it has loaded the library.
+/// Entry point that the dynamic linker calls when it has loaded the library.
 extern "C" fn constructor() {
     process::start();
 }

@@ -1,7 +1,7 @@
-//! A lock for memory allocators: it never allocates, a holder may wait long for a page without burning a core of others,
-//! and a forked child can put it back to open, whoever held it in the parent.
+//! A lock for memory allocators: it never allocates, waiters sleep while the holder waits for a page, and a forked
+//! child can reset it, whichever thread of the parent held it.
 //!
-//! The word is 0 when open, 1 when held, 2 when held and somebody may be asleep over it.
+//! The word is 0 when open, 1 when held, 2 when held and a thread may be asleep on it.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -13,44 +13,43 @@ use crate::sys;
 const OPEN: u32 = 0;
 const HELD: u32 = 1;
 const AWAITED: u32 = 2;
-/// Looks at the word before going to sleep: critical sections are short unless a page has to come.
+/// Number of spins before a waiter sleeps: critical sections are short unless a page has to be fetched.
 const LOOKS: u32 = 100;
 
-/// A value and its lock.
+/// A value with its lock.
 #[derive(Debug)]
 pub struct Lock<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one thread at a time, through a guard.
+// SAFETY: only one thread at a time accesses the value, through a guard.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// The value of a lock that is held.
+/// Access to the value of a lock, which is held until this is dropped.
 #[derive(Debug)]
-pub struct Held<'a, T> {
+pub struct LockGuard<'a, T> {
     lock: &'a Lock<T>,
 }
 
 impl<T> Lock<T> {
-    /// An open lock.
     pub const fn new(value: T) -> Lock<T> {
         Lock { word: AtomicU32::new(OPEN), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock.
+    /// Takes the lock; waits until it is free.
     #[inline]
-    pub fn lock(&self) -> Held<'_, T> {
+    pub fn lock(&self) -> LockGuard<'_, T> {
         if self.word.compare_exchange(OPEN, HELD, Acquire, Relaxed).is_err() {
             self.wait();
         }
-        Held { lock: self }
+        LockGuard { lock: self }
     }
 
-    /// The lock, if it is open.
+    /// Takes the lock if it is free.
     #[inline]
-    pub fn try_lock(&self) -> Option<Held<'_, T>> {
-        self.word.compare_exchange(OPEN, HELD, Acquire, Relaxed).ok().map(|_| Held { lock: self })
+    pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+        self.word.compare_exchange(OPEN, HELD, Acquire, Relaxed).ok().map(|_| LockGuard { lock: self })
     }
 
     #[cold]
@@ -75,41 +74,41 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock before a fork, so that the value is whole in the child.
-    pub fn hold(&self) {
+    /// Takes the lock before a fork, so that the value is consistent in the child.
+    pub fn lock_before_fork(&self) {
         std::mem::forget(self.lock());
     }
 
-    /// Opens the lock that [`hold`](Self::hold) took: in the parent.
-    pub fn let_go(&self) {
+    /// Releases the lock that [`lock_before_fork`](Self::lock_before_fork) took, in the parent.
+    pub fn unlock_after_fork(&self) {
         self.open();
     }
 
-    /// Opens the lock in a forked child, where nobody waits.
+    /// Releases the lock in a forked child, which has no other thread.
     pub fn reset(&self) {
         self.word.store(OPEN, Release);
     }
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for LockGuard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held, so nobody else reaches the value.
+        // SAFETY: the lock is held, so no other thread accesses the value.
         unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for LockGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, so nobody else reaches the value.
+        // SAFETY: the lock is held, so no other thread accesses the value.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for LockGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.lock.open();
@@ -137,10 +136,10 @@ mod tests {
         });
         assert_eq!(*count.lock(), 80_000);
         assert!(count.try_lock().is_some());
-        count.hold();
+        count.lock_before_fork();
         assert!(count.try_lock().is_none());
-        count.let_go();
-        count.hold();
+        count.unlock_after_fork();
+        count.lock_before_fork();
         count.reset();
         assert!(count.try_lock().is_some());
     }

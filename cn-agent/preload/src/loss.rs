@@ -1,8 +1,9 @@
-//! What is said when data is lost: a program that touches a lost page gets SIGBUS, and its last line on standard error says
-//! which region and memory node were to blame, and what to do.
+//! The message for lost data: a program that touches a lost page gets SIGBUS, and the last line on its standard error
+//! names the region, the memory node, and the remedy.
 //!
-//! The agent says why before it has pages give SIGBUS, so the reason is here, or about to be heard by the listener, when
-//! the signal comes. Programs with handlers of their own for SIGBUS keep these; then the listener says it at once.
+//! The agent sends the reason before accesses to the lost pages raise SIGBUS, so when the signal comes, the reason is
+//! here, or is about to be received by the listener. A program that has a handler of its own for SIGBUS keeps it; then
+//! the listener prints the reason at once.
 
 use std::ffi::{c_int, c_void};
 use std::fmt::Write;
@@ -12,35 +13,35 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use arrayvec::ArrayString;
-use cxloe_member::helper::Host;
-use cxloe_member::told::{STDERR, tell};
+use cxloe_member::bounded_write::{STDERR, write_bounded};
+use cxloe_member::helper::HelperHost;
 use cxloe_member::wire::{Pages, RANGE, RANGES_MAX};
 
-use crate::last_words;
+use crate::final_message;
 
-/// How often, and for how long each time, a reason that is on its way is looked for.
+/// Number of checks for a reason that has not arrived yet, and the pause between two checks.
 const LOOKS: u32 = 100;
 const LOOK_PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// The agent's words, of which the newest count: two texts, so that one can be read while the other is written.
+/// Texts from the agent: two, so that the newest one can be read while the next is written.
 static WORDS: [[AtomicU64; RANGES_MAX]; 2] = [const { [const { AtomicU64::new(0) }; RANGES_MAX] }; 2];
-/// How many texts have come; the last is in `WORDS[TEXTS % 2]`.
+/// Number of texts received; the newest is in `WORDS[TEXTS % 2]`.
 static TEXTS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether paged memory lies at an address.
+/// Function that returns whether paged memory lies at an address.
 static HOLDS: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// A text of the agent's.
+/// A text from the agent, as one string.
 type Text = ArrayString<{ RANGES_MAX * RANGE }>;
 
-/// What the listener hears of losses.
+/// Receiver of the agent's reasons for losses.
 #[derive(Debug, Default)]
 pub struct Losses {
-    /// Texts said aloud here, because the program has a handler of its own.
+    /// Number of texts that the listener has printed, because the program has a handler of its own.
     said: u32,
 }
 
-impl Host for Losses {
+impl HelperHost for Losses {
     fn why(&mut self, words: &mut dyn Iterator<Item = [u8; RANGE]>) {
         let texts = TEXTS.load(Relaxed).wrapping_add(1);
         for place in &WORDS[texts as usize % 2] {
@@ -53,14 +54,14 @@ impl Host for Losses {
         let texts = TEXTS.load(Relaxed);
         if self.said != texts && !is_ours() {
             self.said = texts;
-            last_words::on_the_programs_own(|descriptor| {
-                say(descriptor, "a signal handler of its own will hear", None)
+            final_message::with_program_stderr(|descriptor| {
+                print_reason(descriptor, "its own signal handler runs because", None)
             });
         }
     }
 }
 
-/// The newest reason.
+/// The newest reason, if any.
 fn reason() -> Option<Text> {
     let texts = TEXTS.load(Acquire);
     if texts == 0 {
@@ -78,9 +79,9 @@ fn reason() -> Option<Text> {
     Text::from(whole).ok()
 }
 
-fn say(descriptor: c_int, what: &str, address: Option<usize>) {
+fn print_reason(descriptor: c_int, what: &str, address: Option<usize>) {
     let mut line = ArrayString::<1024>::new();
-    // SAFETY: cannot fail.
+    // SAFETY: the call has no arguments and cannot fail.
     let pid = unsafe { libc::getpid() };
     let _ = write!(line, "cxloe: process {pid}: {what} of SIGBUS");
     if let Some(address) = address {
@@ -94,15 +95,15 @@ fn say(descriptor: c_int, what: &str, address: Option<usize>) {
         line.pop();
         line.push('\n');
     }
-    tell(descriptor, &line);
+    write_bounded(descriptor, &line);
 }
 
-/// Has SIGBUS be explained, unless the program has been started with another wish for it.
+/// Installs the handler of SIGBUS, unless the program has another disposition of the signal.
 ///
-/// `holds` says of an address whether paged memory lies there; it runs in the signal handler.
+/// `holds` returns whether paged memory lies at an address; it is called in the signal handler.
 pub fn explain(holds: fn(usize) -> bool) {
     HOLDS.get_or_init(|| holds);
-    // SAFETY: structures of this function; the handler does what handlers may.
+    // SAFETY: the pointers are to values of this function; the handler uses async-signal-safe calls only.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGBUS, null_mut(), &mut now) != 0 || now.sa_sigaction != libc::SIG_DFL {
@@ -115,9 +116,9 @@ pub fn explain(holds: fn(usize) -> bool) {
     }
 }
 
-/// Whether SIGBUS is explained by the handler here.
+/// Whether the handler of this module is installed for SIGBUS.
 fn is_ours() -> bool {
-    // SAFETY: a structure of this function to fill.
+    // SAFETY: the kernel fills a value of this function.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGBUS, null_mut(), &mut now);
@@ -125,9 +126,9 @@ fn is_ours() -> bool {
     }
 }
 
-/// Says why, and has the signal do what it would have done: the access is tried again and ends the process.
+/// Prints the reason, and restores the signal's former disposition: the access is repeated and ends the process.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel gives what the signal is about; the rest are plain values and structures of this function.
+    // SAFETY: the kernel passes a siginfo; the rest are plain values and values of this function.
     unsafe {
         let sent = (*info).si_code <= 0;
         let address = if sent { 0 } else { (*info).si_addr() as usize };
@@ -138,7 +139,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
                 libc::nanosleep(&LOOK_PAUSE, null_mut());
                 looks += 1;
             }
-            say(STDERR, "it ends here", Some(address).filter(|_| ours));
+            print_reason(STDERR, "it ends here", Some(address).filter(|_| ours));
         }
         let mut usual: libc::sigaction = std::mem::zeroed();
         usual.sa_sigaction = libc::SIG_DFL;
@@ -151,7 +152,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
 
 #[cfg(test)]
 mod tests {
-    use cxloe_member::wire::{Kind, Message};
+    use cxloe_member::wire::{Message, MessageKind};
 
     use super::*;
 
@@ -160,7 +161,7 @@ mod tests {
         let mut losses = Losses::default();
         assert!(reason().is_none());
         for text in ["a page of region one is lost", "and then one of two", "of three"] {
-            losses.why(&mut Message::words(Kind::Why, text).said());
+            losses.why(&mut Message::words(MessageKind::Why, text).text_bytes());
             assert_eq!(reason().unwrap().as_str(), text);
         }
     }

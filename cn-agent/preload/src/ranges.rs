@@ -1,42 +1,43 @@
-//! Which pages of the window are in use: one bit each, kept outside the window, so that giving pages back does not bring
-//! any in.
+//! Pages of the window in use: one bit each, kept outside the window, so that giving back a page does not fetch it.
 //!
-//! The lowest range that fits is taken. Pages that nobody has are all zeros; whoever gives some back sees to that.
+//! The lowest range that fits is taken. Free pages contain zeros: a caller discards pages before it gives them back.
 
 use std::ops::Range;
 
 const BITS: usize = u64::BITS as usize;
 
-/// The pages of a window.
+/// Bitmap of the pages of a window.
 #[derive(Debug)]
 pub struct Ranges<'a> {
     used: &'a mut [u64],
     pages: usize,
-    /// The number that the first page has among all of the process's, to align by.
+    /// Number of the first page among all pages of the process, for alignment.
     first: usize,
-    /// No page before this one is free.
+    /// Lower bound of the free pages.
     lowest: usize,
 }
 
 impl<'a> Ranges<'a> {
-    /// How many words `pages` pages need.
+    /// Number of words for `pages` pages.
     pub fn words(pages: usize) -> usize {
         pages.div_ceil(BITS)
     }
 
-    /// All pages free. `used` is all zeros; `first` is the number of the first page among all of the process's.
+    /// All pages are free. `used` contains zeros; `first` is the number of the first page among all pages of the
+    /// process.
     ///
     /// # Panics
-    /// If `used` has another length than [`words`](Self::words).
+    /// If the length of `used` is not [`words`](Self::words).
     pub fn new(used: &'a mut [u64], pages: usize, first: usize) -> Ranges<'a> {
         assert_eq!(used.len(), Self::words(pages), "a bit for each page");
         let mut ranges = Ranges { used, pages, first, lowest: 0 };
-        // What the last word has beyond the last page is nobody's.
+        // Bits behind the last page are marked as used.
         ranges.fill(pages..ranges.used.len() * BITS, true);
         ranges
     }
 
-    /// Takes `count` pages in a row, the number of the first one among all a multiple of `align`, a power of two.
+    /// Takes `count` pages in a row; the number of the first among all pages of the process is a multiple of `align`, a
+    /// power of two.
     pub fn take(&mut self, count: usize, align: usize) -> Option<usize> {
         let start = self.find(count, align)?;
         self.fill(start..start + count, true);
@@ -46,23 +47,23 @@ impl<'a> Ranges<'a> {
         Some(start)
     }
 
-    /// Takes these pages, if all of them are free.
+    /// Takes the pages of a range, if all of them are free.
     pub fn take_at(&mut self, pages: Range<usize>) -> bool {
-        if pages.end > self.pages || self.look(&pages, true).is_some() {
+        if pages.end > self.pages || self.find_used(&pages, true).is_some() {
             return false;
         }
         self.fill(pages, true);
         true
     }
 
-    /// Gives pages back.
+    /// Frees the pages of a range.
     pub fn give(&mut self, pages: Range<usize>) {
-        debug_assert!(self.look(&pages, false).is_none(), "pages {pages:?} are given back twice");
+        debug_assert!(self.find_used(&pages, false).is_none(), "pages {pages:?} are given back twice");
         self.lowest = self.lowest.min(pages.start);
         self.fill(pages, false);
     }
 
-    /// Makes pages used or free, whichever they were.
+    /// Marks pages as used or free, whatever they were.
     pub fn set(&mut self, pages: Range<usize>, used: bool) {
         if !used {
             self.lowest = self.lowest.min(pages.start);
@@ -70,7 +71,7 @@ impl<'a> Ranges<'a> {
         self.fill(pages, used);
     }
 
-    /// How many pages of a range are used.
+    /// Number of used pages in a range.
     pub fn count(&self, within: Range<usize>) -> usize {
         let (mut at, mut count) = (within.start, 0);
         while let Some(used) = self.next_used(at..within.end) {
@@ -80,23 +81,23 @@ impl<'a> Ranges<'a> {
         count
     }
 
-    /// The first used part of a range.
+    /// The first run of used pages in a range.
     pub fn next_used(&self, within: Range<usize>) -> Option<Range<usize>> {
-        let start = self.look(&within, true)?;
+        let start = self.find_used(&within, true)?;
         let rest = start..within.end;
-        Some(start..self.look(&rest, false).unwrap_or(rest.end))
+        Some(start..self.find_used(&rest, false).unwrap_or(rest.end))
     }
 
     fn find(&mut self, count: usize, align: usize) -> Option<usize> {
         debug_assert!(count > 0 && align.is_power_of_two());
-        self.lowest = self.look(&(self.lowest..self.pages), false)?;
+        self.lowest = self.find_used(&(self.lowest..self.pages), false)?;
         let mut start = self.aligned(self.lowest, align)?;
         loop {
             let end = start.checked_add(count).filter(|end| *end <= self.pages)?;
-            match self.look(&(start..end), true) {
+            match self.find_used(&(start..end), true) {
                 None => return Some(start),
                 Some(used) => {
-                    start = self.aligned(self.look(&(used..self.pages), false)?, align)?;
+                    start = self.aligned(self.find_used(&(used..self.pages), false)?, align)?;
                 }
             }
         }
@@ -107,7 +108,7 @@ impl<'a> Ranges<'a> {
     }
 
     /// The first page of a range whose bit is `used`.
-    fn look(&self, pages: &Range<usize>, used: bool) -> Option<usize> {
+    fn find_used(&self, pages: &Range<usize>, used: bool) -> Option<usize> {
         let flip = if used { 0 } else { u64::MAX };
         let mut page = pages.start;
         while page < pages.end {
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum RangesStep {
         Take {
             count: usize,
             align: u32,
@@ -149,7 +150,7 @@ mod tests {
             which: usize,
             by: usize,
         },
-        /// The part of a range that begins and ends so many pages into it.
+        /// Gives back the part of a taken range that begins and ends this many pages into it.
         Give {
             which: usize,
             from: usize,
@@ -157,11 +158,11 @@ mod tests {
         },
     }
 
-    fn steps() -> impl Strategy<Value = Step> {
+    fn steps() -> impl Strategy<Value = RangesStep> {
         prop_oneof![
-            (1_usize..100, 0_u32..5).prop_map(|(count, align)| Step::Take { count, align }),
-            (any::<usize>(), 1_usize..50).prop_map(|(which, by)| Step::Grow { which, by }),
-            (any::<usize>(), 0_usize..100, 1_usize..100).prop_map(|(which, from, to)| Step::Give {
+            (1_usize..100, 0_u32..5).prop_map(|(count, align)| RangesStep::Take { count, align }),
+            (any::<usize>(), 1_usize..50).prop_map(|(which, by)| RangesStep::Grow { which, by }),
+            (any::<usize>(), 0_usize..100, 1_usize..100).prop_map(|(which, from, to)| RangesStep::Give {
                 which,
                 from,
                 to
@@ -170,7 +171,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against one boolean a page.
+        /// Tests against a model with one boolean for each page.
         #[test]
         fn the_lowest_range_that_fits(
             pages in 1_usize..400,
@@ -183,7 +184,7 @@ mod tests {
             let mut held: Vec<Range<usize>> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Take { count, align } => {
+                    RangesStep::Take { count, align } => {
                         let align = 1 << align;
                         let fits = |start: &usize| {
                             start + count <= pages && !model[*start..start + count].contains(&true)
@@ -195,7 +196,7 @@ mod tests {
                             held.push(start..start + count);
                         }
                     }
-                    Step::Grow { which, by } if !held.is_empty() => {
+                    RangesStep::Grow { which, by } if !held.is_empty() => {
                         let which = which % held.len();
                         let more = held[which].end..held[which].end + by;
                         let free = more.end <= pages && !model[more.clone()].contains(&true);
@@ -205,7 +206,7 @@ mod tests {
                             held[which].end = more.end;
                         }
                     }
-                    Step::Give { which, from, to } if !held.is_empty() => {
+                    RangesStep::Give { which, from, to } if !held.is_empty() => {
                         let range = held.swap_remove(which % held.len());
                         let start = (range.start + from).min(range.end - 1);
                         let end = (start + to).min(range.end);

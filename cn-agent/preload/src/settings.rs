@@ -1,37 +1,37 @@
-//! What `cn-agent exec` tells the programs below it, by their environment.
+//! Settings that `cn-agent exec` passes to its programs, in their environment.
 
 use std::ffi::{CStr, c_int};
 use std::time::Duration;
 
 use cxloe_member::socket::SocketPath;
 
-/// The settings of a process.
+/// Settings of this library, from environment variables.
 #[derive(Debug)]
-pub struct Settings {
-    /// The agent's socket.
+pub struct PreloadSettings {
+    /// Path of the agent's socket.
     pub agent: SocketPath,
-    /// The space that its memory is a part of.
+    /// Number of the space that the process's memory belongs to.
     pub space: u64,
-    /// Bytes of memory that it can have.
+    /// Limit of the process's memory in bytes.
     pub bytes: usize,
-    /// Bytes of its window: addresses for that memory, and for what is reserved.
+    /// Size of the window in bytes: addresses for that memory, and for reservations.
     pub window: usize,
-    /// How long to wait for an agent that has ended.
+    /// Longest wait for the successor of an agent that has ended.
     pub wait: Duration,
-    /// An inherited descriptor of `/dev/userfaultfd`.
+    /// Inherited descriptor of `/dev/userfaultfd`.
     pub device: Option<c_int>,
-    /// Whether this is the program that was asked for and not one that it has started: it must not run without remote
-    /// memory.
+    /// Whether this is the requested program, which must not run without remote memory, and not one that it has
+    /// started.
     pub foremost: bool,
 }
 
-impl Settings {
-    /// Those of this process; `None`: it runs as it would without us.
-    pub fn read() -> Option<Settings> {
-        // SAFETY: cannot fail.
+impl PreloadSettings {
+    /// Reads the settings; `None` if this library has nothing to do in the process.
+    pub fn read() -> Option<PreloadSettings> {
+        // SAFETY: the call has no arguments and cannot fail.
         let parent = unsafe { libc::getppid() } as u64;
         let bytes = number(c"CXLOE_EXEC_BYTES")? as usize;
-        Some(Settings {
+        Some(PreloadSettings {
             agent: SocketPath::new(variable(c"CXLOE_EXEC_AGENT")?.to_bytes())?,
             space: number(c"CXLOE_EXEC_SPACE")?,
             bytes,
@@ -44,7 +44,7 @@ impl Settings {
 }
 
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: a name that ends, and a value that stays: nothing of the program has run that could change it.
+    // SAFETY: the name is NUL-terminated, and the value stays: no code of the program has run that could change it.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))

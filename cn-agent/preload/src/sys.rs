@@ -1,28 +1,27 @@
-//! The kernel, past the functions of the C library: those have our names on them here. `errno` is as after the C
-//! library's functions, unless said otherwise.
+//! System calls without the functions of the C library, whose names this library interposes. They set `errno` as the C
+//! library's functions do, unless documented otherwise.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicU32;
 
 use libc::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub const PAGE: usize = 4096;
 
-/// `errno` as it was when this was made, put back when it goes: what is done inside of `free` is nobody's business.
+/// Saved `errno`, restored when this is dropped: work inside `free` must not change it.
 #[derive(Debug)]
 pub struct Errno(c_int);
 
 impl Errno {
-    /// Remembers it.
+    /// Saves the present `errno`.
     pub fn keep() -> Errno {
-        // SAFETY: the C library's place for this thread's value.
+        // SAFETY: errno belongs to this thread.
         Errno(unsafe { *libc::__errno_location() })
     }
 
-    /// Sets it.
     pub fn set(value: c_int) {
-        // SAFETY: the C library's place for this thread's value.
+        // SAFETY: errno belongs to this thread.
         unsafe { *libc::__errno_location() = value };
     }
 }
@@ -33,7 +32,7 @@ impl Drop for Errno {
     }
 }
 
-/// A number that tells threads apart: the address of something each has of its own.
+/// A number that differs between threads, from the address of a thread-local variable.
 #[inline]
 pub fn thread_hash() -> usize {
     // SAFETY: only the address is used.
@@ -50,7 +49,7 @@ pub fn futex_wait(word: &AtomicU32, value: u32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, value, none) };
 }
 
-/// Wakes whoever sleeps over `word`. Leaves `errno` alone.
+/// Wakes a thread that sleeps on `word`. Leaves `errno` alone.
 pub fn futex_wake(word: &AtomicU32) {
     let _errno = Errno::keep();
     let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -66,8 +65,6 @@ pub fn pause() {
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>()) };
 }
 
-/// `mmap(2)`.
-///
 /// # Safety
 /// With `MAP_FIXED`, nothing uses what is mapped at the `bytes` bytes from `address` on.
 pub unsafe fn mmap(
@@ -78,23 +75,20 @@ pub unsafe fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: with `MAP_FIXED`, nobody uses what lies there; without, the kernel chooses free addresses.
+    // SAFETY: with `MAP_FIXED`, the caller promises that nothing uses the range; without, the kernel chooses free
+    // addresses.
     unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) as *mut c_void }
 }
 
-/// `munmap(2)`.
-///
 /// # Safety
-/// Nobody uses the `bytes` bytes from `address` on any more.
+/// Nothing uses the `bytes` bytes from `address` on any more.
 pub unsafe fn munmap(address: *mut c_void, bytes: usize) -> c_int {
-    // SAFETY: nobody uses this part of the range any more.
+    // SAFETY: nothing uses this part of the range any more.
     unsafe { libc::syscall(libc::SYS_munmap, address, bytes) as c_int }
 }
 
-/// `mremap(2)`.
-///
 /// # Safety
-/// Nobody uses the mapping under its old address any more; with `MREMAP_FIXED`, nor what lies at `new`.
+/// Nothing uses the mapping under its old address any more; with `MREMAP_FIXED`, nor the range at `new`.
 pub unsafe fn mremap(
     address: *mut c_void,
     bytes: usize,
@@ -102,51 +96,47 @@ pub unsafe fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: nobody uses the mapping under its old address any more, nor what lies at `new` with `MREMAP_FIXED`.
+    // SAFETY: nothing uses the mapping under its old address any more, nor the range at `new` with `MREMAP_FIXED`.
     unsafe { libc::syscall(libc::SYS_mremap, address, bytes, new_bytes, flags, new) as *mut c_void }
 }
 
-/// `mprotect(2)`.
-///
 /// # Safety
-/// Nobody relies on rights to the range that it takes away.
+/// Nothing relies on rights to the range that the call takes away.
 pub unsafe fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int {
-    // SAFETY: nobody relies on rights that this takes away.
+    // SAFETY: nothing relies on rights that this takes away.
     unsafe { libc::syscall(libc::SYS_mprotect, address, bytes, protection) as c_int }
 }
 
-/// `madvise(2)`.
-///
 /// # Safety
-/// Nobody relies on content of the range that the advice takes away.
+/// Nothing relies on content of the range that the advice discards.
 pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
-    // SAFETY: nobody relies on content that the advice takes away.
+    // SAFETY: nothing relies on content that the advice discards.
     unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) as c_int }
 }
 
-/// Addresses that nobody has, not to be touched.
+/// Reserves free addresses, which cannot be accessed (PROT_NONE).
 pub fn addresses(bytes: usize) -> Option<*mut c_void> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    // SAFETY: a new mapping wherever there is room.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let memory = unsafe { mmap(std::ptr::null_mut(), bytes, PROT_NONE, flags, -1, 0) };
     (memory != libc::MAP_FAILED).then_some(memory)
 }
 
-/// Puts guards in the place of pages: touching them is SIGSEGV. Linux 6.13 and newer.
+/// Advice that replaces pages by guards: touching them raises SIGSEGV. Linux 6.13 and newer.
 pub const MADV_GUARD_INSTALL: c_int = 102;
-/// Takes guards away.
+/// Advice that removes guards.
 pub const MADV_GUARD_REMOVE: c_int = 103;
 
-/// Whether this kernel knows an advice.
-pub fn knows(advice: c_int) -> bool {
-    // SAFETY: no bytes are meant.
+/// Whether this kernel supports `advice`.
+pub fn supports(advice: c_int) -> bool {
+    // SAFETY: the range is empty.
     unsafe { madvise(std::ptr::null_mut(), 0, advice) == 0 }
 }
 
-/// Fresh memory of this machine, all zeros, that takes up nothing until it is touched.
+/// New local memory that contains zeros, and takes up no space until it is touched.
 pub fn fresh(bytes: usize) -> Option<*mut c_void> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    // SAFETY: a new mapping wherever there is room.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let memory = unsafe { mmap(std::ptr::null_mut(), bytes, PROT_READ | PROT_WRITE, flags, -1, 0) };
     (memory != libc::MAP_FAILED).then_some(memory)
 }
@@ -154,7 +144,7 @@ pub fn fresh(bytes: usize) -> Option<*mut c_void> {
 /// Ends the process at once, with this exit code.
 pub fn exit(code: c_int) -> ! {
     loop {
-        // SAFETY: does not return.
+        // SAFETY: the call does not return.
         unsafe { libc::syscall(libc::SYS_exit_group, code) };
     }
 }

@@ -1,13 +1,13 @@
-//! Threads that the C library does not know: it tells all its threads to change user, counts them, and takes part in
-//! their ends, and none of that is for those that serve this process's membership.
+//! Threads that the C library does not know of. The C library changes the user of all its threads, counts them, and
+//! ends the process with the last of them; the threads that serve the membership must not be included.
 //!
 //! ```text
 //!   | stack, grows down | below | thread pointer | above |      one block for each thread
 //!                               '-- errno lies on either side, as in every thread
 //! ```
 //!
-//! Such a thread may call what does nothing but a system call: that needs a place for `errno`, which it has, and a
-//! thread of the C library's, of which it has zeros.
+//! Such a thread may call functions of the C library that only make a system call: these need a place for `errno`,
+//! which the thread has, and a thread descriptor of the C library, which contains zeros here.
 
 use std::arch::asm;
 use std::ffi::{c_int, c_long, c_void};
@@ -16,30 +16,30 @@ use std::sync::atomic::Ordering::Acquire;
 
 use crate::sys;
 
-/// Bytes of a stack, most of them never touched.
+/// Size of a stack in bytes; most of it is never touched.
 const STACK: usize = 1 << 20;
-/// Bytes on either side of the thread pointer, besides those on the way to `errno`.
+/// Number of bytes on either side of the thread pointer, in addition to those up to `errno`.
 const AROUND: usize = 64 << 10;
-/// How long a thread's end is waited for, in looks of a millisecond: an attempt to reach a successor of the agent may
-/// be under way.
+/// Limit of the wait for a thread's end, in checks of a millisecond: an attempt to reach a successor of the agent may
+/// be in progress.
 const LOOKS_MAX: u32 = 30_000;
-/// How long the kernel may take to count it no more.
+/// Limit of the wait until the kernel does not count the thread any more, in checks of a millisecond.
 const COUNT_MAX: u32 = 1000;
 
-/// Bytes of `/proc/self/stat`, at most: 52 fields of 20 digits, and a name.
+/// Limit of the size of `/proc/self/stat` in bytes: 52 fields of 20 digits, and a name.
 const STAT_MAX: usize = 1280;
 
-/// What such a thread runs; it does not return.
+/// Main function of such a thread; it does not return.
 pub type Entry = extern "C" fn(*mut c_void) -> !;
 
-/// Room for one thread.
+/// Memory for the stack and thread descriptor of one thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct ThreadRoom {
     top: usize,
     pointer: usize,
 }
 
-/// The thread pointer of this thread, by which it finds what is its own.
+/// The thread pointer of this thread, the base of its thread-local data.
 fn pointer() -> usize {
     let pointer: usize;
     // SAFETY: reads a register, or the word that holds its own address.
@@ -52,20 +52,20 @@ fn pointer() -> usize {
     pointer
 }
 
-impl Room {
-    /// Room for a thread, for ever.
-    pub fn new() -> Option<Room> {
+impl ThreadRoom {
+    /// Allocates memory for a thread, which is never freed.
+    pub fn new() -> Option<ThreadRoom> {
         let own = pointer();
         // SAFETY: only the address is used.
         let errno = unsafe { libc::__errno_location() } as usize;
         let side = (AROUND + errno.abs_diff(own)).next_multiple_of(4096);
         let base = sys::fresh(STACK + 2 * side)? as usize;
-        let room = Room { top: base + STACK, pointer: base + STACK + side };
-        // SAFETY: words of a block that nobody else has; those read are this thread's own.
+        let room = ThreadRoom { top: base + STACK, pointer: base + STACK + side };
+        // SAFETY: the words written belong to a block that no other thread has; those read belong to this thread.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             let (own, new) = (own as *const usize, room.pointer as *mut usize);
-            // Its own address, twice; then the guards of stacks and of pointers.
+            // The block's own address, twice; then the guards of stacks and of pointers.
             new.write(room.pointer);
             new.add(2).write(room.pointer);
             new.add(5).write(own.add(5).read());
@@ -75,8 +75,8 @@ impl Room {
     }
 }
 
-/// Starts a thread with all signals blocked. `alive` is not 0 until it has ended. Whether it was started.
-pub fn spawn(room: Room, entry: Entry, argument: *mut c_void, alive: &'static AtomicU32) -> bool {
+/// Starts a thread with all signals blocked. `alive` is not 0 while the thread runs. Returns whether it was started.
+pub fn spawn(room: ThreadRoom, entry: Entry, argument: *mut c_void, alive: &'static AtomicU32) -> bool {
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -87,7 +87,7 @@ pub fn spawn(room: Room, entry: Entry, argument: *mut c_void, alive: &'static At
         | libc::CLONE_PARENT_SETTID
         | libc::CLONE_CHILD_CLEARTID;
     let before = block_signals(u64::MAX);
-    // SAFETY: the stack is the new thread's alone; the words at its top are what `clone` takes from there.
+    // SAFETY: only the new thread uses the stack; `clone` reads the words at its top.
     let started = unsafe {
         let top = (room.top as *mut usize).sub(2);
         top.write(entry as usize);
@@ -98,7 +98,7 @@ pub fn spawn(room: Room, entry: Entry, argument: *mut c_void, alive: &'static At
     started > 0
 }
 
-/// Sets which signals this thread blocks, those of the C library's own included. Which it blocked before.
+/// Sets the signals that this thread blocks, which may include those of the C library. Returns the former set.
 fn block_signals(set: u64) -> u64 {
     let mut before = 0_u64;
     // SAFETY: the kernel reads and writes live words of the length named.
@@ -109,11 +109,11 @@ fn block_signals(set: u64) -> u64 {
 }
 
 /// # Safety
-/// At `stack` lie a function and its argument; above them nothing is needed.
+/// `stack` points to a function and its argument; nothing above them is needed.
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone(flags: c_int, stack: *mut usize, tid: *mut u32, pointer: usize) -> c_long {
     let done: c_long;
-    // SAFETY: the new thread runs on its own stack and never comes out of this; for the other one it is a system call.
+    // SAFETY: the new thread runs on its own stack and never returns from here; for the caller this is a system call.
     unsafe {
         asm!(
             "syscall",
@@ -139,11 +139,11 @@ unsafe fn clone(flags: c_int, stack: *mut usize, tid: *mut u32, pointer: usize) 
 }
 
 /// # Safety
-/// At `stack` lie a function and its argument; above them nothing is needed.
+/// `stack` points to a function and its argument; nothing above them is needed.
 #[cfg(target_arch = "aarch64")]
 unsafe fn clone(flags: c_int, stack: *mut usize, tid: *mut u32, pointer: usize) -> c_long {
     let done: c_long;
-    // SAFETY: as above.
+    // SAFETY: the new thread runs on its own stack and never returns from here; for the caller this is a system call.
     unsafe {
         asm!(
             "svc 0",
@@ -164,15 +164,15 @@ unsafe fn clone(flags: c_int, stack: *mut usize, tid: *mut u32, pointer: usize) 
     done
 }
 
-/// Ends this thread, one that was started here. The code counts if it is the process's last.
+/// Ends this thread, which [`spawn`] started. `code` is the process's exit code if the thread is its last.
 pub fn end(code: c_int) -> ! {
     loop {
-        // SAFETY: does not return.
+        // SAFETY: the call does not return.
         unsafe { libc::syscall(libc::SYS_exit, code) };
     }
 }
 
-/// Waits until a thread has ended; whether it has.
+/// Waits for a bounded time until a thread has ended; returns whether it has.
 pub fn ended(alive: &AtomicU32) -> bool {
     for _ in 0..LOOKS_MAX {
         if alive.load(Acquire) == 0 {
@@ -183,7 +183,8 @@ pub fn ended(alive: &AtomicU32) -> bool {
     false
 }
 
-/// Waits until the kernel counts one thread in this process, as it soon does when others have ended; not for ever.
+/// Waits, for a bounded time, until the kernel counts only one thread in this process, which it does soon after the
+/// others have ended.
 pub fn wait_alone() {
     for _ in 0..COUNT_MAX {
         if count().is_none_or(|count| count <= 1) {
@@ -193,25 +194,25 @@ pub fn wait_alone() {
     }
 }
 
-/// How many threads the kernel counts in this process, if /proc is there.
+/// Number of threads that the kernel counts in this process, if /proc is there.
 pub fn count() -> Option<u64> {
-    // SAFETY: all zeros are a value of it, and the kernel writes a live one.
+    // SAFETY: all zeros are a valid value, and the kernel writes to a live one.
     let (found, about) = unsafe {
         let mut about: libc::stat = std::mem::zeroed();
         (libc::stat(c"/proc/self/task".as_ptr(), &raw mut about) == 0, about)
     };
-    // Two links, and one for each.
+    // The folder /proc/self/task has two links, and one more for each thread.
     // Of another width on other machines.
     #[allow(clippy::unnecessary_cast)]
     let links = about.st_nlink as u64;
     found.then(|| links.saturating_sub(2))
 }
 
-/// The code that the process's first thread ended with, if it has ended and /proc is there: the kernel keeps it until the last
-/// one has.
+/// Exit code of the process's first thread, if that thread has ended and /proc is mounted: the kernel keeps the code
+/// until the last thread has ended.
 pub fn leader_ended() -> Option<c_int> {
     let mut about = [0_u8; STAT_MAX];
-    // SAFETY: the kernel reads a path that ends, and writes a live buffer of the length named.
+    // SAFETY: the kernel reads a NUL-terminated path, and writes to a live buffer of this length.
     let read = unsafe {
         let file = libc::open(c"/proc/self/stat".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         let read = libc::read(file, about.as_mut_ptr().cast(), STAT_MAX);
@@ -221,8 +222,8 @@ pub fn leader_ended() -> Option<c_int> {
     ended_with(&about[..read])
 }
 
-/// What `/proc/PID/stat` says: the state stands behind the name, which may hold any character, and the status, as `wait`
-/// gives it, at the end.
+/// Exit status in `/proc/PID/stat`: the state follows the name, which may contain any character; the status, as `wait`
+/// returns it, is the last field.
 fn ended_with(stat: &[u8]) -> Option<c_int> {
     let (_, fields) =
         std::str::from_utf8(&stat[stat.iter().rposition(|byte| *byte == b')')?..]).ok()?.split_once(' ')?;
@@ -243,7 +244,7 @@ mod tests {
     static SEEN: AtomicI32 = AtomicI32::new(0);
 
     extern "C" fn run(argument: *mut c_void) -> ! {
-        // SAFETY: what is done here fails, and says so in this thread's errno.
+        // SAFETY: the calls made here fail, and set this thread's errno.
         let errno = unsafe {
             libc::close(-1);
             *libc::__errno_location()
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_thread_of_ours_has_an_errno_of_its_own_and_ends() {
-        let room = Room::new().unwrap();
+        let room = ThreadRoom::new().unwrap();
         for round in 0..20 {
             crate::sys::Errno::set(77);
             assert!(spawn(room, run, (1000 * round) as *mut c_void, &ALIVE));

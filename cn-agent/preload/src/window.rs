@@ -1,5 +1,5 @@
-//! The window: the one stretch of addresses whose pages are remote. It is reserved whole at the start, registered with
-//! the agent whole, and its parts are given to whoever maps memory, as the kernel gives out all other addresses.
+//! The window: the one range of addresses whose pages are remote. It is reserved and registered with the agent as a
+//! whole at the start; callers of `mmap` get parts of it, as they get other addresses from the kernel.
 //!
 //! ```text
 //!   base                                                                 base + bytes
@@ -7,12 +7,14 @@
 //!   '------ granule ------'                 '- granule-'
 //! ```
 //!
-//! It has more addresses than the region has pages, for programs that reserve addresses (PROT_NONE) long before they
-//! commit parts of them to memory, as Java does with its heap. Pages that may be touched are *committed*, and there are
-//! never more of these than the region has; what is free or only reserved is PROT_NONE, so that touching it is SIGSEGV.
+//! The window has more addresses than the region has pages, for programs that reserve addresses (PROT_NONE) long before
+//! they commit parts of them to memory, as Java does with its heap. Pages that may be touched are *committed*, and
+//! never more pages are committed than the region has; free and reserved pages are PROT_NONE, so that touching them
+//! raises SIGSEGV.
 //!
-//! What is known about the pages lies outside: which are in use ([`Ranges`]), which of them are only reserved, whose a
-//! granule is, how long a block is that begins at a page. So neither taking nor giving back touches remote memory.
+//! The records of the pages lie outside the window: pages in use ([`Ranges`]), pages that are only reserved, the owner
+//! of each granule, the length of the block that begins at a page. So neither taking nor giving back pages touches
+//! remote memory.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -25,33 +27,33 @@ use crate::lock::Lock;
 use crate::ranges::Ranges;
 use crate::sys::{self, PAGE};
 
-/// Pages of a granule: arenas take whole ones, so that an address tells its arena.
+/// Number of pages of a granule. Arenas take whole granules, so that an address determines its arena.
 pub const GRANULE_PAGES: usize = 16;
 const GRANULE: usize = GRANULE_PAGES * PAGE;
 
-/// Says to the agent that the pages are about to be discarded, and returns when it knows. `false`: it cannot be told, and
-/// they must not be.
+/// Announces to the agent that the pages are about to be discarded, and returns when the agent has acknowledged.
+/// Returns `false` if the agent cannot be reached; then the pages must not be discarded.
 pub type Announce = fn(Range<usize>) -> bool;
 
-/// What pages of the window are used for.
+/// Records of the use of the window's pages.
 #[derive(Debug)]
-struct Use {
-    /// Those that somebody has.
+struct WindowUse {
+    /// Pages that are committed or reserved.
     taken: Ranges<'static>,
-    /// Those of them that are addresses only, to be committed later.
+    /// Pages of `taken` that are only reserved, to be committed later.
     reserved: Ranges<'static>,
-    /// How many are taken and not only reserved.
+    /// Number of committed pages.
     committed: usize,
-    /// How many may be.
+    /// Limit of committed pages.
     committed_max: usize,
-    /// How many are only reserved.
+    /// Number of reserved pages.
     idle: usize,
-    /// How many are no part of the window any more.
+    /// Number of pages that do not belong to the window any more.
     lost: usize,
 }
 
-impl Use {
-    /// Commits pages, whoever had them or nobody; `false`, and nothing is changed, when that would be too many.
+impl WindowUse {
+    /// Commits pages, free or not; returns `false`, and changes nothing, if that would exceed the limit.
     fn commit(&mut self, pages: Range<usize>) -> bool {
         let idle = self.reserved.count(pages.clone());
         let more = pages.len() - self.taken.count(pages.clone()) + idle;
@@ -65,7 +67,7 @@ impl Use {
         true
     }
 
-    /// Makes addresses only of pages, whoever had them or nobody.
+    /// Turns pages, free or not, into reserved ones.
     fn reserve(&mut self, pages: Range<usize>) {
         let (taken, idle) = (self.taken.count(pages.clone()), self.reserved.count(pages.clone()));
         self.committed -= taken - idle;
@@ -74,7 +76,7 @@ impl Use {
         self.reserved.set(pages, true);
     }
 
-    /// Pages that were taken do not count any more, though they may stay taken.
+    /// Removes pages from the counts of committed and reserved pages, although they may stay taken.
     fn uncount(&mut self, pages: Range<usize>) {
         let idle = self.reserved.count(pages.clone());
         self.committed -= self.taken.count(pages.clone()) - idle;
@@ -83,39 +85,40 @@ impl Use {
     }
 }
 
-/// What became of pages that somebody wants where they are.
+/// Result of claiming pages at given addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// They are the caller's.
+pub enum AddressClaim {
+    /// The pages belong to the caller now.
     Made,
-    /// There may not be so many.
+    /// The limit of committed pages would be exceeded.
     NoRoom,
-    /// They are no part of the window, or not any more.
+    /// Some of the pages do not belong to the window, or not any more.
     NotOurs,
 }
 
-/// The window of this process.
+/// The window of this process, with the records of its pages.
 #[derive(Debug)]
 pub struct Window {
     base: usize,
     pages: usize,
     announce: Announce,
-    use_of: Lock<Use>,
-    /// Whether addresses have ever been taken: who asks for protections in a signal handler need not wait for a lock then.
+    use_of: Lock<WindowUse>,
+    /// Whether addresses have ever been reserved. Until then, a query for reserved pages in a signal handler needs no
+    /// lock.
     reserves: AtomicBool,
-    /// Pages that somebody has mapped something else over: they are no part of the window any more.
+    /// Pages that a mapping of the program covers: they do not belong to the window any more.
     lost: Lock<Ranges<'static>>,
-    /// Whether there may be guards: they outlast what discards pages.
+    /// Whether there may be guards, which survive a discard.
     guarded: AtomicBool,
-    /// Of each granule, the arena it belongs to; 0: none.
+    /// Arena to which each granule belongs; 0 for none.
     owners: &'static [AtomicU8],
-    /// Of each page where a block begins, how many pages it has; 0: none begins there.
+    /// Number of pages of the block that begins at each page; 0 if none begins there.
     lengths: &'static [AtomicU32],
 }
 
 impl Window {
-    /// Reserves a window of `addresses` bytes, of which `bytes` can be committed at a time. `None` when there are not so
-    /// many addresses.
+    /// Reserves a window of `addresses` bytes, of which `bytes` bytes can be committed at a time. `None` if there are
+    /// not enough addresses.
     pub fn reserve(bytes: usize, addresses: usize, announce: Announce) -> Option<Window> {
         let room = |bytes: usize| bytes.checked_next_multiple_of(GRANULE);
         let (committed_max, bytes) = (room(bytes)? / PAGE, room(addresses.max(bytes))?.checked_add(GRANULE)?);
@@ -123,7 +126,7 @@ impl Window {
         u32::try_from(pages).ok()?;
         let whole = sys::addresses(bytes.checked_add(GRANULE)?)? as usize;
         let base = whole.next_multiple_of(GRANULE);
-        // SAFETY: what lies around the aligned part of a mapping that nobody has used.
+        // SAFETY: the parts in front of and behind the aligned middle of a mapping that is not used yet.
         unsafe {
             sys::munmap(whole as *mut c_void, base - whole);
             sys::munmap((base + bytes) as *mut c_void, whole + GRANULE - base);
@@ -132,14 +135,14 @@ impl Window {
         }
         let ranges = || Some(Ranges::new(table(Ranges::words(pages))?, pages, base / PAGE));
         let mut taken = ranges()?;
-        // The probe page, and its granule with it.
+        // The granule of the probe page is never handed out.
         taken.take_at(0..GRANULE_PAGES);
         let reserved = ranges()?;
         Some(Window {
             base,
             pages,
             announce,
-            use_of: Lock::new(Use { taken, reserved, committed: 0, committed_max, idle: 0, lost: 0 }),
+            use_of: Lock::new(WindowUse { taken, reserved, committed: 0, committed_max, idle: 0, lost: 0 }),
             reserves: AtomicBool::new(false),
             lost: Lock::new(ranges()?),
             guarded: AtomicBool::new(false),
@@ -148,47 +151,47 @@ impl Window {
         })
     }
 
-    /// Its first address; the probe page is there.
+    /// First address of the window, where the probe page is.
     pub fn base(&self) -> usize {
         self.base
     }
 
-    /// Its bytes.
+    /// Size of the window in bytes.
     pub fn bytes(&self) -> usize {
         self.pages * PAGE
     }
 
-    /// Bytes of it that can be committed at a time.
+    /// Limit of the bytes that are committed at a time.
     pub fn memory(&self) -> usize {
         self.use_of.lock().committed_max * PAGE
     }
 
-    /// Whether an address lies in it.
+    /// Whether an address lies in the window.
     #[inline]
     pub fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.base) < self.pages * PAGE
     }
 
-    /// The part of `bytes` bytes from `address` on that lies in the window, as pages.
+    /// Pages of the window that the `bytes` bytes from `address` on touch.
     pub fn part(&self, address: usize, bytes: usize) -> Range<usize> {
         let end = address.saturating_add(bytes).saturating_sub(self.base).div_ceil(PAGE).min(self.pages);
         let start = (address.saturating_sub(self.base) / PAGE).min(end);
         start..end
     }
 
-    /// The address of a page.
+    /// Address of the page with this number.
     #[inline]
     pub fn address(&self, page: usize) -> *mut u8 {
         (self.base + page * PAGE) as *mut u8
     }
 
-    /// The page of an address in the window.
+    /// Number of the page that contains an address of the window.
     #[inline]
     pub fn page(&self, address: usize) -> usize {
         (address - self.base) / PAGE
     }
 
-    /// Takes `count` pages of zeros for whoever maps memory.
+    /// Takes and commits `count` free pages, which contain zeros; the first is a multiple of `align`.
     pub fn take(&self, count: usize, align: usize) -> Option<usize> {
         let count = count.max(1);
         let first = {
@@ -203,7 +206,7 @@ impl Window {
         self.open(first..first + count).then_some(first)
     }
 
-    /// Takes these pages, if all of them are free.
+    /// Takes and commits these pages, if all of them are free.
     pub fn take_at(&self, pages: Range<usize>) -> bool {
         {
             let mut use_of = self.use_of.lock();
@@ -215,7 +218,8 @@ impl Window {
         self.open(pages)
     }
 
-    /// Takes `count` pages as addresses, none of which may be touched; not so many that memory would lack addresses.
+    /// Reserves `count` free pages, none of which may be touched; fails if committed memory might not find enough
+    /// addresses afterwards.
     pub fn take_addresses(&self, count: usize) -> Option<usize> {
         let mut use_of = self.use_of.lock();
         if use_of.idle + use_of.lost + count > self.pages - GRANULE_PAGES - use_of.committed_max {
@@ -228,24 +232,24 @@ impl Window {
         Some(first)
     }
 
-    /// Makes pages the caller's, whoever had them or nobody: to be touched, or as addresses only.
-    pub fn claim(&self, pages: Range<usize>, touched: bool) -> Claim {
+    /// Takes these pages, free or not: commits them if they are to be `touched`, otherwise reserves them.
+    pub fn claim(&self, pages: Range<usize>, touched: bool) -> AddressClaim {
         if pages.start < GRANULE_PAGES || self.lost.lock().next_used(pages.clone()).is_some() {
-            return Claim::NotOurs;
+            return AddressClaim::NotOurs;
         }
         let mut use_of = self.use_of.lock();
         match touched {
-            true if !use_of.commit(pages.clone()) => return Claim::NoRoom,
+            true if !use_of.commit(pages.clone()) => return AddressClaim::NoRoom,
             true => {}
             false => {
                 self.reserves.store(true, Relaxed);
                 use_of.reserve(pages);
             }
         }
-        Claim::Made
+        AddressClaim::Made
     }
 
-    /// Commits those of these pages that are addresses only. `false`: there may not be so many.
+    /// Commits those of these pages that are reserved; returns `false` if that would exceed the limit.
     pub fn commit(&self, pages: Range<usize>) -> bool {
         if !self.reserves.load(Relaxed) {
             return true;
@@ -263,15 +267,15 @@ impl Window {
         true
     }
 
-    /// Whether some of these pages are addresses only.
+    /// Whether some of these pages are reserved.
     pub fn reserves(&self, pages: Range<usize>) -> bool {
         self.use_of.lock().reserved.next_used(pages).is_some()
     }
 
-    /// Has pages that have just been taken be touched; gives them back if the kernel refuses.
+    /// Makes pages that were just taken accessible; frees them if the kernel refuses.
     fn open(&self, pages: Range<usize>) -> bool {
         let address = self.address(pages.start).cast();
-        // SAFETY: pages of the window that nobody else has.
+        // SAFETY: pages of the window that were just taken.
         let opened = unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_READ | PROT_WRITE) } == 0;
         if !opened {
             let mut use_of = self.use_of.lock();
@@ -281,7 +285,7 @@ impl Window {
         opened
     }
 
-    /// Takes granules of zeros for an arena (not 0).
+    /// Takes granules for an arena, whose number is not 0; the memory contains zeros.
     pub fn take_granules(&self, bytes: usize, arena: u8) -> Option<(*mut u8, usize)> {
         let pages = bytes.checked_next_multiple_of(GRANULE)? / PAGE;
         let first = self.take(pages, GRANULE_PAGES)?;
@@ -290,7 +294,7 @@ impl Window {
         Some((self.address(first), pages * PAGE))
     }
 
-    /// An arena gives granules back.
+    /// Frees granules of an arena.
     pub fn give_granules(&self, address: usize, bytes: usize) {
         let pages = self.part(address, bytes);
         let granules = pages.start / GRANULE_PAGES..pages.end / GRANULE_PAGES;
@@ -298,13 +302,13 @@ impl Window {
         self.give(pages);
     }
 
-    /// The arena that an address in the window belongs to; 0: none.
+    /// Arena to which an address of the window belongs; 0 for none.
     #[inline]
     pub fn owner(&self, address: usize) -> u8 {
         self.owners[self.page(address) / GRANULE_PAGES].load(Relaxed)
     }
 
-    /// The pages of the block that begins at an address; 0 when none begins there.
+    /// Number of pages of the block that begins at an address; 0 if none begins there.
     pub fn block(&self, address: usize) -> usize {
         if !address.is_multiple_of(PAGE) {
             return 0;
@@ -312,16 +316,16 @@ impl Window {
         self.lengths[self.page(address)].load(Relaxed) as usize
     }
 
-    /// A block of so many pages begins at a page, or, with 0, none any more.
+    /// Records that a block of `pages` pages begins at a page; 0 removes the record.
     pub fn set_block(&self, page: usize, pages: usize) {
         self.lengths[page].store(pages as u32, Relaxed);
     }
 
-    /// Gives pages back, whatever was done to them; they become zeros. Pages that are free already stay so.
+    /// Frees pages in any state, and discards their content. Pages that are free already stay free.
     pub fn give(&self, pages: Range<usize>) {
         let mut at = pages.start;
         while let Some(used) = {
-            // Not over the probe page.
+            // The probe page is never freed.
             let from = at.max(GRANULE_PAGES);
             let used = (from < pages.end).then(|| self.use_of.lock().taken.next_used(from..pages.end));
             used.flatten()
@@ -344,29 +348,29 @@ impl Window {
             }
             let Some(lost) = lost else { return };
             at = lost.end;
-            // What was mapped over goes; its addresses are not used again.
-            // SAFETY: these pages were taken, and their owner gives them back.
+            // Mappings of the program over the window are unmapped; their addresses are not used again. SAFETY: these
+            // pages were taken, and their owner gives them back.
             unsafe { sys::munmap(self.address(lost.start).cast(), lost.len() * PAGE) };
         }
     }
 
-    /// Discards pages, and has nobody touch them from here on.
+    /// Discards the content of pages and makes them inaccessible.
     fn close(&self, pages: Range<usize>) {
         self.discard(pages.clone());
         let address = self.address(pages.start).cast();
         if self.guarded.load(Relaxed) {
-            // SAFETY: pages of the window, whose owner gives them back.
+            // SAFETY: pages of the window that their owner gives back.
             unsafe { sys::madvise(address, pages.len() * PAGE, sys::MADV_GUARD_REMOVE) };
         }
-        // SAFETY: pages of the window that their owner gives back. If the kernel refuses, touching them gives zeros.
+        // SAFETY: pages of the window that their owner gives back. If the kernel refuses, an access reads zeros.
         unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_NONE) };
     }
 
-    /// Makes zeros of pages.
+    /// Discards the content of pages, which read as zeros afterwards.
     pub fn discard(&self, pages: Range<usize>) {
         let announced = (self.announce)(pages.clone());
         let (address, bytes) = (self.address(pages.start), pages.len() * PAGE);
-        // SAFETY: pages of the window, whose owner wants zeros in their place.
+        // SAFETY: pages of the window whose content their owner discards.
         unsafe {
             if announced {
                 sys::madvise(address.cast(), bytes, MADV_DONTNEED);
@@ -377,20 +381,21 @@ impl Window {
         }
     }
 
-    /// Has `install` put guards over pages: what they held is gone, and will be zeros when the guards are.
+    /// Puts guards over pages by calling `install`: the content of the pages is discarded, and they read as zeros once
+    /// the guards are removed.
     pub fn guard(&self, pages: Range<usize>, install: impl FnOnce() -> c_int) -> c_int {
         self.guarded.store(true, Relaxed);
         if !(self.announce)(pages) {
-            // As a kernel that knows no guards.
-            // SAFETY: the calling thread's own word.
+            // As on a kernel without guards. SAFETY: errno belongs to this thread.
             unsafe { *libc::__errno_location() = libc::EINVAL };
             return -1;
         }
         install()
     }
 
-    /// Something else has been mapped over pages: neither the window's content nor its addresses any more.
-    pub fn lose(&self, pages: Range<usize>) {
+    /// Removes pages that another mapping covers from the window: the window has neither their content nor their
+    /// addresses any more.
+    pub fn remove_pages(&self, pages: Range<usize>) {
         (self.announce)(pages.clone());
         let mut lost = self.lost.lock();
         let mut use_of = self.use_of.lock();
@@ -403,46 +408,46 @@ impl Window {
             }
             at = known.end;
         }
-        // Nobody gets these addresses again.
+        // The addresses of these pages are not handed out again.
         use_of.taken.set(pages.clone(), true);
         lost.set(pages, true);
     }
 
-    /// Its locks are held from before a fork until after it.
-    pub fn hold(&self) {
-        self.lost.hold();
-        self.use_of.hold();
+    /// Takes the window's locks before a fork.
+    pub fn lock_before_fork(&self) {
+        self.lost.lock_before_fork();
+        self.use_of.lock_before_fork();
     }
 
-    /// After a fork, in the parent.
-    pub fn let_go(&self) {
-        self.use_of.let_go();
-        self.lost.let_go();
+    /// Releases the window's locks after a fork, in the parent.
+    pub fn unlock_after_fork(&self) {
+        self.use_of.unlock_after_fork();
+        self.lost.unlock_after_fork();
     }
 
-    /// After a fork, in the child.
+    /// Resets the window's locks after a fork, in the child.
     pub fn reset(&self) {
         self.lost.reset();
         self.use_of.reset();
     }
 }
 
-/// A table of zeros outside the window, for ever.
+/// Allocates a table of zeros outside the window, which is never freed.
 fn table<T: Zeroed>(entries: usize) -> Option<&'static mut [T]> {
     let memory = sys::fresh(entries.checked_mul(size_of::<T>())?.max(1))?;
-    // SAFETY: fresh memory of this size, aligned to a page, all zeros, which every `Zeroed` is valid as; nobody else
-    // has it, and it is never unmapped.
+    // SAFETY: new memory of this size, aligned to a page, all zeros, which are a valid value of every `Zeroed` type; it
+    // has no other user, and is never unmapped.
     Some(unsafe { std::slice::from_raw_parts_mut(memory.cast(), entries) })
 }
 
 /// # Safety
-/// All zeros are a value of it.
+/// All zeros are a valid value of the type.
 unsafe trait Zeroed {}
-// SAFETY: 0.
+// SAFETY: 0 is a valid value.
 unsafe impl Zeroed for u64 {}
-// SAFETY: 0.
+// SAFETY: 0 is a valid value.
 unsafe impl Zeroed for AtomicU8 {}
-// SAFETY: 0.
+// SAFETY: 0 is a valid value.
 unsafe impl Zeroed for AtomicU32 {}
 
 #[cfg(test)]
@@ -453,14 +458,14 @@ mod tests {
         true
     }
 
-    /// Reads a byte of a page.
+    /// Reads the first byte of a page.
     fn byte(window: &Window, page: usize) -> u8 {
-        // SAFETY: pages of a window are mapped, and these tests share theirs with nobody.
+        // SAFETY: the pages of a window are mapped, and each test has a window of its own.
         unsafe { window.address(page).read_volatile() }
     }
 
     fn fill(window: &Window, pages: Range<usize>) {
-        // SAFETY: as above.
+        // SAFETY: the pages of a window are mapped, and each test has a window of its own.
         unsafe { window.address(pages.start).write_bytes(0xAA, pages.len() * PAGE) };
     }
 
@@ -487,7 +492,7 @@ mod tests {
         let window = Window::reserve(1 << 20, 1 << 20, |_| false).unwrap();
         let first = window.take(8, 1).unwrap();
         fill(&window, first..first + 8);
-        // SAFETY: pages of the window, which nobody else uses.
+        // SAFETY: pages of the window that have no other user.
         unsafe { sys::mprotect(window.address(first).cast(), PAGE, libc::PROT_NONE) };
         window.give(first..first + 4);
         assert_eq!(window.take(4, 1), Some(first));
@@ -511,8 +516,8 @@ mod tests {
     fn what_is_mapped_over_is_lost_and_not_given_out_again() {
         let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
         let first = window.take(30, 1).unwrap();
-        window.lose(first + 10..first + 15);
-        window.lose(first + 12..first + 20);
+        window.remove_pages(first + 10..first + 15);
+        window.remove_pages(first + 12..first + 20);
         window.give(first..first + 30);
         assert_eq!(window.take(10, 1), Some(first));
         assert_eq!(window.take(10, 1), Some(first + 20), "the pages between are gone");
@@ -529,15 +534,15 @@ mod tests {
         fill(&window, heap..heap + 156);
         assert_eq!(window.take(1, 1), None, "all is committed");
         assert!(!window.commit(first..first + 101));
-        assert_eq!(window.claim(first + 100..first + 110, true), Claim::NoRoom);
-        assert_eq!(window.claim(first..first + 50, true), Claim::Made, "had been committed");
-        assert_eq!(window.claim(first..first + 50, false), Claim::Made, "addresses only again");
-        assert_eq!(window.claim(first + 100..first + 150, true), Claim::Made);
+        assert_eq!(window.claim(first + 100..first + 110, true), AddressClaim::NoRoom);
+        assert_eq!(window.claim(first..first + 50, true), AddressClaim::Made, "had been committed");
+        assert_eq!(window.claim(first..first + 50, false), AddressClaim::Made, "addresses only again");
+        assert_eq!(window.claim(first + 100..first + 150, true), AddressClaim::Made);
         assert_eq!(window.take(1, 1), None);
         window.give(first..first + 200);
         let after = window.take(100, 1).unwrap();
         assert!((after..after + 100).all(|page| byte(&window, page) == 0));
-        assert_eq!((window.take(1, 1), window.claim(0..1, true)), (None, Claim::NotOurs));
+        assert_eq!((window.take(1, 1), window.claim(0..1, true)), (None, AddressClaim::NotOurs));
     }
 
     #[test]
@@ -545,10 +550,10 @@ mod tests {
         let window = Window::reserve(1 << 20, 1 << 20, unannounced).unwrap();
         let first = window.take(8, 1).unwrap();
         fill(&window, first..first + 8);
-        // SAFETY: pages of a window that this test shares with nobody.
+        // SAFETY: pages of a window that only this test uses.
         let install =
             || unsafe { sys::madvise(window.address(first).cast(), 4 * PAGE, sys::MADV_GUARD_INSTALL) };
-        if !sys::knows(sys::MADV_GUARD_INSTALL) {
+        if !sys::supports(sys::MADV_GUARD_INSTALL) {
             return;
         }
         assert_eq!(window.guard(first..first + 4, install), 0);

@@ -1,5 +1,5 @@
-//! Operations of clients on more than a line, or on less: each is a *job* that travels in *bursts*, one burst each, as many
-//! at once as the engine takes.
+//! Client operations on more, or on less, than a line: each is a *job*, sent as *bursts*, as many in flight as the
+//! engine takes.
 //!
 //! ```text
 //!   submission at the front of a ring --> Job, SegmentIter --> bursts --> Engine: bursts
@@ -7,15 +7,15 @@
 //!        completion <--- all are back ---- settle <-- data area <-----+ answers (by burst)
 //! ```
 //!
-//! A client's submissions are begun in their order: the one at the front of its ring is sent segment by segment, and makes
-//! room for the next when all its segments are sent. Bursts are few and shared by all clients, so that the frames on their
-//! way fit the smallest ring there is; the client that is served first changes from round to round.
+//! The submissions of a client begin in order: the one at the front of its ring is sent segment by segment, and yields
+//! to the next one when all of its segments are sent. Bursts are few and shared by all clients, so that the frames in
+//! flight fit the smallest ring on the path; the client that is served first changes from round to round.
 //!
-//! A *patch* changes some bytes of a line: the line is read, changed and written. From the read to the moment in which the
-//! write is sent the line is locked, and whoever else wants to write it waits a round; afterwards the order of the page's
-//! stream keeps them apart. So writers of one line never undo each other, whichever programs they are.
+//! A *patch* changes some bytes of a line: the line is read, changed and written. The line is locked from the read
+//! until the write is sent, and other writers of the line wait a round; after that, the order of the page's stream
+//! keeps the writes apart. So writers of one line never undo each other, even in different programs.
 //!
-//! Everything has a place from the start: nothing is allocated later.
+//! All memory is allocated at the start.
 
 use std::ops::Range;
 
@@ -23,31 +23,31 @@ use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
-use super::jobs::{Ended, Job, Jobs, Way};
+use super::jobs::{FinishedJob, Job, JobKind, Jobs};
 use super::owners::touches;
 use cxloe_client::ring::{AgentEnd, Lines, Operation, Submission};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
-use cxloe_cn_core::engine::{BurstRead, Direction, Engine, EngineError, Segment, SegmentIter, Span, Write};
+use cxloe_cn_core::engine::{
+    BurstRead, Direction, Engine, EngineError, RequestId, Segment, SegmentIter, Span, Write,
+};
 
-/// What tells user values of bursts from those of lines.
-pub const BURST: u64 = 1 << 62;
-/// Bursts on their way at once, of all clients: few enough for the smallest ring on the way (256 frames in a veth).
+/// Limit of bursts in flight, for all clients together: they fit the smallest ring on the path (256 frames in a veth).
 pub const BURSTS_MAX: usize = 128;
-/// Lines being patched at once, of all clients.
+/// Limit of lines that are being patched, for all clients together.
 const PATCHES_MAX: usize = 64;
-/// Pieces sent for one client before the next has its turn.
+/// Number of segments sent for one client before the next client's turn.
 const TURN: usize = 32;
 const PAGE: usize = BURST_LINES_MAX * LINE_SIZE;
 
 static ZEROS: [u8; PAGE] = [0; PAGE];
 
-/// A client: its place, and the place's generation.
+/// Identity of a client: its slot, and the slot's generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its place.
+    /// Index of the slot.
     pub place: u16,
-    /// The place's generation.
+    /// Number of clients that had the slot before, by which a late result of such a client is recognised.
     pub generation: u16,
 }
 
@@ -58,21 +58,21 @@ struct Burst {
     segment: Segment,
 }
 
-/// A line that is being patched, and locked.
+/// A line that is being patched, and is locked for other writers.
 #[derive(Clone, Copy, Debug)]
 struct Patch {
     owner: Owner,
     job: u16,
     hpa: u64,
-    /// Which bytes are new, a bit each.
+    /// One bit for each byte of the line, set if the patch changes the byte.
     mask: u64,
-    /// Once it was read: all of the line as it is to be.
+    /// The new line: complete once the old one was read.
     line: Line,
     read: bool,
 }
 
 impl Patch {
-    /// The line is `before`.
+    /// Fills in the unchanged bytes from `before`, the old line.
     fn merge(&mut self, before: &[u8]) {
         for (index, (byte, before)) in self.line.iter_mut().zip(before).enumerate() {
             if self.mask >> index & 1 == 0 {
@@ -83,26 +83,26 @@ impl Patch {
     }
 }
 
-/// What has become of the submission at the front of a ring.
+/// Outcome of continuing the submission at the front of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// All of it is sent: its place can be given back. If it has ended with that, how.
-    Through(Option<Ended>),
-    /// Its client has had its turn.
+pub enum SubmissionProgress {
+    /// All segments are sent, so the entry can be released. Carries the result of a job that has ended already.
+    Through(Option<FinishedJob>),
+    /// The client has used up its turn.
     Later,
-    /// The engine is busy: try again soon.
+    /// The engine takes no more: to be continued in the next round.
     Busy,
-    /// All bursts are on their way.
+    /// All bursts are in flight: to be continued when one has ended.
     Full,
 }
 
-/// What the clients' jobs share.
+/// State that the jobs of all clients share.
 #[derive(Debug)]
 pub struct Bulk {
     bursts: Vec<Option<Burst>>,
     free: Vec<u16>,
     patches: Vec<Patch>,
-    /// Room for what a write gathers.
+    /// Buffer in which the lines of a write are gathered.
     room: Box<[u8; PAGE]>,
 }
 
@@ -117,33 +117,33 @@ impl Default for Bulk {
     }
 }
 
-/// The parts of a client that its jobs need.
+/// The parts of a client that its jobs use.
 pub struct JobClient<'a> {
-    /// Its name.
+    /// Identity of the client.
     pub owner: Owner,
-    /// Its jobs.
+    /// Jobs of the client.
     pub jobs: &'a mut Jobs,
-    /// Its ring, for the line of the submission at the front, and the data area.
+    /// Rings of the client, with the line of the submission at the front, and the data area.
     pub end: &'a AgentEnd,
-    /// Addresses that are other users', ascending.
+    /// Address ranges of regions that belong to other users, ascending.
     pub foreign: &'a [Range<u64>],
 }
 
-/// What sending takes.
+/// Context in which frames are sent in one round.
 pub struct Sending<'a, 'b> {
-    /// Where to.
+    /// Engine that the operations go into.
     pub engine: &'a mut Engine,
-    /// What time it is.
+    /// Time at the beginning of the round.
     pub now: Time,
-    /// The link.
+    /// Transmit side of the link.
     pub tx: &'a mut (dyn Transmit + 'b),
-    /// Addresses that are mapped, and not to be touched.
+    /// Address ranges of regions that programs have mapped, which are refused to clients.
     pub mapped: &'a [Range<u64>],
 }
 
 impl Sending<'_, '_> {
-    /// The reason why a client must not touch `bytes` bytes from `hpa` on, if there is one. Those in `foreign` are another
-    /// user's, and are to it as if there were no region.
+    /// The reason to refuse a client the `bytes` bytes from `hpa` on; `None` to permit them. An address in `foreign`, a
+    /// range of another user, gives the same error as one without a region.
     #[inline]
     pub(crate) fn refusal(&self, foreign: &[Range<u64>], hpa: u64, bytes: u64) -> Option<EngineError> {
         if foreign.is_empty() && self.mapped.is_empty() {
@@ -159,27 +159,28 @@ impl Sending<'_, '_> {
 }
 
 impl Bulk {
-    /// Whether a line of `bytes` bytes from `hpa` on must not be written now.
+    /// Whether one of the `bytes` bytes from `hpa` on lies in a locked line, so that it must not be written now.
     #[inline]
-    pub fn is_locked(&self, hpa: u64, bytes: u64) -> bool {
+    pub(crate) fn is_locked(&self, hpa: u64, bytes: u64) -> bool {
         !self.patches.is_empty()
             && self.patches.iter().any(|patch| patch.hpa >= hpa && patch.hpa < hpa.saturating_add(bytes))
     }
 
-    /// A client has gone: what it patched is nobody's. What is on its way ends by itself.
+    /// Drops the patches of a client that has gone. The client's bursts in flight end by themselves.
     pub fn forget(&mut self, owner: Owner) {
         self.patches.retain(|patch| patch.owner != owner);
     }
 
-    /// Goes on with the submission at the front of a client's ring, which is none for a single line. `sent` counts frames.
+    /// Continues the submission at the front of a client's ring, which is for more or less than a line. `sent` counts
+    /// frames.
     #[inline]
-    pub fn go_on(
+    pub fn advance(
         &mut self,
         client: &mut JobClient<'_>,
         submission: &Submission,
         to: &mut Sending<'_, '_>,
         sent: &mut usize,
-    ) -> Step {
+    ) -> SubmissionProgress {
         if client.jobs.current.is_none() {
             let begun = self.begin(client, submission, to, sent);
             let jobs = &mut client.jobs;
@@ -189,17 +190,19 @@ impl Bulk {
             }
         }
         let JobClient { owner, end, foreign, ref mut jobs } = *client;
-        let Jobs { current: Some((at, segment_iter)), slots, .. } = &mut **jobs else { return Step::Busy };
+        let Jobs { current: Some((at, segment_iter)), slots, .. } = &mut **jobs else {
+            return SubmissionProgress::Busy;
+        };
         let at = *at;
-        let Some(job) = &mut slots[usize::from(at)] else { return Step::Busy };
-        let direction = if matches!(job.way, Way::Read(_)) { Direction::Read } else { Direction::Write };
+        let Some(job) = &mut slots[usize::from(at)] else { return SubmissionProgress::Busy };
+        let direction = if matches!(job.kind, JobKind::Read(_)) { Direction::Read } else { Direction::Write };
         for _ in 0..TURN {
-            // One segment may have failed while others were being sent.
+            // A segment may have failed while others were being sent.
             let segment =
                 if job.failed.is_none() { segment_iter.segment(to.engine, direction) } else { None };
             let Some(segment) = segment else {
                 jobs.current = None;
-                return Step::Through(jobs.stop(at, None));
+                return SubmissionProgress::Through(jobs.stop(at, None));
             };
             let outcome = match to.refusal(foreign, segment.hpa, segment.extent()) {
                 Some(error) => Err(error),
@@ -207,19 +210,19 @@ impl Bulk {
             };
             match outcome {
                 Ok(Some(())) => *sent += 1,
-                Ok(None) => return Step::Full,
-                Err(EngineError::Busy) => return Step::Busy,
+                Ok(None) => return SubmissionProgress::Full,
+                Err(EngineError::Busy) => return SubmissionProgress::Busy,
                 Err(error) => {
                     jobs.current = None;
-                    return Step::Through(jobs.stop(at, Some(error)));
+                    return SubmissionProgress::Through(jobs.stop(at, Some(error)));
                 }
             }
             segment_iter.advance(&segment);
         }
-        Step::Later
+        SubmissionProgress::Later
     }
 
-    /// Begins with a submission.
+    /// Starts the job of a submission.
     fn begin(
         &mut self,
         client: &mut JobClient<'_>,
@@ -229,13 +232,13 @@ impl Bulk {
     ) -> Begun {
         let JobClient { owner, end, foreign, ref mut jobs } = *client;
         let hpa = submission.hpa;
-        let refused = |status| Begun::Step(Step::Through(Some((submission.tag, status))));
+        let refused = |status| Begun::Step(SubmissionProgress::Through(Some((submission.tag, status))));
         let byte = |lines: Lines| lines.at as usize * LINE_SIZE;
-        let (way, count) = match submission.operation {
-            Operation::ReadBytes(lines) => (Way::Read(byte(lines)), lines.count),
-            Operation::WriteBytes(lines) => (Way::Write(byte(lines)), lines.count),
-            Operation::Zero(count) => (Way::Zero, count),
-            Operation::Patch(_) => (Way::Patch, 1),
+        let (kind, count) = match submission.operation {
+            Operation::ReadBytes(lines) => (JobKind::Read(byte(lines)), lines.count),
+            Operation::WriteBytes(lines) => (JobKind::Write(byte(lines)), lines.count),
+            Operation::Zero(count) => (JobKind::Zero, count),
+            Operation::Patch(_) => (JobKind::Patch, 1),
             _ => return refused(Status::BadOperation),
         };
         let bytes = u64::from(count) * LINE_SIZE as u64;
@@ -249,19 +252,19 @@ impl Bulk {
             return refused(Status::Failed(error));
         }
         let Operation::Patch(mask) = submission.operation else {
-            return match jobs.begin(submission.tag, hpa, way) {
+            return match jobs.begin(submission.tag, hpa, kind) {
                 Some(job) => Begun::SegmentIter(job, SegmentIter::new(hpa..until)),
-                None => Begun::Step(Step::Busy),
+                None => Begun::Step(SubmissionProgress::Busy),
             };
         };
         if self.patches.len() == PATCHES_MAX || self.is_locked(hpa, bytes) {
-            return Begun::Step(Step::Busy);
+            return Begun::Step(SubmissionProgress::Busy);
         }
         let patch = Patch { owner, job: 0, hpa, mask, line: *end.front_line(), read: false };
         Begun::Step(self.begin_patch(patch, submission.tag, jobs, to, sent))
     }
 
-    /// Reads the line that is to be changed, and locks it.
+    /// Reads the line to be patched, and locks it.
     fn begin_patch(
         &mut self,
         mut patch: Patch,
@@ -269,13 +272,13 @@ impl Bulk {
         jobs: &mut Jobs,
         to: &mut Sending<'_, '_>,
         sent: &mut usize,
-    ) -> Step {
+    ) -> SubmissionProgress {
         let Patch { owner, hpa, .. } = patch;
-        let Some(burst) = self.free.last().copied() else { return Step::Full };
-        let Some(job) = jobs.begin(tag, hpa, Way::Patch) else { return Step::Busy };
+        let Some(burst) = self.free.last().copied() else { return SubmissionProgress::Full };
+        let Some(job) = jobs.begin(tag, hpa, JobKind::Patch) else { return SubmissionProgress::Busy };
         patch.job = job;
         let segment = to.engine.segment(hpa, 1);
-        match to.engine.burst_read(&segment, BURST | u64::from(burst), to.now, to.tx) {
+        match to.engine.burst_read(&segment, RequestId::ClientBurst(burst), to.now, to.tx) {
             Ok(BurstRead::Sent) => {
                 self.free.pop();
                 self.bursts[usize::from(burst)] = Some(Burst { owner, job, segment });
@@ -288,22 +291,22 @@ impl Bulk {
             Ok(BurstRead::Alike(line)) => patch.merge(&line),
             Err(EngineError::Busy) => {
                 jobs.cancel(job);
-                return Step::Busy;
+                return SubmissionProgress::Busy;
             }
-            Err(error) => return Step::Through(jobs.stop(job, Some(error))),
+            Err(error) => return SubmissionProgress::Through(jobs.stop(job, Some(error))),
         }
-        // If it is read already, it is written with the next round.
+        // If the line was in the cache, the patch is written in the next round.
         self.patches.push(patch);
-        Step::Through(None)
+        SubmissionProgress::Through(None)
     }
 
-    /// Writes the patches that were read. `step_of` finds the client of each, and has its step done with its jobs and the
-    /// addresses that are foreign to it; what the step returns has ended. Returns whether a patch has to wait.
+    /// Writes the patches whose lines were read. `step_of` finds the client of each patch, and runs the step with the
+    /// client's jobs and foreign ranges. Returns whether a patch has to wait.
     #[cold]
-    pub fn write_patches(
+    pub(crate) fn write_patches(
         &mut self,
         to: &mut Sending<'_, '_>,
-        mut step_of: impl FnMut(Owner, &mut dyn FnMut(&mut Jobs, &[Range<u64>]) -> Option<Ended>),
+        mut step_of: impl FnMut(Owner, &mut dyn FnMut(&mut Jobs, &[Range<u64>]) -> Option<FinishedJob>),
         sent: &mut usize,
     ) -> bool {
         let mut waits = false;
@@ -340,8 +343,8 @@ impl Bulk {
     fn write_patch(&mut self, patch: &Patch, to: &mut Sending<'_, '_>) -> Result<Write, EngineError> {
         let Some(burst) = self.free.last().copied() else { return Err(EngineError::Busy) };
         let segment = to.engine.segment(patch.hpa, 1);
-        let user = BURST | u64::from(burst);
-        let written = to.engine.burst_write(&segment, 1, &patch.line, user, to.now, to.tx)?;
+        let id = RequestId::ClientBurst(burst);
+        let written = to.engine.burst_write(&segment, 1, &patch.line, id, to.now, to.tx)?;
         if written == Write::Sent {
             self.free.pop();
             let Patch { owner, job, .. } = *patch;
@@ -350,7 +353,7 @@ impl Bulk {
         Ok(written)
     }
 
-    /// Sends a segment of a job; `None` if there is no burst.
+    /// Sends a segment of a job; `None` if no burst is free.
     #[inline]
     fn send(
         &mut self,
@@ -362,12 +365,12 @@ impl Bulk {
         to: &mut Sending<'_, '_>,
     ) -> Result<Option<()>, EngineError> {
         let Some(burst) = self.free.last().copied() else { return Ok(None) };
-        let user = BURST | u64::from(burst);
+        let id = RequestId::ClientBurst(burst);
         let offset = (segment.hpa - job.hpa) as usize;
         let mask = u64::MAX >> (BURST_LINES_MAX - segment.lines);
         let bytes = segment.lines * LINE_SIZE;
-        let on_its_way = match job.way {
-            Way::Read(area) => match to.engine.burst_read(segment, user, to.now, to.tx)? {
+        let on_its_way = match job.kind {
+            JobKind::Read(area) => match to.engine.burst_read(segment, id, to.now, to.tx)? {
                 BurstRead::Sent => true,
                 BurstRead::Here(data) => {
                     scatter(end, area + offset, segment, data);
@@ -379,16 +382,16 @@ impl Bulk {
                 }
             },
             _ if self.is_locked(segment.hpa, segment.extent()) => return Err(EngineError::Busy),
-            Way::Write(area) => {
+            JobKind::Write(area) => {
                 for Span { first, lines, offset: along } in segment.spans() {
                     let room = &mut self.room[first * LINE_SIZE..(first + lines) * LINE_SIZE];
                     end.copy(area + offset + along as usize, room);
                 }
                 let data = &self.room[..bytes];
-                to.engine.burst_write(segment, mask, data, user, to.now, to.tx)? == Write::Sent
+                to.engine.burst_write(segment, mask, data, id, to.now, to.tx)? == Write::Sent
             }
-            Way::Zero | Way::Patch => {
-                to.engine.burst_write(segment, mask, &ZEROS[..bytes], user, to.now, to.tx)? == Write::Sent
+            JobKind::Zero | JobKind::Patch => {
+                to.engine.burst_write(segment, mask, &ZEROS[..bytes], id, to.now, to.tx)? == Write::Sent
             }
         };
         if on_its_way {
@@ -399,32 +402,31 @@ impl Bulk {
         Ok(Some(()))
     }
 
-    /// Whose the burst of this user value is, which is back.
+    /// Takes the burst of this index, which has ended.
     #[inline]
-    pub fn arrived(&mut self, user: u64) -> Option<Arrived> {
-        let at = (user & !BURST) as usize;
-        let Burst { owner, job, segment } = self.bursts.get_mut(at)?.take()?;
-        self.free.push(at as u16);
-        Some(Arrived { owner, job, segment })
+    pub fn arrived(&mut self, at: u16) -> Option<FinishedBurst> {
+        let Burst { owner, job, segment } = self.bursts.get_mut(usize::from(at))?.take()?;
+        self.free.push(at);
+        Some(FinishedBurst { owner, job, segment })
     }
 
-    /// A burst of this client is back: with what was read, or with nothing, or with an error.
+    /// Applies the outcome of a burst of this client: the data read, nothing for a write, or an error.
     #[inline]
     pub fn take(
         &mut self,
-        arrived: Arrived,
+        arrived: FinishedBurst,
         jobs: &mut Jobs,
         end: &AgentEnd,
         outcome: Result<&[u8], EngineError>,
-    ) -> Option<Ended> {
-        let Arrived { owner, job: at, segment } = arrived;
+    ) -> Option<FinishedJob> {
+        let FinishedBurst { owner, job: at, segment } = arrived;
         let job = jobs.get(at)?;
         job.out -= 1;
-        match (job.way, outcome) {
-            (Way::Read(area), Ok(data)) => {
+        match (job.kind, outcome) {
+            (JobKind::Read(area), Ok(data)) => {
                 scatter(end, area + (segment.hpa - job.hpa) as usize, &segment, data)
             }
-            (Way::Patch, outcome) if !job.sent => return self.patch_read(owner, at, jobs, outcome),
+            (JobKind::Patch, outcome) if !job.sent => return self.patch_read(owner, at, jobs, outcome),
             (_, Ok(_)) => {}
             (_, Err(error)) => job.failed = job.failed.or(Some(error)),
         }
@@ -438,7 +440,7 @@ impl Bulk {
         job: u16,
         jobs: &mut Jobs,
         outcome: Result<&[u8], EngineError>,
-    ) -> Option<Ended> {
+    ) -> Option<FinishedJob> {
         let index = self.patches.iter().position(|patch| patch.owner == owner && patch.job == job)?;
         match outcome {
             Ok(data) => {
@@ -452,17 +454,17 @@ impl Bulk {
         }
     }
 
-    /// Whether a patch waits for its turn to be written.
+    /// Whether a patch is still to be written.
     #[inline]
-    pub fn has_patches(&self) -> bool {
+    pub(crate) fn has_patches(&self) -> bool {
         !self.patches.is_empty()
     }
 }
 
-/// A burst that is back.
+/// A burst that has ended, without its data.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrived {
-    /// Whose it is.
+pub struct FinishedBurst {
+    /// The client that the burst belongs to.
     pub owner: Owner,
     job: u16,
     segment: Segment,
@@ -470,10 +472,10 @@ pub struct Arrived {
 
 enum Begun {
     SegmentIter(u16, SegmentIter),
-    Step(Step),
+    Step(SubmissionProgress),
 }
 
-/// Puts the lines of a segment where they belong in the data area, in which byte `at` is the segment's first.
+/// Copies the lines of a segment to their places in the data area; byte `at` is the place of the segment's first byte.
 #[inline]
 fn scatter(end: &AgentEnd, at: usize, segment: &Segment, data: &[u8]) {
     for Span { first, lines, offset } in segment.spans() {

@@ -1,4 +1,4 @@
-//! One client: its rings, the socket that wakes it and whose end is its end, and the user it belongs to.
+//! One client: its rings; its socket, which carries wake-ups and ends the client when it is closed; and its user.
 
 use std::net::Shutdown;
 use std::ops::Range;
@@ -13,15 +13,15 @@ use cxloe_cn_core::cache::Line;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
-use super::jobs::{Ended, Jobs};
+use super::jobs::{FinishedJob, Jobs};
 use super::owners::Owners;
 
-/// How many clients there are; each holds one and gives it back when dropped.
+/// A place within the limit of clients, returned when dropped.
 #[derive(Debug)]
 pub struct ClientSlot(Arc<AtomicUsize>);
 
 impl ClientSlot {
-    /// A slot, if fewer than `limit` are taken.
+    /// Takes a place if fewer than `limit` places are taken.
     pub fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<ClientSlot> {
         let more = |count| (count < limit).then_some(count + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -35,59 +35,59 @@ impl Drop for ClientSlot {
     }
 }
 
-/// A client: its rings, and the socket that wakes it and tells of its end.
+/// A connected client of the agent.
 #[derive(Debug)]
 pub struct Client {
     pub(crate) end: AgentEnd,
     socket: UnixStream,
     _slot: ClientSlot,
-    /// Operations that have no completion yet.
+    /// Number of operations without a completion.
     pub(crate) in_flight: usize,
     pub(crate) jobs: Jobs,
-    /// Its user, if that is one to whom not all regions belong.
+    /// User of the client; `None` for one that may use all regions.
     uid: Option<u32>,
-    /// Addresses that are other users', ascending.
+    /// Address ranges of regions that belong to other users, ascending.
     pub(crate) foreign: Vec<Range<u64>>,
-    /// Whether a completion was published since [`take_completed`](Self::take_completed).
+    /// Whether a completion was published since the last [`take_completed`](Self::take_completed).
     completed: bool,
 }
 
 impl Client {
-    /// A client whose rings and socket these are, of user `uid`; `None`: of one to whom all regions belong.
+    /// A client with these rings and this socket, of user `uid`; `None` for one that may use all regions.
     pub fn new(end: AgentEnd, socket: UnixStream, slot: ClientSlot, uid: Option<u32>) -> Client {
         let (jobs, foreign) = (Jobs::default(), Vec::new());
         Client { end, socket, _slot: slot, in_flight: 0, jobs, uid, foreign, completed: false }
     }
 
-    /// Notes which addresses belong to other users.
+    /// Recomputes the address ranges of regions that belong to other users.
     pub(crate) fn set_owners(&mut self, owners: &Owners) {
         self.foreign = owners.foreign_to(self.uid);
     }
 
-    /// Publishes a completion.
+    /// Publishes a completion with the operation's tag, status and, for a line read, data.
     pub(crate) fn complete(&mut self, tag: u32, status: Status, line: Option<&Line>) {
         self.end.complete(Completion { tag, status }, line);
         self.completed = true;
     }
 
-    /// Ends a job: one operation less is in flight.
-    pub(crate) fn end_job(&mut self, (tag, status): Ended) {
+    /// Ends a job: publishes the completion, and counts one operation less in flight.
+    pub(crate) fn end_job(&mut self, (tag, status): FinishedJob) {
         self.in_flight -= 1;
         self.complete(tag, status, None);
     }
 
-    /// Whether a completion was published since this was last asked.
+    /// Whether a completion was published since the last call.
     pub(crate) fn take_completed(&mut self) -> bool {
         std::mem::take(&mut self.completed)
     }
 
-    /// The socket, to be polled.
+    /// The socket, to be polled for wake-ups.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Takes wake-ups off the socket; `false` once the client has gone.
-    pub(crate) fn listen(&self) -> bool {
+    /// Reads wake-ups off the socket; returns `false` if the client has closed it.
+    pub(crate) fn drain_wakeups(&self) -> bool {
         let mut bytes = [0; 64];
         match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
             Ok(0) => false,
@@ -96,9 +96,9 @@ impl Client {
         }
     }
 
-    /// Wakes the client.
+    /// Sends the client a wake-up.
     pub(crate) fn wake(&self) {
-        // A full socket holds wake-ups that the client has not taken; `listen` notices one that is gone.
+        // A full socket holds wake-ups that the client has not read; `drain_wakeups` notices a closed one.
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let _ = send(self.socket.as_raw_fd(), &[1], flags);
     }
@@ -106,7 +106,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // A poll under way holds the socket open for a while; the other end has to see its end now.
+        // A pending poll keeps the socket open for a while, but the other end has to be closed at once.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

@@ -1,13 +1,14 @@
-//! The clients of the port: their submissions go into the engine in turn, a bounded number each; completions
-//! go back to where they came from.
+//! The clients of the rings, in turn: a bounded number of submissions of each go into the engine, and completions
+//! return to the client's rings.
 //!
-//! An operation is known to the engine by a number made of the client's place, the place's generation and the
-//! client's own tag, so that nothing has to be looked up when it ends, and what ends after its client has gone
-//! is recognised and dropped. No client has more operations under way than its completion ring has room, so a
-//! completion always finds a place. Operations on more than a line, or on less, are [`bulk`](super::bulk)'s.
+//! The identity of an operation holds the client's slot, the slot's generation and the client's tag, so that its end
+//! needs no lookup, and an operation whose client has gone is recognised and dropped. No client has more
+//! operations in flight than its completion ring has room, so a completion always finds an entry. Operations on more
+//! than a line, or on less, are in [`bulk`](super::bulk).
 //!
-//! Rights are checked at each step of an operation, not at its beginning only: a region may change hands meanwhile. A flush
-//! is taken off its ring when it begins, so that its end depends on memory nodes alone, and the next client's flush on it.
+//! Rights are checked at each step of an operation, not only at its beginning, because a region may change owners in
+//! between. A flush is taken off its ring when it begins, so that neither its end nor the next client's flush depends
+//! on the client.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -17,35 +18,35 @@ use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
-use super::bulk::{BURST, Bulk, JobClient, Owner, Sending, Step};
+use super::bulk::{Bulk, JobClient, Owner, Sending, SubmissionProgress};
 use super::client::Client;
 use super::owners::Owners;
 use cxloe_client::ring::{Operation, RingBroken};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
-use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, Sink, Write};
+use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, RequestId, Sink, Write};
 
-/// Submissions taken from one client before the next has its turn.
+/// Number of submissions taken from one client before the next client's turn.
 const TURN: usize = 64;
-/// Clients there can be at most, whatever the option says: places have 16 bits.
+/// Upper bound of the configured number of clients: indices of slots have 16 bits.
 pub const CLIENTS_LIMIT: usize = 4096;
 
 #[derive(Debug, Default)]
-struct Place {
+struct ClientIndex {
     generation: u16,
     client: Option<Box<Client>>,
 }
 
-/// What serving a round of submissions came to.
+/// Result of serving a round of submissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Served {
-    /// Submissions taken.
+pub struct RoundResult {
+    /// Number of submissions taken and of frames sent for them.
     pub taken: usize,
-    /// Whether the engine was busy for one, which is tried again in the next round.
+    /// Whether the engine took no more; the submission is retried in the next round.
     pub backpressured: bool,
 }
 
-/// A flush under way, and the operation that it is.
+/// A flush in progress, and the operation that requested it.
 #[derive(Debug)]
 struct Flushing {
     owner: Owner,
@@ -53,37 +54,32 @@ struct Flushing {
     flush: Flush,
 }
 
-/// All clients.
+/// All clients of the agent.
 #[derive(Debug)]
 pub struct Clients {
-    places: Vec<Place>,
-    /// The places in use.
+    places: Vec<ClientIndex>,
+    /// Indices of the slots in use.
     active: Vec<u16>,
-    /// The flush under way. Flushes of other clients wait for it.
+    /// The flush in progress, which flushes of other clients wait for.
     flushing: Option<Flushing>,
     bulk: Bulk,
-    /// Whose turn it is to be served first.
+    /// Position in `active` of the client that is served first in the next round.
     first: usize,
-    /// Whose regions are where.
+    /// Owners of regions, by address.
     owners: Owners,
-    /// The CPU that clients were told the worker runs on.
+    /// The worker's CPU as last published to clients.
     cpu: Option<u32>,
-    /// Given up because of what they wrote into their rings.
+    /// Clients disconnected because they corrupted their rings.
     broken: u64,
-    /// Whether [`active`](Self::active) has changed since it was asked last.
+    /// Whether [`active`](Self::active) has changed since the last call of `changed_sockets`.
     changed: bool,
 }
 
-#[inline]
-fn user(place: u16, generation: u16, tag: u32) -> u64 {
-    u64::from(place) << 48 | u64::from(generation) << 32 | u64::from(tag)
-}
-
 impl Clients {
-    /// With room for `most`.
+    /// An empty set with slots for `most` clients.
     pub fn new(most: usize) -> Clients {
         Clients {
-            places: (0..most).map(|_| Place::default()).collect(),
+            places: (0..most).map(|_| ClientIndex::default()).collect(),
             active: Vec::with_capacity(most),
             flushing: None,
             bulk: Bulk::default(),
@@ -95,20 +91,20 @@ impl Clients {
         }
     }
 
-    /// How many there are.
+    /// Number of clients.
     pub fn count(&self) -> usize {
         self.active.len()
     }
 
-    /// How many were given up because they spoilt their rings.
+    /// Number of clients disconnected because they corrupted their rings.
     pub fn broken(&self) -> u64 {
         self.broken
     }
 
-    /// Adds a client; a slot for it was taken, so there is a place.
+    /// Adds a client; its [`ClientSlot`](super::client::ClientSlot) guarantees room.
     pub fn add(&mut self, mut client: Box<Client>) {
         let Some(at) = self.places.iter().position(|place| place.client.is_none()) else {
-            tracing::error!("a client has a slot but no place; closing its port");
+            tracing::error!("a client has a slot but no index; closing its port");
             return;
         };
         self.cpu.inspect(|cpu| client.end.set_cpu(*cpu));
@@ -119,7 +115,8 @@ impl Clients {
         tracing::debug!(place = at, clients = self.active.len(), "port opened");
     }
 
-    /// The region whose addresses begin at `hpa` belongs to this user, with all its window; `None`: to nobody any more.
+    /// Sets the owner of the region that begins at `hpa`: the size of the region's window, and the user; `None` removes
+    /// the owner.
     pub fn set_owner(&mut self, hpa: u64, owner: Option<(u64, u32)>) {
         if !self.owners.set(hpa, owner) {
             return;
@@ -143,7 +140,7 @@ impl Clients {
         tracing::debug!(place = at, clients = self.active.len(), why, "port closed");
     }
 
-    /// The clients' sockets, by position, if they are others than when this was asked last.
+    /// The clients' sockets in order of position; `None` if they have not changed since the last call.
     pub fn changed_sockets(&mut self) -> Option<impl Iterator<Item = BorrowedFd<'_>>> {
         if !std::mem::take(&mut self.changed) {
             return None;
@@ -152,19 +149,20 @@ impl Clients {
         Some(self.active.iter().filter_map(client).map(|client| client.socket()))
     }
 
-    /// Takes wake-ups off the sockets that `ready` names by position, and parts with clients that have gone.
-    pub fn listen(&mut self, ready: impl Fn(usize) -> bool) {
-        // From the end, because the places of those behind a removed one move up.
+    /// Reads wake-ups off the sockets at the positions that `ready` selects, and removes clients that have gone.
+    pub fn drain_wakeups(&mut self, ready: impl Fn(usize) -> bool) {
+        // In descending order, because a removal changes later positions.
         for position in (0..self.active.len()).rev().filter(|position| ready(*position)) {
             let at = self.active[position];
-            let gone = self.places[usize::from(at)].client.as_ref().is_none_or(|client| !client.listen());
+            let gone =
+                self.places[usize::from(at)].client.as_ref().is_none_or(|client| !client.drain_wakeups());
             if gone {
                 self.remove(at, "the client closed it or ended");
             }
         }
     }
 
-    /// Hands submissions to the engine, but for lines at `mapped` addresses.
+    /// Passes submissions to the engine, except for those of addresses in `mapped`.
     #[inline]
     pub fn serve(
         &mut self,
@@ -172,8 +170,8 @@ impl Clients {
         mapped: &[Range<u64>],
         now: Time,
         tx: &mut dyn Transmit,
-    ) -> Served {
-        let mut served = Served::default();
+    ) -> RoundResult {
+        let mut served = RoundResult::default();
         let mut to = Sending { engine, now, tx, mapped };
         if self.bulk.has_patches() {
             self.write_patches(&mut to, &mut served);
@@ -184,9 +182,9 @@ impl Clients {
             let at = self.active[position];
             if let Err(broken) = self.serve_one(at, &mut to, &mut served) {
                 self.broken += 1;
-                tracing::warn!(place = at, %broken, "a client has spoilt its rings; closing its port");
+                tracing::warn!(place = at, %broken, "the rings of a client are invalid; closing its port");
                 self.remove(at, "its rings are spoilt");
-                // Positions have moved; the others have their turn in the next round.
+                // The positions have changed; the remaining clients are served in the next round.
                 return served;
             }
         }
@@ -196,13 +194,13 @@ impl Clients {
         served
     }
 
-    /// Goes on with the flush under way.
+    /// Continues the flush in progress.
     #[cold]
-    fn flush_on(&mut self, to: &mut Sending<'_, '_>, served: &mut Served) {
+    fn flush_on(&mut self, to: &mut Sending<'_, '_>, served: &mut RoundResult) {
         let Some(Flushing { owner, tag, flush }) = &mut self.flushing else { return };
         let status = match to.engine.flush_on(flush, to.now, to.tx) {
             Ok(true) => Status::Done,
-            // What is sent counts as work: the link has to be kicked and looked at.
+            // Frames of a flush count as work, so that the link is flushed and polled.
             Ok(false) => {
                 served.backpressured = true;
                 return;
@@ -217,7 +215,7 @@ impl Clients {
     }
 
     #[cold]
-    fn write_patches(&mut self, to: &mut Sending<'_, '_>, served: &mut Served) {
+    fn write_patches(&mut self, to: &mut Sending<'_, '_>, served: &mut RoundResult) {
         let Clients { bulk, places, .. } = self;
         served.backpressured |= bulk.write_patches(
             to,
@@ -236,23 +234,23 @@ impl Clients {
         &mut self,
         at: u16,
         to: &mut Sending<'_, '_>,
-        served: &mut Served,
+        served: &mut RoundResult,
     ) -> Result<(), RingBroken> {
-        let Place { generation, client: Some(client) } = &mut self.places[usize::from(at)] else {
+        let ClientIndex { generation, client: Some(client) } = &mut self.places[usize::from(at)] else {
             return Ok(());
         };
         let owner = Owner { place: at, generation: *generation };
         for _ in 0..TURN {
-            // What was submitted behind a flush waits for its end.
+            // Submissions behind a flush wait for the end of that flush.
             if self.flushing.as_ref().is_some_and(|flushing| flushing.owner == owner) {
                 return Ok(());
             }
             let Some(submission) = client.end.front() else { return Ok(()) };
-            // Each one taken will need a place for its completion.
+            // Each submission taken needs room for its completion.
             if !client.end.has_room(client.in_flight)? {
                 return Ok(());
             }
-            let user = user(at, *generation, submission.tag);
+            let id = RequestId::ClientLine { slot: at, generation: *generation, tag: submission.tag };
             let hpa = submission.hpa;
             let outcome = match submission.operation {
                 Operation::ReadBytes(_)
@@ -261,18 +259,18 @@ impl Clients {
                 | Operation::Patch(_) => {
                     let Client { jobs, end, foreign, .. } = &mut **client;
                     let mut of = JobClient { owner, jobs, end, foreign };
-                    match self.bulk.go_on(&mut of, &submission, to, &mut served.taken) {
-                        Step::Through(None) => None,
-                        Step::Through(Some((_, status))) => Some((status, None)),
-                        Step::Later => {
+                    match self.bulk.advance(&mut of, &submission, to, &mut served.taken) {
+                        SubmissionProgress::Through(None) => None,
+                        SubmissionProgress::Through(Some((_, status))) => Some((status, None)),
+                        SubmissionProgress::Later => {
                             served.taken += 1;
                             return Ok(());
                         }
-                        Step::Busy => {
+                        SubmissionProgress::Busy => {
                             served.backpressured = true;
                             return Ok(());
                         }
-                        Step::Full => return Ok(()),
+                        SubmissionProgress::Full => return Ok(()),
                     }
                 }
                 Operation::Flush => {
@@ -287,7 +285,7 @@ impl Clients {
                     match to.refusal(&client.foreign, hpa, LINE_SIZE as u64) {
                         Some(error) => Some((Status::Failed(error), None)),
                         None if submission.operation == Operation::Read => {
-                            match to.engine.read(hpa, user, to.now, to.tx) {
+                            match to.engine.read(hpa, id, to.now, to.tx) {
                                 Ok(Read::Hit(line)) => Some((Status::Done, Some(line))),
                                 Ok(Read::Sent) => None,
                                 Err(error) => Some((Status::Failed(error), None)),
@@ -297,7 +295,7 @@ impl Clients {
                             served.backpressured = true;
                             return Ok(());
                         }
-                        None => match to.engine.write(hpa, client.end.front_line(), user, to.now, to.tx) {
+                        None => match to.engine.write(hpa, client.end.front_line(), id, to.now, to.tx) {
                             Ok(Write::Done) => Some((Status::Done, None)),
                             Ok(Write::Sent) => None,
                             Err(error) => Some((Status::Failed(error), None)),
@@ -319,8 +317,8 @@ impl Clients {
         Ok(())
     }
 
-    /// Wakes the clients that sleep and have completions; whether one that has runs on the worker's CPU, so that it only
-    /// sees them when the worker makes room.
+    /// Wakes the clients that sleep and have completions. Returns whether an awake client with completions shares the
+    /// worker's CPU, so that it sees them only when the worker yields.
     #[inline]
     pub fn wake(&mut self) -> bool {
         let (mut fenced, mut beside) = (false, false);
@@ -339,16 +337,16 @@ impl Clients {
         beside
     }
 
-    /// Says that the agent is about to sleep; whether something was submitted in the last moment, so that it
-    /// must not.
-    pub fn doze(&mut self) -> bool {
+    /// Publishes to clients that the agent is about to sleep. Returns whether a submission has just arrived, so that
+    /// the agent must not sleep.
+    pub fn prepare_sleep(&mut self) -> bool {
         self.set_asleep(true);
         fence(Ordering::SeqCst);
         let Clients { active, places, .. } = self;
         active.iter().any(|at| places[usize::from(*at)].client.as_mut().is_some_and(|c| c.end.news()))
     }
 
-    /// Says whether the agent sleeps.
+    /// Publishes to clients whether the agent sleeps.
     pub fn set_asleep(&mut self, asleep: bool) {
         for at in &self.active {
             if let Some(client) = &mut self.places[usize::from(*at)].client {
@@ -357,7 +355,7 @@ impl Clients {
         }
     }
 
-    /// Says on which CPU the worker runs.
+    /// Publishes the worker's CPU to clients.
     pub fn set_cpu(&mut self, cpu: u32) {
         if self.cpu.replace(cpu) == Some(cpu) {
             return;
@@ -369,16 +367,16 @@ impl Clients {
         }
     }
 
-    /// The CPUs on which clients that are awake were last.
+    /// CPUs on which clients that are awake have last run.
     pub fn cpus(&self) -> impl Iterator<Item = u32> {
         let client = |at: &u16| self.places[usize::from(*at)].client.as_ref();
         self.active.iter().filter_map(client).filter_map(|client| client.end.client_cpu())
     }
 
     #[inline]
-    fn end_burst(&mut self, user: u64, outcome: Result<&[u8], EngineError>) {
+    fn end_burst(&mut self, burst: u16, outcome: Result<&[u8], EngineError>) {
         let Clients { bulk, places, .. } = self;
-        let Some(arrived) = bulk.arrived(user) else { return };
+        let Some(arrived) = bulk.arrived(burst) else { return };
         let Some(client) = client_of(places, arrived.owner) else { return };
         if let Some(ended) = bulk.take(arrived, &mut client.jobs, &client.end, outcome) {
             client.end_job(ended);
@@ -386,19 +384,17 @@ impl Clients {
     }
 
     #[inline]
-    fn end(&mut self, user: u64, status: Status, line: Option<&Line>) {
-        let (at, generation, tag) = ((user >> 48) as usize, (user >> 32) as u16, user as u32);
-        let Some(place) = self.places.get_mut(at) else { return };
-        if let Some(client) = place.client.as_mut().filter(|_| place.generation == generation) {
+    fn end_line(&mut self, owner: Owner, tag: u32, status: Status, line: Option<&Line>) {
+        if let Some(client) = client_of(&mut self.places, owner) {
             client.in_flight -= 1;
             client.complete(tag, status, line);
         }
     }
 }
 
-/// The client of this name, if it is still there.
+/// The client `owner`, if it is still connected.
 #[inline]
-fn client_of(places: &mut [Place], owner: Owner) -> Option<&mut Client> {
+fn client_of(places: &mut [ClientIndex], owner: Owner) -> Option<&mut Client> {
     let place =
         places.get_mut(usize::from(owner.place)).filter(|place| place.generation == owner.generation)?;
     place.client.as_deref_mut()
@@ -406,25 +402,34 @@ fn client_of(places: &mut [Place], owner: Owner) -> Option<&mut Client> {
 
 impl Sink for Clients {
     #[inline]
-    fn read(&mut self, user: u64, data: &[u8]) {
-        match user & BURST {
-            0 => self.end(user, Status::Done, data.first_chunk()),
-            _ => self.end_burst(user, Ok(data)),
+    fn read(&mut self, id: RequestId, data: &[u8]) {
+        match id {
+            RequestId::ClientLine { slot, generation, tag } => {
+                self.end_line(Owner { place: slot, generation }, tag, Status::Done, data.first_chunk());
+            }
+            RequestId::ClientBurst(burst) => self.end_burst(burst, Ok(data)),
+            _ => {}
         }
     }
 
     #[inline]
-    fn written(&mut self, user: u64) {
-        match user & BURST {
-            0 => self.end(user, Status::Done, None),
-            _ => self.end_burst(user, Ok(&[])),
+    fn written(&mut self, id: RequestId) {
+        match id {
+            RequestId::ClientLine { slot, generation, tag } => {
+                self.end_line(Owner { place: slot, generation }, tag, Status::Done, None);
+            }
+            RequestId::ClientBurst(burst) => self.end_burst(burst, Ok(&[])),
+            _ => {}
         }
     }
 
-    fn failed(&mut self, user: u64, error: EngineError) {
-        match user & BURST {
-            0 => self.end(user, Status::Failed(error), None),
-            _ => self.end_burst(user, Err(error)),
+    fn failed(&mut self, id: RequestId, error: EngineError) {
+        match id {
+            RequestId::ClientLine { slot, generation, tag } => {
+                self.end_line(Owner { place: slot, generation }, tag, Status::Failed(error), None);
+            }
+            RequestId::ClientBurst(burst) => self.end_burst(burst, Err(error)),
+            _ => {}
         }
     }
 }

@@ -1,42 +1,42 @@
-//! The jobs of one client: its operations on more than a line, or on less, until they end.
+//! The jobs of one client: its operations on more, or on less, than a line, until they end.
 
 use cxloe_client::ring::ENTRIES;
 use cxloe_client::status::Status;
 use cxloe_cn_core::engine::{EngineError, SegmentIter};
 
-/// Jobs of one client at once: one for each place of its rings.
+/// Limit of the jobs of one client: one for each entry of a ring.
 const JOBS_MAX: usize = ENTRIES;
 
-/// What a job does.
+/// Kind of a job, with the place of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// To the data area, from this byte of it on.
+pub(super) enum JobKind {
+    /// The data is read into the data area, from this byte on.
     Read(usize),
-    /// From there.
+    /// The data is written from the data area, from this byte on.
     Write(usize),
     Zero,
     Patch,
 }
 
-/// A job.
+/// An operation on more, or on less, than a line, in progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub tag: u32,
     pub hpa: u64,
-    pub way: Way,
-    /// Bursts on their way.
+    pub kind: JobKind,
+    /// Number of bursts in flight.
     pub out: u16,
-    /// Whether nothing further is to be sent.
+    /// Whether no further segment will be sent.
     pub sent: bool,
     pub failed: Option<EngineError>,
 }
 
-/// The jobs of one client.
+/// All jobs of one client, in slots.
 #[derive(Debug)]
 pub struct Jobs {
     pub(super) slots: Vec<Option<Job>>,
     free: Vec<u16>,
-    /// The one whose segments are being sent.
+    /// The job whose segments are being sent.
     pub(super) current: Option<(u16, SegmentIter)>,
 }
 
@@ -46,14 +46,14 @@ impl Default for Jobs {
     }
 }
 
-/// A job that has ended: its tag, and how.
-pub type Ended = (u32, Status);
+/// The tag of a job that has ended, and its result.
+pub type FinishedJob = (u32, Status);
 
 impl Jobs {
-    /// A job at a free place.
-    pub(super) fn begin(&mut self, tag: u32, hpa: u64, way: Way) -> Option<u16> {
+    /// Starts a job in a free slot; `None` if no slot is free.
+    pub(super) fn begin(&mut self, tag: u32, hpa: u64, kind: JobKind) -> Option<u16> {
         let at = self.free.pop()?;
-        self.slots[usize::from(at)] = Some(Job { tag, hpa, way, out: 0, sent: false, failed: None });
+        self.slots[usize::from(at)] = Some(Job { tag, hpa, kind, out: 0, sent: false, failed: None });
         Some(at)
     }
 
@@ -62,9 +62,9 @@ impl Jobs {
         self.slots.get_mut(usize::from(at))?.as_mut()
     }
 
-    /// Ends a job if nothing of it is on its way or to be sent any more.
+    /// Ends a job, unless a burst of it is in flight or still to be sent.
     #[inline]
-    pub(super) fn settle(&mut self, at: u16) -> Option<Ended> {
+    pub(super) fn settle(&mut self, at: u16) -> Option<FinishedJob> {
         let job = self.get(at).filter(|job| job.out == 0 && job.sent)?;
         let ended = (job.tag, job.failed.map_or(Status::Done, Status::Failed));
         self.slots[usize::from(at)] = None;
@@ -72,8 +72,8 @@ impl Jobs {
         Some(ended)
     }
 
-    /// Nothing further of a job is sent.
-    pub(super) fn stop(&mut self, at: u16, failed: Option<EngineError>) -> Option<Ended> {
+    /// Sends no further segment of a job, and ends the job once its bursts have ended.
+    pub(super) fn stop(&mut self, at: u16, failed: Option<EngineError>) -> Option<FinishedJob> {
         if let Some(job) = self.get(at) {
             job.sent = true;
             job.failed = job.failed.or(failed);
@@ -81,7 +81,7 @@ impl Jobs {
         self.settle(at)
     }
 
-    /// A job was not begun after all.
+    /// Removes a job of which nothing was sent.
     pub(super) fn cancel(&mut self, at: u16) {
         self.slots[usize::from(at)] = None;
         self.free.push(at);

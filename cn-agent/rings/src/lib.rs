@@ -1,6 +1,7 @@
 //! # cxloe-rings: serves the rings of the agent's clients
 //!
-//! Operations come out of rings in memory that clients can write at any time, go into the engine, and end as completions.
+//! Operations are read from rings in memory that clients can write at any time, go into the engine, and end as
+//! completions.
 //!
 //! ```text
 //!   ring of client 0 --+                                        +--> line operations --+
@@ -10,15 +11,15 @@
 //!          +------------------- completions (Sink) <-----------------------------------+
 //! ```
 //!
-//! A client is not trusted: nothing that it writes, and no moment at which it writes it, lets it reach another user's
-//! regions or hold up another client.
+//! A client is not trusted: nothing it writes, at any moment, gives it access to another user's regions or delays
+//! another client.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`client`] | one client: its rings, its socket, its user |
 //! | [`clients`] | all clients, in turn |
 //! | [`bulk`] | operations on more than a line, or on less |
-//! | [`jobs`] | those of one client |
+//! | [`jobs`] | the jobs of one client |
 //! | [`owners`] | which addresses belong to which user |
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]

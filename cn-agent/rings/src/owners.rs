@@ -1,15 +1,15 @@
-//! Whose regions are where: what of the node's addresses a client may not touch because it is another user's.
+//! Owners of regions by address. A client may not touch ranges that belong to another user.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The windows of regions that belong to a user. Those of others are everybody's.
+/// The windows of regions that have an owner, with their sizes and users, by address. All users may use other regions.
 #[derive(Debug, Default)]
 pub struct Owners(BTreeMap<u64, (u64, u32)>);
 
 impl Owners {
-    /// The region that begins at `hpa` has a window of so many bytes and belongs to this user, or to nobody; whether that
-    /// is new.
+    /// Sets the owner of the region that begins at `hpa`, with the size of the region's window; `None` removes the
+    /// owner. Returns whether that changes anything.
     pub fn set(&mut self, hpa: u64, owner: Option<(u64, u32)>) -> bool {
         let before = match owner {
             Some(owner) => self.0.insert(hpa, owner),
@@ -18,15 +18,16 @@ impl Owners {
         before != owner
     }
 
-    /// The windows that are not this user's, ascending; `None`: all are.
-    pub fn foreign_to(&self, uid: Option<u32>) -> Vec<Range<u64>> {
+    /// Windows that belong to other users than `uid`, ascending; none for `None`, which stands for a user who may use
+    /// all.
+    pub(crate) fn foreign_to(&self, uid: Option<u32>) -> Vec<Range<u64>> {
         let Some(uid) = uid else { return Vec::new() };
         let others = self.0.iter().filter(|(_, (_, owner))| *owner != uid);
         others.map(|(hpa, (window, _))| *hpa..hpa.saturating_add(*window)).collect()
     }
 }
 
-/// Whether any of `bytes` bytes from `hpa` on lies in one of `ranges`, which ascend and do not overlap.
+/// Whether any of the `bytes` bytes from `hpa` on lies in one of `ranges`, which are ascending and do not overlap.
 pub fn touches(ranges: &[Range<u64>], hpa: u64, bytes: u64) -> bool {
     let end = hpa.saturating_add(bytes);
     let first = ranges.partition_point(|range| range.end <= hpa);

@@ -1,5 +1,5 @@
-//! Operations of clients on more than a line, and on less, through their rings: real engine and real services over a
-//! simulated network, the clients in the same thread.
+//! Client operations on more, or on less, than a line, through rings. The engine and the services are real, the network
+//! is simulated, and the clients run in the thread of the test.
 
 #[allow(dead_code, reason = "the tests of the line port use the rest")]
 #[path = "../../tests/looped/mod.rs"]
@@ -44,7 +44,7 @@ fn bytes_are_written_zeroed_and_read_wherever_they_lie() {
         let there = Lines { at: end, count: all.count };
         assert_eq!(agent.run(&mut client, Operation::ReadBytes(there), HPA, None), Status::Done);
         assert!(client.get(end, model.len()) == model, "{ways} ways");
-        // The first byte behind the region.
+        // The range ends one byte behind the region.
         let beyond = Operation::ReadBytes(Lines { at: 0, count: 2 });
         let hpa = HPA + model.len() as u64 - 64;
         let status = agent.run(&mut client, beyond, hpa, None);
@@ -75,7 +75,7 @@ fn what_makes_no_sense_is_refused_and_hurts_nobody() {
         assert_eq!(agent.run(&mut bad, operation, HPA, None), Status::BadOperation, "{operation:?}");
     }
     assert_eq!(agent.run(&mut good, Operation::Patch(1), HPA, Some(&[5; 64])), Status::Done);
-    // Its operations end with it, and their bursts with them.
+    // A client that leaves ends its operations and their bursts.
     for round in 0..20 {
         let mut leaving = agent.connect();
         for tag in 0..200 {
@@ -88,7 +88,7 @@ fn what_makes_no_sense_is_refused_and_hurts_nobody() {
         }
         (0..round).for_each(|_| agent.round(&[]));
         drop(leaving);
-        agent.clients.listen(|_| true);
+        agent.clients.drain_wakeups(|_| true);
     }
     let read = Operation::ReadBytes(Lines { at: 0, count: 1 });
     assert_eq!(agent.run(&mut good, read, HPA, None), Status::Done);
@@ -122,8 +122,8 @@ fn mapped_regions_are_not_touched() {
     }
 }
 
-/// Several clients write bytes of the same lines, all at once, by patches and, those of their own lines, by bytes; nobody's
-/// may be undone.
+/// Tests several clients that write bytes of the same lines at once, by patches and by byte writes: no write may be
+/// undone.
 #[test]
 fn writers_of_one_line_do_not_undo_each_other() {
     const WRITERS: usize = 4;
@@ -133,7 +133,7 @@ fn writers_of_one_line_do_not_undo_each_other() {
         let mut open = [0; WRITERS];
         for line in 0..32_u64 {
             for (owner, client) in clients.iter_mut().enumerate() {
-                // Every fourth byte of the line.
+                // A mask with every fourth byte of the line.
                 let mask = 0x1111_1111_1111_1111 << owner;
                 let bytes = [round * 4 + owner as u8; 64];
                 let submission =
@@ -148,7 +148,7 @@ fn writers_of_one_line_do_not_undo_each_other() {
                 assert_eq!(agent.completion(client).status, Status::Done);
             }
         }
-        // By another way, which looks into the line cache first.
+        // Line reads take a different path, through the line cache.
         let client = &mut clients[0];
         for line in 0..32 {
             client.ring.submit(Submission { tag: 1, operation: Operation::Read, hpa: HPA + line * 64 }, None);
@@ -164,7 +164,7 @@ fn writers_of_one_line_do_not_undo_each_other() {
     }
 }
 
-/// A long operation of one client does not keep another's waiting until it is through.
+/// Tests that a long operation of one client does not delay another client until its end.
 #[test]
 fn clients_take_turns() {
     let mut agent = Agent::start(Ways::One, Granularity::PAGE);

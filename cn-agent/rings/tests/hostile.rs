@@ -1,5 +1,6 @@
-//! A client that changes its memory between the agent's steps: it neither reaches another user's region nor holds up
-//! another client. Real engine and real services over a simulated network, the clients in the same thread.
+//! A client that changes its memory between the agent's steps neither reaches another user's region nor delays another
+//! client. The engine and the services are real, the network is simulated, and the clients run in the thread of the
+//! test.
 
 #[allow(dead_code, reason = "the tests of the line port use the rest")]
 #[path = "../../tests/looped/mod.rs"]
@@ -18,16 +19,16 @@ use cxloe_cn_core::engine::EngineError;
 
 const ALICE: u32 = 4711;
 const BOB: u32 = 4712;
-/// What bob's region holds.
+/// Content of bob's region.
 const SECRET: [u8; 64] = [0xB0; 64];
-/// Words of an entry, and those before the first.
+/// Number of words of an entry, and of words before the first entry.
 const ENTRY: usize = 16;
 const SUBMISSIONS: usize = 512;
-/// Numbers of operations in the first word of an entry, with the phase of the first lap.
+/// First word of an entry: the number of the operation, and the phase bit of the first lap.
 const READ: u64 = 1 | 1 << 31;
 const WRITE: u64 = 2 | 1 << 31;
 
-/// An agent, alice's client and memory, and bob's client, whose region holds [`SECRET`] everywhere.
+/// An agent, alice's client with its memory, and bob's client, whose region holds [`SECRET`] in every line.
 fn rig() -> (Agent, Ends, SharedMemory, Ends) {
     let mut agent = Agent::with_two_regions();
     agent.clients.set_owner(agent.regions[0].start, Some((agent.bytes as u64, ALICE)));
@@ -41,7 +42,7 @@ fn rig() -> (Agent, Ends, SharedMemory, Ends) {
     (agent, alice, memory, bob)
 }
 
-/// Overwrites the entry of a submission.
+/// Overwrites the entry of a submission in the client's memory.
 fn overwrite(memory: &SharedMemory, entry: usize, first_word: u64, hpa: u64) {
     let at = SUBMISSIONS + entry * ENTRY;
     memory.store(at + 1, hpa, Release);
@@ -58,7 +59,7 @@ fn is_intact(agent: &mut Agent, bob: &mut Ends) {
     assert!(bob.get(0, agent.bytes) == SECRET.repeat(agent.bytes / 64), "bob's region has changed");
 }
 
-/// A long operation takes several rounds; its entry names another user's line after the first.
+/// Tests a long operation of several rounds whose entry is changed to another user's line after the first round.
 #[test]
 fn an_entry_that_changes_under_way_reaches_no_other_user() {
     for (first_word, long) in [
@@ -88,14 +89,14 @@ fn an_entry_that_changes_under_way_reaches_no_other_user() {
     }
 }
 
-/// A flush ends, whatever its client writes over its entry, and however it says that its rings are full.
+/// Tests that a flush ends, whatever the client writes over its entry or publishes as its ring's head.
 #[test]
 fn a_flush_under_way_depends_on_no_client() {
     let (mut agent, mut alice, memory, mut bob) = rig();
     let own = agent.regions[0].start;
     let flush = Submission { tag: 1, operation: Operation::Flush, hpa: 0 };
     for lap in 0..4 {
-        // Modified lines, so that it takes more than one round.
+        // With dirty lines, the flush takes more than one round.
         for line in 0..8 {
             let written = agent.run(&mut alice, Operation::Write, own + line * 64, Some(&[lap as u8; 64]));
             assert_eq!(written, Status::Done);
@@ -113,7 +114,7 @@ fn a_flush_under_way_depends_on_no_client() {
     }
 }
 
-/// A region that becomes another user's while an operation on it is under way is not touched by the rest of it.
+/// Tests that, when a region changes owners during an operation, the rest of the operation does not touch it.
 #[test]
 fn an_operation_stops_where_a_region_changes_hands() {
     let (mut agent, mut alice, _, mut bob) = rig();

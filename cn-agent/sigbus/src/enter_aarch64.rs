@@ -1,8 +1,8 @@
-//! From the kernel to a stack of the pool and back, on aarch64.
+//! Assembly that switches from the signal stack to a stack of the pool and back, on aarch64.
 //!
-//! The kernel may have left not one byte of room on the stack it calls a handler on, so nothing is stored there. Every
-//! register may be used: the kernel has saved them all and brings them back when the handler returns, and a handler that
-//! is gone on to owes them to nobody else either.
+//! The kernel may have left not one byte of room on the signal stack, so nothing is stored there. The code may
+//! overwrite every register: the kernel has saved all registers and restores them when the handler returns, and a
+//! handler that is jumped to need not preserve them either.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -14,21 +14,22 @@ use super::stacks::{FIRST, STACKS, STRIDE_BITS};
 
 pub const HAS_STACKS: bool = true;
 
-/// What the kernel calls, with signal, siginfo and context in x0, x1 and x2, and its own way back in x30.
+/// Entry point of the signal handler. In: signal, siginfo and context in x0, x1 and x2, the return address in x30.
 ///
 /// # Safety
-/// For the kernel only, with SA_SIGINFO and every signal blocked, once [`FIRST`] has been set.
+/// To be called by the kernel only, with SA_SIGINFO and every signal blocked, once [`FIRST`] has been set.
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter() {
     naked_asm!(
-        // Where programs are marked so, the kernel's jump has to end at this instruction (bti c).
+        // With branch target identification, the kernel's jump must land on this instruction (bti c).
         "hint #34",
         "mov x19, sp",
         "mov w20, w0",
         "mov x21, x1",
         "mov x22, x2",
         "mov x23, x30",
-        // Where a thread looks first depends on its stack: mostly it finds the one it had before.
+        // The index of the first stack tried is a hash of the thread's stack address, so a thread mostly gets its last
+        // stack again.
         "lsr x24, x19, #12",
         "mov w9, #0x79b1", // 2^32 over the golden ratio
         "movk w9, #0x9e37, lsl #16",
@@ -53,7 +54,7 @@ pub unsafe extern "C" fn enter() {
         "and w24, w24, #{last}",
         "subs w9, w9, #1",
         "b.ne 3b",
-        // All are taken. The system call's answer is not for anybody.
+        // All stacks are taken: yield. The result of the call is ignored.
         "mov x8, #{sched_yield}",
         "svc #0",
         "mov w0, w20",
@@ -66,8 +67,8 @@ pub unsafe extern "C" fn enter() {
         "stlr wzr, [x25]",
         "cbnz x0, 7f",
         "ret x23",
-        // On to the handler in x0. The mask that it asked for lies in the context; the interrupted one, in x1, goes there
-        // again once it has been read.
+        // Jump to the handler in x0. The kernel takes the handler's signal mask from the context; the mask of the
+        // interrupted thread, in x1, is put back into the context after that.
         "7:",
         "mov x24, x0",
         "mov x26, x1",

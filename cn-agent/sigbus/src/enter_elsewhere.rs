@@ -1,20 +1,20 @@
-//! The handler where there is no assembly for it: it stays on the stack that the kernel chose, which is enough for a
-//! device that is gone, and not for inline faults.
+//! The handler on architectures without the assembly. It stays on the signal stack, which is large enough to handle a
+//! device that is gone, but not inline faults.
 
 use libc::{c_int, c_void, siginfo_t};
 
-use super::{Next, decide};
+use super::{ReturnAction, decide};
 
 pub const HAS_STACKS: bool = false;
 
-/// What the kernel calls.
+/// Entry point of the signal handler.
 pub extern "C" fn enter(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    let Next { handler, mask } = decide(signal, info, context);
+    let ReturnAction { handler, mask } = decide(signal, info, context);
     if handler == 0 {
         return;
     }
-    // SAFETY: the kernel's own signal set, with which that of the context begins, is of 64 signals; the handler is the one
-    // that was there before, called as the kernel would call it: what takes no siginfo does not look for one.
+    // SAFETY: the kernel's signal set, the beginning of the context's, has 64 signals; the former handler is called as
+    // the kernel would call it: a handler without SA_SIGINFO ignores the further arguments.
     unsafe {
         let asked = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, asked, 0, size_of::<u64>());

@@ -1,8 +1,8 @@
-//! From the kernel to a stack of the pool and back, on x86-64.
+//! Assembly that switches from the signal stack to a stack of the pool and back, on x86-64.
 //!
-//! The kernel may have left not one byte of room on the stack it calls a handler on, so nothing is pushed there. Every
-//! register may be used: the kernel has saved them all and brings them back when the handler returns, and a handler that
-//! is gone on to owes them to nobody else either.
+//! The kernel may have left not one byte of room on the signal stack, so nothing is pushed there. The code may
+//! overwrite every register: the kernel has saved all registers and restores them when the handler returns, and a
+//! handler that is jumped to need not preserve them either.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -14,11 +14,11 @@ use super::stacks::{FIRST, STACKS, STRIDE_BITS};
 
 pub const HAS_STACKS: bool = true;
 
-/// What the kernel calls, with signal, siginfo and context in rdi, rsi and rdx, and the address of its own way back on top
-/// of the stack.
+/// Entry point of the signal handler. In: signal, siginfo and context in rdi, rsi and rdx, the return address on the
+/// stack.
 ///
 /// # Safety
-/// For the kernel only, with SA_SIGINFO and every signal blocked, once [`FIRST`] has been set.
+/// To be called by the kernel only, with SA_SIGINFO and every signal blocked, once [`FIRST`] has been set.
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter() {
     naked_asm!(
@@ -26,7 +26,8 @@ pub unsafe extern "C" fn enter() {
         "mov r13d, edi",
         "mov r14, rsi",
         "mov r15, rdx",
-        // Where a thread looks first depends on its stack: mostly it finds the one it had before.
+        // The index of the first stack tried is a hash of the thread's stack address, so a thread mostly gets its last
+        // stack again.
         "mov rbx, rsp",
         "shr rbx, 12",
         "imul ebx, ebx, -1640531535", // 2^32 over the golden ratio
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn enter() {
         "and ebx, {last}",
         "dec ecx",
         "jnz 3b",
-        // All are taken.
+        // All stacks are taken: yield.
         "mov eax, {sched_yield}",
         "syscall",
         "jmp 2b",
@@ -56,13 +57,13 @@ pub unsafe extern "C" fn enter() {
         "mov rsp, rbp",
         "call {decide}",
         "mov rsp, r12",
-        // Whoever finds this finds the stack left: stores are seen in their order.
+        // The store that marks the stack as free comes last, since x86 keeps the order of stores.
         "mov dword ptr [rbp], 0",
         "test rax, rax",
         "jnz 6f",
         "ret",
-        // On to the handler in rax. The mask that it asked for lies in the context; the interrupted one, in rdx, goes there
-        // again once it has been read.
+        // Jump to the handler in rax. The kernel takes the handler's signal mask from the context; the mask of the
+        // interrupted thread, in rdx, is put back into the context after that.
         "6:",
         "mov rbp, rax",
         "mov rbx, rdx",

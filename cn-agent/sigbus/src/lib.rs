@@ -1,35 +1,36 @@
 //! # cxloe-sigbus: the handler of SIGBUS
 //!
-//! Faults of inline mappings, devices that are gone, and what becomes of signals that are not ours. Whoever has memory whose
-//! accesses may end in SIGBUS installs a function that [serves](Serve) them; the handler asks each.
+//! SIGBUS of inline mappings, of devices that are gone, and of everything else in the process. A module whose memory
+//! may raise SIGBUS installs a function that [serves](FaultServer) the fault; the handler calls each in turn.
 //!
-//! Threads of programs have signal stacks of their own choosing: 8 KiB in Rust, 32 KiB in Go, sometimes just what the
-//! kernel asks for, which a CPU with AVX-512 or AMX then fills with its registers. What is done here runs a network
-//! protocol, so it never runs there: the handler goes to a stack of its own first, from a pool (`stacks`), and does not
-//! touch a byte of the stack it was called on below what the kernel has put there (`enter_*.rs`, in assembly).
+//! Programs choose the size of their threads' signal stacks: 8 KiB in Rust, 32 KiB in Go, sometimes just the least size
+//! that the kernel allows, which a CPU with AVX-512 or AMX fills with its registers. Serving a fault runs a network
+//! protocol, so it never runs on the signal stack: the handler first switches to a stack of a pool (`stacks`), and does
+//! not touch a byte of the signal stack below the kernel's frame (`enter_*.rs`, in assembly).
 //!
 //! ```text
-//!   kernel --SIGBUS, on the thread's own stack--> enter --on a stack of the pool--> decide --> whoever was installed
+//!   kernel --SIGBUS, on the thread's own stack--> enter --on a stack of the pool--> decide --> functions installed
 //!                                                   |                                 |
 //!                                                   +--- back on the thread's stack <-+
 //!                                                   +--> return, or the handler that was there before
 //! ```
 //!
-//! * **Nested signals.** All are blocked until the handler returns, so no other handler runs on a stack of the pool, and
-//!   none can jump out of one. A fault of the handler's own ends the process: the kernel does not deliver a blocked one.
-//! * **Other handlers.** What is not ours goes to the handler that was there before, called on the stack that the kernel
-//!   chose, with the signals blocked that it asked for: it may use `siglongjmp`, look where its stack is (Go does), or
-//!   fault again. The stack of the pool is free by then.
-//! * **A stack too small for the kernel.** Where what the kernel itself puts on the thread's signal stack does not fit, no
-//!   handler runs: the kernel ends the process with SIGSEGV. `sigaltstack(2)` refuses such stacks (`AT_MINSIGSTKSZ` says how
-//!   much the registers of this CPU take), so a thread that has one of the least size allowed is served.
-//! * **More threads than stacks.** They wait for one, letting others run. Threads that have one wait for none that has not,
-//!   and serve each other's faults, so this ends.
-//! * **Fork.** A child has none of the threads that were inside, so the pool is wiped there: all stacks are free. Mappings
-//!   with inline faults stay the parent's: the child must not speak over its link.
-//! * **Panics.** They end the process at `decide`, which cannot unwind; no unwinder goes past `enter`.
+//! * **Nested signals.** All signals are blocked until the handler returns, so no other handler runs on a stack of the
+//!   pool or can jump out of one. A fault of the handler itself ends the process: the kernel cannot deliver the blocked
+//!   signal.
+//! * **Other handlers.** A signal that no function serves goes to the handler that was installed before, on the signal
+//!   stack, with the signal mask it was installed with: it may use `siglongjmp`, look at its stack's address (Go does),
+//!   or fault again. The stack of the pool is free by then.
+//! * **A stack too small for the kernel.** Where the kernel's own frame does not fit on the thread's signal stack, no
+//!   handler runs: the kernel ends the process with SIGSEGV. `sigaltstack(2)` refuses such stacks (`AT_MINSIGSTKSZ` is
+//!   the size of the frame on this CPU), so a thread with a stack of the least size allowed is served.
+//! * **More threads than stacks.** A thread without a stack yields until one is free. A thread that has a stack never
+//!   waits for one that has none, and threads serve each other's faults, so every wait ends.
+//! * **Fork.** A child has no thread that was in the handler, so the pool is wiped in it: all stacks are free. Mappings
+//!   with inline faults belong to the parent only: the child must not send over the parent's link.
+//! * **Panics.** A panic ends the process at `decide`, which cannot unwind; no unwinder goes past `enter`.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | `stacks` | the pool of stacks |
 //! | `enter` | the way onto a stack of the pool and back, in assembly for each architecture |
@@ -47,43 +48,43 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
-pub use stacks::{STACK_BYTES, STACKS, Used, used};
+pub use stacks::{STACK_BYTES, STACKS, StackUse, used};
 pub use stacks::{adopt, is_child};
 
-/// Whether the handler has stacks of its own on this architecture.
+/// Whether the handler runs on stacks of the pool on this architecture.
 pub const HAS_STACKS: bool = enter::HAS_STACKS;
 
 /// An access that ended in SIGBUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The byte.
+    /// Address of the byte accessed.
     pub address: u64,
-    /// Whether it was a write; `true` where that is not known.
+    /// Whether the access was a write; `true` where that is unknown.
     pub write: bool,
-    /// What the kernel calls it: `BUS_ADRERR` and others.
+    /// `si_code`: `BUS_ADRERR` and others.
     pub code: c_int,
 }
 
-/// Says of an access whether it can be made again now. Runs in a signal handler.
-pub type Serve = fn(&Fault) -> bool;
+/// Serves a fault; returns whether the access can be repeated now. Runs in a signal handler.
+pub type FaultServer = fn(&Fault) -> bool;
 
-/// Kinds of memory whose accesses may end in SIGBUS, at most.
+/// Limit of installed functions: one for each kind of memory whose accesses may end in SIGBUS.
 const SERVERS_MAX: usize = 4;
 
-/// Who serves faults, in this order: the first ones of these, each set once.
-static SERVERS: [OnceLock<Serve>; SERVERS_MAX] = [const { OnceLock::new() }; SERVERS_MAX];
+/// Functions that serve faults, in the order in which the handler calls them; filled from the front, each entry set
+/// once.
+static SERVERS: [OnceLock<FaultServer>; SERVERS_MAX] = [const { OnceLock::new() }; SERVERS_MAX];
 
-/// What SIGBUS did before.
+/// Disposition of SIGBUS before [`install`].
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
-/// The handler before asked to be called once (`SA_RESETHAND`), and was.
+/// Whether the former handler, installed to be called once (`SA_RESETHAND`), has been called.
 static SPENT: AtomicBool = AtomicBool::new(false);
 
-/// Puts the handler in place, once, and has `serve` asked about every fault from now on.
+/// Installs the handler, once, and adds `serve` to the functions that the handler calls.
 ///
 /// # Errors
-/// What the kernel says to memory for its stacks, or to a handler; [`io::ErrorKind::OutOfMemory`] when four others are
-/// asked already.
-pub fn install(serve: Serve) -> io::Result<()> {
+/// Errors of the system calls; [`io::ErrorKind::OutOfMemory`] when four functions are installed already.
+pub fn install(serve: FaultServer) -> io::Result<()> {
     static INSTALLED: Mutex<bool> = Mutex::new(false);
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     enlist(serve)?;
@@ -93,16 +94,16 @@ pub fn install(serve: Serve) -> io::Result<()> {
     if HAS_STACKS {
         stacks::make()?;
     }
-    // SAFETY: an action of zeros is one without flags and with an empty mask; both calls get valid pointers, and the
-    // handler is made for SA_SIGINFO. A mask of ones has every signal in it, those of the C library's own as well, which
-    // `sigfillset` leaves out.
+    // SAFETY: an action of zeros has no flags and an empty mask; both calls get valid pointers, and the handler is made
+    // for SA_SIGINFO. A mask of ones has every signal in it, including those of the C library, which `sigfillset`
+    // leaves out.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let mut before: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = enter::enter as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         (&raw mut action.sa_mask).cast::<u8>().write_bytes(0xFF, size_of::<libc::sigset_t>());
-        // First known, then replaced: a signal in between still finds what was.
+        // The former disposition is stored before it is replaced: the handler may run right after the second call.
         if libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut before) != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -115,8 +116,8 @@ pub fn install(serve: Serve) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds to those who are asked, unless it is among them.
-fn enlist(serve: Serve) -> io::Result<()> {
+/// Adds a function to [`SERVERS`], unless the list contains it.
+fn enlist(serve: FaultServer) -> io::Result<()> {
     for place in &SERVERS {
         if std::ptr::fn_addr_eq(*place.get_or_init(|| serve), serve) {
             return Ok(());
@@ -125,76 +126,77 @@ fn enlist(serve: Serve) -> io::Result<()> {
     Err(io::ErrorKind::OutOfMemory.into())
 }
 
-/// What `enter` does once it is back on the stack that the kernel chose.
+/// Instructions to `enter`, for when it is back on the signal stack.
 #[repr(C)]
 #[allow(dead_code, reason = "read in assembly")]
-struct Next {
-    /// The handler to go to; 0: none, the access is made again.
+struct ReturnAction {
+    /// Address of the handler to jump to; 0 to return, so that the access is repeated.
     handler: usize,
-    /// The interrupted thread's signal mask: it stands in the context again before that handler runs, after the mask that
-    /// stood in its place has been put into effect.
+    /// Signal mask of the interrupted thread. `enter` puts it back into the context before the other handler runs,
+    /// after the mask that replaces it there has taken effect.
     mask: u64,
 }
 
-const RETURN: Next = Next { handler: 0, mask: 0 };
+const RETURN: ReturnAction = ReturnAction { handler: 0, mask: 0 };
 
-/// The handler proper, on a stack of the pool.
-extern "C" fn decide(signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> Next {
-    // SAFETY: errno is the thread's own.
+/// Serves the signal, on a stack of the pool; returns what `enter` is to do next.
+extern "C" fn decide(signal: c_int, info: *mut siginfo_t, context: *mut c_void) -> ReturnAction {
+    // SAFETY: errno belongs to this thread.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: the kernel hands a siginfo to every handler with SA_SIGINFO, and for SIGBUS it has an address.
+    // SAFETY: the kernel passes a siginfo to every handler with SA_SIGINFO; for SIGBUS it contains an address.
     let (address, code) = unsafe { ((*info).si_addr() as u64, (*info).si_code) };
     let fault = Fault { address, write: is_write(context), code };
     let served = is_access(code) && SERVERS.iter().map_while(OnceLock::get).any(|serve| serve(&fault));
     let next = if served { RETURN } else { pass_on(signal, info, code, context.cast()) };
-    // SAFETY: as above.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
     next
 }
 
-/// Whether a signal is about an access of this thread, which the kernel makes again when the handler returns.
+/// Whether the signal was raised by an access of this thread, which is repeated when the handler returns.
 fn is_access(code: c_int) -> bool {
     matches!(code, libc::BUS_ADRALN | libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR)
 }
 
-/// Whether the access that ended in this signal was a write.
+/// Whether the access that raised this signal was a write.
 #[inline]
 fn is_write(context: *mut c_void) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: the kernel hands a ucontext to every handler with SA_SIGINFO; bit 1 of the page fault's error code
-        // says that it was a write.
+        // SAFETY: the kernel passes a ucontext to every handler with SA_SIGINFO; bit 1 of the page fault's error code
+        // is set for a write.
         let code = unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
         code & 2 != 0
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        // Not known here: a page that was only read counts as written, and is compared with its twin when it leaves.
+        // Not known on this architecture: a page that was only read counts as written, and is compared with its twin
+        // when it is evicted.
         let _ = context;
         true
     }
 }
 
-/// A signal that is not ours goes where it would have gone.
+/// Next step for a signal that no function serves: that of the former disposition.
 #[cold]
-fn pass_on(signal: c_int, info: *mut siginfo_t, code: c_int, context: *mut ucontext_t) -> Next {
+fn pass_on(signal: c_int, info: *mut siginfo_t, code: c_int, context: *mut ucontext_t) -> ReturnAction {
     let before = BEFORE.get();
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     let flags = before.map_or(0, |before| before.sa_flags);
     let spent = flags & libc::SA_RESETHAND != 0 && SPENT.swap(true, Ordering::AcqRel);
     match before {
-        // Somebody sent it, to whom it did not matter.
+        // The signal was sent by `kill` or the like, and was ignored before: it is ignored now.
         Some(_) if handler == libc::SIG_IGN && !is_access(code) => RETURN,
         Some(before) if handler != libc::SIG_DFL && handler != libc::SIG_IGN && !spent => {
             let own = if flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
-            // SAFETY: the kernel's own signal sets, in the action as in the context it hands to a handler, are of 64
-            // signals; both sets here begin with them.
+            // SAFETY: the kernel's own signal sets, in the action and in the context that it passes to a handler, hold
+            // 64 signals; both sets here begin with such a set.
             unsafe {
                 let asked = (&raw const before.sa_mask).cast::<u64>().read_unaligned();
                 let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
                 let interrupted = mask.read_unaligned();
                 mask.write_unaligned(interrupted | asked | own);
-                Next { handler, mask: interrupted }
+                ReturnAction { handler, mask: interrupted }
             }
         }
         _ => {
@@ -204,10 +206,10 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, code: c_int, context: *mut ucont
     }
 }
 
-/// Has the signal end the process, as the kernel does by itself.
+/// Makes the signal end the process, as the kernel would do without a handler.
 fn end(signal: c_int, info: *mut siginfo_t, code: c_int) {
-    // SAFETY: restores the default action. An access is made again then, and ends the process; a signal that was sent is
-    // sent once more, to this thread, as it was, and ends it when this handler has returned.
+    // SAFETY: restores the default action. An access is then repeated, and ends the process; a signal that was sent is
+    // sent once more, unchanged, to this thread, and ends the process when this handler has returned.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = libc::SIG_DFL;

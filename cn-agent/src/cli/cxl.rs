@@ -1,5 +1,5 @@
-//! `cn-agent cxl list`: real CXL memory of this machine, what of it can serve regions, and why the rest cannot. Looks for
-//! itself, so it needs no agent.
+//! `cn-agent cxl list`: real CXL memory of this machine, which of it can serve regions, and the obstacles for the rest.
+//! Reads sysfs directly, so it needs no agent.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,6 @@ use cxloe_daemon::command_line::{Failure, new_table, output};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::model::ByteSize;
 
-/// Arguments of `cn-agent cxl`.
 #[derive(Debug, Args)]
 pub struct CxlArgs {
     #[command(subcommand)]
@@ -42,15 +41,15 @@ struct ListArgs {
     /// With --json: sizes and addresses for people
     #[arg(short = 'u', long)]
     human: bool,
-    /// Where the kernel shows devices
+    /// Root of sysfs
     #[arg(long, value_name = "DIR", default_value = SYSFS_ROOT)]
     sysfs_root: PathBuf,
-    /// Where device files are
+    /// Folder of device files
     #[arg(long, value_name = "DIR", default_value = DEV_ROOT)]
     dev_root: PathBuf,
 }
 
-/// Shows what there is.
+/// Lists CXL memory.
 ///
 /// # Errors
 /// When standard output is closed.

@@ -9,22 +9,20 @@ use clap::{Args, ValueEnum};
 use cxloe_client::client;
 use cxloe_client::mapping::Owner;
 use cxloe_client::message::{MapRequest, PagingView};
-use cxloe_cn_core::mapped::Kind;
-use cxloe_daemon::Span;
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_daemon::command_line::{Exit, Failure, output};
 use cxloe_daemon::to_stderr;
 use cxloe_exec::children::Children;
-use cxloe_exec::lease::{Lease, LeaseError};
+use cxloe_exec::local_memory::LocalMemory;
 use cxloe_exec::program::ProgramError;
-use cxloe_exec::session::{self, Outcome, Session};
-use cxloe_exec::stayed::Stayed;
+use cxloe_exec::session::{self, ProgramOutcome, Session};
 use cxloe_exec::{library, program};
 use cxloe_fabric::model::{ByteSize, Name, human_bytes};
 
 use super::SocketArgs;
 use super::failure::of_agent;
+use super::paging_args::{PagingArgs, lease};
 
-/// Arguments of `cn-agent exec`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 malloc and its kin, and private anonymous mappings of 64 KiB and more, come from remote memory, in the program and in all
@@ -58,23 +56,13 @@ pub struct ExecArgs {
     /// Use this region, which is attached here, instead of a new one; its content goes
     #[arg(long, value_name = "NAME")]
     region: Option<Name>,
-    /// Bytes that may be resident in this machine's memory
-    #[arg(long, value_name = "SIZE")]
-    local: ByteSize,
-    /// How long processes wait for the agent's successor if it ends
-    #[arg(long, default_value = "30s", value_name = "TIME")]
-    wait: Span,
-    /// How long memory nodes may be away before touching their pages gives SIGBUS
-    #[arg(long, default_value = "30s", value_name = "TIME")]
-    lost_wait: Span,
-    /// Fetch no pages ahead
-    #[arg(long)]
-    no_prefetch: bool,
+    #[command(flatten)]
+    paging: PagingArgs,
     /// Let the program do direct I/O and use io_uring; all memory that it touches stays in this machine then, whatever
     /// --local says
     #[arg(long)]
     allow_direct_io: bool,
-    /// Tell on standard error, at the end, how paging went: as text, or with =json
+    /// Print paging counters on standard error at the end: as text, or with =json
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     stats: Option<Form>,
     /// The library that programs are given [default: beside this program, or in ../lib/cxloe]
@@ -93,7 +81,6 @@ enum Form {
     Json,
 }
 
-/// Arguments of `cn-agent set-local`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -113,7 +100,7 @@ pub struct SetLocalArgs {
 /// Runs a program with remote memory. Exits with the program's exit code if that is not 0.
 ///
 /// # Errors
-/// When it cannot be run, or what was made for it is left behind.
+/// When it cannot be run, or its temporary region cannot be destroyed.
 pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
     let name = args.command.first().ok_or_else(|| Failure::usage("no program is named"))?;
     let path = std::env::var_os("PATH");
@@ -131,37 +118,28 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
     }
     let socket = args.socket.path();
     let socket = std::path::absolute(&socket).unwrap_or(socket);
-    let lease = match (&args.region, args.size) {
-        (Some(name), _) => Lease::existing(&socket, name.clone()),
-        (None, size) => Lease::create(&socket, size.unwrap_or_default().0),
-    };
-    let lease = lease.map_err(of_lease)?;
+    let lease = lease(&socket, args.region.as_ref(), args.size)?;
     let grower = lease.grower();
     let request = MapRequest {
-        region: lease.name().to_string(),
-        kind: Kind::Private,
-        limit: args.local.0,
-        prefetch: !args.no_prefetch,
-        fresh: args.region.is_none(),
-        lost_wait_ms: args.lost_wait.0.as_millis() as u64,
         stay: args.allow_direct_io,
         keeps: true,
-        resume: false,
+        ..args.paging.map(lease.name(), MappingKind::Private, args.region.is_none())
     };
     let (children, keeper) = Children::new().map_err(Failure::failed)?;
     let owner = Owner::map_keeping(&socket, request, keeper).map_err(of_agent)?;
-    let settings = session::Settings {
+    let settings = session::ProgramSettings {
         library,
         agent: socket,
         bytes: lease.bytes(),
-        wait: args.wait.0,
+        wait: args.paging.wait(),
         direct: args.allow_direct_io,
     };
     let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
-    let session = session.keeping(children).growing(grower, args.lost_wait.0);
-    let Outcome { status, view, stayed, owner } = session.supervise().map_err(Failure::failed)?;
-    if let Some(stayed) = stayed.filter(Stayed::is_worth_a_word) {
-        to_stderr!("cn-agent: {}", in_this_machine(&stayed));
+    let session = session.keeping(children).growing(grower, args.paging.lost_wait());
+    let ProgramOutcome { status, view, local_memory, owner } =
+        session.supervise().map_err(Failure::failed)?;
+    if let Some(local_memory) = local_memory.filter(LocalMemory::exceeds_report_threshold) {
+        to_stderr!("cn-agent: {}", in_this_machine(&local_memory));
     }
     if status.core_dumped() {
         to_stderr!(
@@ -170,17 +148,17 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
         );
     }
     if let Some(form) = args.stats {
-        tell(view, stayed, form)?;
+        print_summary(view, local_memory, form)?;
     }
     lease.end(owner);
     match session::exit_code(status) {
         0 => Ok(()),
-        // Nothing is left that would have to be dropped.
+        // Exits without running destructors: no remaining value needs one.
         code => std::process::exit(code),
     }
 }
 
-/// Changes how much of a running program's memory may be resident.
+/// Changes the limit of resident bytes of a running program.
 ///
 /// # Errors
 /// When there is no such process or space, or the agent refuses.
@@ -203,8 +181,8 @@ pub fn set_local(args: &SetLocalArgs) -> Result<(), Failure> {
     client::set_limit(&socket, space.space, args.local.0).map_err(of_agent)
 }
 
-fn in_this_machine(stayed: &Stayed) -> String {
-    let Stayed { local_bytes, memory_bytes } = *stayed;
+fn in_this_machine(local_memory: &LocalMemory) -> String {
+    let LocalMemory { local_bytes, memory_bytes } = *local_memory;
     format!(
         "local: {} of {} of the program's memory stayed in this machine; what is larger than --size allows, has a fixed \
          address or huge pages, or is mapped past the C library cannot be remote: try a larger --size",
@@ -213,7 +191,11 @@ fn in_this_machine(stayed: &Stayed) -> String {
     )
 }
 
-fn tell(view: Option<PagingView>, stayed: Option<Stayed>, form: Form) -> Result<(), Failure> {
+fn print_summary(
+    view: Option<PagingView>,
+    local_memory: Option<LocalMemory>,
+    form: Form,
+) -> Result<(), Failure> {
     let Some(view) = view else {
         to_stderr!("cn-agent: the agent could not say how paging went");
         return Ok(());
@@ -221,14 +203,15 @@ fn tell(view: Option<PagingView>, stayed: Option<Stayed>, form: Form) -> Result<
     match form {
         Form::Json => {
             let mut value = output::value(view)?;
-            value["stayed"] = output::value(stayed)?;
+            value["stayed"] = output::value(local_memory)?;
             to_stderr!("{value:#}");
         }
         Form::Text => {
-            let stayed = stayed.map_or_else(String::new, |Stayed { local_bytes, memory_bytes }| {
-                format!("local: {} of {}\n", human_bytes(local_bytes), human_bytes(memory_bytes))
-            });
-            to_stderr!("{}{stayed}", in_words(&view));
+            let local_memory =
+                local_memory.map_or_else(String::new, |LocalMemory { local_bytes, memory_bytes }| {
+                    format!("local: {} of {}\n", human_bytes(local_bytes), human_bytes(memory_bytes))
+                });
+            to_stderr!("{}{local_memory}", in_words(&view));
         }
     }
     Ok(())
@@ -248,7 +231,7 @@ fn in_words(view: &PagingView) -> String {
         ("pages fetched ahead", count.prefetched),
         ("pages copied from a process of a fork", count.copied),
         ("pages evicted", count.evicted),
-        ("  and wanted again soon after", count.refaulted),
+        ("  and faulted again soon after", count.refaulted),
         ("pages written back", count.written_back),
         ("  lines of them", count.lines_written_back),
         ("pages that another process had sent", count.shared),
@@ -261,7 +244,7 @@ fn in_words(view: &PagingView) -> String {
     text
 }
 
-/// What a program that cannot be served is refused with.
+/// Converts the error of a program that cannot be served to a message and an exit code.
 pub fn of_program(error: ProgramError) -> Failure {
     let exit = match &error {
         ProgramError::NotFound(_) => Exit::NotFound,
@@ -272,12 +255,4 @@ pub fn of_program(error: ProgramError) -> Failure {
         | ProgramError::OtherRights(_) => Exit::Refused,
     };
     Failure::new(exit, error)
-}
-
-/// What a region for the occasion failed of.
-pub fn of_lease(error: LeaseError) -> Failure {
-    match error {
-        LeaseError::Agent(error) => of_agent(error),
-        LeaseError::NotAttached { .. } => Failure::new(Exit::NotFound, error),
-    }
 }

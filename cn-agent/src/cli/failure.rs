@@ -1,16 +1,16 @@
-//! What an agent's errors mean to who runs a command: what to tell, and what to exit with.
+//! Messages and exit codes for an agent's errors.
 
 use std::path::Path;
 
 use cxloe_client::client::{self, ClientError};
-use cxloe_client::message::Refused;
+use cxloe_client::message::RefusalReason;
 use cxloe_cn_core::engine::EngineError;
 use cxloe_daemon::command_line::{Exit, Failure};
 use cxloe_fabric::api::ErrorCode;
 use cxloe_wire::session::OpError;
 
-/// What an operation of the agent at `socket` failed of; asks it for the reason why a memory node refuses it, if that
-/// is so.
+/// Converts the error of an operation of the agent at `socket`. If a memory node refuses this compute node, requests
+/// the reason from the agent.
 pub fn of_operation(error: ClientError, socket: &Path) -> Failure {
     of_operation_by("--socket", error, socket)
 }
@@ -23,7 +23,7 @@ pub fn of_operation_by(option: &str, error: ClientError, socket: &Path) -> Failu
     }
 }
 
-/// Why the memory node that an operation failed of refuses this compute node, if it does.
+/// Reason why the memory node of a failed operation refuses this compute node; `None` if it does not refuse.
 fn refusal(error: &ClientError, socket: &Path) -> Option<String> {
     let ClientError::Engine(EngineError::NotConnected(mac)) = error else { return None };
     let sessions = client::sessions(socket).unwrap_or_default();
@@ -31,24 +31,24 @@ fn refusal(error: &ClientError, socket: &Path) -> Option<String> {
     sessions.into_iter().find(|session| session.status.peer == peer).and_then(|session| session.refusal)
 }
 
-/// Whether an operation on a region that is attached fails of what may be there in a moment.
-pub fn may_pass(error: &ClientError, socket: &Path) -> bool {
+/// Whether an operation on an attached region failed with an error that may be temporary.
+pub fn is_transient(error: &ClientError, socket: &Path) -> bool {
     let early = matches!(error, ClientError::Engine(EngineError::Unmapped(_) | EngineError::NotConnected(_)));
     early && refusal(error, socket).is_none()
 }
 
-/// What asking the agent failed of, for commands that name its socket with `--socket`.
+/// Converts the error of a request to the agent, for commands that name its socket with `--socket`.
 pub fn of_agent(error: ClientError) -> Failure {
     of_agent_by("--socket", error)
 }
 
-/// What asking the agent failed of, for commands that name its socket with `option`.
+/// Converts the error of a request to the agent, for commands that name its socket with `option`.
 pub fn of_agent_by(option: &str, error: ClientError) -> Failure {
     let exit = match &error {
         ClientError::NoAgent { .. } | ClientError::AgentGone(_) | ClientError::Silent { .. } => {
             Exit::Unreachable
         }
-        ClientError::Refused { reason: Refused::Manager { code, .. }, .. } => match code {
+        ClientError::Refused { reason: RefusalReason::Manager { code, .. }, .. } => match code {
             None => Exit::Unreachable,
             Some(ErrorCode::BadRequest) => Exit::Usage,
             Some(_) => Exit::Refused,

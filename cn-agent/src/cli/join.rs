@@ -1,12 +1,12 @@
-//! `cn-agent join`: has this machine let in as a compute node, and starts its agent.
+//! `cn-agent join`: registers this machine as a compute node, and starts its agent.
 
 use clap::Args;
 use cxloe_cn::config::{RunArgs, Settings};
+use cxloe_daemon::OptionSources;
 use cxloe_daemon::command_line::Failure;
-use cxloe_daemon::join::{JoinArgs as Common, NodeSettings};
-use cxloe_link::keys::node_key;
+use cxloe_daemon::join::JoinArgs as Common;
+use cxloe_node::{ProgramSettings, join_node};
 
-/// Arguments of `cn-agent join`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 The manager is known by the token: nothing else has to be trusted beforehand. The node gets a certificate of 30 days, which
@@ -20,20 +20,20 @@ Examples:
 pub struct JoinArgs {
     #[command(flatten)]
     common: Common,
-    /// Options of the agent, which go to its configuration file.
+    /// Options of the agent, which are written to its configuration file.
     #[command(flatten)]
-    settings: Settings,
+    settings: OptionSources<Settings>,
 }
 
-/// Joins, and runs the agent if that is to be done now.
+/// Registers this machine, and starts the agent unless the options decline that.
 ///
 /// # Errors
-/// When the options do not work, the manager does not let it in, or the agent cannot be started.
+/// When the options are invalid, the manager refuses, or the agent cannot be started.
 pub fn run(args: JoinArgs) -> Result<(), Failure> {
     let JoinArgs { common, settings } = args;
-    let file = common.join_node(&settings, |path| Ok(node_key(path).map_err(Failure::failed)?.public()))?;
+    let file = join_node(&common, &settings.flags)?;
     if common.run {
-        let args = RunArgs { config: Some(file), print_config: false, settings: Settings::default() };
+        let args = RunArgs { config: Some(file), print_config: false, settings: OptionSources::default() };
         return super::run::run(&args);
     }
     common.start(Settings::PROGRAM, &file)

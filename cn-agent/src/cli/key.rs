@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_link::keys::node_key;
+use serde_json::json;
 
-/// Which key.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  cn-agent key --node-key /var/lib/cxloe/cn-agent.key")]
 pub struct KeyArgs {
@@ -15,8 +15,11 @@ pub struct KeyArgs {
     node_key: PathBuf,
 }
 
-/// Prints the public key.
+/// Prints the public key of `node_key`, which is made if the file does not exist.
 pub fn run(args: &KeyArgs) -> Result<(), Failure> {
     let key = node_key(&args.node_key).map_err(Failure::failed)?;
-    output::line(&key.public().to_string())
+    match output::json_asked() {
+        true => output::print(json!({ "key": key.public() }), false),
+        false => output::line(&key.public().to_string()),
+    }
 }

@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use cxloe_client::client::{self, Client, ClientError};
+use cxloe_client::message::AttachedRegion;
 use cxloe_cn_core::cache::Line;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_fabric::model::ByteSize;
 
 use super::SocketArgs;
-use super::failure::{may_pass, of_agent, of_operation};
-use super::patience::Patience;
-use super::target::Target;
+use super::failure::{is_transient, of_agent, of_operation};
+use super::retry_deadline::RetryDeadline;
+use super::target::{MemoryTarget, hpa_in, is_attached};
 
 const LINE: usize = size_of::<Line>();
-/// Lines read in one go.
+/// Lines read by one request.
 const CHUNK: u64 = 64 << 10;
 
-/// Arguments of `cn-agent read`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,19 +28,18 @@ Examples:
   cn-agent read scratch+0x1000 --lines 64     a page of a region
   cn-agent read scratch --lines 1048576 --raw > scratch.img")]
 pub struct ReadArgs {
-    /// Where: an HPA, or REGION or REGION+OFFSET; a multiple of 64
-    target: Target,
-    /// How many 64-byte lines
+    /// An HPA, or REGION or REGION+OFFSET; a multiple of 64
+    target: MemoryTarget,
+    /// Number of 64-byte lines
     #[arg(short, long, default_value_t = 1, value_name = "N")]
     lines: u64,
-    /// Write the bytes as they are instead of a hexdump
+    /// Write the bytes as they are instead of a hexdump, or of JSON
     #[arg(long)]
     raw: bool,
     #[command(flatten)]
     socket: SocketArgs,
 }
 
-/// Arguments of `cn-agent write`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --text, --hex or --file the bytes come from standard input. What does not fill its last line is
@@ -51,8 +50,8 @@ Examples:
   cn-agent write scratch+64 --hex 00ff00ff
   cn-agent write scratch < scratch.img")]
 pub struct WriteArgs {
-    /// Where: an HPA, or REGION or REGION+OFFSET; a multiple of 64
-    target: Target,
+    /// An HPA, or REGION or REGION+OFFSET; a multiple of 64
+    target: MemoryTarget,
     /// The bytes of this text
     #[arg(long, group = "source")]
     text: Option<String>,
@@ -72,79 +71,109 @@ pub struct WriteArgs {
     socket: SocketArgs,
 }
 
-/// The HPA of a target. A region that is not attached yet is waited for.
-fn locate(target: &Target, path: &Path, patience: Patience) -> Result<u64, Failure> {
-    let regions = || client::regions(path).map_err(of_agent);
-    while !target.is_among(&regions()?) && patience.again() {}
-    target.hpa(regions)
+/// HPA of a target. A target that is an HPA needs no request; for a region, `regions` is called once, and again as long
+/// as the region is not attached and `again` returns true after a wait.
+fn locate(
+    target: &MemoryTarget,
+    mut regions: impl FnMut() -> Result<Vec<AttachedRegion>, Failure>,
+    again: impl Fn() -> bool,
+) -> Result<u64, Failure> {
+    let (name, offset) = match target {
+        MemoryTarget::Hpa(hpa) => return Ok(*hpa),
+        MemoryTarget::Region(name, offset) => (name, *offset),
+    };
+    loop {
+        let attached = regions()?;
+        if is_attached(name, &attached) || !again() {
+            return hpa_in(name, offset, &attached);
+        }
+    }
 }
 
-/// The first operation on a region, which may have to wait until the region is there and its memory node connected. What an
-/// HPA names was there before.
+/// HPA of a target, with the regions of the agent whose socket is at `path`.
+fn locate_at(path: &Path, target: &MemoryTarget, wait_limit: RetryDeadline) -> Result<u64, Failure> {
+    locate(target, || client::regions(path).map_err(of_agent), || wait_limit.again())
+}
+
+/// Runs the first operation on a region, and repeats it until the region is attached and its memory nodes are
+/// connected. A target that is an HPA is tried once.
 fn first_of_all<T>(
-    target: &Target,
+    target: &MemoryTarget,
     path: &Path,
-    patience: Patience,
+    wait_limit: RetryDeadline,
     mut operation: impl FnMut() -> Result<T, ClientError>,
 ) -> Result<T, Failure> {
     loop {
         match operation() {
             Err(error)
-                if matches!(target, Target::Region(..)) && may_pass(&error, path) && patience.again() => {}
+                if matches!(target, MemoryTarget::Region(..))
+                    && is_transient(&error, path)
+                    && wait_limit.again() => {}
             result => return result.map_err(|error| of_operation(error, path)),
         }
     }
 }
 
-/// Reads lines and shows them.
+/// Reads lines and prints them.
 ///
 /// # Errors
-/// What the port says, or a closed standard output.
+/// The port's error, or a closed standard output.
 pub fn read(args: &ReadArgs) -> Result<(), Failure> {
     let path = args.socket.path();
-    let patience = Patience::begin();
-    let first = locate(&args.target, &path, patience)?;
+    let wait_limit = RetryDeadline::begin();
+    let first = locate_at(&path, &args.target, wait_limit)?;
     let end = args.lines.checked_mul(LINE as u64).and_then(|bytes| first.checked_add(bytes));
     if end.is_none() {
         return Err(Failure::usage(format!("{} lines reach beyond the end of all addresses", args.lines)));
     }
     let mut port = Client::connect(&path).map_err(of_agent)?;
-    if args.lines > 0 {
-        first_of_all(&args.target, &path, patience, || port.read(first))?;
-    }
     let mut room = vec![0; CHUNK.min(args.lines) as usize * LINE];
+    let json = output::json_asked() && !args.raw;
     let mut done = 0;
+    if json {
+        output::write(b"[")?;
+    }
     while done < args.lines {
         let count = CHUNK.min(args.lines - done);
         let hpa = first + done * LINE as u64;
         let bytes = &mut room[..count as usize * LINE];
-        port.read_bytes(hpa, bytes).map_err(|e| of_operation(e, &path))?;
+        let mut read = || match bytes.as_chunks_mut::<LINE>().0 {
+            [line] => port.read(hpa).map(|data| *line = data),
+            lines => port.read_bytes(hpa, lines.as_flattened_mut()),
+        };
+        match done {
+            0 => first_of_all(&args.target, &path, wait_limit, read)?,
+            _ => read().map_err(|e| of_operation(e, &path))?,
+        }
         if args.raw {
             output::write(bytes)?;
+        } else if json {
+            let separator = if done > 0 { "," } else { "" };
+            output::write(format!("{separator}{}", objects(hpa, bytes)).as_bytes())?;
         } else {
             output::write(hexdump(hpa, bytes).as_bytes())?;
         }
         done += count;
     }
-    Ok(())
+    if json { output::write(b"\n]\n") } else { Ok(()) }
 }
 
-/// Writes bytes.
+/// Writes the bytes of the source that the options name.
 ///
 /// # Errors
-/// What the port says, or a source that cannot be read.
+/// The port's error, or a source that cannot be read.
 pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     let path = args.socket.path();
     let bytes = source(args)?;
-    let patience = Patience::begin();
-    let first = locate(&args.target, &path, patience)?;
+    let wait_limit = RetryDeadline::begin();
+    let first = locate_at(&path, &args.target, wait_limit)?;
     if first.checked_add(bytes.len().next_multiple_of(LINE) as u64).is_none() {
         return Err(Failure::usage("the bytes reach beyond the end of all addresses"));
     }
     let mut port = Client::connect(&path).map_err(of_agent)?;
     let failed = |e| of_operation(e, &path);
     if !bytes.is_empty() {
-        first_of_all(&args.target, &path, patience, || port.read(first))?;
+        first_of_all(&args.target, &path, wait_limit, || port.read(first))?;
     }
     let (whole, rest) = bytes.as_chunks::<LINE>();
     if let [line] = whole {
@@ -164,10 +193,10 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Flushes.
+/// Flushes the agent's cache and waits for the memory nodes.
 ///
 /// # Errors
-/// What the port says.
+/// The port's error.
 pub fn flush(args: &SocketArgs) -> Result<(), Failure> {
     let path = args.path();
     Client::connect(&path).map_err(of_agent)?.flush().map_err(|e| of_operation(e, &path))
@@ -210,7 +239,16 @@ fn unhex(text: &str) -> Result<Vec<u8>, Failure> {
     Ok(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// Sixteen bytes a row, with their HPA in front and as text behind.
+/// One JSON object for each line, with the line's HPA and its bytes in hexadecimal.
+fn objects(hpa: u64, bytes: &[u8]) -> String {
+    let lines = bytes.chunks(LINE).enumerate().map(|(at, line)| {
+        let digits: String = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("\n  {{\"hpa\": {}, \"bytes\": \"{digits}\"}}", hpa + (at * LINE) as u64)
+    });
+    lines.collect::<Vec<_>>().join(",")
+}
+
+/// Rows of sixteen bytes: the HPA in front, the bytes as text behind.
 fn hexdump(hpa: u64, bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 5);
     for (row, chunk) in bytes.chunks(16).enumerate() {
@@ -228,9 +266,30 @@ fn hexdump(hpa: u64, bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use cxloe_daemon::command_line::Exit;
 
+    use super::super::target::tests::attached;
     use super::*;
+
+    #[test]
+    fn the_agent_is_asked_for_regions_once_or_not_at_all() {
+        let asked = Cell::new(0);
+        let listed = attached("scratch");
+        let locate = |text: &str, from: u32, waits: bool| {
+            asked.set(0);
+            let regions = || {
+                asked.set(asked.get() + 1);
+                Ok(if asked.get() >= from { vec![listed.clone()] } else { Vec::new() })
+            };
+            locate(&text.parse().unwrap(), regions, || waits).map_err(|failure| failure.exit)
+        };
+        assert_eq!((locate("0x40", 1, true), asked.get()), (Ok(0x40), 0));
+        assert_eq!((locate("scratch+64", 1, true), asked.get()), (Ok(listed.hpa + 64), 1));
+        assert_eq!((locate("scratch+64", 3, true), asked.get()), (Ok(listed.hpa + 64), 3));
+        assert_eq!((locate("other", 1, false), asked.get()), (Err(Exit::NotFound), 1));
+    }
 
     #[test]
     fn bytes_are_shown_and_read_in_hexadecimal() {

@@ -1,5 +1,5 @@
-//! `cn-agent list` and `cn-agent counters`: what a running agent knows. As with the CXL tools, one kind of thing is an
-//! array of it; several kinds are an object with one array each, or with `--cxl` an array of objects as the CXL tools have it.
+//! `cn-agent list` and `cn-agent counters`. As in the CXL tools, a single kind of object is printed as an array;
+//! several kinds as an object with one array each, or with `--cxl` as an array of objects like those of the CXL tools.
 
 use clap::Args;
 use cxloe_client::client;
@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::SocketArgs;
 use super::failure::of_agent;
 
-/// Arguments of `cn-agent list`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +28,6 @@ pub struct ListArgs {
     how: ShowArgs,
 }
 
-/// Arguments of `cn-agent counters`.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(flatten)]
@@ -70,7 +68,7 @@ fn values(items: Vec<impl Serialize>) -> Result<Vec<Value>, Failure> {
     items.into_iter().map(output::value).collect()
 }
 
-/// Shows counters.
+/// Prints the agent's counters.
 ///
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.

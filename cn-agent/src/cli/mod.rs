@@ -1,16 +1,19 @@
-//! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
+//! The command line: subcommands in the manner of the CXL tools, and their dispatch.
 
 mod cxl;
 mod doctor;
 mod exec;
+mod export;
 mod failure;
+mod image;
 mod join;
 mod key;
 mod lines;
 mod list;
 mod nbd;
 mod paging;
-mod patience;
+mod paging_args;
+mod retry_deadline;
 mod run;
 mod sessions;
 mod target;
@@ -21,7 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
-use cxloe_client::places::default_socket;
+use cxloe_client::defaults::default_socket;
 use cxloe_cn::config::RunArgs;
 use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
 
@@ -38,6 +41,7 @@ Examples:
   cn-agent exec --size 4G --local 1G -- sort huge.txt       a program whose memory is remote
   cn-agent doctor                                           is this machine ready, and what is to do?
   cn-agent flush                                            until memory nodes have it
+  cn-agent export scratch | zstd > scratch.zst              a backup of a region
   cn-agent nbd --region scratch --socket /run/scratch.nbd   a region as a block device
 
 Exit codes:
@@ -46,7 +50,7 @@ Exit codes:
   2  wrong arguments             5  refused, or the region's data is lost
 
 Environment:
-  CXLOE_AGENT   the agent's socket, as --socket";
+  CXLOE_AGENT   the agent's socket, as --socket; for `run`, if its configuration file has none";
 
 /// The compute node of CXL over Ethernet: gives this machine memory that lies in memory nodes
 #[derive(Debug, Parser)]
@@ -72,7 +76,7 @@ enum Command {
     Cxl(cxl::CxlArgs),
     /// Show the sessions with memory nodes
     Sessions(sessions::SessionsArgs),
-    /// Show what the agent has counted
+    /// Show the agent's counters
     Counters(list::ShowArgs),
     /// Run a program whose heap and large mappings are remote memory
     Exec(Box<exec::ExecArgs>),
@@ -88,6 +92,10 @@ enum Command {
     Write(lines::WriteArgs),
     /// Write back everything the agent's cache has modified, and wait until memory nodes have it
     Flush(SocketArgs),
+    /// Write a region's content to a file or a pipe, with checksums
+    Export(export::ExportArgs),
+    /// Replace a region's content by an exported one
+    Import(export::ImportArgs),
     /// Serve a region as a block device: an NBD export on a Unix socket
     Nbd(nbd::NbdArgs),
     /// Run a virtual machine whose memory is remote, in whole or in part
@@ -107,7 +115,6 @@ enum Command {
     Man(ManArgs),
 }
 
-/// Which agent to ask.
 #[derive(Debug, ClapArgs)]
 struct SocketArgs {
     /// The agent's socket [default: /run/cxloe/cn-agent.sock as root, else below $XDG_RUNTIME_DIR]
@@ -121,7 +128,7 @@ impl SocketArgs {
     }
 }
 
-/// Parses the arguments and does what they say.
+/// Parses the arguments and runs the command.
 pub fn run() -> ExitCode {
     let Args { form, command } = Args::parse();
     form.choose();
@@ -133,7 +140,7 @@ pub fn run() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
-        // Ends with a code of its own.
+        // `doctor::run` has exited with an exit code of its own.
         Command::Doctor(_) => Ok(()),
         Command::Run(args) => run::run(&args),
         Command::Join(args) => join::run(*args),
@@ -147,6 +154,8 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Read(args) => lines::read(&args),
         Command::Write(args) => lines::write(&args),
         Command::Flush(args) => lines::flush(&args),
+        Command::Export(args) => export::export(&args),
+        Command::Import(args) => export::import(&args),
         Command::Exec(args) => exec::exec(&args),
         Command::SetLocal(args) => exec::set_local(&args),
         Command::Nbd(args) => nbd::run(&args),

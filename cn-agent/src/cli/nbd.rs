@@ -1,21 +1,20 @@
-//! `cn-agent nbd`: a region as a block device, on a Unix socket, until it is told to end.
+//! `cn-agent nbd`: serves a region as a block device, on a Unix socket, until a signal ends it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use cxloe_client::places::default_socket;
+use cxloe_client::defaults::default_socket;
 use cxloe_daemon::command_line::{Exit, Failure};
-use cxloe_daemon::{Bound, Ending, LogFormat, Span, log};
+use cxloe_daemon::{Bound, LogFormat, Shutdown, Span, log};
 use cxloe_fabric::model::Name;
-use cxloe_nbd::port::{Place, PortError};
+use cxloe_nbd::port::{PortError, RegionLocation};
 use cxloe_nbd::server::{Options, Server};
 use tracing::info;
 
 use super::failure::of_agent_by;
 
-/// Arguments of `cn-agent nbd`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A write is answered once the memory node has it, so that nothing that was answered is lost with this server or the
@@ -31,7 +30,7 @@ pub struct NbdArgs {
     /// The region; its name is that of the export as well
     #[arg(short, long, value_name = "NAME")]
     region: Name,
-    /// Where to listen: a Unix socket, for its own user, and for the one it is given to (`chown`)
+    /// The Unix socket to listen on, for its own user, and for the one it is given to (`chown`)
     #[arg(short, long, value_name = "PATH")]
     socket: PathBuf,
     /// Refuse writes
@@ -40,37 +39,37 @@ pub struct NbdArgs {
     /// Clients at a time; each takes a port of the agent
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
-    /// Hang up on a client that has asked for nothing for so long [default: never]
+    /// Disconnect a client that has sent no request for so long [default: never]
     #[arg(long, value_name = "TIME")]
     idle: Option<Span>,
-    /// How long a request waits for an agent or a memory node that is away, before it fails with EIO
+    /// Longest wait of a request for an agent or a memory node that is away, before it fails with EIO
     #[arg(long, default_value = "5s", value_name = "TIME")]
     wait: Span,
     /// The agent's socket [default: /run/cxloe/cn-agent.sock as root, else below $XDG_RUNTIME_DIR]
     #[arg(long, env = "CXLOE_AGENT", value_name = "PATH")]
     agent: Option<PathBuf>,
-    /// What to log: error, warn, info, debug, trace, or per part as in cxloe_cn=debug
+    /// Log filter: error, warn, info, debug, trace, or per part as in cxloe_cn=debug
     #[arg(long, default_value = log::FILTER_DEFAULT, value_name = "FILTER")]
     log: String,
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
 }
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves clients until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When the region is not attached, or the socket is not to be had.
+/// When the region is not attached, or the socket cannot be bound.
 pub fn run(args: &NbdArgs) -> Result<(), Failure> {
     let _log = log::start(&args.log, args.log_format);
-    let ending = Ending::watch().map_err(Failure::failed)?;
-    let place = Place {
+    let ending = Shutdown::watch().map_err(Failure::failed)?;
+    let place = RegionLocation {
         agent: args.agent.clone().unwrap_or_else(default_socket),
         region: args.region.to_string(),
-        patience: args.wait.0,
+        wait_limit: args.wait.0,
         ending: Arc::new(AtomicBool::new(false)),
     };
-    // A wrong name is told at once; whatever happens later is told to clients.
+    // A wrong name of a region fails here, at once; later errors are reported to clients.
     let size = place.find().map_err(of_port)?.size;
     let socket = Bound::bind(&args.socket, 0o600, "NBD server").map_err(Failure::failed)?;
     let options = Options {

@@ -1,4 +1,4 @@
-//! `cn-agent paging`: which regions programs have mapped, and how paging goes.
+//! `cn-agent paging`: regions mapped by programs, and their paging counters.
 
 use clap::Args;
 use cxloe_client::client;
@@ -8,7 +8,6 @@ use cxloe_daemon::to_stderr;
 use super::SocketArgs;
 use super::failure::of_agent;
 
-/// Arguments of `cn-agent paging`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +24,7 @@ pub struct PagingArgs {
     json: bool,
 }
 
-/// Shows mapped regions.
+/// Prints the mapped regions with their counters.
 ///
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.

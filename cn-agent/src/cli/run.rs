@@ -1,8 +1,8 @@
-//! `cn-agent run`: puts link, engine, worker, the search for CXL devices, the link to the manager and the socket for
-//! programs together, and takes them apart again in order.
+//! `cn-agent run`: assembles link, engine, worker, the monitor of CXL devices, the link to the manager and the socket
+//! for programs, and shuts them down in order.
 //!
-//! Start: options, socket, link, state, worker, manager, answers on the socket. End (SIGTERM, SIGINT, or the
-//! worker's error): socket, manager link, worker (which writes back what is modified and ends its sessions).
+//! Start: options, socket, link, state, worker, manager, then requests on the socket. End (SIGTERM, SIGINT, or the
+//! worker's error): socket, manager link, worker (which writes back dirty lines and ends its sessions).
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use cxloe_cn::region_controller::RegionController;
 use cxloe_cn::server::{self, Server, ServerContext};
 use cxloe_cn::state_file::StateFile;
 use cxloe_cn::worker::{WorkerHandle, WorkerOptions};
-use cxloe_cn_core::attach::{Station, StationKeys};
+use cxloe_cn_core::attach::{SessionKeys, SessionSettings};
 use cxloe_cn_core::backing::Preference;
 use cxloe_cn_core::engine::Engine;
 use cxloe_cxl::HandOver;
@@ -22,28 +22,27 @@ use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::options::Protection;
-use cxloe_daemon::{Ending, NodeIdentity, Supervisor, log, read_key};
+use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::udp::own_address;
-use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, join_queues, open_persistent};
+use cxloe_link::{LinkConfig, Middlewares, join_queues, open_persistent};
 use cxloe_port::signals::Signals;
 use cxloe_wire::session::PreSharedKey;
 use cxloe_wire::time::Time;
 use tracing::{info, warn};
 
-/// Runs the agent until it is told to end.
+/// Runs the agent until a signal ends it.
 ///
 /// # Errors
-/// When it cannot start, or did not end well.
+/// When it cannot start, or did not end in order.
 pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let config = args.resolve().map_err(Failure::usage)?;
     if args.print_config {
         return output::write(config.to_toml().as_bytes());
     }
-    let protection = config.protection().map_err(Failure::usage)?;
-    let _log = log::start(&config.log, config.log_format);
+    let protection = config.node.protection("cn-agent").map_err(Failure::usage)?;
+    let _log = log::start(&config.node.log, config.node.log_format);
     if protection == Protection::Checksum {
         warn!("--insecure: whoever is at the network reads frames, and may forge them");
     }
@@ -51,41 +50,33 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 }
 
 fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
-    let ending = Ending::watch()?;
+    let ending = Shutdown::watch()?;
 
     let socket = server::bind(&config.socket)?;
-    let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
-    let key = config.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
-    let mut keys = StationKeys::none(SYSTEM);
-    keys.own = config.own_key()?;
-    keys.named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
+    let metrics = config.node.metrics.as_ref().map(MetricsListener::bind).transpose()?;
+    let key = config.node.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
+    let mut keys = SessionKeys::none(SYSTEM);
+    keys.own = config.node.own_key()?;
+    keys.named = config.node.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
     let public = keys.own.as_ref().map(|key| key.public());
-    let link_config = LinkConfig {
-        backend: config.backend,
-        encap: config.encap,
-        ethertype: config.ethertype,
-        priority: config.priority,
-        busy_poll: config.wait == WaitStyle::Busy,
-        udp: config.udp(),
-        ..LinkConfig::new(&config.interface)
-    };
+    let link_config = config.node.link(config.node.udp());
     let queues = u32::from(config.queues);
     let sharded = queues > 1;
     let queue = |queue| LinkConfig { queue, queues, sharded, ..link_config.clone() };
     let (links, health) = open_persistent(&(0..queues).map(queue).collect::<Vec<_>>())?;
-    // Faults are each queue's own, the record is of all.
-    let faults = Extras { faults: config.fault_plan(), pcap: None };
+    // Faults are injected at each queue separately; frames of all queues are recorded together.
+    let faults = Middlewares { faults: config.node.fault_plan(), pcap: None };
     let links = links.into_iter().map(|link| faults.around(link)).collect::<Result<Vec<_>, _>>()?;
-    let pcap = config.pcap.clone().map(|path| (path, config.pcap_bytes_max));
-    let link = Extras { faults: None, pcap }.around(join_queues(links)?)?;
+    let pcap = config.node.recording();
+    let link = Middlewares { faults: None, pcap }.around(join_queues(links)?)?;
     let own = link.info().mac;
     let cn = CnId::new(Mac(own.0))?;
-    let state = StateFile::lock(&config.data_dir, own)?;
+    let state = StateFile::lock(&config.node.data_dir, own)?;
     let instance = rand::random();
     let options = WorkerOptions {
-        station: Station {
+        station: SessionSettings {
             own,
-            ethertype: config.ethertype,
+            ethertype: config.node.ethertype,
             max_frame: link.info().max_frame,
             streams: config.streams,
             instance,
@@ -94,23 +85,25 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
             timing: config.timing(),
         },
         health: health.clone(),
-        wait: config.wait,
+        wait: config.node.wait,
         cpu: config.cpu,
         clients_max: config.clients_max,
     };
     let mut engine = Engine::new(config.cache);
     engine.set_queues(queues as usize);
     let signals = match &config.rate_control {
-        // The start of the worker's clock, which is yet to be made, is before any other time of it.
-        Some(rates) => rates.apply(&mut engine, link.info(), config.priority.unwrap_or(0), Time::ZERO)?,
+        // The worker's clock is created later, so zero precedes all of its times.
+        Some(rates) => {
+            rates.apply(&mut engine, link.info(), config.node.priority.unwrap_or(0), Time::ZERO)?
+        }
         None => Signals::default(),
     };
-    let worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
+    let mut worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
     let options = ManagerLinkOptions {
-        identity: NodeIdentity::read_if_given(config.identity.as_deref())?,
-        udp: config.is_over_udp().then(|| own_address(&link_config)).transpose()?,
+        identity: NodeIdentity::read_if_given(config.node.identity.as_deref())?,
+        udp: config.node.is_over_udp().then(|| own_address(&link_config)).transpose()?,
         key: public,
-        ..ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance)
+        ..ManagerLinkOptions::new(&config.manager, config.node.name.clone(), cn, instance)
     };
     let preference = config.cxl.preference;
     let listening = if preference == Preference::Ethernet { None } else { Some(UeventMonitor::listen()?) };
@@ -118,7 +111,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let node = NodeView {
         manager: config.manager.clone(),
         cn: cn.to_string(),
-        name: config.name.to_string(),
+        name: config.node.name.to_string(),
         ..NodeView::default()
     };
     let controller = RegionController::open(
@@ -140,7 +133,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let start = |(monitor, waker)| HandOver::start(config.cxl.clone(), controller.clone(), monitor, waker);
     let hand_over = listening.map(start).transpose()?;
     let identity = options.identity.clone();
-    let manager = ManagerLink::start(options, controller.clone())?;
+    let manager = ManagerLink::start(options, controller.clone(), worker.take_leg_reports())?;
     let context = ServerContext {
         identity,
         listing: controller.listing(),
@@ -150,27 +143,27 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         allow_kernel_faults: config.allow_kernel_faults,
         adopting: Arc::default(),
     };
-    let watched = metrics::Source {
-        name: config.name.to_string(),
-        interface: config.interface.clone(),
+    let watched = metrics::MetricsSource {
+        name: config.node.name.to_string(),
+        interface: config.node.interface.clone(),
         listing: context.listing.clone(),
         orders: context.orders.clone(),
     };
     let metrics = metrics.map(|at| at.serve(move || metrics::sample(watched.clone()))).transpose()?;
     let server = Server::start(socket, context)?;
-    info!(name = %config.name, %cn, interface = %config.interface, socket = %config.socket.display(), "serving");
+    info!(name = %config.node.name, %cn, interface = %config.node.interface, socket = %config.socket.display(), "serving");
 
     let supervisor = Supervisor::of_this_process();
-    let serving = format!("serving on {}", config.interface);
+    let serving = format!("serving on {}", config.node.interface);
     supervisor.ready(&serving);
     let orders = worker.orders();
-    supervisor.watch(&ending, |patience| match orders.is_alive(patience) {
-        // An agent without a link is well all the same: a restart would bring no interface back.
+    supervisor.watch(&ending, |wait_limit| match orders.is_alive(wait_limit) {
+        // An agent without a link counts as healthy: a restart would not bring the interface back.
         true => Ok(health.down().map_or_else(|| serving.clone(), |down| format!("no link: {}", down.why))),
-        false => Err(format!("the worker has not come by for {patience:?}")),
+        false => Err(format!("the worker has not completed a round for {wait_limit:?}")),
     });
     supervisor.stopping("writing back what is modified");
-    // No new programs, then no more changes, then everything modified goes back.
+    // Stops in order: new programs, then changes of regions; then the worker writes back all dirty lines.
     drop((server, metrics));
     drop(hand_over);
     worker.stop();

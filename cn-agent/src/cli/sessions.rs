@@ -1,5 +1,5 @@
-//! `cn-agent sessions`: the memory nodes, and how each is doing. Tables, for a session has more figures than a line
-//! of a terminal; `--json` has them all.
+//! `cn-agent sessions`: the memory nodes and the state of their sessions. Printed as tables, because a session has more
+//! figures than fit a line of a terminal; `--json` prints all figures.
 
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ use cxloe_wire::session::RequesterCounters;
 use super::SocketArgs;
 use super::failure::of_agent;
 
-/// Arguments of `cn-agent sessions`.
 #[derive(Debug, Args)]
 pub struct SessionsArgs {
     #[command(flatten)]
@@ -25,7 +24,7 @@ pub struct SessionsArgs {
     human: bool,
 }
 
-/// Shows the sessions.
+/// Prints the sessions, as tables or as JSON.
 ///
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.
@@ -37,7 +36,7 @@ pub fn run(args: &SessionsArgs) -> Result<(), Failure> {
     output::write(text(&sessions).as_bytes())
 }
 
-/// How things stand, what has happened, and how requests are paced; then what memory nodes refuse, and why.
+/// Tables of state, counters, and rate control, and then the reasons of memory nodes that refuse a session.
 fn text(sessions: &[Session]) -> String {
     if sessions.is_empty() {
         return "no sessions: no attached region lies in a memory node\n".into();
@@ -103,7 +102,7 @@ fn text(sessions: &[Session]) -> String {
     tables.map(|table| format!("{table}\n")).collect::<String>() + &refusals
 }
 
-/// Frames dropped, by cause, as far as there are any.
+/// Numbers of dropped frames by cause; causes with zero frames are left out.
 fn drops(c: &RequesterCounters) -> String {
     breakdown(&[
         ("length", c.dropped_length),
@@ -118,7 +117,7 @@ fn drops(c: &RequesterCounters) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_client::message::Pace;
+    use cxloe_client::message::SessionPace;
     use cxloe_wire::session::RequesterStatus;
 
     fn session() -> Session {
@@ -152,8 +151,8 @@ mod tests {
     }
 
     fn rows(shown: &str) -> Vec<Vec<&str>> {
-        let cells = |line| str::split(str::trim_matches(line, '│'), '┆').map(str::trim).collect();
-        shown.lines().filter(|line| line.starts_with("│ 02:")).map(cells).collect()
+        let cells = |line| str::split(line, "  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        shown.lines().filter(|line| line.starts_with("02:") && line.contains("  ")).map(cells).collect()
     }
 
     #[test]
@@ -170,7 +169,7 @@ mod tests {
 
     #[test]
     fn pace_and_refusal_are_shown_where_there_is_one() {
-        let pace = Pace {
+        let pace = SessionPace {
             phase: 'c',
             rate: 7_500_000_000,
             target: 10_000_000_000,

@@ -1,4 +1,4 @@
-//! `cn-agent top`: a live view of what the agent is doing; once, or as JSON, for scripts.
+//! `cn-agent top`: a live view of the agent's activity; once, or as JSON, for scripts.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,10 +16,9 @@ use cxloe_link::Clock;
 use super::SocketArgs;
 use super::failure::of_agent;
 
-/// Columns of `--once`.
+/// Width of the text that `--once` prints, in columns.
 const WIDTH: u16 = 130;
 
-/// Arguments of `cn-agent top`.
 #[derive(Debug, Args)]
 #[command(after_help = format!("\
 Rates are those of the last interval; `hit` is the share that needed no memory node. Fault times are the agent's: from
@@ -36,10 +35,10 @@ Examples:
 pub struct TopArgs {
     #[command(flatten)]
     socket: SocketArgs,
-    /// Between two looks, 100ms to 60s
+    /// Interval of snapshots, 100ms to 60s
     #[arg(short, long, value_name = "TIME", default_value = "1s")]
     interval: Span,
-    /// What comes first
+    /// Order of regions and sessions
     #[arg(short, long, value_name = "KEY", default_value = "rate")]
     sort: Sort,
     /// Show one interval as text, and end
@@ -50,10 +49,10 @@ pub struct TopArgs {
     json: bool,
 }
 
-/// Shows the agent at work.
+/// Shows the agent's activity.
 ///
 /// # Errors
-/// When the agent cannot be asked the first time, or the terminal fails.
+/// When the first request to the agent fails, or the terminal does.
 pub fn run(args: &TopArgs) -> Result<(), Failure> {
     let path = args.socket.path();
     let Span(interval) = args.interval;
@@ -65,7 +64,7 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
         return print(args, &path, &view);
     }
     let clock = Clock::new();
-    // An agent that has never been there is a mistake rather than something to wait for.
+    // An agent that does not run at the start is an error; one that ends later is waited for.
     Snapshot::take(&path, &clock).map_err(of_agent)?;
     let take = move || Snapshot::take(&path, &clock).map_err(|error| error.to_string());
     live(take, view).map_err(|error| match error.kind() {
@@ -74,7 +73,7 @@ pub fn run(args: &TopArgs) -> Result<(), Failure> {
     })
 }
 
-/// Prints intervals: one, or until the reader or the agent ends.
+/// Prints one interval (`--once`), or intervals until standard output closes or the agent ends.
 fn print(args: &TopArgs, path: &Path, view: &View) -> Result<(), Failure> {
     let clock = Clock::new();
     let mut before = Snapshot::take(path, &clock).map_err(of_agent)?;

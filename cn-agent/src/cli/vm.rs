@@ -11,42 +11,42 @@ use std::time::Duration;
 
 use clap::Args;
 use cxloe_client::client::{self, Client};
+use cxloe_client::defaults::default_socket;
 use cxloe_client::mapping::Owner;
 use cxloe_client::message::MapRequest;
-use cxloe_client::places::default_socket;
-use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::PAGE_BYTES;
 use cxloe_daemon::command_line::{Exit, Failure};
-use cxloe_daemon::{Bound, Ending, LogFormat, Span, log};
+use cxloe_daemon::{Bound, LogFormat, Shutdown, Span, log};
 use cxloe_exec::session::{self, Session, has_hung_up};
-use cxloe_exec::{lease::Lease, library, program};
+use cxloe_exec::{library, program};
 use cxloe_fabric::model::{ByteSize, Name};
 use cxloe_member::socket::SocketPath;
 use cxloe_member::wire::Pages;
 use cxloe_vmm::guard::Guard;
 use cxloe_vmm::handover::{self, Machine};
 use cxloe_vmm::launch::{self, LIBRARY, LaunchError};
-use cxloe_vmm::pieces::{ExitReason, OnExit, Pieces, Source};
+use cxloe_vmm::served_memory::{ExitReason, MemorySource, OnExit, ServedMemory};
 use cxloe_vmm::snapshot::{self, LoadError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{error, info, warn};
 
 use super::SocketArgs;
-use super::exec::{of_lease, of_program};
+use super::exec::of_program;
 use super::failure::{of_agent, of_agent_by, of_operation_by};
+use super::paging_args::{PagingArgs, lease};
 
-/// How often `serve-uffd` looks whether it is to end while no machine has come, in milliseconds.
+/// Interval of checks for a signal while `serve-uffd` waits for a machine, in milliseconds.
 const LOOK_MS: u8 = 100;
-/// The exit code when a machine had to be ended: that of a temporary failure in `sysexits.h`.
+/// Exit code when a machine had to be killed: that of a temporary failure in `sysexits.h`.
 const MACHINE_ENDED: i32 = 75;
-/// How `serve-uffd` names the agent's socket: `--socket` is its own.
+/// Option by which `serve-uffd` names the agent's socket, since its `--socket` is the socket for the monitor.
 const AGENT: &str = "--agent";
 
-/// Arguments of `cn-agent vm`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 In the command, @memory@ stands for the path of a file that is the region's memory, and @size@ for its bytes. The monitor
-has to map it shared, must not touch it in advance, and has to be linked dynamically.
+has to map it shared and to be linked dynamically. What it touches in advance leaves again as --local says, and takes time.
 
 If the agent ends, the machine's vCPUs wait for its successor; when none comes in time the monitor ends with exit code 75.
 If this command is killed, the monitor gets SIGTERM. Signals go on to the monitor, and its exit code is this command's.
@@ -68,21 +68,11 @@ pub struct VmArgs {
     /// Use this region, which is attached here, instead of a new one
     #[arg(long, value_name = "NAME")]
     region: Option<Name>,
-    /// Start with what the region holds; otherwise its memory is zeros at the start
+    /// Start with the content of the region; otherwise its memory is zeros at the start
     #[arg(long, requires = "region")]
     keep: bool,
-    /// Bytes that may be resident in this machine's memory
-    #[arg(long, value_name = "SIZE")]
-    local: ByteSize,
-    /// How long the machine waits for the agent's successor if it ends
-    #[arg(long, default_value = "30s", value_name = "TIME")]
-    wait: Span,
-    /// How long memory nodes may be away before touching their pages gives SIGBUS
-    #[arg(long, default_value = "30s", value_name = "TIME")]
-    lost_wait: Span,
-    /// Fetch no pages ahead
-    #[arg(long)]
-    no_prefetch: bool,
+    #[command(flatten)]
+    paging: PagingArgs,
     /// The library that the monitor is given [default: beside this program, or in ../lib/cxloe]
     #[arg(long, value_name = "PATH", env = "CXLOE_VM_PRELOAD")]
     preload: Option<PathBuf>,
@@ -93,7 +83,6 @@ pub struct VmArgs {
     command: Vec<OsString>,
 }
 
-/// Arguments of `cn-agent serve-uffd`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Serves one machine, and ends when it ends. The region is the snapshot: pages are read from it when they are touched, and
@@ -110,25 +99,25 @@ pub struct ServeUffdArgs {
     /// The region that holds the machine's memory
     #[arg(short, long, value_name = "NAME")]
     region: Name,
-    /// Where the monitor is to connect: a Unix socket, for its own user, and for the one it is given to (`chown`)
+    /// The Unix socket that the monitor is to connect to, for its own user, and for the one it is given to (`chown`)
     #[arg(short, long, value_name = "PATH")]
     socket: PathBuf,
     /// First write a snapshot's memory file to the region
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
-    /// How long the machine waits for the agent's successor if it ends
+    /// Longest wait of the machine for a successor of the agent if it ends
     #[arg(long, default_value = "30s", value_name = "TIME")]
     wait: Span,
-    /// How long memory nodes may be away before the memory counts as lost
+    /// Longest outage of memory nodes before the memory counts as lost
     #[arg(long, default_value = "30s", value_name = "TIME")]
     lost_wait: Span,
     /// The agent's socket [default: /run/cxloe/cn-agent.sock as root, else below $XDG_RUNTIME_DIR]
     #[arg(long, env = "CXLOE_AGENT", value_name = "PATH")]
     agent: Option<PathBuf>,
-    /// What to log: error, warn, info, debug, trace, or per part as in cxloe_cn=debug
+    /// Log filter: error, warn, info, debug, trace, or per part as in cxloe_cn=debug
     #[arg(long, default_value = log::FILTER_DEFAULT, value_name = "FILTER")]
     log: String,
-    /// How log lines look
+    /// Format of log lines
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
 }
@@ -136,10 +125,10 @@ pub struct ServeUffdArgs {
 /// Runs a virtual machine monitor with remote memory. Exits with its exit code if that is not 0.
 ///
 /// # Errors
-/// When it cannot be run, or what was made for it is left behind.
+/// When it cannot be run, or its temporary region cannot be destroyed.
 pub fn vm(args: &VmArgs) -> Result<(), Failure> {
     let name = args.command.first().ok_or_else(|| Failure::usage("no command is named"))?;
-    // A monitor that cannot be given the library would run without remote memory, and nobody would know.
+    // A monitor that does not load the library would silently run without remote memory.
     program::find(name, std::env::var_os("PATH").as_deref()).map_err(of_program)?;
     let not_found = |error: &dyn ToString| Failure::new(Exit::NotFound, error.to_string());
     let library = match &args.preload {
@@ -151,25 +140,11 @@ pub fn vm(args: &VmArgs) -> Result<(), Failure> {
     };
     let socket = args.socket.path();
     let socket = std::path::absolute(&socket).unwrap_or(socket);
-    let lease = match (&args.region, args.size) {
-        (Some(name), _) => Lease::existing(&socket, name.clone()),
-        (None, size) => Lease::create(&socket, size.unwrap_or_default().0),
-    };
-    let lease = lease.map_err(of_lease)?;
-    let request = MapRequest {
-        region: lease.name().to_string(),
-        kind: Kind::Shared,
-        limit: args.local.0,
-        prefetch: !args.no_prefetch,
-        fresh: !args.keep,
-        lost_wait_ms: args.lost_wait.0.as_millis() as u64,
-        stay: false,
-        keeps: false,
-        resume: false,
-    };
+    let lease = lease(&socket, args.region.as_ref(), args.size)?;
+    let request = args.paging.map(lease.name(), MappingKind::Shared, !args.keep);
     let owner = Owner::map(&socket, request).map_err(of_agent)?;
     let bytes = u64::from(owner.pages()) * PAGE_BYTES as u64;
-    let settings = launch::Settings { library: &library, agent: &socket, bytes, wait: args.wait.0 };
+    let settings = launch::Settings { library: &library, agent: &socket, bytes, wait: args.paging.wait() };
     let command = launch::command(&args.command, &owner, &settings).map_err(|error| match error {
         LaunchError::NoMemory => Failure::usage(error),
         LaunchError::NoFile | LaunchError::NoKernelFaults(_) | LaunchError::System(_) => {
@@ -177,23 +152,23 @@ pub fn vm(args: &VmArgs) -> Result<(), Failure> {
         }
     })?;
     let monitor = PathBuf::from(command.get_program());
-    let session = Session::spawn(command, monitor, owner, args.wait.0).map_err(Failure::failed)?;
+    let session = Session::spawn(command, monitor, owner, args.paging.wait()).map_err(Failure::failed)?;
     let over = session.supervise().map_err(Failure::failed)?;
     lease.end(over.owner);
     match session::exit_code(over.status) {
         0 => Ok(()),
-        // Nothing is left that would have to be dropped.
+        // Exits without running destructors: no remaining value needs one.
         code => std::process::exit(code),
     }
 }
 
-/// Serves the memory of one machine that its monitor hands over.
+/// Serves the memory of one machine, whose monitor passes a userfaultfd over the socket.
 ///
 /// # Errors
-/// When the region is not attached, the socket is not to be had, or what is handed over cannot be served.
+/// When the region is not attached, the socket cannot be bound, or the memory that is passed cannot be served.
 pub fn serve_uffd(args: &ServeUffdArgs) -> Result<(), Failure> {
     let _log = log::start(&args.log, args.log_format);
-    let ending = Ending::watch().map_err(Failure::failed)?;
+    let ending = Shutdown::watch().map_err(Failure::failed)?;
     let stop = AtomicBool::new(false);
     let done = ending.worker();
     let outcome = thread::scope(|scope| {
@@ -210,17 +185,17 @@ pub fn serve_uffd(args: &ServeUffdArgs) -> Result<(), Failure> {
     });
     match outcome? {
         MachineEnd::Ended => Ok(()),
-        // Nothing is left that would have to be dropped.
+        // Exits without running destructors: no remaining value needs one.
         MachineEnd::Killed => std::process::exit(MACHINE_ENDED),
     }
 }
 
-/// What became of a machine.
+/// Outcome of serving a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MachineEnd {
-    /// It ended, or none came.
+    /// The machine ended by itself, or a signal came before any machine.
     Ended,
-    /// It could not go on.
+    /// The machine was killed, because its memory could no longer be served.
     Killed,
 }
 
@@ -234,8 +209,8 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
     }
     let request = MapRequest {
         region: args.region.to_string(),
-        kind: Kind::Foreign,
-        // Pages do not leave.
+        kind: MappingKind::Foreign,
+        // There is no limit, so no page is evicted.
         limit: u64::MAX,
         prefetch: true,
         fresh: false,
@@ -250,11 +225,11 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
         Bound::bind(&args.socket, 0o600, "handler of a machine's memory").map_err(Failure::failed)?;
     info!(region = %args.region, bytes = room, socket = %args.socket.display(), "waiting for a machine");
     let Some(machine) = next_machine(&socket, room, stop) else { return Ok(MachineEnd::Ended) };
-    // One machine only: whoever comes later finds nobody.
+    // Only one machine is served, so no other monitor may connect.
     drop(socket);
-    // Before there are connections to the agent that the guard would keep open.
+    // The guard starts before there are connections to the agent, since its process would keep them open.
     let guard = Guard::post(&machine.process).map_err(Failure::failed)?;
-    let source = Source { agent: path, space: owner.space(), wait: args.wait.0 };
+    let source = MemorySource { agent: path, space: owner.space(), wait: args.wait.0 };
     let exit_reason = Arc::new(Mutex::new(None));
     let on_exit: OnExit = {
         let exit_reason = Arc::clone(&exit_reason);
@@ -262,7 +237,7 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
             first(&exit_reason).get_or_insert(reason);
         })
     };
-    let pieces = match Pieces::serve(&machine, &source, &on_exit) {
+    let pieces = match ServedMemory::serve(&machine, &source, &on_exit) {
         Ok(pieces) => pieces,
         Err(error) => {
             handover::kill(&machine.process);
@@ -276,18 +251,19 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
     Ok(end)
 }
 
-/// What is there first counts; a panic elsewhere leaves it whole.
+/// Locks the reason of the machine's end. Only the first reason counts, and it is set in a single step, so a poisoned
+/// lock is harmless.
 fn first(exit_reason: &Mutex<Option<ExitReason>>) -> MutexGuard<'_, Option<ExitReason>> {
     exit_reason.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the machine ends within the time between two looks.
+/// Whether the machine ends within one interval of checks.
 fn ends(machine: &Machine) -> bool {
     let mut set = [PollFd::new(machine.process.as_fd(), PollFlags::POLLIN)];
     poll(&mut set, PollTimeout::from(LOOK_MS)).is_ok_and(|ready| ready > 0)
 }
 
-/// Waits until the machine ends, or has to.
+/// Waits until the machine ends, or kills it if its memory can no longer be served.
 fn watch(
     machine: &Machine,
     owner: &mut Owner,
@@ -297,28 +273,29 @@ fn watch(
     loop {
         let over = ends(machine);
         if over {
-            // It may have ended of what is about to be told.
+            // The machine may be ending for the same cause.
             thread::sleep(Duration::from_millis(LOOK_MS.into()));
         }
         match first(exit_reason).take() {
             Some(ExitReason::Lost(Pages { first, count })) => {
                 error!(first, count, "pages of the machine's memory are lost; the machine is ended")
             }
-            // The agent lets go of a process whose memory has gone, which is a moment before the process has.
+            // The agent drops a process whose memory is gone a moment before the process ends.
             Some(ExitReason::Abandoned(_)) if over || ends(machine) => {
                 info!(pid = machine.pid, "the machine has ended");
                 return MachineEnd::Ended;
             }
             Some(ExitReason::Abandoned(error)) => {
-                error!(%error, "nobody serves the machine's memory any more; the machine is ended");
+                error!(%error, "the machine's memory is no longer served; the machine is ended");
             }
             None if over => {
                 info!(pid = machine.pid, "the machine has ended");
                 return MachineEnd::Ended;
             }
-            None if stop.load(Ordering::Relaxed) => warn!("told to end; the machine is ended"),
+            None if stop.load(Ordering::Relaxed) => warn!("asked to stop; the machine is ended"),
             None => {
-                // What it says is of no interest here; that it is there keeps the region from others.
+                // The agent does not read the bytes of this connection; while open, it keeps the region from other
+                // owners.
                 if has_hung_up(owner.as_fd()) {
                     let _ = owner.resume();
                 }
@@ -330,7 +307,7 @@ fn watch(
     }
 }
 
-/// The first machine that is handed over as it should be.
+/// Waits for the first machine whose monitor passes valid memory; `None` after a signal.
 fn next_machine(socket: &Bound, room: u64, stop: &AtomicBool) -> Option<Machine> {
     while !stop.load(Ordering::Relaxed) {
         let mut set = [PollFd::new(socket.listener().as_fd(), PollFlags::POLLIN)];
@@ -338,9 +315,7 @@ fn next_machine(socket: &Bound, room: u64, stop: &AtomicBool) -> Option<Machine>
         let machine = match socket.listener().accept() {
             Ok((stream, _)) if socket.admits(&stream) => handover::receive(stream, room),
             Ok(_) => {
-                warn!(
-                    "somebody was turned away: another user than this handler's, to whom the socket was not given"
-                );
+                warn!("a client was refused: it runs as another user than the one that this handler serves");
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -357,7 +332,7 @@ fn next_machine(socket: &Bound, room: u64, stop: &AtomicBool) -> Option<Machine>
     None
 }
 
-/// Writes a snapshot's memory to the region.
+/// Writes the memory file of a snapshot to the region `name`.
 fn load(file: &Path, agent: &Path, name: &str) -> Result<(), Failure> {
     let regions = client::regions(agent).map_err(|e| of_agent_by(AGENT, e))?;
     let region = regions.into_iter().find(|region| region.region == name).ok_or_else(|| {

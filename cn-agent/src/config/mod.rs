@@ -1,8 +1,8 @@
-//! What `cn-agent run` is told: flags over a TOML file over defaults, checked once and complete from then on.
+//! Options of `cn-agent run`: flags over a TOML file over the environment over defaults, checked once and then
+//! complete.
 //!
-//! [`RunArgs`] is the command line. [`RunArgs::resolve`] reads the file it names, lays the flags over it and
-//! returns a [`Config`], in which nothing is missing; or an error that names the option and says what would
-//! be right.
+//! [`RunArgs`] is the command line. [`RunArgs::resolve`] reads the file it names, overlays the layers and returns a
+//! [`Config`] without missing values; or an error that names the option and its valid values.
 
 mod joining;
 mod settings;
@@ -10,23 +10,17 @@ mod settings;
 pub use settings::Settings;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_daemon::metrics::MetricsAddress;
-use cxloe_daemon::options::{self, Protection, in_range, wrong};
-use cxloe_daemon::{ConfigError, EtherType, LogFormat, PfcTrust, Span, Switch, log, places};
-use cxloe_fabric::model::{ByteSize, Name};
-use cxloe_link::fault::FaultPlan;
-use cxloe_link::keys::{KeyFileError, PeerKey, node_key};
-use cxloe_link::outer::{Peer, Peers, UdpAddress};
-use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Encap, UdpConfig};
-use cxloe_wire::frame::{ETHERTYPE_DEFAULT, SHARDS_MAX};
-use cxloe_wire::session::{NodeKey, STREAMS_MAX, Timing};
+use cxloe_daemon::options::{self, in_range, wrong};
+use cxloe_daemon::{ConfigError, OptionSources, PfcTrust, Span, Switch};
+use cxloe_fabric::model::ByteSize;
+use cxloe_node::NodeConfig;
+use cxloe_wire::frame::SHARDS_MAX;
+use cxloe_wire::session::{STREAMS_MAX, Timing};
 
-use cxloe_client::places::default_socket;
+use cxloe_client::defaults::default_socket;
 use cxloe_cn_core::attach::STREAMS_DEFAULT;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::BUCKET_DEFAULT;
@@ -34,18 +28,18 @@ use cxloe_cxl::{DEV_ROOT, HandOverOptions, SYSFS_ROOT};
 use cxloe_port::rate_control::RateControl;
 use cxloe_rings::clients::CLIENTS_LIMIT;
 
-/// Clients at a time unless told otherwise.
+/// Default limit of open ports.
 const CLIENTS_DEFAULT: usize = 64;
-/// The largest line cache: a flush walks all of it.
+/// Largest size of the line cache in bytes; a flush walks all of it.
 const CACHE_MAX: u64 = 64 << 20;
-/// The shortest and the longest time that a session's keys are used.
+/// Range of the lifetime of a session's keys.
 const REKEY_MIN: Span = Span(Duration::from_millis(10));
 const REKEY_MAX: Span = Span(Duration::from_secs(120));
-/// The shortest and the longest silence that may end a session.
+/// Range of the silence after which a session ends.
 const SESSION_TIMEOUT_MIN: Span = Span(Duration::from_millis(100));
 const SESSION_TIMEOUT_MAX: Span = Span(Duration::from_secs(60));
 
-/// The command line of `cn-agent run`.
+/// Command line of `cn-agent run`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
@@ -57,9 +51,9 @@ pub struct RunArgs {
     #[arg(long)]
     pub print_config: bool,
 
-    /// All others.
+    /// All other options.
     #[command(flatten)]
-    pub settings: Settings,
+    pub settings: OptionSources<Settings>,
 }
 
 const EXAMPLES: &str = "\
@@ -80,113 +74,71 @@ Examples:
 /// Complete and checked options.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This node's name in the fabric.
-    pub name: Name,
-    /// Where the state file lies.
-    pub data_dir: PathBuf,
-    /// The manager's URL.
+    /// Options that compute nodes and memory nodes share.
+    pub node: NodeConfig,
+    /// URL of the manager.
     pub manager: String,
-    /// By which file the manager knows this node, if it has joined.
-    pub identity: Option<PathBuf>,
-    /// What new regions are served by, and where CXL devices are looked for.
+    /// Preference for serving new regions, and paths under which CXL devices are sought.
     pub cxl: HandOverOptions,
-    /// The network interface.
-    pub interface: String,
-    /// How frames are exchanged with the kernel.
-    pub backend: Backend,
-    /// What frames of a raw link travel in.
-    pub encap: Encap,
-    /// Where this node listens over UDP.
-    pub udp_address: UdpAddress,
-    /// Peers over UDP that are known beforehand.
-    pub peers: Vec<Peer>,
-    /// Queues of the interface: 1, 2, 4, 8 or 16.
+    /// Number of queues of the interface in use: 1, 2, 4, 8 or 16.
     pub queues: u8,
-    /// What the idle worker does.
-    pub wait: WaitStyle,
-    /// The CPU of the worker; `None`: not pinned.
+    /// CPU to which the worker is pinned; `None` if it is not pinned.
     pub cpu: Option<usize>,
-    /// 802.1Q priority, 0 to 7; `None`: untagged.
-    pub priority: Option<u8>,
-    /// EtherType of the frames.
-    pub ethertype: u16,
-    /// File with the pre-shared key; `None`: frames carry a plain checksum.
-    pub key_file: Option<PathBuf>,
-    /// File with this node's key; `None`: it has none.
-    pub node_key: Option<PathBuf>,
-    /// Public keys of other nodes that are known beforehand.
-    pub peer_keys: Vec<PeerKey>,
-    /// How often a session between keys gets new ones.
+    /// Lifetime of a session's keys.
     pub rekey_every: Duration,
-    /// Whether it speaks without keys although it has one.
-    pub insecure: bool,
-    /// Streams of each session, 1 to [`STREAMS_MAX`].
+    /// Number of streams of each session, 1 to [`STREAMS_MAX`].
     pub streams: u8,
-    /// Silence after which a memory node is gone.
+    /// Silence after which a memory node counts as gone.
     pub session_timeout: Duration,
-    /// How requests are paced; `None`: not at all.
+    /// Parameters of the rate control of requests; `None` without rate control.
     pub rate_control: Option<RateControl>,
-    /// The line cache.
+    /// Size and ways of the line cache.
     pub cache: CacheConfig,
-    /// Where programs reach this agent.
+    /// Path of this agent's socket.
     pub socket: PathBuf,
-    /// Ports at a time.
+    /// Limit of open ports.
     pub clients_max: usize,
-    /// Whether programs of all users may handle page faults that the kernel takes on their behalf.
+    /// Whether programs of all users may handle page faults that the kernel raises in system calls.
     pub allow_kernel_faults: bool,
-    /// Where metrics are served, if they are.
-    pub metrics: Option<MetricsAddress>,
-    /// Log filter.
-    pub log: String,
-    /// How log lines look.
-    pub log_format: LogFormat,
-    /// Faults made on purpose, as written; see [`Config::fault_plan`].
-    pub faults: Option<String>,
-    /// Where to record frames.
-    pub pcap: Option<PathBuf>,
-    /// Bytes after which recording stops.
-    pub pcap_bytes_max: u64,
 }
 
 impl RunArgs {
-    /// The options in effect.
+    /// Reads the file, overlays the flags, and checks the result.
     ///
     /// # Errors
     /// Any [`ConfigError`].
     pub fn resolve(&self) -> Result<Config, ConfigError> {
-        let mut settings = match &self.config {
-            Some(path) => options::over(&self.settings, &options::read(path)?),
-            None => self.settings.clone(),
-        };
-        settings.manager = options::manager(settings.manager);
+        let file = self.config.as_deref().map(options::read_options).transpose()?.unwrap_or_default();
+        let mut settings = self.settings.over(&file);
+        settings.node.manager = options::manager(settings.node.manager);
         Config::new(settings)
     }
 }
 
-/// The number of queues: a power of two, for a page's is told by some bits of its address.
+/// Checks the number of queues: a power of two, because bits of a page's address select its queue.
 fn queues(asked: Option<u8>) -> Result<u8, ConfigError> {
     let queues = asked.unwrap_or(1);
     match queues.is_power_of_two() && queues <= SHARDS_MAX {
         true => Ok(queues),
-        false => Err(wrong("queues", format!("{queues} is none of 1, 2, 4, 8 and {SHARDS_MAX}"))),
+        false => Err(wrong("queues", format!("{queues} is not one of 1, 2, 4, 8 and {SHARDS_MAX}"))),
     }
 }
 
 impl Config {
-    /// Checks `settings` and fills in what is missing.
+    /// Checks `settings` and fills in the defaults of options that were not given.
     ///
     /// # Errors
     /// [`ConfigError::Field`].
     pub fn new(settings: Settings) -> Result<Config, ConfigError> {
         let s = settings;
-        let name = options::node_name(s.name, "compute-node")?;
-        let interface = options::interface(s.interface)?;
-        let manager = s.manager.ok_or_else(|| {
-            wrong("manager", "say who gives memory away, as in --manager https://10.0.0.1:7440, or by the variable CXLOE_MANAGER")
+        let manager = s.node.manager.clone();
+        let node = NodeConfig::new("compute-node", s.node, s.link, s.diagnostics)?;
+        let manager = manager.ok_or_else(|| {
+            wrong(
+                "manager",
+                "name the manager, as in --manager https://10.0.0.1:7440, or by the variable CXLOE_MANAGER",
+            )
         })?;
-        cxloe_fabric::Client::new(&manager).map_err(|error| wrong("manager", error))?;
-        let ethertype = options::ethertype(s.ethertype, ETHERTYPE_DEFAULT)?;
-        let priority = options::priority(s.priority)?;
         let session_timeout = s.session_timeout.unwrap_or(Span(Timing::default().dead_after));
         let Span(session_timeout) =
             in_range("session-timeout", session_timeout, SESSION_TIMEOUT_MIN, SESSION_TIMEOUT_MAX)?;
@@ -208,34 +160,17 @@ impl Config {
         let cache =
             CacheConfig { bytes: bytes as usize, ways: s.cache_ways.unwrap_or(CacheConfig::default().ways) };
         cache.check().map_err(|reason| wrong("cache-size", reason))?;
-        if let Some(plan) = &s.faults {
-            plan.parse::<FaultPlan>().map_err(|error| wrong("faults", error))?;
-        }
         Ok(Config {
-            name,
-            data_dir: s.data_dir.unwrap_or_else(places::data_dir),
+            node,
             manager,
-            identity: s.identity,
             cxl: HandOverOptions {
                 preference: s.backend.unwrap_or_default(),
                 sysfs_root: s.sysfs_root.unwrap_or_else(|| SYSFS_ROOT.into()),
                 dev_root: s.dev_root.unwrap_or_else(|| DEV_ROOT.into()),
             },
-            interface,
-            backend: s.link.unwrap_or_default(),
-            encap: s.encap.unwrap_or_default(),
-            udp_address: s.udp_address.unwrap_or_default(),
-            peers: s.udp_peer.unwrap_or_default(),
             queues: queues(s.queues)?,
-            wait: s.wait.unwrap_or_default(),
             cpu: s.cpu,
-            priority,
-            ethertype,
-            key_file: s.key_file,
-            node_key: s.node_key,
-            peer_keys: s.peer_key.unwrap_or_default(),
             rekey_every,
-            insecure: s.insecure.unwrap_or(false),
             streams: in_range("streams", s.streams.unwrap_or(STREAMS_DEFAULT), 1, STREAMS_MAX as u8)?,
             session_timeout,
             rate_control: (s.rate_control != Some(Switch::Off)).then_some(rate_control),
@@ -243,16 +178,10 @@ impl Config {
             socket: s.socket.unwrap_or_else(default_socket),
             clients_max: in_range("max-clients", s.max_clients.unwrap_or(CLIENTS_DEFAULT), 1, CLIENTS_LIMIT)?,
             allow_kernel_faults: s.allow_kernel_faults.unwrap_or(false),
-            metrics: s.metrics,
-            log: s.log.unwrap_or_else(|| log::FILTER_DEFAULT.into()),
-            log_format: s.log_format.unwrap_or_default(),
-            faults: s.faults,
-            pcap: s.pcap,
-            pcap_bytes_max: s.pcap_max.map_or(1 << 30, |size| size.0),
         })
     }
 
-    /// How long sessions wait for what: the silence that ends one as told, the rest in proportion.
+    /// Time-outs of sessions: the silence that ends a session as configured, the others in proportion.
     pub fn timing(&self) -> Timing {
         let usual = Timing::default();
         let dead_after = self.session_timeout;
@@ -266,66 +195,22 @@ impl Config {
         }
     }
 
-    /// What protects the frames of this node's sessions.
-    ///
-    /// # Errors
-    /// [`ConfigError::Unprotected`]: nothing does, and nobody has asked for that.
-    pub fn protection(&self) -> Result<Protection, ConfigError> {
-        options::protection("cn-agent", self.node_key.is_some(), self.key_file.is_some(), self.insecure)
-    }
-
-    /// This node's key; `None` if it has none, or is to speak without.
-    ///
-    /// # Errors
-    /// Any [`KeyFileError`].
-    pub fn own_key(&self) -> Result<Option<Arc<NodeKey>>, KeyFileError> {
-        let path = self.node_key.as_deref().filter(|_| !self.insecure);
-        path.map(|path| node_key(path).map(Arc::new)).transpose()
-    }
-
-    /// Whether frames travel inside UDP, by whatever link.
-    pub fn is_over_udp(&self) -> bool {
-        self.backend == Backend::Udp || self.encap == Encap::Udp
-    }
-
-    /// What a `udp` link needs to know besides; each call makes a table of peers of its own.
-    pub fn udp(&self) -> UdpConfig {
-        UdpConfig { address: self.udp_address, peers: Peers::named(&self.peers) }
-    }
-
-    /// The faults to be made on purpose.
-    pub fn fault_plan(&self) -> Option<FaultPlan> {
-        self.faults.as_ref().map(|plan| plan.parse().expect("checked when the options were"))
-    }
-
-    /// These options as a TOML file that yields them again.
+    /// The options as a TOML file, from which the same options are read back.
     pub fn to_toml(&self) -> String {
         let rates = self.rate_control.clone().unwrap_or_default();
         let [t1, t2, t3, t4, t5, t6] = rates.times.map(|time| time.map(Span));
+        let (node, link, diagnostics) = self.node.settings(Some(self.manager.clone()));
         let settings = Settings {
-            name: Some(self.name.to_string()),
-            data_dir: Some(self.data_dir.clone()),
-            manager: Some(self.manager.clone()),
-            identity: self.identity.clone(),
+            node,
+            link,
+            diagnostics,
             backend: Some(self.cxl.preference),
             sysfs_root: Some(self.cxl.sysfs_root.clone()),
             dev_root: Some(self.cxl.dev_root.clone()),
-            interface: Some(self.interface.clone()),
-            link: Some(self.backend),
-            encap: Some(self.encap),
-            udp_address: (self.udp_address != UdpAddress::default()).then_some(self.udp_address),
-            udp_peer: (!self.peers.is_empty()).then(|| self.peers.clone()),
             queues: Some(self.queues),
-            wait: Some(self.wait),
             cpu: self.cpu,
-            priority: self.priority,
-            ethertype: Some(EtherType(self.ethertype)),
-            key_file: self.key_file.clone(),
-            node_key: self.node_key.clone(),
-            peer_key: (!self.peer_keys.is_empty()).then(|| self.peer_keys.clone()),
             rekey_every: (self.rekey_every != Timing::default().rekey_every)
                 .then_some(Span(self.rekey_every)),
-            insecure: self.insecure.then_some(true),
             streams: Some(self.streams),
             session_timeout: Some(Span(self.session_timeout)),
             rate_control: Some(if self.rate_control.is_some() { Switch::On } else { Switch::Off }),
@@ -345,12 +230,6 @@ impl Config {
             socket: Some(self.socket.clone()),
             max_clients: Some(self.clients_max),
             allow_kernel_faults: self.allow_kernel_faults.then_some(true),
-            metrics: self.metrics.clone(),
-            log: Some(self.log.clone()),
-            log_format: Some(self.log_format),
-            faults: self.faults.clone(),
-            pcap: self.pcap.clone(),
-            pcap_max: Some(ByteSize(self.pcap_bytes_max)),
         };
         options::to_toml(&settings)
     }
@@ -362,6 +241,7 @@ mod tests {
 
     use super::*;
     use cxloe_cn_core::backing::Preference;
+    use cxloe_link::wait::WaitStyle;
 
     #[derive(Parser)]
     struct Line {
@@ -380,7 +260,7 @@ mod tests {
         let config = resolve(LEAST).unwrap();
         assert_eq!((config.cache.bytes, config.cache.ways), (32 << 10, 4));
         assert_eq!(config.timing(), Timing::default());
-        // What is on a device would be overwritten: nobody's is without being asked for.
+        // Serving from a device overwrites the device's content, so the default is Ethernet.
         assert_eq!((config.cxl.preference, &*config.cxl.dev_root), (Preference::Ethernet, "/dev".as_ref()));
     }
 
@@ -391,7 +271,7 @@ mod tests {
         let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --queues 4 --backend auto --sysfs-root /x/sys --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc trust --pfc-counter rx_prio{{}}_pause")).unwrap();
         std::fs::write(&path, first.to_toml()).unwrap();
         let second = resolve(&format!("--config {} --streams 3", path.display())).unwrap();
-        assert_eq!((second.streams, second.cache, second.wait), (3, first.cache, WaitStyle::Sleep));
+        assert_eq!((second.streams, second.cache, second.node.wait), (3, first.cache, WaitStyle::Sleep));
         assert_eq!(second.queues, 4);
         assert_eq!((second.cxl.preference, &*second.cxl.sysfs_root), (Preference::Auto, "/x/sys".as_ref()));
         let third = Config { streams: 2, ..second };
@@ -408,9 +288,9 @@ mod tests {
             ("-i cn0 --manager http://h:1 --ethertype 0x8100", "0x88B5"),
             ("-i cn0 --manager http://h:1 --priority 8", "0 to 7"),
             ("-i cn0 --manager http://h:1 --streams 65", "1 to 64"),
-            ("-i cn0 --manager http://h:1 --queues 3", "none of 1, 2, 4, 8 and 16"),
-            ("-i cn0 --manager http://h:1 --queues 0", "none of 1, 2"),
-            ("-i cn0 --manager http://h:1 --queues 32", "none of 1, 2"),
+            ("-i cn0 --manager http://h:1 --queues 3", "not one of 1, 2, 4, 8 and 16"),
+            ("-i cn0 --manager http://h:1 --queues 0", "not one of 1, 2"),
+            ("-i cn0 --manager http://h:1 --queues 32", "not one of 1, 2"),
             ("-i cn0 --manager http://h:1 --session-timeout 10ms", "100ms"),
             ("-i cn0 --manager http://h:1 --cache-size 33000", "32768"),
             ("-i cn0 --manager http://h:1 --cache-size 1G", "64M"),

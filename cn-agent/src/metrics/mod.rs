@@ -1,12 +1,12 @@
-//! The agent's metrics: what `cn-agent list`, `sessions`, `counters` and `paging` show, for Prometheus.
+//! The agent's metrics for Prometheus: the figures of `cn-agent list`, `sessions`, `counters` and `paging`.
 //!
 //! ```text
 //!   metrics thread --Order::Report, Order::Paging--> worker: copies its counters, between two rounds
-//!                  --Listing--> regions, as the manager told last
+//!                  --RegionListing--> regions, from the manager's last answer
 //! ```
 //!
-//! Labels are the names of attached regions and the addresses of memory nodes that hold parts of them. What a program
-//! that serves its own faults ([`inline`](cxloe_port::inline)) counts is in that program, and not here.
+//! Labels are the names of attached regions and the addresses of memory nodes that hold parts of them. Counters of a
+//! program that serves its own faults ([`inline`](cxloe_port::inline)) are in that program, and not here.
 
 mod table;
 
@@ -16,39 +16,43 @@ use cxloe_daemon::metrics::{Definition, Sample, Scrape};
 use cxloe_wire::session::RequesterCounters;
 use tokio::time::timeout;
 
-use crate::region_controller::Listing;
+use crate::region_controller::RegionListing;
 use crate::worker::Orders;
 use crate::worker::order::{ask, report};
 use cxloe_client::message::{AttachedRegion, Attaching, Counters, PagingView, Session};
 use cxloe_cn_core::fault_times::{BOUNDS_NS, Histogram};
-pub use table::ALL;
 use table::*;
 
-/// How long the worker may take to answer.
+/// Longest wait for the worker's report.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// What a region can be, as the manager tells.
-const REGION_STATES: [&str; 7] =
-    ["active", "degraded", "creating", "lost", "releasing", "disabled", "draining"];
-/// What a session can be.
+/// All states of a region in the manager's answer, as values of a label.
+const REGION_STATES: [&str; 8] =
+    ["active", "exposed", "degraded", "creating", "lost", "releasing", "disabled", "draining"];
+/// All states of a session, as values of a label.
 const SESSION_STATES: [&str; 4] = ["open", "connecting", "suspect", "closed"];
-/// The phases of the rate controller.
+/// All phases of the rate controller, as values of a label.
 const PHASES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Where the figures are.
+/// All metrics, in the order of the documentation.
+pub fn all() -> Vec<&'static Definition> {
+    ALL.iter().copied().chain(LINK_METRICS.all()).collect()
+}
+
+/// Sources from which a scrape reads its figures.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct MetricsSource {
     /// The node's name in the fabric.
     pub name: String,
-    /// The interface it uses.
+    /// Name of the interface that the node uses.
     pub interface: String,
-    /// What is attached.
-    pub listing: Listing,
-    /// The worker.
+    /// Shared view of the attached regions.
+    pub listing: RegionListing,
+    /// Sender of orders, by which the worker is asked for its report.
     pub orders: Orders,
 }
 
-/// How the agent stands at this moment.
-pub async fn sample(source: Source) -> Sample {
+/// Collects the agent's figures at this moment.
+pub async fn sample(source: MetricsSource) -> Sample {
     let mut scrape = Scrape::new();
     let node = source.listing.node();
     let release = env!("CARGO_PKG_VERSION");
@@ -83,7 +87,7 @@ fn of_session(scrape: &mut Scrape, session: &Session) {
     let peer: &[&str] = &[&s.peer];
     scrape.state(&SESSION_STATE, peer, &SESSION_STATES, &s.state);
     scrape.set(&SESSION_REFUSED, peer, session.refusal.is_some());
-    // Before the first sample there is no time, rather than none at all.
+    // Before the first round-trip sample the metric is left out, rather than zero.
     for (metric, ns) in [(&RTT, s.rtt_ns), (&RTT_VARIATION, s.rtt_variation_ns), (&TIMEOUT, s.timeout_ns)] {
         if ns > 0 {
             scrape.set(metric, peer, Duration::from_nanos(ns));
@@ -132,9 +136,10 @@ fn session_counters(c: &RequesterCounters) -> [(&'static Definition, u64); 14] {
 }
 
 fn of_counters(scrape: &mut Scrape, counters: &Counters) {
-    let (e, l, p) = (&counters.engine, &counters.link, &counters.paging);
+    let (e, p) = (&counters.engine, &counters.paging);
     scrape.set(&LINK, &[&counters.backend], true);
-    scrape.set(&LINK_UP, &[], counters.link_down.is_none());
+    LINK_METRICS.state(scrape, counters.link_down.is_none(), counters.link_reopened);
+    LINK_METRICS.count(scrape, &[], &counters.link);
     for (metric, label, count) in [
         (&LINE_READS, "hit", e.read_hits),
         (&LINE_READS, "miss", e.read_misses),
@@ -151,10 +156,6 @@ fn of_counters(scrape: &mut Scrape, counters: &Counters) {
         (&PAUSE_SIGNALS, "link", e.pauses_link),
         (&PAUSE_SIGNALS, "nic", e.pauses_nic),
         (&PAUSE_SIGNALS, "memory_node", e.pauses_mn),
-        (&FRAMES, "receive", l.rx_frames),
-        (&FRAMES, "transmit", l.tx_frames),
-        (&BYTES, "receive", l.rx_bytes),
-        (&BYTES, "transmit", l.tx_bytes),
         (&PAGES_FETCHED, "demand", p.fetched),
         (&PAGES_FETCHED, "ahead", p.prefetched),
         (&PREFETCHED, "hit", p.prefetch_hits),
@@ -166,13 +167,6 @@ fn of_counters(scrape: &mut Scrape, counters: &Counters) {
         (&WRITE_BACKS, e.write_backs),
         (&FAILURES, e.failures),
         (&PORTS_BROKEN, counters.broken_clients),
-        (&LINK_DROPPED, l.rx_dropped),
-        (&LINK_FULL, l.tx_full),
-        (&LINK_ERRORS, l.tx_errors),
-        (&LINK_FORGED, l.rx_forged),
-        (&LINK_FOREIGN, l.rx_foreign),
-        (&LINK_UNKNOWN, l.tx_unknown),
-        (&LINK_REOPENED, counters.link_reopened),
         (&PAGE_FAULTS, p.faults),
         (&PAGE_FAULTS_ZERO, p.zero_fills),
         (&PAGE_WRITE_FAULTS, p.write_faults),
@@ -234,9 +228,9 @@ mod tests {
     }
 
     #[test]
-    fn states_that_the_manager_tells_are_known() {
+    fn states_of_the_manager_are_parsed() {
         use cxloe_fabric::model::RegionState::*;
-        let all = [Active, Degraded, Creating, Lost, Releasing, Disabled, Draining];
+        let all = [Active, Exposed, Degraded, Creating, Lost, Releasing, Disabled, Draining];
         assert_eq!(all.map(|state| state.to_string()), REGION_STATES);
     }
 }

@@ -1,4 +1,9 @@
-//! What the metrics of the agent are, each of them documented by the comment it is served with.
+//! The agent's metrics; the doc comment of each is its served help text.
+
+use cxloe_node::metrics::LinkMetrics;
+
+/// Metrics of the link, as on memory nodes, under the prefix of this node.
+pub static LINK_METRICS: LinkMetrics = cxloe_node::link_metrics!("cxloe_cn", []);
 
 cxloe_daemon::metrics_table! {
     /// Always 1; the labels say which release this is, the node's name in the fabric, its CN id and its interface.
@@ -14,7 +19,7 @@ cxloe_daemon::metrics_table! {
     REGION_BYTES: Gauge "cxloe_cn_region_size_bytes" ["region", "served_by"];
     /// Whether a region can be used here.
     REGION_ATTACHED: Gauge "cxloe_cn_region_attached" ["region"];
-    /// The state of a region as the manager told last: 1 for the state it is in, 0 for the others.
+    /// The state of a region in the manager's last answer: 1 for the state it is in, 0 for the others.
     REGION_STATE: Gauge "cxloe_cn_region_state" ["region", "state"];
 
     /// Line reads, by whether the line cache had the line: hit, miss.
@@ -29,9 +34,9 @@ cxloe_daemon::metrics_table! {
     WRITE_BACKS: Counter "cxloe_cn_line_write_backs_total" [];
     /// Operations that failed.
     FAILURES: Counter "cxloe_cn_operation_failures_total" [];
-    /// Accesses to addresses nobody maps, by how they were answered: error, poison, ones, dropped.
+    /// Accesses to unmapped addresses, by answer: error, poison, ones, dropped.
     UNMAPPED: Counter "cxloe_cn_unmapped_accesses_total" ["answer"];
-    /// Operations on their way.
+    /// Operations in flight.
     IN_FLIGHT: Gauge "cxloe_cn_operations_in_flight" [];
     /// Modified lines that wait for their memory node to come back.
     STRANDED: Gauge "cxloe_cn_lines_stranded" [];
@@ -40,26 +45,6 @@ cxloe_daemon::metrics_table! {
     /// Ports closed because a program spoilt its rings.
     PORTS_BROKEN: Counter "cxloe_cn_ports_broken_total" [];
 
-    /// Frames on the link, by direction: receive, transmit.
-    FRAMES: Counter "cxloe_cn_link_frames_total" ["direction"];
-    /// Bytes of these frames.
-    BYTES: Counter "cxloe_cn_link_bytes_total" ["direction"];
-    /// Frames the kernel dropped because the receive ring was full.
-    LINK_DROPPED: Counter "cxloe_cn_link_receive_drops_total" [];
-    /// Times no transmit slot was free.
-    LINK_FULL: Counter "cxloe_cn_link_transmit_full_total" [];
-    /// Frames the kernel refused to send.
-    LINK_ERRORS: Counter "cxloe_cn_link_transmit_errors_total" [];
-    /// Over UDP: frames dropped because their outer address does not speak for their source MAC.
-    LINK_FORGED: Counter "cxloe_cn_link_forged_total" [];
-    /// Over UDP: datagrams dropped because they hold no frame for this node.
-    LINK_FOREIGN: Counter "cxloe_cn_link_foreign_total" [];
-    /// Over UDP: frames not sent because no address is known for their destination MAC.
-    LINK_UNKNOWN: Counter "cxloe_cn_link_unknown_peer_total" [];
-    /// Whether the interface is there and the link on it is open.
-    LINK_UP: Gauge "cxloe_cn_link_up" [];
-    /// Times the link was opened again, after its interface had been away or had changed.
-    LINK_REOPENED: Counter "cxloe_cn_link_reopened_total" [];
     /// Pause signals that counted, by where they came from: link (802.1Qbb frames seen), nic (those it has counted),
     /// memory_node (its Congestion frames).
     PAUSE_SIGNALS: Counter "cxloe_cn_pause_signals_total" ["source"];
@@ -70,7 +55,7 @@ cxloe_daemon::metrics_table! {
     SESSION_REFUSED: Gauge "cxloe_cn_session_refused" ["peer"];
     /// Smoothed round-trip time; there is none before the first sample.
     RTT: Gauge "cxloe_cn_session_rtt_seconds" ["peer"];
-    /// Its variation.
+    /// Variation of the round-trip time.
     RTT_VARIATION: Gauge "cxloe_cn_session_rtt_variation_seconds" ["peer"];
     /// The present time-out, after which a request is sent again.
     TIMEOUT: Gauge "cxloe_cn_session_timeout_seconds" ["peer"];
@@ -80,13 +65,13 @@ cxloe_daemon::metrics_table! {
     REQUESTS: Counter "cxloe_cn_session_requests_total" ["peer"];
     /// Frames that were sent as many requests.
     MULTI_FRAMES: Counter "cxloe_cn_session_multi_frames_total" ["peer"];
-    /// Requests in them.
+    /// Requests sent in frames with several requests.
     MULTI_REQUESTS: Counter "cxloe_cn_session_multi_requests_total" ["peer"];
     /// Requests completed by an answer.
     ANSWERED: Counter "cxloe_cn_session_answers_total" ["peer"];
     /// Requests sent again.
     RETRANSMITTED: Counter "cxloe_cn_session_retransmissions_total" ["peer"];
-    /// Bytes of lines that those carried or asked for.
+    /// Bytes of lines that requests sent again carried or asked for.
     RETRANSMITTED_BYTES: Counter "cxloe_cn_session_retransmitted_bytes_total" ["peer"];
     /// Selective acknowledgements received.
     SACKS: Counter "cxloe_cn_session_sacks_total" ["peer"];
@@ -123,18 +108,18 @@ cxloe_daemon::metrics_table! {
 
     /// Faults on pages that were not in memory, of all mapped regions.
     PAGE_FAULTS: Counter "cxloe_cn_page_faults_total" [];
-    /// Of these, on pages never written: filled with zeros, nothing is fetched.
+    /// Faults on pages never written: filled with zeros, nothing is fetched.
     PAGE_FAULTS_ZERO: Counter "cxloe_cn_page_zero_fills_total" [];
     /// First writes to pages in memory.
     PAGE_WRITE_FAULTS: Counter "cxloe_cn_page_write_faults_total" [];
-    /// How long faults on absent pages took, from the agent's reading of them to the page in place, by kind: local (zeros, or
-    /// fetched before), fetch, room (no more pages may be resident, so one had to leave first).
+    /// Duration of faults on absent pages, from the agent's reading of them to the page in place, by kind: local
+    /// (zeros, or fetched before), fetch, room (no more pages may be resident, so one had to leave first).
     FAULT_TIME: Histogram "cxloe_cn_page_fault_duration_seconds" ["kind"];
     /// Times a fault had to wait because no more pages may be resident.
     ROOM_WAITS: Counter "cxloe_cn_page_room_waits_total" [];
-    /// Pages fetched, by why: demand (somebody waited), ahead.
+    /// Pages fetched, by reason: demand (a thread waited), ahead.
     PAGES_FETCHED: Counter "cxloe_cn_pages_fetched_total" ["why"];
-    /// Pages fetched ahead, by what became of them: hit (wanted afterwards), wasted.
+    /// Pages fetched ahead, by outcome: hit (used afterwards), wasted.
     PREFETCHED: Counter "cxloe_cn_pages_prefetched_total" ["result"];
     /// Pages taken out of memory.
     EVICTED: Counter "cxloe_cn_pages_evicted_total" [];
@@ -142,9 +127,9 @@ cxloe_daemon::metrics_table! {
     REFAULTED: Counter "cxloe_cn_pages_refaulted_total" [];
     /// Pages that had changed and were written back.
     WRITTEN_BACK: Counter "cxloe_cn_pages_written_back_total" [];
-    /// Lines of 64 bytes that were sent for them.
+    /// Lines of 64 bytes that were sent for pages written back.
     LINES_WRITTEN_BACK: Counter "cxloe_cn_page_lines_written_back_total" [];
-    /// Evictions given up because somebody wrote to the page.
+    /// Evictions given up because the page was written to.
     CANCELLED: Counter "cxloe_cn_page_evictions_cancelled_total" [];
     /// Pages discarded by their program.
     DISCARDED: Counter "cxloe_cn_pages_discarded_total" [];
@@ -157,12 +142,12 @@ cxloe_daemon::metrics_table! {
 
     /// Bytes of a mapped region that are in memory here.
     RESIDENT: Gauge "cxloe_cn_mapping_resident_bytes" ["region"];
-    /// Bytes of it that may be.
+    /// Limit of the bytes of a mapped region that are in memory here.
     LIMIT: Gauge "cxloe_cn_mapping_limit_bytes" ["region"];
-    /// Processes that have it mapped.
+    /// Processes that have a region mapped.
     MEMBERS: Gauge "cxloe_cn_mapping_processes" ["region"];
-    /// Faults on pages of it that were not in memory, since it was mapped.
+    /// Faults on absent pages of a region's mapping, since it was mapped.
     MAPPING_FAULTS: Counter "cxloe_cn_mapping_faults_total" ["region"];
-    /// Pages of it whose data is lost, since it was mapped.
+    /// Pages of a region's mapping whose data is lost, since it was mapped.
     MAPPING_LOST: Counter "cxloe_cn_mapping_pages_lost_total" ["region"];
 }

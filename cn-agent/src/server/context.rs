@@ -1,27 +1,27 @@
-//! What the server's parts have in common.
+//! State shared by the server's parts.
 
 use std::sync::Arc;
 
 use cxloe_daemon::NodeIdentity;
 
-use crate::region_controller::{Listing, RegionController};
+use crate::region_controller::{RegionController, RegionListing};
 use crate::worker::Orders;
 
-/// What the server hands on.
+/// Access of the server to the other parts of the agent.
 #[derive(Clone, Debug)]
 pub struct ServerContext {
-    /// What this node shows the manager, if it has joined.
+    /// This node's certificate for the manager, if it has joined.
     pub identity: Option<Arc<NodeIdentity>>,
-    /// What is attached.
-    pub listing: Listing,
-    /// Where temporary regions are kept in mind.
+    /// Shared view of the attached regions.
+    pub listing: RegionListing,
+    /// Controller of regions, which also keeps the leases of temporary regions.
     pub controller: RegionController,
-    /// The worker.
+    /// Sender of orders to the worker.
     pub orders: Orders,
-    /// Ports at a time.
+    /// Limit of ports open at a time.
     pub clients_max: usize,
     /// Whether programs of all users are given `/dev/userfaultfd`.
     pub allow_kernel_faults: bool,
-    /// Held by whoever takes over what an agent that has died left behind.
+    /// Lock that is held while the state of a dead agent's space is adopted.
     pub adopting: Arc<tokio::sync::Mutex<()>>,
 }

@@ -1,14 +1,15 @@
-//! The agent's socket: answers questions, and opens ports. A thread with a small runtime; each connection is a
-//! task, bounded in number, in the size of what it sends and in how long it may stay silent. A connection that
-//! becomes a port or a member leaves here for the worker; one that owns a mapped region stays as long as it likes.
+//! The agent's socket: answers requests, and opens ports. A thread with a small runtime; each connection is a task,
+//! bounded in number, in the size of its requests and in its silence. A connection that becomes a port or a member
+//! moves to the worker; one that owns a mapped region stays as long as its owner keeps it open.
 //!
-//! Who asks is who the kernel says it is (`caller`): memory that belongs to a user is that user's, root's and the agent's. One
-//! user has a share of the connections (`places`), so that none locks the others out, or root.
+//! The kernel reports the user of a connection (`caller`): memory that belongs to a user may be used by that user, root
+//! and the agent's user. Each user has a share of the connections (`connection_permits`), so that no user can lock out
+//! others or root.
 
 mod caller;
+mod connection_permits;
 mod context;
 mod mapping;
-mod places;
 mod temporary;
 
 use std::io;
@@ -26,27 +27,27 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::worker::order::{ask, report};
-use crate::worker::{Order, Orders};
+use crate::worker::{Orders, WorkerOrder};
 use cxloe_client::memory::{SharedMemory, send_with_descriptor};
 use cxloe_client::message::{
-    self, Answer, Ask, AttachedRegion, REQUEST_MAX, Refused, Request, Session, VERSION,
+    self, AgentAnswer, AgentCall, AgentRequest, AttachedRegion, REQUEST_MAX, RefusalReason, Session, VERSION,
 };
 use cxloe_client::ring::{AgentEnd, PORT_BYTES};
 use cxloe_rings::client::{Client, ClientSlot};
 
 use caller::Caller;
+use connection_permits::{ConnectionPermit, ConnectionPermits, ConnectionState};
 pub use context::ServerContext;
-use places::{Kind, Place, Places};
 
-/// How long a connection may take to say something.
+/// Longest silence of a connection before it is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long a list of regions waits for what the worker says of sessions.
+/// Longest wait for the worker's sessions when regions are listed.
 const SESSIONS_WAIT_MAX: Duration = Duration::from_secs(1);
-/// The pause after a failed accept, most likely for want of descriptors.
+/// Pause after a failed accept, most likely for lack of free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Binds the agent's socket at `path`, for its own user and group: nobody else can be this agent from here on, and
-/// nothing is answered yet.
+/// Binds the agent's socket at `path`, for the agent's user and group. From then on no other process can be this agent;
+/// requests are not answered yet.
 ///
 /// # Errors
 /// Any [`SocketError`].
@@ -54,7 +55,7 @@ pub fn bind(path: &Path) -> Result<Bound, SocketError> {
     Bound::bind(path, 0o660, "agent")
 }
 
-/// The running server; ends when dropped, and its socket with it.
+/// The running server, which ends and removes its socket when dropped.
 #[derive(Debug)]
 pub struct Server {
     _socket: Bound,
@@ -63,10 +64,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts answering on `socket`.
+    /// Starts to answer requests on `socket`.
     ///
     /// # Errors
-    /// [`SocketError::Io`] when there is no thread, or no descriptor.
+    /// [`SocketError::Io`] when there is no thread or descriptor left.
     pub fn start(socket: Bound, context: ServerContext) -> Result<Server, SocketError> {
         let failed = || SocketError::io("start the thread that serves", socket.path());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed())?;
@@ -94,7 +95,7 @@ impl Drop for Server {
 
 async fn accept(listener: UnixListener, context: ServerContext, mut stopped: watch::Receiver<bool>) {
     let slots = Arc::new(AtomicUsize::new(0));
-    let places = Places::default();
+    let places = ConnectionPermits::default();
     loop {
         let accepted = tokio::select! {
             _ = stopped.changed() => return,
@@ -103,7 +104,7 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
         match accepted {
             Ok((mut stream, _)) => {
                 let Ok(caller) = Caller::of(&stream) else { continue };
-                let waits = match places.take(Kind::Waits, caller) {
+                let waits = match places.take(ConnectionState::Waits, caller) {
                     Ok(waits) => waits,
                     Err(limit) => {
                         tracing::debug!(
@@ -117,11 +118,12 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
                 };
                 let (context, slots, places) = (context.clone(), Arc::clone(&slots), places.clone());
                 tokio::spawn(async move {
-                    let Ok(place) = timeout(SILENCE_MAX, places.wait(Kind::Asks, caller)).await else {
+                    let Ok(place) = timeout(SILENCE_MAX, places.wait(ConnectionState::Asks, caller)).await
+                    else {
                         refuse(&mut stream, waits.limit());
                         return;
                     };
-                    let mut place = Held { place, places, owns: None };
+                    let mut place = ConnectionResources { place, places, owns: None };
                     let ended = converse(stream, caller, &context, slots, &mut place).await;
                     if let Some(space) = place.owns {
                         ask(&context.orders, move |spaces| spaces.own(space, false)).await;
@@ -140,64 +142,70 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
     }
 }
 
-/// What a connection has.
-struct Held {
-    /// Its place among the others of its kind.
-    place: Place,
-    places: Places,
-    /// The space it owns.
+/// Resources that a connection holds while it is open.
+struct ConnectionResources {
+    /// Permit of the connection in its present state.
+    place: ConnectionPermit,
+    places: ConnectionPermits,
+    /// Number of the space that the connection owns.
     owns: Option<u64>,
 }
 
-/// Tells who has too many connections that there is no room, if that can be told at once.
+/// Refuses a connection beyond the limit; drops the answer if it cannot be sent without waiting.
 fn refuse(stream: &mut UnixStream, limit: usize) {
-    let _ = stream.try_write(&message::encode(&Answer::Refused(Refused::Connections { limit })));
+    let _ = stream.try_write(&message::encode(&AgentAnswer::Refused(RefusalReason::Connections { limit })));
 }
 
-/// Answers until the other side leaves, stays silent, says nonsense, or becomes a port or a member.
+/// Answers requests until the peer leaves, is silent for too long or sends an invalid request, or the connection
+/// becomes a port or a member.
 async fn converse(
     mut stream: UnixStream,
     caller: Caller,
     context: &ServerContext,
     slots: Arc<AtomicUsize>,
-    place: &mut Held,
+    place: &mut ConnectionResources,
 ) -> io::Result<()> {
     loop {
         let mut sent = Descriptors::new();
         let request = receive(&mut stream, &mut sent);
-        // An owner may be silent.
+        // A connection that owns a space may be silent for any time.
         let request =
             if place.owns.is_some() { request.await? } else { timeout(SILENCE_MAX, request).await?? };
-        let request: Request = match request {
+        let request: AgentRequest = match request {
             Ok(request) => request,
             Err(reason) => {
-                return answer(&mut stream, &Answer::Refused(Refused::Malformed(reason))).await;
+                return answer(&mut stream, &AgentAnswer::Refused(RefusalReason::Malformed(reason))).await;
             }
         };
         if request.version != VERSION {
-            return answer(&mut stream, &Answer::Refused(Refused::Version { agent: VERSION })).await;
+            return answer(&mut stream, &AgentAnswer::Refused(RefusalReason::Version { agent: VERSION }))
+                .await;
         }
         let said = match request.ask {
-            Ask::Regions => Answer::Regions(regions(context).await),
-            Ask::Node => Answer::Node(context.listing.node()),
-            Ask::Sessions => {
-                report(&context.orders).await.map_or_else(ending, |report| Answer::Sessions(report.sessions))
-            }
-            Ask::Counters => report(&context.orders)
+            AgentCall::Regions => AgentAnswer::Regions(regions(context).await),
+            AgentCall::Node => AgentAnswer::Node(context.listing.node()),
+            AgentCall::Sessions => report(&context.orders)
                 .await
-                .map_or_else(ending, |report| Answer::Counters(Box::new(report.counters))),
-            Ask::Port => match ClientSlot::take(&slots, context.clients_max) {
+                .map_or_else(ending, |report| AgentAnswer::Sessions(report.sessions)),
+            AgentCall::Counters => report(&context.orders)
+                .await
+                .map_or_else(ending, |report| AgentAnswer::Counters(Box::new(report.counters))),
+            AgentCall::Port => match ClientSlot::take(&slots, context.clients_max) {
                 Some(slot) => return open_port(stream, caller, slot, &context.orders).await,
-                None => Answer::Refused(Refused::Full { limit: context.clients_max }),
+                None => AgentAnswer::Refused(RefusalReason::Full { limit: context.clients_max }),
             },
-            Ask::Map(_) if place.owns.is_some() => {
-                Answer::Refused(Refused::Malformed("a connection maps one region; open another".into()))
-            }
-            Ask::Map(request) => {
-                let owner = match place.places.take(Kind::Owns, caller) {
+            AgentCall::Map(_) if place.owns.is_some() => AgentAnswer::Refused(RefusalReason::Malformed(
+                "a connection maps one region; open another".into(),
+            )),
+            AgentCall::Map(request) => {
+                let owner = match place.places.take(ConnectionState::Owns, caller) {
                     Ok(owner) => owner,
                     Err(limit) => {
-                        return answer(&mut stream, &Answer::Refused(Refused::Connections { limit })).await;
+                        return answer(
+                            &mut stream,
+                            &AgentAnswer::Refused(RefusalReason::Connections { limit }),
+                        )
+                        .await;
                     }
                 };
                 match mapping::map(context, caller, request, sent).await {
@@ -206,36 +214,40 @@ async fn converse(
                         timeout(SILENCE_MAX, mapped.answer(&mut stream)).await??;
                         continue;
                     }
-                    Err(refused) => Answer::Refused(refused),
+                    Err(refused) => AgentAnswer::Refused(refused),
                 }
             }
-            Ask::Join(request) => return mapping::join(context, caller, request, sent, stream).await,
-            Ask::SetLimit { space, .. } | Ask::CleanAll { space } if !sees(context, caller, space).await => {
-                Answer::Refused(Refused::NoSpace)
+            AgentCall::Join(request) => return mapping::join(context, caller, request, sent, stream).await,
+            AgentCall::SetLimit { space, .. } | AgentCall::CleanAll { space }
+                if !sees(context, caller, space).await =>
+            {
+                AgentAnswer::Refused(RefusalReason::NoSpace)
             }
-            Ask::SetLimit { space, limit } => {
+            AgentCall::SetLimit { space, limit } => {
                 let set = ask(&context.orders, move |spaces| spaces.set_limit(space, limit)).await;
-                set.map_or_else(ending, |set| done(set.map_err(Refused::from)))
+                set.map_or_else(ending, |set| done(set.map_err(RefusalReason::from)))
             }
-            Ask::Paging { space } => ask(&context.orders, move |spaces| spaces.report(space))
+            AgentCall::Paging { space } => ask(&context.orders, move |spaces| spaces.report(space))
                 .await
-                .map_or_else(ending, |spaces| Answer::Paging(caller.seen(spaces))),
-            Ask::Discard { space } if place.owns == Some(space) => {
+                .map_or_else(ending, |spaces| AgentAnswer::Paging(caller.seen(spaces))),
+            AgentCall::Discard { space } if place.owns == Some(space) => {
                 place.owns = None;
                 let gone = ask(&context.orders, move |spaces| spaces.discard(space)).await;
-                gone.map_or_else(ending, |()| Answer::Done)
+                gone.map_or_else(ending, |()| AgentAnswer::Done)
             }
-            Ask::Discard { .. } => Answer::Refused(Refused::NoSpace),
-            Ask::Create { bytes } => said(temporary::create(context, caller, bytes).await),
-            Ask::Grow { region, bytes } => said(temporary::grow(context, caller, region, bytes).await),
-            Ask::Destroy { region } => said(temporary::destroy(context, caller, region).await),
-            Ask::CleanAll { space } => clean_all(&context.orders, space).await,
+            AgentCall::Discard { .. } => AgentAnswer::Refused(RefusalReason::NoSpace),
+            AgentCall::Create { bytes } => into_answer(temporary::create(context, caller, bytes).await),
+            AgentCall::Grow { region, bytes } => {
+                into_answer(temporary::grow(context, caller, region, bytes).await)
+            }
+            AgentCall::Destroy { region } => into_answer(temporary::destroy(context, caller, region).await),
+            AgentCall::CleanAll { space } => clean_all(&context.orders, space).await,
         };
         answer(&mut stream, &said).await?;
     }
 }
 
-/// The regions, with how the sessions of their memory nodes stand, as far as the worker says so.
+/// The attached regions, with the state of their sessions if the worker reports that in time.
 async fn regions(context: &ServerContext) -> Vec<AttachedRegion> {
     let mut regions = context.listing.regions();
     if !regions.is_empty()
@@ -246,7 +258,7 @@ async fn regions(context: &ServerContext) -> Vec<AttachedRegion> {
     regions
 }
 
-/// Says of regions whose memory nodes are not connected that they are connecting.
+/// Marks regions whose memory nodes are not connected as connecting.
 fn show_sessions(regions: &mut [AttachedRegion], sessions: &[Session]) {
     let is_open = |mac: &str| {
         let mut of_it = sessions.iter().map(|session| &session.status).filter(|status| status.peer == mac);
@@ -255,41 +267,44 @@ fn show_sessions(regions: &mut [AttachedRegion], sessions: &[Session]) {
     regions.iter_mut().for_each(|region| region.show_sessions(is_open));
 }
 
-fn done(outcome: Result<(), Refused>) -> Answer {
-    outcome.map_or_else(Answer::Refused, |()| Answer::Done)
+fn done(outcome: Result<(), RefusalReason>) -> AgentAnswer {
+    outcome.map_or_else(AgentAnswer::Refused, |()| AgentAnswer::Done)
 }
 
-fn said(outcome: Result<Answer, Refused>) -> Answer {
-    outcome.unwrap_or_else(Answer::Refused)
+fn into_answer(outcome: Result<AgentAnswer, RefusalReason>) -> AgentAnswer {
+    outcome.unwrap_or_else(AgentAnswer::Refused)
 }
 
-/// Whether there is a space of this number, and the user who asks may see it.
+/// Whether the space exists and belongs to memory that the caller may use.
 async fn sees(context: &ServerContext, caller: Caller, space: u64) -> bool {
     let owner = ask(&context.orders, move |spaces| spaces.get(space).map(|space| space.options().owner));
     owner.await.flatten().is_some_and(|owner| caller.may_use(owner))
 }
 
-async fn clean_all(orders: &Orders, space: u64) -> Answer {
-    let (tell, told) = oneshot::channel();
-    let tell = Box::new(move |clean| {
-        let _ = tell.send(clean);
+async fn clean_all(orders: &Orders, space: u64) -> AgentAnswer {
+    let (sender, receiver) = oneshot::channel();
+    let sender = Box::new(move |clean| {
+        let _ = sender.send(clean);
     });
-    match ask(orders, move |spaces| spaces.clean_all(space, tell)).await {
+    match ask(orders, move |spaces| spaces.clean_all(space, sender)).await {
         None => ending(),
-        Some(Err(error)) => Answer::Refused(error.into()),
-        Some(Ok(())) => match told.await {
-            Ok(true) => Answer::Done,
-            Ok(false) => Answer::Refused(Refused::NotClean),
+        Some(Err(error)) => AgentAnswer::Refused(error.into()),
+        Some(Ok(())) => match receiver.await {
+            Ok(true) => AgentAnswer::Done,
+            Ok(false) => AgentAnswer::Refused(RefusalReason::NotClean),
             Err(_) => ending(),
         },
     }
 }
 
-fn ending() -> Answer {
-    Answer::Refused(Refused::Ending)
+fn ending() -> AgentAnswer {
+    AgentAnswer::Refused(RefusalReason::Ending)
 }
 
-async fn receive(stream: &mut UnixStream, sent: &mut Descriptors) -> io::Result<Result<Request, String>> {
+async fn receive(
+    stream: &mut UnixStream,
+    sent: &mut Descriptors,
+) -> io::Result<Result<AgentRequest, String>> {
     let mut prefix = [0; 4];
     mapping::receive_first(stream, &mut prefix, sent).await?;
     let length = match message::announced(prefix, REQUEST_MAX) {
@@ -298,18 +313,20 @@ async fn receive(stream: &mut UnixStream, sent: &mut Descriptors) -> io::Result<
     };
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;
-    // Of another version, it may look otherwise.
+    // Field that requests of all protocol versions have.
     #[derive(serde::Deserialize)]
     struct Versioned {
         version: u32,
     }
     Ok(message::decode(&bytes).or_else(|error| match message::decode::<Versioned>(&bytes) {
-        Ok(Versioned { version }) if version != VERSION => Ok(Request { version, ask: Ask::Regions }),
+        Ok(Versioned { version }) if version != VERSION => {
+            Ok(AgentRequest { version, ask: AgentCall::Regions })
+        }
         _ => Err(error.to_string()),
     }))
 }
 
-async fn answer(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
+async fn answer(stream: &mut UnixStream, answer: &AgentAnswer) -> io::Result<()> {
     timeout(SILENCE_MAX, stream.write_all(&message::encode(answer))).await?
 }
 
@@ -322,14 +339,15 @@ async fn open_port(
     let memory = match SharedMemory::create(PORT_BYTES) {
         Ok(memory) => memory,
         Err(error) => {
-            return answer(&mut stream, &Answer::Refused(Refused::System(error.to_string()))).await;
+            return answer(&mut stream, &AgentAnswer::Refused(RefusalReason::System(error.to_string())))
+                .await;
         }
     };
     let end = AgentEnd::new(memory);
     let socket = stream.into_std()?;
-    let hello = message::encode(&Answer::Port { bytes: PORT_BYTES as u64 });
+    let hello = message::encode(&AgentAnswer::Port { bytes: PORT_BYTES as u64 });
     send_with_descriptor(&socket, &hello, end.memory().descriptor())?;
-    // If the worker has ended, the socket closes here and the client is told by that.
-    let _ = orders.try_give(Order::Serve(Box::new(Client::new(end, socket, slot, caller.limited()))));
+    // If the worker has ended, the socket closes here, by which the client detects the failure.
+    let _ = orders.try_give(WorkerOrder::Serve(Box::new(Client::new(end, socket, slot, caller.limited()))));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What happened between two snapshots of an agent: rates, hit rates, fault times, by region and by memory node.
+//! Activity between two snapshots of an agent: rates, hit rates, fault times, by region and by memory node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,80 +9,80 @@ use super::Snapshot;
 use cxloe_client::message::{Attaching, PagingView, Session};
 use cxloe_cn_core::fault_times::Histogram;
 
-/// What an agent is doing. Rates are per second, over the time between two snapshots; shares are 0 to 1, and missing
-/// when there was nothing to share.
+/// Activity of an agent between two snapshots. Rates are per second over the time between the snapshots; shares are 0
+/// to 1, and `None` if nothing was counted.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// When, in milliseconds since the Unix epoch.
+    /// Time of the later snapshot in milliseconds since the Unix epoch.
     pub unix_ms: u64,
-    /// The time that rates are of, in nanoseconds; 0 when there was one snapshot only, so that there are no rates.
+    /// Interval of the rates in nanoseconds; 0 if there is only one snapshot, and so no rate.
     pub interval_ns: u64,
-    /// The CN id.
+    /// CN id of the compute node: the address of its link.
     pub cn: String,
-    /// The compute node's name.
+    /// Name of the compute node in the fabric.
     pub name: String,
-    /// The manager.
+    /// URL of the manager.
     pub manager: String,
-    /// Whether the node is held in reset.
+    /// Whether the manager holds the node in reset.
     pub held: bool,
-    /// What carries the frames.
+    /// Backend of the link: `xdp`, `packet` or `pnet`.
     pub backend: String,
-    /// Line reads.
+    /// Line reads by programs.
     pub reads_per_s: f64,
-    /// Of these, answered by the line cache.
+    /// Share of the line reads that the line cache answered.
     pub read_hits: Option<f64>,
-    /// Line writes.
+    /// Line writes by programs.
     pub writes_per_s: f64,
-    /// Of these, taken in place by the line cache.
+    /// Share of the line writes that went to the line cache.
     pub write_hits: Option<f64>,
-    /// Burst reads.
+    /// Reads of bursts of lines.
     pub burst_reads_per_s: f64,
-    /// Burst writes.
+    /// Writes of bursts of lines.
     pub burst_writes_per_s: f64,
-    /// Operations that failed.
+    /// Operations that failed, of all kinds.
     pub failures_per_s: f64,
-    /// Operations on their way.
+    /// Number of operations in flight.
     pub in_flight: usize,
-    /// Modified lines that wait for their memory node.
+    /// Number of dirty lines that wait for their memory node.
     pub stranded: usize,
-    /// Ports that programs have open.
+    /// Number of ports that programs have open.
     pub ports: usize,
-    /// Page faults.
+    /// Page faults and paging of all mapped regions.
     pub faults: Faults,
-    /// Pages and frames.
+    /// Frames on the link.
     pub traffic: Traffic,
-    /// Regions, by name.
+    /// Figures of the regions, sorted by name.
     pub regions: Vec<RegionFigures>,
-    /// Sessions, by memory node.
+    /// Figures of the sessions, sorted by the memory node's address.
     pub sessions: Vec<SessionFigures>,
 }
 
-/// Page faults of all mapped regions.
+/// Page faults and paging of all mapped regions.
 #[derive(Clone, Debug, Serialize)]
 pub struct Faults {
     /// Faults on absent pages.
     pub per_s: f64,
-    /// Of these, found here: zeros, or fetched ahead.
+    /// Share of these faults that was served locally: by zeros, or by pages fetched ahead.
     pub hits: Option<f64>,
-    /// Half of them took at most so long, in nanoseconds; from the agent's reading of them to the page in place.
+    /// Median duration in nanoseconds, from the agent's reading of the fault to the page in place.
     pub p50_ns: Option<u64>,
-    /// 99 % of them.
+    /// 99th percentile of the durations in nanoseconds.
     pub p99_ns: Option<u64>,
-    /// How many took how long, by the agent's buckets.
+    /// Distribution of durations in the agent's buckets.
     pub times: Histogram,
     /// Pages fetched ahead.
     pub ahead_per_s: f64,
-    /// Of these, wanted.
+    /// Share of the pages fetched ahead that was used.
     pub ahead_hits: Option<f64>,
-    /// Pages taken out of memory.
+    /// Pages evicted from this machine's memory.
     pub evicted_per_s: f64,
-    /// Pages written back.
+    /// Changed pages written back to memory nodes.
     pub written_back_per_s: f64,
-    /// Waits because no more may be resident.
+    /// Faults that had to wait because the limit of resident bytes was reached.
     pub room_waits_per_s: f64,
 }
 
-/// Frames on the link.
+/// Frames on the link, with their bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Traffic {
     /// Bytes received.
@@ -93,89 +93,89 @@ pub struct Traffic {
     pub rx_frames_per_s: f64,
     /// Frames sent.
     pub tx_frames_per_s: f64,
-    /// Frames that the kernel dropped.
+    /// Received frames that the kernel dropped.
     pub rx_dropped_per_s: f64,
 }
 
-/// A region.
+/// Figures of one region.
 #[derive(Clone, Debug, Serialize)]
 pub struct RegionFigures {
-    /// Its name.
+    /// Name of the region.
     pub region: String,
-    /// Bytes.
+    /// Size of the region in bytes.
     pub size: u64,
-    /// Its state, and what stands in the way of its use.
+    /// State of the region, with the obstacle to its use, if any.
     pub state: String,
-    /// What serves it.
+    /// Backend that serves the region: Ethernet or a device.
     pub served_by: String,
-    /// How many memory nodes hold it.
+    /// Number of memory nodes that hold parts of the region.
     pub memory_nodes: usize,
-    /// Bytes in memory here, if it is mapped.
+    /// Resident bytes; `None` if the region is not mapped.
     pub resident: Option<u64>,
-    /// Bytes that may be.
+    /// Limit of resident bytes; `None` if the region is not mapped.
     pub limit: Option<u64>,
-    /// Processes that have it mapped.
+    /// Number of processes that map the region.
     pub processes: usize,
-    /// Faults on absent pages.
+    /// Faults on absent pages of the region.
     pub faults_per_s: f64,
-    /// Of these, found here.
+    /// Share of these faults that was served locally.
     pub fault_hits: Option<f64>,
 }
 
-/// A session.
+/// Figures of one session with a memory node.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionFigures {
-    /// The memory node's address.
+    /// Address of the memory node.
     pub peer: String,
-    /// The memory node's name, if a region that is attached lies on it.
+    /// Name of the memory node, if it holds a part of an attached region.
     pub memory_node: Option<String>,
-    /// Its state.
+    /// State of the session.
     pub state: String,
     /// Round-trip time in nanoseconds; 0 before the first sample.
     pub rtt_ns: u64,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub in_flight: usize,
-    /// Requests sent.
+    /// Requests sent, without retransmissions.
     pub requests_per_s: f64,
-    /// Requests sent again.
+    /// Retransmitted requests.
     pub resent_per_s: f64,
-    /// Requests sent again since the session's requester began.
+    /// Number of retransmitted requests since the start of the requester.
     pub resent: u64,
-    /// Time-outs.
+    /// Time-outs of requests.
     pub timeouts_per_s: f64,
     /// Frames dropped, for any cause.
     pub dropped_per_s: f64,
-    /// The rate controller's phase, if there is one.
+    /// Phase of the rate controller, `a` to `f`; `None` without rate control.
     pub phase: Option<char>,
-    /// The rate that requests may have, in bits per second.
+    /// Permitted rate of requests, in bits per second.
     pub rate: Option<u64>,
-    /// Pause signals.
+    /// Pause signals that were applied.
     pub pauses_per_s: f64,
-    /// Why the memory node refuses.
+    /// Reason for which the memory node refuses the session.
     pub refusal: Option<String>,
-    /// How frames are protected: `sealed`, `sealed (pre-shared)` or `insecure`.
+    /// Protection of frames: `sealed`, `sealed (pre-shared)` or `insecure`.
     pub integrity: String,
 }
 
-/// Counts per second between two snapshots.
+/// Converts two counts to a rate; the field is the time between the snapshots in seconds.
 struct Rates(f64);
 
 impl Rates {
     fn per_s(&self, before: u64, now: u64) -> f64 {
-        // An agent that has begun anew counts from 0.
+        // After a restart of the agent, counters begin at 0.
         if self.0 > 0.0 { now.saturating_sub(before) as f64 / self.0 } else { 0.0 }
     }
 }
 
-/// The share of `part` in what grew from `before` to `now`, both given as (part, whole).
+/// Share of the part in the whole between two snapshots, each given as (part, whole).
 fn share(before: (u64, u64), now: (u64, u64)) -> Option<f64> {
     let (part, whole) = (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 impl Figures {
-    /// What happened from `before` to `now`. Without an earlier snapshot there are no rates; shares and times are then
-    /// those since the agent began.
+    /// Activity from `before` to `now`. Without an earlier snapshot there are no rates, and shares and durations count
+    /// from the start of the agent.
     pub fn between(before: Option<&Snapshot>, now: &Snapshot) -> Figures {
         let interval = before.map_or(Duration::ZERO, |before| now.at.since(before.at));
         let rates = Rates(interval.as_secs_f64());
@@ -277,7 +277,7 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
 }
 
 impl SessionFigures {
-    /// What the memory node is called: its name, or its address while that is not known.
+    /// Name of the memory node, or its address while the name is unknown.
     pub fn label(&self) -> &str {
         self.memory_node.as_ref().unwrap_or(&self.peer)
     }

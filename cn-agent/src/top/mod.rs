@@ -1,4 +1,4 @@
-//! `cn-agent top`: what an agent is doing right now.
+//! `cn-agent top`: live view of an agent's activity.
 //!
 //! ```text
 //!   agent's socket --Snapshot--> sampler (a thread) --> terminal: keys, redraws
@@ -7,8 +7,8 @@
 //!                                            `-----------> JSON (--json)
 //! ```
 //!
-//! What is shown follows from two snapshots and what the user has chosen, and from nothing else: [`figures`] and [`view`]
-//! do no I/O. [`terminal`] does, and gives the terminal back as it was, however it ends.
+//! The screen depends only on two snapshots and the user's choices: [`figures`] and [`view`] do no I/O. [`terminal`]
+//! does I/O, and always restores the terminal.
 
 pub mod figures;
 pub mod snapshot;

@@ -1,4 +1,4 @@
-//! All that an agent tells of itself, at one moment.
+//! All figures of an agent at one moment.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,27 +9,27 @@ use cxloe_wire::time::Time;
 use cxloe_client::client::{self, ClientError};
 use cxloe_client::message::{AttachedRegion, Counters, NodeView, PagingView, Session};
 
-/// How an agent stood.
+/// All figures of an agent at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When, on the asker's clock.
+    /// Time by the clock of this process.
     pub at: Time,
-    /// When, in milliseconds since the Unix epoch.
+    /// Time in milliseconds since the Unix epoch, for output.
     pub unix_ms: u64,
-    /// The node.
+    /// State of the node in the fabric.
     pub node: NodeView,
-    /// Attached regions.
+    /// Regions that the agent has attached.
     pub regions: Vec<AttachedRegion>,
     /// Sessions with memory nodes.
     pub sessions: Vec<Session>,
-    /// What was counted.
+    /// Counters since the start of the agent.
     pub counters: Counters,
-    /// Mapped regions.
+    /// Paging state of the mapped regions.
     pub mappings: Vec<PagingView>,
 }
 
 impl Snapshot {
-    /// Asks the agent at `path`.
+    /// Queries the agent whose socket is at `path`.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].

@@ -1,7 +1,7 @@
-//! The terminal: a thread takes snapshots, this one draws them and obeys keys.
+//! The terminal view: a thread takes snapshots, and the calling thread draws them and handles keys.
 //!
-//! The terminal is given back as it was: at the end, when a signal ends the program, and when it panics (the hook that
-//! ratatui sets does that before the panic is told).
+//! The terminal is restored at the end, when a signal ends the program, and after a panic (by ratatui's hook, before
+//! the message).
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -18,37 +18,37 @@ use ratatui::crossterm::terminal::is_raw_mode_enabled;
 use super::view::{View, draw};
 use super::{Figures, Snapshot};
 
-/// How long a key waits at most for what else there is to look at.
+/// Longest wait for a key before the thread checks for signals and snapshots.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(50);
-/// The intervals there can be.
+/// Shortest interval of snapshots.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// The longest.
+/// Longest interval of snapshots.
 pub const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// What a snapshot came to.
-pub type Taken = Result<Snapshot, String>;
+/// A snapshot, or the reason why the agent gave none.
+pub type SnapshotResult = Result<Snapshot, String>;
 
-/// Shows what `take` takes, every `view.interval`, until the user has seen enough.
+/// Draws the snapshots that `take` returns, every `view.interval`, until the user quits or a signal comes.
 ///
 /// # Errors
 /// When standard output is no terminal, or the terminal fails.
-pub fn live(take: impl FnMut() -> Taken + Send + 'static, view: View) -> io::Result<()> {
+pub fn live(take: impl FnMut() -> SnapshotResult + Send + 'static, view: View) -> io::Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         let why = "standard input and output have to be a terminal; use --once, or --json for programs";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    // Before any thread is started, so that all of them have these blocked.
+    // Signals are blocked before any thread starts, so that all threads inherit the mask.
     let ending = watch_signals()?;
-    let (pace, told) = sample(take, view.interval)?;
+    let (pace, receiver) = sample(take, view.interval)?;
     let mut terminal = ratatui::try_init()?;
     let shown =
-        Screen { view, pace, before: None, now: None, figures: None }.run(&mut terminal, &told, &ending);
-    // After a panic it has been given back already; once more would put the cursor where the message is.
+        Screen { view, pace, before: None, now: None, figures: None }.run(&mut terminal, &receiver, &ending);
+    // After a panic the hook has already restored the terminal; a second time would move the cursor over the message.
     let restored = if is_raw_mode_enabled()? { ratatui::try_restore() } else { Ok(()) };
     shown.and(restored)
 }
 
-/// What becomes true when a signal ends the program.
+/// Starts a thread that waits for signals, and returns a flag that is set when one comes.
 fn watch_signals() -> io::Result<Arc<AtomicBool>> {
     let mut set = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
@@ -63,18 +63,18 @@ fn watch_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(ending)
 }
 
-/// Takes snapshots on a thread of its own, which may have to wait for the agent. The interval can be changed by sending
-/// another; when the sender is dropped, the thread ends.
+/// Takes snapshots on a separate thread, since that may wait for the agent. A new interval can be sent; dropping the
+/// sender ends the thread.
 fn sample(
-    mut take: impl FnMut() -> Taken + Send + 'static,
+    mut take: impl FnMut() -> SnapshotResult + Send + 'static,
     mut interval: Duration,
-) -> io::Result<(Sender<Duration>, Receiver<Taken>)> {
+) -> io::Result<(Sender<Duration>, Receiver<SnapshotResult>)> {
     let (pace, paced) = channel();
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::Builder::new().name("sampler".into()).spawn(move || {
         loop {
             let due = Instant::now() + interval;
-            if tell.send(take()).is_err() {
+            if sender.send(take()).is_err() {
                 return;
             }
             match paced.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -84,13 +84,13 @@ fn sample(
             }
         }
     })?;
-    Ok((pace, told))
+    Ok((pace, receiver))
 }
 
 struct Screen {
     view: View,
     pace: Sender<Duration>,
-    /// The last two snapshots of one agent, and when the later one came.
+    /// The last two snapshots of one agent, and the time at which the later one arrived.
     before: Option<Snapshot>,
     now: Option<(Snapshot, Instant)>,
     figures: Option<Figures>,
@@ -100,7 +100,7 @@ impl Screen {
     fn run(
         mut self,
         terminal: &mut DefaultTerminal,
-        told: &Receiver<Taken>,
+        receiver: &Receiver<SnapshotResult>,
         ending: &AtomicBool,
     ) -> io::Result<()> {
         loop {
@@ -108,7 +108,7 @@ impl Screen {
                 let area = frame.area();
                 draw(self.figures.as_ref(), &self.view, area, frame.buffer_mut());
             })?;
-            // Until there is something to show: a key, another size, a snapshot.
+            // Waits until there is something to draw: after a key, a change of the size, or a snapshot.
             loop {
                 if ending.load(Ordering::Relaxed) {
                     return Ok(());
@@ -116,7 +116,7 @@ impl Screen {
                 if event::poll(REDRAW_INTERVAL)? {
                     match event::read()? {
                         Event::Key(key) if key.kind == KeyEventKind::Press => {
-                            if self.obey(key) {
+                            if self.on_key(key) {
                                 return Ok(());
                             }
                         }
@@ -125,7 +125,7 @@ impl Screen {
                     }
                     break;
                 }
-                match told.try_recv() {
+                match receiver.try_recv() {
                     Ok(taken) => {
                         self.take(taken);
                         break;
@@ -139,7 +139,7 @@ impl Screen {
         }
     }
 
-    fn take(&mut self, taken: Taken) {
+    fn take(&mut self, taken: SnapshotResult) {
         match taken {
             Ok(_) if self.view.paused => {}
             Ok(snapshot) => {
@@ -150,15 +150,15 @@ impl Screen {
             }
             Err(reason) => {
                 let since = self.view.trouble.take().map(|(_, age)| age).unwrap_or_default();
-                // The next agent counts from 0: what this one has counted says nothing about it.
+                // The counters of the next agent begin at 0, so this agent's snapshot is dropped.
                 let age = self.now.take().map_or(since + self.view.interval, |(_, at)| at.elapsed());
                 self.view.trouble = Some((reason, age));
             }
         }
     }
 
-    /// Does what a key says; whether it says to end.
-    fn obey(&mut self, key: KeyEvent) -> bool {
+    /// Handles a key; returns whether the key quits.
+    fn on_key(&mut self, key: KeyEvent) -> bool {
         let view = &mut self.view;
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
@@ -183,7 +183,7 @@ impl Screen {
 
     fn change_interval(&mut self, interval: Duration) {
         self.view.interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
-        // Gone only if the sampler is, which is noticed where its snapshots are missed.
+        // Fails only if the sampling thread has ended, which the missing snapshots show.
         let _ = self.pace.send(self.view.interval);
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers as people read them on a screen: three digits and a prefix, so that columns stay narrow.
+//! Numbers for the screen: three digits and a prefix, so that columns are narrow.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A rate of bytes as bits on the wire, as in `9.41Gbit/s`.
+/// Formats a rate in bytes per second as bits on the wire, as in `9.41Gbit/s`.
 pub fn bits(bytes_per_s: f64) -> String {
     format!("{}bit/s", short(bytes_per_s * 8.0))
 }
 
-/// Bytes with a binary prefix, as in `1.5GiB`.
+/// Formats a number of bytes with a binary prefix, as in `1.5GiB`.
 pub fn bytes(value: u64) -> String {
     let (mut scaled, mut unit) = (value as f64, "B");
     for next in ["KiB", "MiB", "GiB", "TiB"] {
@@ -42,12 +42,12 @@ pub fn bytes(value: u64) -> String {
     }
 }
 
-/// A share, as in `98.3%`; `-` of nothing.
+/// Formats a share, as in `98.3%`; `-` for `None`.
 pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".into(), |share| format!("{:.1}%", share * 100.0))
 }
 
-/// A time, as in `16.2µs`; `-` if there is none.
+/// Formats a duration, as in `16.2µs`; `-` for `None`.
 pub fn time(value: Option<Duration>) -> String {
     match value {
         None => "-".into(),
@@ -56,7 +56,7 @@ pub fn time(value: Option<Duration>) -> String {
     }
 }
 
-/// A phase of the rate control, by the paper's letter, in a word.
+/// Plain word for a phase of the rate control, which the paper names by a letter.
 pub fn phase(letter: char) -> &'static str {
     match letter {
         'a' => "steady",

@@ -1,10 +1,10 @@
-//! The screen: a pure function of figures and of what the user has chosen.
+//! The screen: a pure function of figures and the user's choices.
 //!
 //! ```text
-//!   title        which agent, since when these figures are; or why there are none newer
-//!   summary      lines, pages, link: rates and hit rates; a picture of how long faults took
+//!   title        the agent, and the age of its figures; or the reason why there are none newer
+//!   summary      lines, pages, link: rates and hit rates; a histogram of fault times
 //!   regions      sorted, scrolled
-//!   sessions     round trips, what was sent again, phase and rate
+//!   sessions     round trips, retransmissions, phase and rate
 //!   keys
 //! ```
 
@@ -19,25 +19,25 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, StatefulWidget, Ta
 
 use super::figures::{Faults, Figures, RegionFigures, SessionFigures};
 use super::units::{bits, bytes, percent, phase, short, time};
-use Side::{Left, Right};
+use Alignment::{Left, Right};
 use cxloe_cn_core::fault_times::BOUNDS_NS;
 
-/// What regions and sessions are sorted by.
+/// Order of regions and sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// What happens most first: faults of regions, requests of sessions.
+    /// Highest rate first: faults of regions, requests of sessions.
     #[default]
     Rate,
     /// By name or address.
     Name,
-    /// The largest first: bytes of regions, requests in flight of sessions.
+    /// Largest first: bytes of regions, requests in flight of sessions.
     Size,
-    /// What goes wrong most first: misses of regions, requests sent again of sessions.
+    /// Most trouble first: misses of regions, retransmissions of sessions.
     Trouble,
 }
 
 impl Sort {
-    /// The one that follows.
+    /// The order that follows when the user presses the key for it.
     pub fn next(self) -> Sort {
         match self {
             Sort::Rate => Sort::Name,
@@ -57,24 +57,24 @@ impl Sort {
     }
 }
 
-/// What the user has chosen, and what is known beside the figures.
+/// Choices of the user, and state that is not in the figures.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// The order of regions and sessions.
+    /// Order of the rows of both tables.
     pub sort: Sort,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reverse: bool,
-    /// Whether the screen stands still.
+    /// Whether the screen keeps the present figures.
     pub paused: bool,
-    /// Whether keys are explained.
+    /// Whether the help on keys is shown.
     pub help: bool,
-    /// The first region shown.
+    /// Number of regions that are scrolled out at the top.
     pub scroll: usize,
-    /// Between two snapshots.
+    /// Interval of snapshots.
     pub interval: Duration,
-    /// The agent's socket.
+    /// Path of the agent's socket, for the title.
     pub socket: String,
-    /// Why there are no newer figures, and how old these are.
+    /// Reason why there are no newer figures, and the age of the present ones; `None` if they are new.
     pub trouble: Option<(String, Duration)>,
 }
 
@@ -83,7 +83,7 @@ const DIM: Style = Style::new().fg(Color::DarkGray);
 const BAD: Style = Style::new().fg(Color::Red);
 const ODD: Style = Style::new().fg(Color::Yellow);
 
-/// What the keys do, for the screen and for `--help`.
+/// Help on keys, for the screen and for `--help`.
 pub const KEYS: &str = "\
 q, Esc, Ctrl-C   end
 s                sort by rate, name, size, trouble
@@ -93,13 +93,13 @@ space            pause, go on
 up, down, j, k   scroll regions
 h, ?             this help";
 
-/// Draws all of it into `area`. Without figures, only what is known beside them.
+/// Draws the screen into `area`; without figures, only the state in `view`.
 pub fn draw(figures: Option<&Figures>, view: &View, area: Rect, buffer: &mut Buffer) {
     let sessions = figures.map_or(0, |figures| figures.sessions.len()) as u16;
-    // Sessions are few: they get what they need, up to a third; regions get the rest.
+    // Sessions are few: they get the rows they need, up to a third of the screen; regions get the rest.
     let wanted = (sessions + 2).min((area.height / 3).max(4));
     let said = figures.map(|figures| summarised(figures, area.width)).unwrap_or_default();
-    // On a low screen regions and sessions come before the end of the summary.
+    // On a low screen, regions and sessions take precedence over the end of the summary.
     let summary = (said.len() as u16 + 1).clamp(5, (area.height / 3).max(5));
     let [title, summary, regions, sessions, keys] = Layout::vertical([
         Constraint::Length(1 + u16::from(view.trouble.is_some())),
@@ -137,7 +137,7 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
     if view.paused {
         line.push(Span::styled("  paused", ODD));
     }
-    // What is cut on a narrow screen.
+    // The parts of the title that a narrow screen cuts off.
     if let Some(f) = figures {
         line.push(format!("  link {}  manager {}", f.backend, f.manager).into());
     }
@@ -152,10 +152,10 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
     lines
 }
 
-/// Columns of the labels of the summary.
+/// Width of the summary's labels in columns.
 const LABEL: usize = 6;
 
-/// Phrases behind a label, in as many lines as they take: none is cut.
+/// Phrases behind a label, wrapped onto as many lines as needed.
 fn flow(label: &'static str, phrases: Vec<Span<'static>>, width: u16) -> Vec<Line<'static>> {
     let mut lines = vec![Line::from(Span::styled(format!("{label:<LABEL$}"), HEAD))];
     for phrase in phrases.into_iter().filter(|phrase| phrase.width() > 0) {
@@ -205,7 +205,7 @@ fn summarised(f: &Figures, width: u16) -> Vec<Line<'static>> {
         .collect()
 }
 
-/// How many faults took how long, as bars between the first bound and the last.
+/// Histogram of the fault durations, as one bar for each bucket from the first to the last.
 fn picture(faults: &Faults) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let counts = &faults.times.counts;
@@ -214,7 +214,7 @@ fn picture(faults: &Faults) -> String {
     };
     let bar = |count: &u64| match *count {
         0 => ' ',
-        // Whatever there is at all is to be seen.
+        // Rounded up, so that even a single fault is visible.
         count => BARS[((count * BARS.len() as u64).div_ceil(most) as usize).clamp(1, BARS.len()) - 1],
     };
     let bound = |ns: u64| time(Some(Duration::from_nanos(ns))).replace(".0", "");
@@ -222,7 +222,7 @@ fn picture(faults: &Faults) -> String {
     format!("{}|{bars}|{}", bound(BOUNDS_NS[0]), bound(BOUNDS_NS[BOUNDS_NS.len() - 1]))
 }
 
-/// Puts `rows` in order: by `key`, the largest first, or by `name`.
+/// Sorts `rows` by `key` in descending order, or by `name`.
 fn sorted<'r, T>(
     rows: &'r [T],
     view: &View,
@@ -238,11 +238,11 @@ fn sorted<'r, T>(
     all
 }
 
-/// A column: its head and its width. Numbers stand on the right.
-struct Column(&'static str, usize, Side);
+/// A column of a table: head, width and alignment. Numbers are aligned right.
+struct Column(&'static str, usize, Alignment);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum Alignment {
     Left,
     Right,
 }
@@ -254,7 +254,7 @@ impl Column {
     }
 }
 
-/// A table of as many columns as there is room for, from the left.
+/// A table of as many columns as fit, from the left.
 fn table(
     columns: &[Column],
     rows: impl Iterator<Item = (Vec<String>, Style)>,
@@ -267,7 +267,7 @@ fn table(
         room = room.saturating_sub(column.1 + 1);
         fits
     };
-    // The first is there in any case, as much of it as fits.
+    // The first column is always shown, cut if it is too wide.
     let count = columns.iter().take_while(fits).count().max(1);
     let columns = &columns[..count];
     let row = |(cells, style): (Vec<String>, Style)| {
@@ -315,7 +315,7 @@ fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer)
         let cells = vec![
             region.region.clone(),
             bytes(region.size),
-            // What stands in the way of its use, if anything does.
+            // The obstacle to the region's use, if any, stands behind its state.
             region.state.rsplit(", ").next().unwrap_or_default().to_owned(),
             short(region.faults_per_s),
             percent(region.fault_hits),
@@ -404,13 +404,14 @@ fn explain(area: Rect, buffer: &mut Buffer) {
     Paragraph::new(KEYS).block(block).render(place, buffer);
 }
 
-/// The same as lines of text, `width` columns wide and as long as it takes.
+/// The screen's content as unframed text of `width` columns, with as many lines as needed.
 pub fn text(figures: &Figures, view: &View, width: u16) -> String {
     let height = 24 + figures.regions.len().min(4096) as u16 + 3 * figures.sessions.len().min(4096) as u16;
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     draw(Some(figures), view, buffer.area, &mut buffer);
     let mut lines: Vec<String> = (0..height - 1)
-        .map(|y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned())
+        .map(|y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>())
+        .map(|line| line.trim_end_matches([' ', '─']).to_owned())
         .collect();
     lines.dedup_by(|a, b| a.is_empty() && b.is_empty());
     lines.join("\n").trim_end().to_owned()

@@ -1,4 +1,4 @@
-//! The screen, from snapshots that are made up.
+//! Tests of the screen with synthetic snapshots.
 
 use cxloe_wire::session::{RequesterCounters, RequesterStatus};
 use cxloe_wire::time::Time;
@@ -7,8 +7,8 @@ use ratatui::backend::TestBackend;
 
 use super::*;
 use crate::top::Snapshot;
-use cxloe_client::message::{AttachedLeg, AttachedRegion, Attaching, Pace, PagingView, Session};
-use cxloe_cn_core::mapped::Kind;
+use cxloe_client::message::{AttachedLeg, AttachedRegion, Attaching, PagingView, Session, SessionPace};
+use cxloe_cn_core::mapped::MappingKind;
 
 fn region(name: &str, size: u64) -> AttachedRegion {
     AttachedRegion {
@@ -24,7 +24,7 @@ fn region(name: &str, size: u64) -> AttachedRegion {
         window: 16 << 30,
         beyond_window: 0,
         decoders: Vec::new(),
-        // The second memory node has no region here, and so no name.
+        // The second memory node holds no region listed here, so its name is not known.
         memory_nodes: vec![AttachedLeg {
             memory_node: "mn-far".into(),
             mac: "02:00:00:00:00:02".into(),
@@ -40,7 +40,7 @@ fn mapping(space: u64, region: &str, faults: u64, zero_fills: u64) -> PagingView
     PagingView {
         space,
         region: region.into(),
-        kind: Kind::Shared,
+        kind: MappingKind::Shared,
         bytes: 1 << 30,
         limit: 64 << 20,
         resident: 32 << 20,
@@ -73,7 +73,7 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
         timeout_ns: 2_000_000,
         counters,
     };
-    let pace = Pace {
+    let pace = SessionPace {
         phase: 'c',
         rate: 7_500_000_000,
         target: 10_000_000_000,
@@ -84,7 +84,7 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
     Session { status, refusal: None, pace: Some(pace) }
 }
 
-/// Two snapshots, two seconds apart.
+/// Two snapshots of one agent, two seconds apart.
 fn snapshots() -> (Snapshot, Snapshot) {
     let mut before = Snapshot {
         at: Time(1_000_000_000),
@@ -114,7 +114,7 @@ fn view() -> View {
     View { interval: Duration::from_secs(2), socket: "/run/cxloe/cn-agent.sock".into(), ..View::default() }
 }
 
-/// The screen as lines.
+/// Draws the screen; returns its lines.
 fn screen(figures: Option<&Figures>, view: &View, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(figures, view, frame.area(), frame.buffer_mut())).unwrap();
@@ -123,7 +123,7 @@ fn screen(figures: Option<&Figures>, view: &View, width: u16, height: u16) -> Ve
     (0..height).map(line).collect()
 }
 
-/// The words of the line that begins with `first`.
+/// The words of the row whose first word is `first`.
 fn row<'s>(screen: &'s [String], first: &str) -> Vec<&'s str> {
     let line = screen.iter().find(|line| line.split_whitespace().next() == Some(first));
     line.unwrap_or_else(|| panic!("no {first} in\n{}", screen.join("\n"))).split_whitespace().collect()
@@ -225,7 +225,7 @@ fn every_size_of_a_screen_can_be_drawn_on() {
     assert!(help.iter().any(|line| line.contains("sort by rate, name, size, trouble")));
 }
 
-/// A terminal as it opens, 80 by 24: nothing of the summary and no column that is there is cut, however large the numbers.
+/// Tests a default terminal, 80 by 24: neither the summary nor a visible column is cut, even with large numbers.
 #[test]
 fn eighty_columns_are_enough() {
     let (before, mut now) = snapshots();

@@ -1,18 +1,18 @@
 //! The running agent: one worker thread with the link, the engine, the clients' rings and the faults of programs that
-//! have regions mapped; control beside it.
+//! map regions; control runs on other threads.
 //!
 //! ```text
 //!   clients == rings ===> Worker <== frames ==> link       one thread, waits for all at once
 //!   programs = faults ==>  ^  orders (bounded)
 //!       +------------------+-------------------+
-//!   ManagerLink: regions come and go      Server: new clients, questions
+//!   ManagerLink: changes of regions       Server: new clients, requests
 //! ```
 //!
 //! The clients' rings are served by `cxloe-rings`.
 //!
 //! * [`thread`]: the thread.
-//! * [`order`]: what control tells the worker, and hears of it.
-//! * [`placement`]: on which CPU the thread runs.
+//! * [`order`]: orders from control to the worker, and their results.
+//! * [`placement`]: the CPU of the thread.
 //! * [`sleeper`]: waiting for the link, the clients and control in one system call.
 
 pub mod order;
@@ -20,5 +20,5 @@ pub mod placement;
 pub mod sleeper;
 pub mod thread;
 
-pub use order::{DrainedTickets, Order, Orders, OrdersGone};
+pub use order::{DrainedTickets, LegReport, LegReports, Orders, OrdersGone, WorkerOrder};
 pub use thread::{WorkerHandle, WorkerOptions};

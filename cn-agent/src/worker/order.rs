@@ -1,44 +1,46 @@
-//! What control tells the worker, over a bounded channel and a waker; and what it hears when that is done.
+//! Orders from other threads of the agent (control) to the worker, over a bounded channel and a waker; and their
+//! results.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::sleeper::Waker;
 use cxloe_client::message::{Counters, Session};
-use cxloe_cn_core::attachments::Change;
+use cxloe_cn_core::attachments::AttachmentChange;
 use cxloe_paging::Spaces;
 use cxloe_rings::client::Client;
+use cxloe_wire::frame::Mac;
 
-/// Orders that may wait for the worker.
+/// Capacity of the channel of orders.
 const ORDERS_MAX: usize = 1024;
-/// How long control waits for room; the worker comes by every few milliseconds at most.
+/// Longest wait of control for room in the channel; the worker empties it every few milliseconds at most.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the worker may take to report.
+/// Longest wait for the worker's report.
 const REPORT_MAX: Duration = Duration::from_secs(8);
 
-/// Something for the worker to do.
+/// An order to the worker, carried out between two rounds.
 #[derive(Debug)]
-pub enum Order {
-    /// What the manager's news demand of attached regions.
-    Follow(Box<Change>),
-    /// All that the manager has told up to this event is followed: say when no operation of before is on its way.
+pub enum WorkerOrder {
+    /// Apply a change of attached regions from the manager.
+    Follow(Box<AttachmentChange>),
+    /// Report when no operation is in flight that began before the changes up to this event, all of which were ordered.
     Quiet(u64),
-    /// Serve a client.
+    /// Serve the rings of a new client.
     Serve(Box<Client>),
-    /// Say that the worker is alive.
+    /// Confirm that the worker is alive.
     Sign(Sender<()>),
-    /// Tell how things stand.
-    Report(oneshot::Sender<Report>),
-    /// Do something with mapped regions.
+    /// Report sessions and counters.
+    Report(oneshot::Sender<WorkerReport>),
+    /// Run a function on mapped regions.
     Paging(PagingOrder),
 }
 
-/// Something to do with mapped regions, in the worker's thread: it must not take long.
+/// A function on mapped regions. It runs in the worker's thread, so it must be short.
 pub struct PagingOrder(pub Box<dyn FnOnce(&mut Spaces) + Send>);
 
 impl std::fmt::Debug for PagingOrder {
@@ -47,115 +49,147 @@ impl std::fmt::Debug for PagingOrder {
     }
 }
 
-/// Tickets of regions that the worker has let go of.
+/// Receiver of the tickets of regions that the worker has drained.
 #[derive(Clone, Debug)]
 pub struct DrainedTickets(Receiver<u64>);
 
 impl DrainedTickets {
-    /// A channel from the worker; there are no more tickets in it than orders were given.
+    /// A channel from the worker; it never holds more tickets than there were orders.
     pub fn channel() -> (Sender<u64>, DrainedTickets) {
         let (sender, receiver) = unbounded();
         (sender, DrainedTickets(receiver))
     }
 
-    /// The oldest not yet taken.
+    /// Takes the oldest ticket, if any.
     pub fn next(&self) -> Option<u64> {
         self.0.try_recv().ok()
     }
 }
 
-/// Up to which event no operation is on its way that was begun before it was heard of.
+/// Report about a leg of a mirrored region, for the manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegReport {
+    /// An address of the region.
+    pub hpa: u64,
+    /// Address of the leg's memory node.
+    pub mac: Mac,
+    /// Epoch of the region that the report is about.
+    pub epoch: u64,
+    /// First CMem address of a leg that is filled; `None` for a leg that is silent.
+    pub filled: Option<u64>,
+}
+
+/// What the worker reports about legs.
+#[derive(Debug)]
+pub struct LegReports {
+    /// Reports; those that find no room are repeated.
+    pub reports: mpsc::Receiver<LegReport>,
+    /// Set when the worker has ended and every write that it made is complete.
+    pub settled: Arc<AtomicBool>,
+}
+
+/// Most reports that wait for the link to the manager.
+const REPORTS_MAX: usize = 64;
+
+/// A channel of reports about legs, and the flag of the worker's end.
+pub fn leg_reports() -> (mpsc::Sender<LegReport>, Arc<AtomicBool>, LegReports) {
+    let (sender, reports) = mpsc::channel(REPORTS_MAX);
+    let settled = Arc::<AtomicBool>::default();
+    (sender, Arc::clone(&settled), LegReports { reports, settled })
+}
+
+/// The number of the last event for which all operations that began before it was applied have ended.
 #[derive(Clone, Debug, Default)]
 pub struct QuietEvent(Arc<AtomicU64>);
 
 impl QuietEvent {
-    /// The event; 0 before the first.
+    /// Number of the event; 0 before the first.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// So it is up to this event.
+    /// Sets the number of the event.
     pub fn set(&self, event: u64) {
         self.0.store(event, Ordering::Relaxed);
     }
 }
 
-/// How things stand.
+/// Report of the worker on request.
 #[derive(Clone, Debug)]
-pub struct Report {
-    /// The sessions.
+pub struct WorkerReport {
+    /// Sessions with memory nodes.
     pub sessions: Vec<Session>,
-    /// What was counted.
+    /// Counters since the start of the agent.
     pub counters: Counters,
 }
 
-/// The worker has ended, or does not come by any more.
+/// Error: the worker has ended, or takes no orders any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the worker of this agent has ended or takes no orders")]
 pub struct OrdersGone;
 
-/// Has the worker do something with mapped regions; `None` when it has ended.
+/// Runs a function on mapped regions in the worker's thread; `None` if the worker has ended.
 pub async fn ask<T: Send + 'static>(
     orders: &Orders,
     what: impl FnOnce(&mut Spaces) -> T + Send + 'static,
 ) -> Option<T> {
-    let (tell, told) = oneshot::channel();
-    let order = PagingOrder(Box::new(move |spaces| drop(tell.send(what(spaces)))));
-    orders.try_give(Order::Paging(order)).ok()?;
-    told.await.ok()
+    let (sender, receiver) = oneshot::channel();
+    let order = PagingOrder(Box::new(move |spaces| drop(sender.send(what(spaces)))));
+    orders.try_give(WorkerOrder::Paging(order)).ok()?;
+    receiver.await.ok()
 }
 
-/// How the worker says that things stand; `None` when it does not.
-pub async fn report(orders: &Orders) -> Option<Report> {
-    let (tell, told) = oneshot::channel();
-    orders.try_give(Order::Report(tell)).ok()?;
-    timeout(REPORT_MAX, told).await.ok()?.ok()
+/// Requests the worker's report; `None` if the worker does not answer in time.
+pub async fn report(orders: &Orders) -> Option<WorkerReport> {
+    let (sender, receiver) = oneshot::channel();
+    orders.try_give(WorkerOrder::Report(sender)).ok()?;
+    timeout(REPORT_MAX, receiver).await.ok()?.ok()
 }
 
-/// Where orders are given.
+/// Sender of orders to the worker; clones share the channel.
 #[derive(Clone, Debug)]
 pub struct Orders {
-    sender: Sender<Order>,
+    sender: Sender<WorkerOrder>,
     waker: Waker,
     quiet: QuietEvent,
 }
 
 impl Orders {
-    /// A channel whose other end is with the worker that `waker` wakes.
-    pub fn channel(waker: Waker) -> (Orders, Receiver<Order>) {
+    /// A channel to the worker, which `waker` wakes after each order.
+    pub fn channel(waker: Waker) -> (Orders, Receiver<WorkerOrder>) {
         let (sender, receiver) = bounded(ORDERS_MAX);
         (Orders { sender, waker, quiet: QuietEvent::default() }, receiver)
     }
 
-    /// Up to which event no operation of before is on its way.
+    /// The last event up to which all earlier operations have ended.
     pub fn quiet(&self) -> &QuietEvent {
         &self.quiet
     }
 
-    /// Gives an order; waits for room, for a bounded time.
+    /// Gives an order; waits for room in the channel, for a bounded time.
     ///
     /// # Errors
     /// [`OrdersGone`].
-    pub fn give(&self, order: Order) -> Result<(), OrdersGone> {
+    pub fn give(&self, order: WorkerOrder) -> Result<(), OrdersGone> {
         let given = self.sender.send_timeout(order, ORDER_TIMEOUT);
         self.waker.wake();
         given.map_err(|_| OrdersGone)
     }
 
-    /// Gives an order if there is room now.
+    /// Gives an order without waiting for room in the channel.
     ///
     /// # Errors
-    /// [`OrdersGone`] also when there is none.
-    pub fn try_give(&self, order: Order) -> Result<(), OrdersGone> {
+    /// [`OrdersGone`], also when the channel has no room.
+    pub fn try_give(&self, order: WorkerOrder) -> Result<(), OrdersGone> {
         let given = self.sender.try_send(order);
         self.waker.wake();
         given.map_err(|_| OrdersGone)
     }
 
-    /// Whether the worker comes by within `patience`.
-    pub fn is_alive(&self, patience: Duration) -> bool {
+    /// Whether the worker confirms within `wait_limit` that it takes orders.
+    pub fn is_alive(&self, wait_limit: Duration) -> bool {
         let (sign, seen) = bounded(1);
-        self.try_give(Order::Sign(sign)).is_ok() && seen.recv_timeout(patience).is_ok()
+        self.try_give(WorkerOrder::Sign(sign)).is_ok() && seen.recv_timeout(wait_limit).is_ok()
     }
 
     /// Wakes the worker without an order.

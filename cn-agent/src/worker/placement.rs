@@ -1,14 +1,15 @@
-//! On which CPU the worker runs when nobody has said so: wherever the kernel has it, or beside its client when it would
-//! have to share any other.
+//! CPU of a worker that is not pinned: chosen by the kernel or, if the worker would have to share any other CPU, that
+//! of its client.
 //!
-//! With as many threads that are awake as there are CPUs, and one more, the kernel moves them round to be fair. Beside its
-//! own client the worker waits for nothing, for the two take turns; beside a thread that never gives its CPU up, as a memory
-//! node's worker on the same machine, it waits for milliseconds. So what decides is how long it was kept waiting for a
-//! CPU, which the kernel counts: when that is more than a share of the time, the worker binds itself to the client's CPU.
-//! After a while it lets go, to see whether there is room elsewhere; that while grows as long as there is none.
+//! With more runnable threads than CPUs, the kernel moves threads between CPUs to be fair. On the CPU of its own
+//! client, the worker does not wait, since the two take turns; on the CPU of a thread that never yields, such as a
+//! memory node's worker on the same machine, it waits for milliseconds. The kernel counts the time that the worker
+//! waits for a CPU: when that exceeds a share of the time, the worker binds itself to the client's CPU. After a while
+//! it unbinds itself, to test whether another CPU is free; the while grows as long as none is.
 //!
-//! A program that waits for a page is another matter: it and the worker never run at the same time, and waking a thread on
-//! another CPU costs more than serving the page does. So as long as faults come from one CPU, the worker is bound to that.
+//! A program that waits for a page is a different case: the program and the worker never run at the same time, and
+//! waking a thread on another CPU costs more than serving the page. So as long as faults come from one CPU, the worker
+//! is bound to that CPU.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,36 +19,36 @@ use cxloe_wire::time::Time;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The shortest time over which waiting is judged.
+/// Shortest time over which the waiting is judged.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// The longest: what was before a sleep does not count.
+/// Longest time over which the waiting is judged, so that time before a sleep does not count.
 const SPAN_MAX: Duration = Duration::from_millis(20);
-/// One part in so many of the time spent waiting for a CPU is too much.
+/// Part of the time, as a divisor, beyond which waiting for a CPU makes the worker move.
 const WAITED_SHARE: u32 = 8;
-/// How long the worker stays bound, at first and at last.
+/// First and longest time for which the worker stays bound.
 const HOLD_MIN: Duration = Duration::from_secs(1);
 const HOLD_MAX: Duration = Duration::from_secs(60);
 
-/// Where to go.
+/// Change of the worker's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
-    /// To this CPU, and to stay there.
+pub enum PlacementMove {
+    /// Bind to this CPU.
     To(u32),
-    /// Wherever the kernel likes.
+    /// Unbind: the kernel chooses.
     Anywhere,
 }
 
-/// Decides where the worker runs, by the time and by what it is told; does nothing itself.
+/// Decides on the worker's CPU from its arguments alone, without I/O.
 #[derive(Debug)]
 pub struct Placement {
     bound: Option<u32>,
-    /// When to let go, and how long the next time.
+    /// Time at which to unbind, and the duration of the next binding.
     until: Time,
     hold: Duration,
     looked: Time,
-    /// Time spent waiting for a CPU until then.
+    /// Total time that the worker had waited for a CPU when it was last judged.
     waited: Duration,
-    /// Where a thread ran that had faulted before the last look at one.
+    /// CPU of the faulting thread at the last decision.
     program: Option<u32>,
 }
 
@@ -65,14 +66,14 @@ impl Default for Placement {
 }
 
 impl Placement {
-    /// Whether it is time to [`decide`](Self::decide).
+    /// Whether the next [`decide`](Self::decide) is due.
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {
         now.since(self.looked) >= LOOK_INTERVAL
     }
 
-    /// The worker, on CPU `own`, has spent `waited` in all waiting for a CPU; a client that is awake was last on `client`,
-    /// and a thread that has faulted since the last look on `program`. Where to go, if elsewhere.
+    /// Decides on the CPU. The worker, on CPU `own`, has waited for a CPU for `waited` in total; an awake client last
+    /// ran on `client`, and a thread that has faulted since the last call on `program`. Returns the change, if any.
     pub fn decide(
         &mut self,
         now: Time,
@@ -80,7 +81,7 @@ impl Placement {
         own: u32,
         client: Option<u32>,
         program: Option<u32>,
-    ) -> Option<Move> {
+    ) -> Option<PlacementMove> {
         let (span, lost) = (now.since(self.looked), waited.saturating_sub(self.waited));
         (self.looked, self.waited) = (now, waited);
         if let Some(cpu) = program {
@@ -92,42 +93,42 @@ impl Placement {
             if stays {
                 self.until = now + HOLD_MIN;
                 self.bound = Some(cpu);
-                return Some(Move::To(cpu));
+                return Some(PlacementMove::To(cpu));
             }
         }
         let Some(bound) = self.bound else {
-            let crowded = lost * WAITED_SHARE > span && span < SPAN_MAX;
-            let to = client.filter(|client| crowded && *client != own)?;
-            // Whoever was left in peace for long begins anew.
+            let lacks_cpu = lost * WAITED_SHARE > span && span < SPAN_MAX;
+            let to = client.filter(|client| lacks_cpu && *client != own)?;
+            // After a long time without contention, the first binding is short again.
             if now.since(self.until) > self.hold {
                 self.hold = HOLD_MIN;
             }
             self.until = now + self.hold;
             self.hold = (self.hold * 2).min(HOLD_MAX);
             self.bound = Some(to);
-            return Some(Move::To(to));
+            return Some(PlacementMove::To(to));
         };
         if now >= self.until {
             self.until = now;
             self.bound = None;
-            return Some(Move::Anywhere);
+            return Some(PlacementMove::Anywhere);
         }
         let to = client.filter(|client| *client != bound)?;
         self.bound = Some(to);
-        Some(Move::To(to))
+        Some(PlacementMove::To(to))
     }
 }
 
-/// The worker's thread as the kernel sees it.
+/// The worker's thread, as the kernel shows it.
 #[derive(Debug)]
 pub struct Thread {
     schedstat: File,
-    /// The CPUs it may use.
+    /// CPUs that the thread may use.
     allowed: CpuSet,
 }
 
 impl Thread {
-    /// This thread; `None` if the kernel does not say how long it waits.
+    /// The calling thread; `None` if the kernel does not report its waiting time.
     pub fn this() -> Option<Thread> {
         let thread = Thread {
             schedstat: File::open("/proc/thread-self/schedstat").ok()?,
@@ -136,19 +137,19 @@ impl Thread {
         thread.waited().is_some().then_some(thread)
     }
 
-    /// How long it has waited for a CPU, in all.
+    /// Total time that the thread has waited for a CPU.
     pub fn waited(&self) -> Option<Duration> {
         let mut text = [0; 64];
         let length = self.schedstat.read_at(&mut text, 0).ok()?;
         parse(text.get(..length)?)
     }
 
-    /// Goes there; what the kernel refuses is left.
-    pub fn go(&self, to: Move) {
+    /// Applies a decision; a refusal of the kernel is ignored.
+    pub fn go(&self, to: PlacementMove) {
         let this = Pid::from_raw(0);
         let gone = match to {
-            Move::Anywhere => sched_setaffinity(this, &self.allowed),
-            Move::To(cpu) => {
+            PlacementMove::Anywhere => sched_setaffinity(this, &self.allowed),
+            PlacementMove::To(cpu) => {
                 let mut set = CpuSet::new();
                 match self.allowed.is_set(cpu as usize) {
                     Ok(true) => set.set(cpu as usize).and_then(|()| sched_setaffinity(this, &set)),
@@ -160,7 +161,7 @@ impl Thread {
     }
 }
 
-/// The CPU on which a thread of a process is, or was last.
+/// CPU on which a thread of a process runs or last ran.
 pub fn cpu_of(process: u32, thread: u32) -> Option<u32> {
     let mut text = [0; 1024];
     let length =
@@ -168,14 +169,14 @@ pub fn cpu_of(process: u32, thread: u32) -> Option<u32> {
     parse_stat(text.get(..length)?)
 }
 
-/// The 39th field. The second, the name, is in brackets and may contain anything.
+/// Parses the 39th field of `stat`, the CPU. The second field, the name, is in brackets and may contain any character.
 fn parse_stat(stat: &[u8]) -> Option<u32> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
     rest.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
-/// The second number: nanoseconds spent waiting on a run queue.
+/// Parses the second number of `schedstat`: nanoseconds spent waiting on a run queue.
 fn parse(schedstat: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(schedstat).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
@@ -187,7 +188,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A placement after looks every 5 ms, in each of which the worker waited so long.
+    /// Driver of a placement: one decision every 5 ms, each with a given waiting time.
     struct Walk {
         placement: Placement,
         now: Time,
@@ -201,15 +202,15 @@ mod tests {
             walk
         }
 
-        fn step(&mut self, waited: Duration, own: u32, client: Option<u32>) -> Option<Move> {
+        fn step(&mut self, waited: Duration, own: u32, client: Option<u32>) -> Option<PlacementMove> {
             self.now = self.now + LOOK_INTERVAL;
             self.waited += waited;
             assert!(self.placement.is_due(self.now));
             self.placement.decide(self.now, self.waited, own, client, None)
         }
 
-        /// A look after faults by a thread on this CPU.
-        fn fault(&mut self, own: u32, program: u32) -> Option<Move> {
+        /// Makes a decision after a fault of a thread on CPU `program`.
+        fn fault(&mut self, own: u32, program: u32) -> Option<PlacementMove> {
             self.now = self.now + LOOK_INTERVAL;
             self.placement.decide(self.now, self.waited, own, None, Some(program))
         }
@@ -221,9 +222,9 @@ mod tests {
         assert_eq!(walk.step(LOOK_INTERVAL / 10, 1, Some(0)), None, "a little is nothing");
         assert_eq!(walk.step(MS, 0, Some(0)), None, "beside its client it waits for that");
         assert_eq!(walk.step(MS, 1, None), None, "without a client there is nowhere to go");
-        assert_eq!(walk.step(MS, 1, Some(0)), Some(Move::To(0)));
+        assert_eq!(walk.step(MS, 1, Some(0)), Some(PlacementMove::To(0)));
         assert_eq!(walk.step(2 * MS, 0, Some(0)), None);
-        assert_eq!(walk.step(MS, 0, Some(3)), Some(Move::To(3)), "it goes where the client goes");
+        assert_eq!(walk.step(MS, 0, Some(3)), Some(PlacementMove::To(3)), "it goes where the client goes");
         assert_eq!(walk.step(MS, 3, None), None);
     }
 
@@ -232,20 +233,20 @@ mod tests {
         let mut walk = Walk::new();
         let mut holds = Vec::new();
         for _ in 0..10 {
-            assert_eq!(walk.step(MS, 1, Some(0)), Some(Move::To(0)));
+            assert_eq!(walk.step(MS, 1, Some(0)), Some(PlacementMove::To(0)));
             let begun = walk.now;
-            while walk.step(Duration::ZERO, 0, Some(0)) != Some(Move::Anywhere) {}
+            while walk.step(Duration::ZERO, 0, Some(0)) != Some(PlacementMove::Anywhere) {}
             holds.push(walk.now.since(begun));
         }
         assert!(holds[0] >= HOLD_MIN && holds[0] < 2 * HOLD_MIN);
         assert!(holds.windows(2).all(|pair| pair[1] >= pair[0]));
         assert!(holds[9] >= HOLD_MAX && holds[9] < HOLD_MAX + 2 * LOOK_INTERVAL);
-        // Long left in peace.
+        // A long time passes without contention.
         walk.now = walk.now + 3 * HOLD_MAX;
         assert_eq!(walk.step(Duration::ZERO, 1, Some(0)), None);
-        assert_eq!(walk.step(MS, 1, Some(0)), Some(Move::To(0)));
+        assert_eq!(walk.step(MS, 1, Some(0)), Some(PlacementMove::To(0)));
         let begun = walk.now;
-        while walk.step(Duration::ZERO, 0, Some(0)) != Some(Move::Anywhere) {}
+        while walk.step(Duration::ZERO, 0, Some(0)) != Some(PlacementMove::Anywhere) {}
         assert!(walk.now.since(begun) < 2 * HOLD_MIN);
     }
 
@@ -253,22 +254,22 @@ mod tests {
     fn it_stays_beside_the_program_whose_faults_it_serves() {
         let mut walk = Walk::new();
         assert_eq!(walk.fault(1, 0), None, "once is not often");
-        assert_eq!(walk.fault(1, 0), Some(Move::To(0)));
+        assert_eq!(walk.fault(1, 0), Some(PlacementMove::To(0)));
         assert_eq!(walk.fault(0, 0), None);
-        // Threads on two CPUs by turns: it does not follow each.
+        // Faults come from threads on two CPUs in turn: the worker follows neither.
         assert_eq!([1, 0, 1, 0].map(|program| walk.fault(0, program)), [None; 4]);
         assert_eq!(walk.fault(0, 1), None);
-        assert_eq!(walk.fault(0, 1), Some(Move::To(1)));
-        // As long as it faults, however long that is.
+        assert_eq!(walk.fault(0, 1), Some(PlacementMove::To(1)));
+        // The worker stays bound as long as faults come from that CPU.
         let begun = walk.now;
         while walk.now.since(begun) < 3 * HOLD_MIN {
             assert_eq!(walk.fault(1, 1), None);
         }
         let last = walk.now;
-        while walk.step(Duration::ZERO, 1, None) != Some(Move::Anywhere) {}
+        while walk.step(Duration::ZERO, 1, None) != Some(PlacementMove::Anywhere) {}
         assert!(walk.now.since(last) >= HOLD_MIN && walk.now.since(last) < 2 * HOLD_MIN);
-        // Where it is already, it is bound all the same: the kernel would wake it elsewhere.
-        assert_eq!(walk.fault(1, 1), Some(Move::To(1)));
+        // The worker is bound even if it is on that CPU already: the kernel would otherwise wake it on another one.
+        assert_eq!(walk.fault(1, 1), Some(PlacementMove::To(1)));
     }
 
     #[test]
@@ -293,19 +294,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_goes_where_it_is_told_and_back() {
+    fn a_thread_is_pinned_to_a_cpu_and_back() {
         std::thread::spawn(|| {
             let Some(thread) = Thread::this() else { return };
             let before = sched_getaffinity(Pid::from_raw(0)).unwrap();
             let allowed: Vec<usize> =
                 (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu) == Ok(true)).collect();
             for cpu in &allowed {
-                thread.go(Move::To(*cpu as u32));
+                thread.go(PlacementMove::To(*cpu as u32));
                 assert_eq!(nix::sched::sched_getcpu(), Ok(*cpu));
             }
-            thread.go(Move::To(CpuSet::count() as u32 + 7));
+            thread.go(PlacementMove::To(CpuSet::count() as u32 + 7));
             assert_eq!(nix::sched::sched_getcpu().ok(), allowed.last().copied(), "there is no such CPU");
-            thread.go(Move::Anywhere);
+            thread.go(PlacementMove::Anywhere);
             assert_eq!(sched_getaffinity(Pid::from_raw(0)), Ok(before));
         })
         .join()

@@ -1,10 +1,10 @@
-//! The worker: one thread that owns the link, the engine and the clients' rings, and goes round them.
+//! The worker: one thread that drives the link, the engine and the clients' rings in rounds.
 //!
-//! A round takes what has arrived from the link, then submissions of every client and the faults of programs that have
-//! regions mapped, does what time demands, kicks the link once and wakes who sleeps. Nothing on that path allocates or locks. Between rounds without
-//! work it spins or sleeps as [`WaitStyle`] says; asleep, it waits for the link, all clients and control at
-//! once. Orders of control are taken when the thread has looked in vain some times, and every few
-//! milliseconds under load.
+//! A round ([`node::round`]) handles frames from the link, then submissions of clients and faults of programs that map
+//! regions, runs due timers, flushes the link and wakes sleeping clients; `EngineUsers` takes its steps. That path
+//! neither allocates nor locks. Between rounds without work the thread spins, yields or sleeps as [`IdlePolicy`]
+//! decides; asleep, it waits for the link, all clients and control at once. Orders of control are taken after some
+//! rounds without work, and every few milliseconds under load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,279 +12,169 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use cxloe_link::Clock;
-use cxloe_link::keys::Handshaker;
-use cxloe_link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::wait::idle::{IdlePolicy, Rest, Seen};
 use cxloe_link::{Link, LinkError, LinkHealth};
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
+use tokio::sync::mpsc;
 
-use super::order::{Order, PagingOrder, QuietEvent};
+use super::order::{LegReport, PagingOrder, QuietEvent, WorkerOrder};
 use super::placement::{Placement, Thread, cpu_of};
 use super::sleeper::Sleeper;
-use cxloe_client::places::this_cpu;
-use cxloe_cn_core::attach::Station;
-use cxloe_cn_core::drain::Drains;
-use cxloe_cn_core::engine::{Engine, EngineError, EngineEvent, Sink};
+use cxloe_client::defaults::this_cpu;
+use cxloe_cn_core::attach::SessionSettings;
+use cxloe_cn_core::engine::{Engine, EngineEvent};
 use cxloe_cn_core::events;
-use cxloe_paging::{Spaces, is_paging};
-use cxloe_port::signals::Signals;
-use cxloe_rings::clients::Clients;
+use cxloe_cn_core::node;
+use cxloe_cn_core::quiet::QuietMark;
+use cxloe_port::frames::Stamped;
+use users::EngineUsers;
 
-mod ending;
 mod handle;
 mod regions;
 mod report;
+mod shutdown;
+#[cfg(test)]
+mod tests;
+mod users;
 
 pub use handle::WorkerHandle;
 
-/// Frames taken from the ring in one round.
+/// Limit of frames taken from the link in one round.
 const BATCH: usize = 64;
-/// Looks at empty rings between two looks at the clock.
-const SPINS: u32 = 64;
-/// The same while something is under way: more than a round trip. Then whoever else wants this CPU has it, for what is
-/// waited for may come from there: on a small machine from the memory node itself.
-const SPINS_UNDER_WAY: u32 = 128;
-/// Who was away for so long between two looks at the clock did not have the CPU.
-const ABSENCE: Duration = Duration::from_micros(500);
-/// Whoever gives the CPU up and has it back sooner was alone there.
-const YIELD_ALONE: Duration = Duration::from_micros(2);
-/// For how long others are taken to be there who were: the kernel gives the CPU back at once, too, where it thinks that they
-/// have had their share. A program whose page has come would wait until this thread has looked for the next fault in vain.
-const CROWD_STAYS: Duration = Duration::from_millis(1);
-/// How often orders are looked for under load, and clients that end without a word while the thread spins.
-const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(5);
-/// The longest sleep while an operation waits for room in the engine.
-const BACKPRESSURE_SLEEP_MAX: Duration = Duration::from_micros(200);
 
-/// How a worker runs.
+/// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// What its sessions have in common.
-    pub station: Station,
-    /// How its link is.
+    /// Common parameters of the sessions.
+    pub station: SessionSettings,
+    /// State of the link, shared with reports.
     pub health: LinkHealth,
-    /// What it does when there is nothing to do.
+    /// Preference between polling and sleeping.
     pub wait: WaitStyle,
-    /// The CPU it is pinned to.
+    /// CPU to which the thread is pinned; `None` for no pinning.
     pub cpu: Option<usize>,
-    /// Clients at a time.
+    /// Limit of clients at a time.
     pub clients_max: usize,
-}
-
-/// Those on whose behalf the engine is used.
-struct Parties {
-    clients: Clients,
-    spaces: Spaces,
-}
-
-impl Sink for Parties {
-    #[inline]
-    fn read(&mut self, user: u64, data: &[u8]) {
-        if is_paging(user) { self.spaces.read(user, data) } else { self.clients.read(user, data) }
-    }
-
-    #[inline]
-    fn written(&mut self, user: u64) {
-        if is_paging(user) { self.spaces.written(user) } else { self.clients.written(user) }
-    }
-
-    fn failed(&mut self, user: u64, error: EngineError) {
-        if is_paging(user) { self.spaces.failed(user, error) } else { self.clients.failed(user, error) }
-    }
 }
 
 struct Worker {
     link: Box<dyn Link>,
     engine: Engine,
-    signals: Signals,
-    parties: Parties,
-    options: WorkerOptions,
-    inbox: Receiver<Order>,
+    users: EngineUsers,
+    /// State of the link, for reports.
+    health: LinkHealth,
+    inbox: Receiver<WorkerOrder>,
     stop: Arc<AtomicBool>,
     clock: Clock,
-    /// Computes for sessions between keys; `None` without a key.
-    handshaker: Option<Handshaker<usize>>,
-    waiter: Waiter,
+    /// Decides between polling, yielding and sleeping.
+    idle: IdlePolicy,
     sleeper: Sleeper,
-    /// Why memory nodes refuse us, by their address as sessions show it.
+    /// Reasons for which memory nodes refuse this node, by the address that sessions show.
     refusals: BTreeMap<String, String>,
-    /// Up to which event no operation of before is on its way; and those that are waited for: the one whose operations are
-    /// marked, and the latest.
+    /// Reports about legs, for the manager.
+    leg_reports: mpsc::Sender<LegReport>,
+    /// Set at the end, if every write is complete.
+    settled: Arc<AtomicBool>,
+    /// Result for control: the last event before which no operation is in flight.
     quiet: QuietEvent,
-    quieting: (Option<u64>, Option<u64>),
-    drains: Drains,
-    /// Where to say what has been let go of.
-    tell: Sender<u64>,
-    housekeeping_at: Time,
-    backpressured: bool,
-    /// Whether a client that is awake was on this thread's CPU when this was last looked at.
-    beside: bool,
-    /// Whether such a one got completions in the last round.
-    told: bool,
-    /// Whether others ran on this thread's CPU when it gave that up last: where memory is mapped, most likely the program whose
-    /// faults it serves.
-    crowded: bool,
-    /// Until when that is so, whatever the kernel does.
-    crowded_until: Time,
-    /// Whether it has given the CPU up since it had something to do.
-    yielded: bool,
-    /// Where it runs, if that is its own affair.
+    quiet_mark: QuietMark,
+    /// Whether an awake client was on this thread's CPU at the last check.
+    client_on_our_cpu: bool,
+    /// Decides on the CPU of the thread, unless it is pinned.
     placement: Placement,
     seat: Option<Thread>,
-    /// How often the link had been opened again when this was last looked at.
+    /// The link's number of reopenings at the last check.
     reopened: u32,
 }
 
 impl Worker {
     fn run(&mut self) -> Result<(), LinkError> {
-        let mut empty: u32 = 0;
         let mut now = self.clock.now();
         loop {
-            let work = self.round(now)?;
-            empty = if work > 0 { 0 } else { empty.wrapping_add(1) };
-            let rests = self.engine.in_flight() == 0 && !self.backpressured;
-            // Nobody says where programs run whose memory is mapped: that is found out.
-            let maps = rests && !self.parties.spaces.is_empty();
-            if work == 0 {
-                let looks = if rests { SPINS } else { SPINS_UNDER_WAY };
-                let yields_at_once = (self.beside && rests) || (self.crowded && maps);
-                if !yields_at_once && !empty.is_multiple_of(looks) && self.waiter.style() != WaitStyle::Sleep
-                {
-                    std::hint::spin_loop();
-                    continue;
-                }
-                self.look_around();
+            let seen = self.round(now)?;
+            if self.idle.spins(seen, self.client_on_our_cpu) {
+                std::hint::spin_loop();
+                continue;
             }
-            // What is waited for comes from a client that only runs when this thread does not, or from nobody knows where.
-            let elsewhere = !rests && matches!(self.waiter.style(), WaitStyle::Adaptive { .. });
-            let asked = if work == 0 { self.beside || elsewhere } else { self.beside && rests && self.told };
-            let sleeps = work == 0 && maps && self.crowded && self.yielded;
-            self.yielded = !sleeps && (asked || (maps && (work == 0 || self.crowded)));
-            if self.yielded {
+            if seen.work == 0 {
+                self.check_cpu();
+            }
+            if self.idle.yields(self.client_on_our_cpu) {
                 let left = self.clock.now();
                 thread::yield_now();
-                let back = self.clock.now();
-                if back.since(left) > YIELD_ALONE {
-                    self.crowded_until = back + CROWD_STAYS;
-                }
-                self.crowded = back < self.crowded_until;
+                self.idle.yielded(left, self.clock.now());
             }
-            let before = std::mem::replace(&mut now, self.clock.now());
-            if now >= self.housekeeping_at || now.since(before) > ABSENCE {
-                self.housekeeping(now);
-                if self.stop.load(Ordering::Acquire) {
-                    return self.finish();
+            now = self.clock.now();
+            let (engine, users, link) = (&self.engine, &self.users, &mut self.link);
+            match self.idle.rest(now, || users.pending(engine, link.has_unsent())) {
+                Rest::Round => continue,
+                Rest::Housekeeping => {
+                    self.housekeeping(now);
+                    if self.stop.load(Ordering::Acquire) {
+                        return self.finish();
+                    }
                 }
+                Rest::Sleep(most) => self.sleep(most),
             }
-            let deadline = self.engine.deadline();
-            let deadline = self.parties.spaces.deadline().map_or(deadline, |due| due.min(deadline));
-            let idle = match self.waiter.after(work, now, Some(deadline)) {
-                // Faults wake it at once, which a program that goes on computing would not let it see before long.
-                Idle::Poll if sleeps && deadline > now => {
-                    Idle::Sleep(deadline.since(now).min(Waiter::SLEEP_MAX))
-                }
-                idle => idle,
-            };
-            if let Idle::Sleep(most) = idle {
-                let soon = self.backpressured || self.handshaker.as_ref().is_some_and(Handshaker::is_busy);
-                self.sleep(if soon { most.min(BACKPRESSURE_SLEEP_MAX) } else { most });
-                now = self.clock.now();
-            }
+            now = self.clock.now();
         }
     }
 
-    /// Takes what has arrived from the link and from clients; how much that was.
+    /// Runs one round.
     #[inline]
-    fn round(&mut self, now: Time) -> Result<usize, LinkError> {
-        self.signals.poll(&mut self.engine, || now);
-        // What all clients want in this round travels together.
-        self.engine.hold();
-        let (engine, parties) = (&mut self.engine, &mut self.parties);
-        let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
-        let Parties { clients, spaces } = &mut self.parties;
-        let served = clients.serve(&mut self.engine, spaces.mapped(), now, self.link.transmit());
-        let mut paged = spaces.serve(&mut self.engine, now, self.link.transmit());
-        if paged > 0 {
-            // What faults wait for leaves before pages are made ready that nobody waits for.
-            self.link.flush()?;
-        }
-        paged += spaces.turn(&mut self.engine, now, self.link.transmit());
-        if now >= self.engine.deadline() {
-            self.engine.poll(now, self.link.transmit(), &mut self.parties);
-        }
-        if self.handshaker.is_some() {
-            self.shake_hands(now);
-        }
-        if !self.drains.is_empty() {
-            self.depart(now);
-        }
-        self.backpressured = served.backpressured
-            || (!self.drains.is_empty() && self.drains.gets_on())
-            || self.parties.spaces.has_work();
-        self.engine.release(now, self.link.transmit());
-        self.link.flush()?;
-        self.told = self.parties.clients.wake();
-        Ok(received + served.taken + paged)
+    fn round(&mut self, now: Time) -> Result<Seen, LinkError> {
+        let mut link = Stamped { link: &mut *self.link, stamp: || now };
+        let found = node::round(&mut self.engine, &mut link, &mut self.users, Some(now), BATCH)?;
+        Ok(self.users.seen(&self.engine, found))
     }
 
-    /// Has Diffie-Hellman done, and takes what has been.
-    #[inline]
-    fn shake_hands(&mut self, now: Time) {
-        let Some(handshaker) = &mut self.handshaker else { return };
-        while let Some((session, job)) = self.engine.poll_handshake() {
-            handshaker.compute(session, job);
-        }
-        while let Some((session, done)) = handshaker.finished() {
-            self.engine.handshake_done(session, done, now);
-        }
-    }
-
-    /// Looks on which CPU this thread runs, and whether a client is on the same.
-    fn look_around(&mut self) {
+    /// Checks on which CPU this thread runs, and whether an awake client shares it.
+    fn check_cpu(&mut self) {
         let Some(cpu) = this_cpu() else { return };
-        self.parties.clients.set_cpu(cpu);
-        self.beside = self.parties.clients.cpus().any(|client| client == cpu);
+        self.users.clients.set_cpu(cpu);
+        self.client_on_our_cpu = self.users.clients.cpus().any(|client| client == cpu);
     }
 
-    /// The link has been opened again: what depends on it is brought up to date.
+    /// Updates the state that depends on the link, after the link was reopened.
     #[cold]
     fn follow_link(&mut self, now: Time) {
         self.reopened = self.link.reopened();
         let info = self.link.info();
-        self.options.station.max_frame = info.max_frame;
+        self.users.station.max_frame = info.max_frame;
         self.engine.set_max_frame(info.max_frame, now);
-        self.signals.reopen(&info.interface);
+        self.users.signals.reopen(&info.interface);
     }
 
     fn sleep(&mut self, most: Duration) {
         self.sleeper.watch_link(self.link.readiness(), self.link.reopened());
-        let clients = &mut self.parties.clients;
+        let clients = &mut self.users.clients;
         if let Some(sockets) = clients.changed_sockets() {
             self.sleeper.watch(sockets);
         }
-        if !clients.doze() && self.sleeper.sleep(most) {
+        if !clients.prepare_sleep() && self.sleeper.sleep(most) {
             let sleeper = &self.sleeper;
-            clients.listen(|position| sleeper.is_ready(position));
+            clients.drain_wakeups(|position| sleeper.is_ready(position));
         }
         if let Some(cpu) = this_cpu() {
             clients.set_cpu(cpu);
         }
         clients.set_asleep(false);
         if self.sleeper.was_rung() {
-            // Whoever rang wants to be heard now.
-            self.housekeeping_at = Time::ZERO;
+            // Control has woken the worker, so its orders are taken at once.
+            self.idle.keep_house_soon();
         }
     }
 
     #[cold]
     fn housekeeping(&mut self, now: Time) {
-        self.housekeeping_at = now + HOUSEKEEPING_INTERVAL;
-        if self.waiter.style() == WaitStyle::Busy {
-            self.parties.clients.listen(|_| true);
+        if self.idle.style() == WaitStyle::Busy {
+            self.users.clients.drain_wakeups(|_| true);
         }
-        self.parties.spaces.housekeeping(now);
+        self.users.spaces.housekeeping(now);
         if self.placement.is_due(now) {
             self.place(now);
         }
@@ -295,33 +185,46 @@ impl Worker {
             self.note(&event);
         }
         while let Ok(order) = self.inbox.try_recv() {
-            self.obey(order);
+            self.apply(order);
         }
-        self.go_on_quieting();
+        self.poll_quiet();
     }
 
-    /// Goes to another CPU, if that is better.
+    /// Moves this thread to another CPU, if the placement decides so.
     fn place(&mut self, now: Time) {
         let Some(seat) = &self.seat else { return };
         let (Some(waited), Some(own)) = (seat.waited(), this_cpu()) else { return };
-        let client = self.parties.clients.cpus().next();
-        // One that never gives its CPU up is best on another.
-        let may_share = self.waiter.style() != WaitStyle::Busy;
-        let faulting = self.parties.spaces.take_faulting().filter(|_| may_share);
+        let client = self.users.clients.cpus().next();
+        // A worker that never yields runs best on a CPU of its own.
+        let may_share = self.idle.style() != WaitStyle::Busy;
+        let faulting = self.users.spaces.take_faulting().filter(|_| may_share);
         let program = faulting.and_then(|(process, thread)| cpu_of(process, thread));
         if let Some(to) = self.placement.decide(now, waited, own, client, program) {
             seat.go(to);
-            self.crowded |= program.is_some();
-            self.look_around();
+            if program.is_some() {
+                self.idle.share_with_program();
+            }
+            self.check_cpu();
         }
     }
 
     fn note(&mut self, event: &EngineEvent) {
+        let report = match *event {
+            EngineEvent::LegSilent { hpa, mac, epoch } => Some(LegReport { hpa, mac, epoch, filled: None }),
+            EngineEvent::LegFilled { hpa, mac, cmem, epoch } => {
+                Some(LegReport { hpa, mac, epoch, filled: Some(cmem) })
+            }
+            _ => None,
+        };
+        // Without room, or without a link to the manager, the engine repeats the report.
+        if let Some(report) = report {
+            let _ = self.leg_reports.try_send(report);
+        }
         let refusal = events::refusal(event);
         if let (EngineEvent::Session { mac, .. }, Some(why)) = (event, &refusal)
             && self.refusals.get(&mac.to_string()) == Some(why)
         {
-            // It goes on being refused, at every call: `cn-agent sessions` shows it, the log has it once.
+            // Each attempt repeats the refusal: `cn-agent sessions` shows it, and only the first is logged.
             return;
         }
         events::log(event);
@@ -334,32 +237,25 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn apply(&mut self, order: WorkerOrder) {
         match order {
-            Order::Follow(change) => self.follow(*change),
-            Order::Quiet(event) => {
-                self.quieting.1 = Some(event);
-                self.go_on_quieting();
+            WorkerOrder::Follow(change) => self.users.follow(*change, &mut self.engine, self.clock.now()),
+            WorkerOrder::Quiet(event) => {
+                self.quiet_mark.follow(event);
+                self.poll_quiet();
             }
-            Order::Serve(client) => self.parties.clients.add(client),
-            // Who asked may have gone.
-            Order::Sign(sign) => drop(sign.try_send(())),
-            Order::Report(answer) => drop(answer.send(self.report())),
-            Order::Paging(PagingOrder(order)) => order(&mut self.parties.spaces),
+            WorkerOrder::Serve(client) => self.users.clients.add(client),
+            // The thread that requested this may have ended.
+            WorkerOrder::Sign(sign) => drop(sign.try_send(())),
+            WorkerOrder::Report(answer) => drop(answer.send(self.report())),
+            WorkerOrder::Paging(PagingOrder(order)) => order(&mut self.users.spaces),
         }
     }
 
-    /// Says when the last operation has ended that was begun before an event was heard of; of several events, when it has
-    /// for the first, and then for the last.
     #[cold]
-    fn go_on_quieting(&mut self) {
-        if let Some(event) = self.quieting.0.filter(|_| self.engine.marked() == 0) {
+    fn poll_quiet(&mut self) {
+        if let Some(event) = self.quiet_mark.poll(&mut self.engine) {
             self.quiet.set(event);
-            self.quieting.0 = None;
-        }
-        if self.quieting.0.is_none() && self.quieting.1.is_some() {
-            self.engine.mark();
-            self.quieting = (self.quieting.1, None);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A compute node's port with real services over a simulated network, which moves on whenever the port looks for frames.
+//! A compute node's port with real memory-node services over a simulated network, which advances whenever the port
+//! polls for frames.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -6,13 +7,14 @@ use std::time::Duration;
 
 use cxloe_cn_core::attach::STREAMS_DEFAULT;
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_cn_core::engine::{Engine, Route, Target};
+use cxloe_cn_core::engine::{Engine, Route, RouteTarget};
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
-use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
+use cxloe_mn::control::Mappings;
+use cxloe_mn::control::static_map::{self, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, PoolOptions};
 use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::PageTable;
@@ -22,9 +24,9 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// What each memory node has for the compute node: one extent, so that CMem is at the same place in the pool.
+/// Bytes that each memory node grants the compute node: one extent, so that CMem and pool have the same layout.
 pub const BYTES: u64 = 128 << 10;
-/// Where regions begin.
+/// HPA of the first region.
 pub const HPA: u64 = 1 << 32;
 
 /// The compute node's link, and the memory nodes at the other end of the network.
@@ -66,12 +68,12 @@ impl Link for Looped {
     }
 }
 
-/// A port with sessions with `count` memory nodes and no line cache, and their page tables.
+/// A port without a line cache, with sessions to `count` memory nodes; and the memory nodes' page tables.
 pub fn open(count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
     open_with(CacheConfig::OFF, count, max_frame)
 }
 
-/// The same, with this line cache.
+/// As [`open`], with the line cache `cache`.
 pub fn open_with(cache: CacheConfig, count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
     let net = SimNetwork::new(7);
     let link = net.attach(CN, PortConfig::default()).expect("a new address");
@@ -85,10 +87,10 @@ pub fn open_with(cache: CacheConfig, count: u8, max_frame: usize) -> (Port, Vec<
             prefault: Some(false),
             ..PoolOptions::default()
         };
-        let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
+        let pool = cxloe_mn::pool::open(&options, &Host::default(), None, &|_, _| {}).expect("a small pool");
         let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
         let range = StaticRange { cn: CN, base: ByteSize(0), size: ByteSize(BYTES) };
-        StaticMap { ranges: vec![range] }.apply(&mut mappings).expect("it fits");
+        static_map::apply(&StaticMap { ranges: vec![range] }, &mut mappings).expect("it fits");
         let table = mappings.table().clone();
         let config = ResponderConfig::new(mac, 1514, table.pool().incarnation(), 3);
         let port = net.attach(mac, PortConfig::default()).expect("another address");
@@ -112,16 +114,16 @@ pub fn open_with(cache: CacheConfig, count: u8, max_frame: usize) -> (Port, Vec<
     (port, tables)
 }
 
-/// A route over the first half of what memory nodes `first..` have, or over the second.
+/// A route at `base`, interleaved over memory nodes from `first` on, with the first or second half of their memory.
 pub fn route(base: u64, ways: Ways, granularity: Granularity, first: usize, second_half: bool) -> Route {
     let size = u64::from(ways.count()) * BYTES / 2;
     let cmem = if second_half { BYTES / 2 } else { 0 };
-    let target = |position| Target { peer: first + position, cmem, incarnation: None };
+    let target = |position| RouteTarget { peer: first + position, cmem, incarnation: None, mirror: None };
     let targets = (0..ways.count() as usize).map(target).collect();
     Route { decoder: Decoder { base, size, ways, granularity }, targets }
 }
 
-/// Bytes that differ from line to line and from one `salt` to the next.
+/// Bytes that differ from line to line and between values of `salt`.
 pub fn pattern(bytes: usize, salt: u32) -> Vec<u8> {
     let word = |i: usize| (i as u32).wrapping_mul(0x9E37_79B9).wrapping_add(salt).to_le_bytes();
     (0..bytes / 4).flat_map(word).collect()

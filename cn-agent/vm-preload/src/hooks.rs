@@ -1,7 +1,6 @@
-//! The C library's functions that concern mappings, in place of its own: each makes the system call of its name, and does
-//! what is due beside it.
-//!
-//! Before the monitor has mapped the region's file they do nothing else, and afterwards only for its addresses.
+//! The C library's mapping functions, interposed: each makes the system call of its name, and announces the change to
+//! the region's space. The announcements begin when the monitor has mapped the region's file, and concern its addresses
+//! only.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
@@ -12,13 +11,13 @@ use crate::mappings;
 use crate::settings::settings;
 
 thread_local! {
-    /// Whether this thread is inside one of these already: what is done beside a call may map memory itself.
+    /// Whether this thread is already inside one of these functions, whose additional work may map memory itself.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does something beside a call, unless this thread is doing that already.
-fn beside<T>(what: impl FnOnce() -> T) -> Option<T> {
-    // A thread that is ending has no such place any more, and nothing to do here.
+/// Runs the additional work of a call; `None` if this thread is inside such work already.
+fn without_reentry<T>(what: impl FnOnce() -> T) -> Option<T> {
+    // A thread that is ending has no thread-local data any more; it skips the additional work.
     if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true) {
         return None;
     }
@@ -30,16 +29,16 @@ fn beside<T>(what: impl FnOnce() -> T) -> Option<T> {
 }
 
 fn errno() -> c_int {
-    // SAFETY: the address is this thread's own.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() }
 }
 
 fn set_errno(errno: c_int) {
-    // SAFETY: the address is this thread's own.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = errno }
 }
 
-/// `mmap(2)`.
+/// Makes a mapping of the region's file a member of the region's space.
 ///
 /// # Safety
 /// With `MAP_FIXED`, nothing uses what is mapped at the `length` bytes from `address` on.
@@ -52,31 +51,40 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: with `MAP_FIXED`, nobody uses what lies there; without, the kernel chooses free addresses.
+    let touchable = fd >= 0 && protection != libc::PROT_NONE;
+    if touchable
+        && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+        && without_reentry(|| mappings::refuses_private(fd)) == Some(true)
+    {
+        set_errno(libc::EINVAL);
+        return libc::MAP_FAILED;
+    }
+    // SAFETY: with `MAP_FIXED`, the caller promises that nothing uses the range; without, the kernel chooses free
+    // addresses.
     let mapped = unsafe { libc::syscall(libc::SYS_mmap, address, length, protection, flags, fd, offset) }
         as *mut c_void;
     let shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
-    if mapped == libc::MAP_FAILED || !shared || fd < 0 || protection == libc::PROT_NONE {
+    if mapped == libc::MAP_FAILED || !shared || !touchable {
         return mapped;
     }
-    let failed = beside(|| {
+    let failed = without_reentry(|| {
         let settings = settings().filter(|settings| settings.is_memory(fd))?;
         let span = mappings::span(mapped as u64, length as u64, offset as u64)?;
-        // A child that touched it would fill what is absent with zeros, for all.
-        // SAFETY: of the mapping that has just been made.
+        // A forked child that touched the mapping would fill absent pages with zeros, in the shared memory. SAFETY: the
+        // mapping was made just now.
         unsafe { libc::syscall(libc::SYS_madvise, mapped, length, libc::MADV_DONTFORK) };
         (!mappings::add(settings, span)).then_some(())
     });
     if failed.flatten().is_none() {
         return mapped;
     }
-    // SAFETY: nobody has been told of the mapping.
+    // SAFETY: the mapping was not returned to the caller.
     unsafe { libc::syscall(libc::SYS_munmap, mapped, length) };
     set_errno(libc::EIO);
     libc::MAP_FAILED
 }
 
-/// `mmap(2)` by its other name.
+/// `mmap64`, the name of `mmap(2)` for 64-bit offsets.
 ///
 /// # Safety
 /// With `MAP_FIXED`, nothing uses what is mapped at the `length` bytes from `address` on.
@@ -89,60 +97,63 @@ pub unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: what `mmap` asks for is asked of the caller here.
+    // SAFETY: the caller keeps the conditions of `mmap`.
     unsafe { mmap(address, length, protection, flags, fd, offset) }
 }
 
-/// `munmap(2)`.
+/// Ends the membership of mappings that lie wholly in the unmapped range.
 ///
 /// # Safety
-/// Nobody uses the `length` bytes from `address` on any more.
+/// Nothing uses the `length` bytes from `address` on any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, length: usize) -> c_int {
     let (start, length_up) = (address as u64, (length as u64).checked_next_multiple_of(PAGE_BYTES));
     let addresses = start..start.saturating_add(length_up.unwrap_or(0));
-    // Before the addresses are free: what the agent still brings would land in whatever is mapped there next.
+    // The members leave before the addresses are free: the agent would otherwise write pages in flight into the next
+    // mapping there.
     let aligned = start.is_multiple_of(PAGE_BYTES);
-    let left = aligned.then(|| beside(|| mappings::leave(&addresses))).flatten();
-    // SAFETY: nobody uses this part of the range any more.
+    let left = aligned.then(|| without_reentry(|| mappings::leave(&addresses))).flatten();
+    // SAFETY: nothing uses this part of the range any more.
     let done = unsafe { libc::syscall(libc::SYS_munmap, address, length) };
     if done != 0 && left.is_some_and(|left| left > 0) {
-        mappings::give_up("it could not be unmapped, and its agent has let go of it");
+        mappings::give_up("it could not be unmapped, and its agent no longer serves it");
     }
     done as c_int
 }
 
-/// Advice to put guards in the place of pages; Linux 6.15 and newer for shared memory.
+/// `MADV_GUARD_INSTALL`, which makes accesses to pages fail; for shared memory since Linux 6.15.
 const MADV_GUARD_INSTALL: c_int = 102;
 
-/// `madvise(2)`. Of what the monitor advises, only MADV_REMOVE takes content away: MADV_DONTNEED of shared memory keeps it,
-/// of locked pages too. Guards are refused, as by a kernel that has none: where pages are write-protected by a userfaultfd,
-/// the kernel never comes to an end of installing them.
+/// `madvise(2)`. Of the advice that QEMU gives, only MADV_REMOVE discards content: MADV_DONTNEED keeps the content of
+/// shared memory, also of locked pages. Guards are refused, as by a kernel without them: a kernel that installs guards
+/// where a userfaultfd write-protects pages never ends the loop.
 ///
 /// # Safety
-/// Nobody relies on content of the range that the advice takes away.
+/// Nothing relies on content of the range that the advice discards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
     let addresses = address as u64..(address as u64).saturating_add(length as u64);
-    if advice == MADV_GUARD_INSTALL && beside(|| mappings::parts(&addresses).is_empty()) == Some(false) {
+    if advice == MADV_GUARD_INSTALL
+        && without_reentry(|| mappings::parts(&addresses).is_empty()) == Some(false)
+    {
         set_errno(libc::EINVAL);
         return -1;
     }
     if advice == libc::MADV_REMOVE {
-        beside(|| mappings::parts(&addresses).iter().for_each(mappings::discard));
+        without_reentry(|| mappings::parts(&addresses).iter().for_each(mappings::discard));
     }
-    // SAFETY: nobody relies on content that the advice takes away.
+    // SAFETY: nothing relies on content that the advice discards.
     unsafe { libc::syscall(libc::SYS_madvise, address, length, advice) as c_int }
 }
 
-/// `fallocate(2)`. A hole in the region's file takes content away.
+/// `fallocate(2)`. Punching a hole in the region's file discards content.
 ///
 /// # Safety
-/// Nobody relies on content of the file that a hole takes away.
+/// Nothing relies on content of the file that a hole discards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, length: i64) -> c_int {
     if mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
-        beside(|| {
+        without_reentry(|| {
             if settings().is_some_and(|settings| settings.is_memory(fd))
                 && let (Ok(start), Ok(length)) = (u64::try_from(offset), u64::try_from(length))
             {
@@ -150,17 +161,17 @@ pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, length: 
             }
         });
     }
-    // SAFETY: nobody relies on content that a hole takes away.
+    // SAFETY: nothing relies on content that a hole discards.
     let done: c_long = unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, length) };
     done as c_int
 }
 
-/// `fallocate(2)` by its other name.
+/// `fallocate64`, the name of `fallocate(2)` for 64-bit offsets.
 ///
 /// # Safety
-/// Nobody relies on content of the file that a hole takes away.
+/// Nothing relies on content of the file that a hole discards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: i64, length: i64) -> c_int {
-    // SAFETY: what `fallocate` asks for is asked of the caller here.
+    // SAFETY: the caller keeps the conditions of `fallocate`.
     unsafe { fallocate(fd, mode, offset, length) }
 }

@@ -1,8 +1,8 @@
 //! # cxloe-vm-preload: guest memory that lies in memory nodes, for virtual machine monitors that do not know of it
 //!
-//! `cn-agent vm` has the dynamic linker load this library into QEMU, and gives it a file that stands for a region. Where
-//! the monitor maps that file, this library makes the mapping a member of the region's space: from then on the agent
-//! serves the guest's page faults and takes pages away again.
+//! `cn-agent vm` has the dynamic linker load this library into QEMU, and passes it a file that represents a region.
+//! Where the monitor maps that file, this library makes the mapping a member of the region's space: from then on the
+//! agent serves the guest's page faults and evicts pages.
 //!
 //! ```text
 //!   monitor --mmap--------> hooks ---> mappings: userfaultfd, Join, a helper thread ---> agent
@@ -15,7 +15,7 @@
 //! environment that `cn-agent vm` gives. Where mapping fails, the reason is on standard error and the monitor sees its
 //! mmap fail.
 
-// These end the process when nobody can be told.
+// Functions that panic when standard error cannot be written.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(test, allow(dead_code, reason = "what hooks use is there for them alone"))]
 

@@ -1,65 +1,78 @@
-//! What this process has mapped of the region: each mapping is a member of the region's space, with a userfaultfd and a
+//! Mappings of the region in this process: each mapping is a member of the region's space, with a userfaultfd and a
 //! helper thread of its own.
 
+use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use cxloe_member::helper::{Ended, Host, Member};
-use cxloe_member::join::{As, JoinError, Place, join};
-use cxloe_member::line::Line;
-use cxloe_member::told::{STDERR, tell};
+use cxloe_member::bounded_write::{STDERR, write_bounded};
+use cxloe_member::helper::{HelperEnd, HelperHost, Member};
+use cxloe_member::join::{JoinError, JoinKind, MemberMemory, join};
+use cxloe_member::line::HelperLine;
 use cxloe_member::uffd;
 use cxloe_member::wire::{PAGE_BYTES, Pages, RANGE};
 
-use crate::settings::Settings;
+use crate::settings::{Settings, settings};
 use crate::spans::{Span, whole_pages};
 
-/// The exit code of a process whose memory has gone out of reach: that of a temporary failure in `sysexits.h`.
+/// Exit code of a process whose memory is out of reach: that of a temporary failure in `sysexits.h`.
 const OUT_OF_REACH: i32 = 75;
 
-/// A line on standard error, which neither ends nor blocks the monitor.
+/// Prints a line on standard error; neither ends nor blocks the monitor if that fails.
 macro_rules! say {
-    ($($argument:tt)*) => { tell(STDERR, &format!("{}\n", format_args!($($argument)*))) };
+    ($($argument:tt)*) => { write_bounded(STDERR, &format!("{}\n", format_args!($($argument)*))) };
 }
 
-/// A mapping, and how to reach its helper thread.
+/// A mapping, and its line to the helper thread.
 #[derive(Debug)]
 struct Mapping {
     span: Span,
-    line: Arc<Line>,
+    line: Arc<HelperLine>,
 }
 
 static MAPPINGS: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
 
-/// Why a mapping is not remote memory.
+/// Reason why a mapping could not be made remote memory.
 #[derive(Debug)]
-enum Failed {
+enum MappingError {
     Uffd(std::io::Error),
     Join(Box<JoinError>),
     System(std::io::Error),
 }
 
-impl std::fmt::Display for Failed {
+impl std::fmt::Display for MappingError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failed::Uffd(error) => write!(
+            MappingError::Uffd(error) => write!(
                 f,
                 "page faults cannot be handled: {error}; let this user open /dev/userfaultfd, or run the agent as root"
             ),
-            Failed::Join(error) => error.fmt(f),
-            Failed::System(error) => write!(f, "no thread for it: {error}"),
+            MappingError::Join(error) => error.fmt(f),
+            MappingError::System(error) => write!(f, "no thread for it: {error}"),
         }
     }
 }
 
 fn mappings() -> MutexGuard<'static, Vec<Mapping>> {
-    // Each change of it is one call, so that a panic elsewhere leaves it whole.
+    // Each change of the list is a single call, so a panic elsewhere leaves it consistent.
     MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a mapping of the region's memory a member; `false` when that failed, and the reason has been told.
+/// Whether `fd` refers to the region's memory, which cannot be mapped privately; prints the refusal in that case.
+pub fn refuses_private(fd: c_int) -> bool {
+    let refuses = settings().is_some_and(|settings| settings.is_memory(fd));
+    if refuses {
+        say!(
+            "cxloe: the region's memory is not mapped: the monitor asks for a private mapping, whose pages would all stay in \
+             this machine; have it map the file shared, QEMU by share=on in -object memory-backend-file"
+        );
+    }
+    refuses
+}
+
+/// Makes a mapping of the region's memory a member of the space. Returns `false`, and prints the reason, if that fails.
 pub fn add(settings: &'static Settings, span: Span) -> bool {
     match start(settings, span) {
         Ok(line) => {
@@ -74,42 +87,44 @@ pub fn add(settings: &'static Settings, span: Span) -> bool {
     }
 }
 
-fn start(settings: &'static Settings, span: Span) -> Result<Arc<Line>, Failed> {
-    let uffd = uffd::create(settings.device.as_ref().map(AsFd::as_fd)).map_err(Failed::Uffd)?;
+fn start(settings: &'static Settings, span: Span) -> Result<Arc<HelperLine>, MappingError> {
+    let uffd = uffd::create(settings.device.as_ref().map(AsFd::as_fd)).map_err(MappingError::Uffd)?;
     let Span { address, bytes, offset } = span;
-    let place = Place { agent: settings.agent, space: settings.space, address, bytes, offset };
-    let mut joined = join(&place, As::New(uffd.as_fd())).map_err(|error| Failed::Join(Box::new(error)))?;
+    let place = MemberMemory { agent: settings.agent, space: settings.space, address, bytes, offset };
+    let mut joined =
+        join(&place, JoinKind::New(uffd.as_fd())).map_err(|error| MappingError::Join(Box::new(error)))?;
     let shared_state =
-        joined.shared_state.take().ok_or_else(|| Failed::Join(Box::new(JoinError::Protocol)))?;
-    let memory = settings.memory.try_clone().map_err(Failed::System)?;
-    let line = Arc::new(Line::new());
+        joined.shared_state.take().ok_or_else(|| MappingError::Join(Box::new(JoinError::Protocol)))?;
+    let memory = settings.memory.try_clone().map_err(MappingError::System)?;
+    let line = Arc::new(HelperLine::new());
     let ready = Arc::new(Barrier::new(2));
     let (of_thread, there) = (Arc::clone(&line), Arc::clone(&ready));
     let body = move || {
         let memory: Option<OwnedFd> = Some(memory);
         let mut member = Member::new(place, joined, uffd, shared_state, memory, &of_thread, settings.wait);
         there.wait();
-        if let Ended::Abandoned(error) = member.run(&mut Watcher) {
+        if let HelperEnd::Abandoned(error) = member.run(&mut Watcher) {
             give_up(&error);
         }
     };
-    // The monitor's signals are for the monitor's threads.
+    // Signals are blocked while the helper thread starts, so that the monitor's signals do not reach it.
     let before = SignalMask::block_all();
     let thread = thread::Builder::new().name("cxloe-member".into()).spawn(body);
     drop(before);
-    thread.map_err(Failed::System)?;
-    // From here on the helper is heard and hears.
+    thread.map_err(MappingError::System)?;
+    // After the barrier the helper thread carries out the agent's orders.
     ready.wait();
     Ok(line)
 }
 
-/// The monitor is about to give up these bytes of the region: the agent has to know first.
+/// Announces that the monitor is about to discard these bytes of the region; returns when the agent has acknowledged
+/// that.
 pub fn discard(bytes: &Range<u64>) {
     let Some(pages) = whole_pages(bytes) else { return };
-    // Not under the lock: it may wait for an agent's successor.
+    // The lock is not held during the discard, which may wait for a successor of the agent.
     let line = mappings().first().map(|mapping| Arc::clone(&mapping.line));
     if let Some(line) = line {
-        // It has no helper any more only when the process is about to end.
+        // Without a helper thread the discard fails, and the process is about to end.
         let _ = line.discard(pages);
     }
 }
@@ -119,7 +134,7 @@ pub fn parts(addresses: &Range<u64>) -> Vec<Range<u64>> {
     mappings().iter().filter_map(|mapping| mapping.span.part(addresses)).collect()
 }
 
-/// What is mapped at `addresses` will not be any more: members that go wholly leave. How many did.
+/// Announces the end of mappings at `addresses`. Members that lie wholly inside leave; returns their number.
 pub fn leave(addresses: &Range<u64>) -> usize {
     let mut mappings = mappings();
     let before = mappings.len();
@@ -133,16 +148,17 @@ pub fn leave(addresses: &Range<u64>) -> usize {
     before - mappings.len()
 }
 
-/// The span of a mapping, if it is one of whole pages.
+/// The span of a mapping of whole pages; `None` for any other.
 pub fn span(address: u64, length: u64, offset: u64) -> Option<Span> {
     let bytes = length.checked_next_multiple_of(PAGE_BYTES)?;
     (bytes > 0 && offset.is_multiple_of(PAGE_BYTES)).then_some(Span { address, bytes, offset })
 }
 
-/// Tells on standard error what happens to the agent: the monitor's own logs do not know it.
+/// Host of the helper thread, which prints changes of the agent's state on standard error, since the monitor's logs
+/// lack them.
 struct Watcher;
 
-impl Host for Watcher {
+impl HelperHost for Watcher {
     fn lost(&mut self, Pages { first, count }: Pages) {
         say!("cxloe: {count} pages of guest memory from page {first} on are lost: their memory node is");
     }
@@ -161,20 +177,20 @@ impl Host for Watcher {
     }
 }
 
-/// What is not here cannot come any more: vCPUs would wait for it for ever.
+/// Ends the process, because its vCPUs would wait for ever for pages that are not resident.
 #[cold]
 pub fn give_up(why: impl std::fmt::Display) -> ! {
-    say!("cxloe: this virtual machine ends here: nobody serves its memory any more: {why}");
-    // SAFETY: ends the process, without what the monitor would do at its end, which may touch the guest's memory.
+    say!("cxloe: this virtual machine ends here: its memory is no longer served: {why}");
+    // SAFETY: ends the process without the monitor's exit handlers, which may touch the guest's memory.
     unsafe { libc::_exit(OUT_OF_REACH) }
 }
 
-/// All signals blocked for this thread, as long as this is there.
+/// Blocks all signals for this thread, until dropped.
 struct SignalMask(libc::sigset_t);
 
 impl SignalMask {
     fn block_all() -> SignalMask {
-        // SAFETY: live sets to fill; the calls cannot fail with these arguments.
+        // SAFETY: the sets are live and filled here; the calls cannot fail with these arguments.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&mut all);
@@ -186,7 +202,7 @@ impl SignalMask {
 
 impl Drop for SignalMask {
     fn drop(&mut self) {
-        // SAFETY: a live set, which was in force before.
+        // SAFETY: the set is live, and was in force before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
     }
 }

@@ -1,4 +1,4 @@
-//! What `cn-agent vm` tells this process, by its environment.
+//! Settings that `cn-agent vm` passes to this process in its environment.
 
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use cxloe_member::socket::SocketPath;
 
-/// What a process needs to know.
+/// Settings of this library, from environment variables.
 #[derive(Debug)]
 pub struct Settings {
-    /// The agent's socket.
+    /// Path of the agent's socket.
     pub agent: SocketPath,
-    /// The region's space.
+    /// Number of the region's space.
     pub space: u64,
-    /// How long to wait for an agent that has ended.
+    /// Longest wait for the successor of an agent that has ended.
     pub wait: Duration,
-    /// An own descriptor of the region's memory, for an agent's successor.
+    /// Descriptor of the region's memory, to be passed to an agent's successor.
     pub memory: OwnedFd,
-    /// Device and inode of that memory, by which the monitor's own descriptors of it are known.
+    /// Device and inode of the region's memory, by which the monitor's own descriptors of it are recognised.
     identity: (u64, u64),
-    /// `/dev/userfaultfd`, as the agent has opened it.
+    /// `/dev/userfaultfd`, opened by the agent.
     pub device: Option<OwnedFd>,
 }
 
-/// Those of this process; `None`: none of its mappings are of concern here.
+/// Settings of this process; `None` if the library has nothing to do here.
 pub fn settings() -> Option<&'static Settings> {
     static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
     SETTINGS.get_or_init(read).as_ref()
@@ -33,7 +33,7 @@ pub fn settings() -> Option<&'static Settings> {
 fn read() -> Option<Settings> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let agent = std::env::var_os("CXLOE_VM_AGENT")?;
-    // Copies of our own: the monitor's are the monitor's to close.
+    // The descriptors are copied, because the monitor may close those it inherited.
     let memory = copy(number("CXLOE_VM_MEMORY")? as c_int)?;
     Some(Settings {
         agent: SocketPath::new(agent.as_encoded_bytes())?,
@@ -46,7 +46,7 @@ fn read() -> Option<Settings> {
 }
 
 fn copy(number: c_int) -> Option<OwnedFd> {
-    // SAFETY: the number is borrowed for one call, which fails on what is no descriptor.
+    // SAFETY: the number is borrowed for one call, which fails if it is no open descriptor.
     let borrowed = (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })?;
     borrowed.try_clone_to_owned().ok()
 }
@@ -54,12 +54,12 @@ fn copy(number: c_int) -> Option<OwnedFd> {
 fn identity(fd: c_int) -> Option<(u64, u64)> {
     // SAFETY: all zeros are a valid value, which the kernel overwrites.
     let mut found: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a live value to write to; what is no descriptor is an error.
+    // SAFETY: the kernel writes to a live value; a number that is no open descriptor gives an error.
     (unsafe { libc::fstat(fd, &mut found) } == 0).then_some((found.st_dev, found.st_ino))
 }
 
 impl Settings {
-    /// Whether this descriptor is of the region's memory.
+    /// Whether `fd` refers to the region's memory.
     pub fn is_memory(&self, fd: c_int) -> bool {
         fd >= 0 && identity(fd) == Some(self.identity)
     }

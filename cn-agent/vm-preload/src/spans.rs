@@ -1,35 +1,35 @@
-//! Arithmetic on stretches of addresses and of the region, in bytes and in pages.
+//! Arithmetic on ranges of addresses and of bytes of the region, in bytes and in pages.
 
 use std::ops::Range;
 
 use cxloe_member::wire::{PAGE_BYTES, Pages};
 
-/// A part of the region that is mapped.
+/// A mapped part of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where it is mapped.
+    /// Address of the first byte in the monitor.
     pub address: u64,
-    /// Bytes, whole pages.
+    /// Length in bytes, a multiple of the page size.
     pub bytes: u64,
-    /// Its first byte in the region.
+    /// Offset of the first byte in the region.
     pub offset: u64,
 }
 
 impl Span {
-    /// The part of the region that is mapped at `addresses`, if any.
+    /// Byte range of the region that is mapped at `addresses`, if any.
     pub fn part(&self, addresses: &Range<u64>) -> Option<Range<u64>> {
         let start = addresses.start.max(self.address);
         let end = addresses.end.min(self.address + self.bytes);
         (start < end).then(|| start - self.address + self.offset..end - self.address + self.offset)
     }
 
-    /// Whether all of it is at `addresses`.
+    /// Whether the whole mapping lies in `addresses`.
     pub fn is_within(&self, addresses: &Range<u64>) -> bool {
         addresses.start <= self.address && self.address + self.bytes <= addresses.end
     }
 }
 
-/// The pages that lie wholly in these bytes of the region: those a hole is made of.
+/// The pages that lie wholly in these bytes of the region: those that a hole discards.
 pub fn whole_pages(bytes: &Range<u64>) -> Option<Pages> {
     let first = bytes.start.div_ceil(PAGE_BYTES);
     let count = (bytes.end / PAGE_BYTES).checked_sub(first)?;

@@ -1,8 +1,8 @@
-//! A process beside `cn-agent serve-uffd` that outlives it: if the server dies without a word, nobody would serve the
-//! machine's faults any more and its vCPUs would wait for ever; so the guard ends the machine.
+//! A process beside `cn-agent serve-uffd` that outlives it. If the server is killed, nothing serves the machine's page
+//! faults and its vCPUs would wait for ever, so the guard ends the machine.
 //!
-//! It is a fork that only waits: for a word on a pipe, or for the pipe's end. Between the fork and its exit it makes
-//! system calls, and nothing else.
+//! The guard is a forked process that only waits: for a byte on a pipe, or for the pipe's end. Between the fork and its
+//! exit it makes system calls, and nothing else.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -11,11 +11,11 @@ use nix::errno::Errno;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, pipe, write};
 
-/// What is said before the machine ends.
+/// Message on standard error before the guard ends the machine.
 const LAST_WORDS: &[u8] =
     b"cn-agent: serve-uffd has died; the virtual machine whose memory it served is ended\n";
 
-/// A guard on duty.
+/// A running guard; dropping this ends it without ending the machine.
 #[derive(Debug)]
 pub struct Guard {
     process: Pid,
@@ -23,15 +23,15 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Has a machine guarded. Called before this process holds anything that its death should close: the guard keeps
-    /// standard error, the pipe and `machine` only.
+    /// Starts a guard of `machine`, a pidfd. To be called before this process holds a descriptor that its death should
+    /// close: the guard keeps standard error, the pipe and `machine` only.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the system call.
     pub fn post(machine: &OwnedFd) -> io::Result<Guard> {
         let (read, write) = pipe()?;
         let (read_fd, machine_fd) = (read.as_raw_fd(), machine.as_raw_fd());
-        // SAFETY: the child makes system calls on numbers of before the fork, and exits.
+        // SAFETY: the child makes system calls on descriptor numbers from before the fork, and exits.
         match unsafe { fork() }? {
             ForkResult::Child => watch(read_fd, machine_fd),
             ForkResult::Parent { child } => Ok(Guard { process: child, pipe: write }),
@@ -40,18 +40,18 @@ impl Guard {
 }
 
 impl Drop for Guard {
-    /// The server ends in order.
+    /// Writes the byte by which the guard exits: the server ends in order.
     fn drop(&mut self) {
         let _ = write(&self.pipe, b"x");
         while waitpid(self.process, None) == Err(Errno::EINTR) {}
     }
 }
 
-/// The guard's whole life.
+/// Main function of the guard's process; never returns.
 fn watch(pipe: RawFd, machine: RawFd) -> ! {
     let (low, high) = (pipe.min(machine) as u32, pipe.max(machine) as u32);
-    // SAFETY: system calls with plain values and live buffers. Descriptors that are closed are this process's copies, which
-    // nothing in it uses.
+    // SAFETY: system calls with plain values and live buffers. The descriptors that are closed are copies of this
+    // process, which nothing in it uses.
     unsafe {
         libc::setsid();
         for (first, last) in

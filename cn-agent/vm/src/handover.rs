@@ -1,8 +1,8 @@
-//! The hand-over of a userfaultfd by a virtual machine monitor, as Firecracker does it: it connects to a Unix socket and
-//! sends one message, a JSON array that says which memory there is, with the userfaultfd beside it.
+//! The hand-over of a userfaultfd by a virtual machine monitor, as Firecracker does it: the monitor connects to a Unix
+//! socket and sends one message, a JSON array that describes the memory, with the userfaultfd attached.
 //!
-//! What is known of it in the field: the message may come in parts, the userfaultfd not always with the first of them,
-//! and the field `page_size_kib` holds bytes.
+//! Observed behaviour: the message may arrive in parts, the userfaultfd is not always attached to the first part, and
+//! the field `page_size_kib` holds bytes.
 
 use std::io;
 use std::ops::Range;
@@ -17,41 +17,41 @@ use serde::Deserialize;
 
 use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// The longest message in bytes.
+/// Limit of the message's length in bytes.
 const MESSAGE_MAX: usize = 64 << 10;
-/// Pieces of memory at most.
+/// Limit of the number of pieces of memory.
 const PIECES_MAX: usize = 64;
-/// How long a monitor may take to send it all.
+/// Longest time that a monitor may take to send the whole message.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A piece of a virtual machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it is in the monitor.
+    /// Address of the first byte in the monitor.
     pub address: u64,
-    /// Bytes, whole pages.
+    /// Length in bytes, a multiple of the page size.
     pub bytes: u64,
-    /// Which byte of the region is its first.
+    /// Offset of the first byte in the region.
     pub offset: u64,
 }
 
-/// A virtual machine that was handed over.
+/// A virtual machine whose memory was handed over.
 #[derive(Debug)]
 pub struct Machine {
-    /// Its memory.
+    /// Pieces of the machine's memory.
     pub pieces: Vec<Piece>,
-    /// What tells of faults.
+    /// Userfaultfd of the machine's memory.
     pub uffd: OwnedFd,
-    /// The monitor's process.
+    /// Process id of the monitor.
     pub pid: u32,
-    /// The same, to be waited for and ended.
+    /// Pidfd of the monitor, by which this process waits for the monitor and ends it.
     pub process: OwnedFd,
-    /// The connection: a monitor may take its end for that of its memory.
+    /// Connection to the monitor, kept open: a monitor may take a closed connection for the end of its memory.
     pub stream: UnixStream,
 }
 
-/// Why what was handed over cannot be served.
+/// Reason why the memory handed over cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The connection ended or was silent.
@@ -65,12 +65,12 @@ pub enum HandoverError {
         "the machine has pages of {0} bytes; only 4096 can be served: take its snapshot without huge pages"
     )]
     PageSize(u64),
-    /// Its memory is not what a region can have.
+    /// A piece of memory that a region cannot back.
     #[error("the machine's memory at {:#x}, {} bytes from byte {} on, {why}", .piece.address, .piece.bytes, .piece.offset)]
     Piece {
-        /// The piece.
+        /// The piece that the region cannot back.
         piece: Piece,
-        /// What is wrong with it.
+        /// The property of the piece that is wrong.
         why: &'static str,
     },
     /// The system.
@@ -78,18 +78,18 @@ pub enum HandoverError {
     System(#[from] io::Error),
 }
 
-/// One element of the message. Other fields do not matter.
+/// One element of the message's array. Other fields are ignored.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Element {
     base_host_virt_addr: u64,
     size: u64,
     offset: u64,
     page_size: Option<u64>,
-    /// In bytes, whatever it is called.
+    /// Page size in bytes, despite the field's name.
     page_size_kib: Option<u64>,
 }
 
-/// Reads the message; `None` while it is not whole.
+/// Parses the message; `None` while it is incomplete.
 fn parse(message: &[u8]) -> Result<Option<Vec<Element>>, HandoverError> {
     match serde_json::from_slice(message) {
         Ok(elements) => Ok(Some(elements)),
@@ -98,7 +98,7 @@ fn parse(message: &[u8]) -> Result<Option<Vec<Element>>, HandoverError> {
     }
 }
 
-/// The pieces that the message tells of, if a region of `room` bytes can have them.
+/// Pieces of memory in the message, if they fit into a region of `room` bytes.
 fn pieces(elements: &[Element], room: u64) -> Result<Vec<Piece>, HandoverError> {
     if elements.is_empty() || elements.len() > PIECES_MAX {
         let why = format!("it has {} elements, which may be 1 to {PIECES_MAX}", elements.len());
@@ -130,7 +130,7 @@ fn pieces(elements: &[Element], room: u64) -> Result<Vec<Piece>, HandoverError> 
     elements.iter().map(piece).collect()
 }
 
-/// Takes over the machine whose monitor has connected; its memory has to fit into `room` bytes.
+/// Takes over the machine of the monitor that connected by `stream`; its memory has to fit into `room` bytes.
 ///
 /// # Errors
 /// Any [`HandoverError`].
@@ -173,15 +173,15 @@ fn open_process(pid: libc::pid_t) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Ends a machine's monitor at once: what its vCPUs wait for does not come any more.
+/// Kills the machine's monitor, because the pages that its vCPUs wait for cannot be fetched any more.
 pub fn kill(process: &OwnedFd) {
     let none = std::ptr::null::<libc::siginfo_t>();
     let fd = std::os::fd::AsRawFd::as_raw_fd(process);
-    // SAFETY: plain values; a process that has ended is an error, which is what was wanted.
+    // SAFETY: plain values; the error for a process that has ended is ignored.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, none, 0) };
 }
 
@@ -208,14 +208,14 @@ mod tests {
             Piece { address: 150_000_000_004_096, bytes: 8192, offset: 16 << 20 },
         ];
         assert_eq!(read(text).unwrap(), expected);
-        // The page size as newer releases say it counts.
+        // The page size in the field that newer releases use.
         let both =
             r#"[{"base_host_virt_addr":4096,"size":4096,"offset":0,"page_size":4096,"page_size_kib":4}]"#;
         assert_eq!(read(both).unwrap().len(), 1);
     }
 
     #[test]
-    fn what_cannot_be_served_is_told() {
+    fn an_unservable_handover_is_reported() {
         let one = |address: u64, size: u64, offset: u64, page: u64| {
             format!(
                 r#"{{"base_host_virt_addr":{address},"size":{size},"offset":{offset},"page_size":{page}}}"#

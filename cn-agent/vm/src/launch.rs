@@ -1,4 +1,4 @@
-//! The command line of a virtual machine monitor, with the region's memory in it.
+//! The command line of a virtual machine monitor, in which placeholders are replaced by the region's memory and size.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,23 +13,23 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use cxloe_client::mapping::{NoKernelFaults, Owner};
 use cxloe_exec::session::preload;
 
-/// The library's file.
+/// File name of the library that the monitor loads.
 pub const LIBRARY: &str = "libcxloe_vm.so";
-/// What stands for the path of the region's memory.
+/// Placeholder for the path of the region's memory.
 pub const MEMORY: &str = "@memory@";
-/// What stands for its bytes.
+/// Placeholder for the size of the region in bytes.
 pub const SIZE: &str = "@size@";
 
-/// Why there is no such command.
+/// Reason why the command cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// Nothing would be remote.
+    /// No argument contains the placeholder, so no memory would be remote.
     #[error(
         "no argument of the command has {MEMORY} in it, so none of its memory would be remote; for QEMU say \
          -object memory-backend-file,id=remote,share=on,prealloc=off,mem-path={MEMORY},size={SIZE}"
     )]
     NoMemory,
-    /// The agent sent none.
+    /// The agent's answer had no file.
     #[error("no memory came with the agent's answer; use programs of one release")]
     NoFile,
     /// Neither KVM nor the devices of the machine could reach guest memory.
@@ -40,20 +40,20 @@ pub enum LaunchError {
     System(#[from] Errno),
 }
 
-/// What the library is told.
+/// Settings that the library gets from environment variables.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// The library.
+    /// Path of the library.
     pub library: &'a Path,
-    /// The agent's socket, as a whole path.
+    /// Absolute path of the agent's socket.
     pub agent: &'a Path,
-    /// Bytes of the region.
+    /// Size of the region in bytes.
     pub bytes: u64,
-    /// How long to wait for an agent that has ended.
+    /// Longest wait for the successor of an agent that has ended.
     pub wait: Duration,
 }
 
-/// The command `words`, its first word being the program, with the memory that `owner` holds.
+/// Builds the command from `words`, the first of which is the program, with the memory that `owner` holds.
 ///
 /// # Errors
 /// Any [`LaunchError`].
@@ -85,7 +85,7 @@ pub fn command(words: &[OsString], owner: &Owner, settings: &Settings<'_>) -> Re
     Ok(command)
 }
 
-/// Keeps a descriptor open in programs that this one starts.
+/// Keeps `fd` open in programs that this process starts.
 fn pass_on(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty())).map(drop)
 }
@@ -94,7 +94,7 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|window| window == what)
 }
 
-/// `word` with every `what` in it replaced.
+/// Replaces every occurrence of `what` in `word` by `by`.
 fn replace(word: &OsStr, what: &str, by: &str) -> OsString {
     let mut rest = word.as_bytes();
     let mut replaced = Vec::with_capacity(rest.len());

@@ -11,20 +11,21 @@
 //!     guard:    ends the machine if this process dies
 //! ```
 //!
-//! The two differ in whose the memory is. QEMU's is the region: pages go back to memory nodes and leave this machine when
-//! more than the limit are resident. The memory of a monitor that hands over a userfaultfd is its own, filled from the
-//! region as it is touched; nothing is written back, as Firecracker means it: the region is a snapshot.
+//! The two commands differ in the owner of the memory. With `vm`, the region is QEMU's memory: pages are written back
+//! to memory nodes, and evicted when more than the limit are resident. With `serve-uffd`, the monitor has memory of its
+//! own, filled from the region as it is touched; nothing is written back, as Firecracker expects: the region is a
+//! snapshot.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | [`launch`] | QEMU's arguments and the library it is started with |
 //! | [`snapshot`] | a file of guest memory into a region |
-//! | [`handover`] | what a monitor hands over: its memory's pieces, its userfaultfd, its process |
-//! | [`pieces`] | a member of the agent's space for each piece |
+//! | [`handover`] | the hand-over of a monitor: its memory's pieces, its userfaultfd, its process |
+//! | [`served_memory`] | a member of the agent's space for each piece |
 //! | [`guard`] | ends the machine when this process dies |
 
 pub mod guard;
 pub mod handover;
 pub mod launch;
-pub mod pieces;
+pub mod served_memory;
 pub mod snapshot;

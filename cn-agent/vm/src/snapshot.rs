@@ -1,4 +1,4 @@
-//! The memory file of a snapshot, put into a region.
+//! Loading of a snapshot's memory file into a region.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,28 +8,28 @@ use cxloe_wire::frame::LINE_SIZE;
 
 use cxloe_client::client::{Client, ClientError};
 
-/// Bytes read and written at once.
+/// Bytes read and written by one step.
 const BYTES: usize = 4 << 20;
 
-/// Why a snapshot is not in its region.
+/// Reason why a snapshot was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file.
     #[error("cannot read {}: {source}", .path.display())]
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of opening or reading the file.
         source: io::Error,
     },
     /// It does not fit.
     #[error("{} has {bytes} bytes, the region only {room}; grow it with `gmm grow-region`", .path.display())]
     TooLarge {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Its bytes.
+        /// Size of the file in bytes.
         bytes: u64,
-        /// Those of the region.
+        /// Size of the region in bytes.
         room: u64,
     },
     /// The agent.
@@ -37,11 +37,12 @@ pub enum LoadError {
     Agent(#[from] ClientError),
 }
 
-/// Writes the file at `path` to the region at `hpa`, which has `room` bytes, and waits until memory nodes have it. What
-/// the region has beyond the file's end stays. `progress` is told how many bytes of how many are written, now and then.
+/// Writes the file at `path` to the region at `hpa`, which has `room` bytes, and waits until memory nodes have
+/// acknowledged the data. Bytes of the region beyond the file's end stay unchanged. `progress` is called after each
+/// step with the bytes written and the bytes of the file.
 ///
 /// # Errors
-/// Any [`LoadError`]; the region may have a part of the file then.
+/// Any [`LoadError`]; then a part of the file may be in the region.
 pub fn load(
     path: &Path,
     port: &mut Client,
@@ -61,7 +62,7 @@ pub fn load(
         let now = (bytes - done).min(buffer.len() as u64) as usize;
         let whole = now.next_multiple_of(LINE_SIZE);
         file.read_exact(&mut buffer[..now]).map_err(failed)?;
-        // The rest of the last line belongs to nobody.
+        // Zeros fill the rest of the last line.
         buffer[now..whole].fill(0);
         port.write_bytes(hpa + done, &buffer[..whole])?;
         done += now as u64;

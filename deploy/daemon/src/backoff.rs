@@ -1,9 +1,9 @@
-//! Pauses between tries: longer each time, so that nobody is flooded, and of random length, so that nodes that failed
-//! together do not come back together.
+//! Pauses between attempts: longer after each failure, which limits the load on the peer, and random, so that nodes
+//! that failed together do not retry together.
 
 use std::time::Duration;
 
-/// How long to wait after a failure. The default goes from 200 ms to 5 s.
+/// Pause after a failure; by default from 200 ms to 5 s.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     min: Duration,
@@ -18,19 +18,19 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Pauses of `min` after the first failure, twice as long after each further one, `max` at the most.
+    /// `min` bounds the pause after the first failure; the bound doubles with each further failure, up to `max`.
     pub fn new(min: Duration, max: Duration) -> Self {
         Backoff { min, max, next: min }
     }
 
-    /// The pause after another failure: between half of what it may be and all of it.
+    /// Counts a failure and returns the pause to make: a random time between half of the current bound and all of it.
     pub fn pause(&mut self) -> Duration {
         let pause = self.next.mul_f64(rand::random_range(0.5..=1.0));
         self.next = (self.next * 2).min(self.max);
         pause
     }
 
-    /// There was a success: the next pause is a first one.
+    /// Resets after a success: the next failure counts as the first.
     pub fn reset(&mut self) {
         self.next = self.min;
     }

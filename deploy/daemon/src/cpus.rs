@@ -1,13 +1,11 @@
-//! Which CPUs the worker threads run on: the list an operator writes, and keeping a thread on one of them.
+//! CPUs of the worker threads: the list as an option, and pinning a thread to one of them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::spelling::spelled;
-
-/// The kernel knows no CPU beyond this.
+/// Highest CPU number that Linux supports (CONFIG_NR_CPUS is at most 8192).
 const CPU_MAX: usize = 8191;
 
 /// CPU numbers, one per worker, written as in `2,3` or `4-7`.
@@ -15,7 +13,7 @@ const CPU_MAX: usize = 8191;
 #[serde(try_from = "String", into = "String")]
 pub struct CpuList(pub Vec<usize>);
 
-spelled!(CpuList);
+cxloe_wire::spelled!(CpuList);
 
 impl FromStr for CpuList {
     type Err = String;
@@ -46,8 +44,8 @@ impl fmt::Display for CpuList {
     }
 }
 
-/// Keeps the calling thread on one CPU, so that what it works on stays in that CPU's caches. Where that cannot be had,
-/// the log says so and the thread runs anywhere.
+/// Pins the calling thread to one CPU, so that its data stays in that CPU's caches. On failure, the thread stays
+/// unpinned and a warning is logged.
 pub fn pin(cpu: usize) {
     let mut set = nix::sched::CpuSet::new();
     let this_thread = nix::unistd::Pid::from_raw(0);
@@ -83,7 +81,7 @@ mod tests {
         };
         std::thread::spawn(move || {
             let before = cpus(allowed());
-            // One that no machine has changes nothing.
+            // Pinning to a CPU that does not exist changes nothing.
             pin(CPU_MAX + 1);
             assert_eq!(cpus(allowed()), before);
             let last = *before.last().unwrap();

@@ -1,19 +1,16 @@
-//! EtherTypes as options: all nodes of a fabric have to be given the same one, so it is written as protocol tables
-//! have it, in hexadecimal.
+//! EtherTypes as options, in hexadecimal as protocol tables write them.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::spelling::spelled;
-
 /// An EtherType, written `0x88B5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EtherType(pub u16);
 
-spelled!(EtherType);
+cxloe_wire::spelled!(EtherType);
 
 impl FromStr for EtherType {
     type Err = String;

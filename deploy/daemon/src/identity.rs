@@ -1,5 +1,5 @@
-//! The file by which a node that has joined is known to the manager ([`IdentityFile`]): reading it, writing it where only
-//! the daemon reads it, and having the certificate renewed, two thirds through its time.
+//! Identity file of a node that has joined ([`IdentityFile`]): reading it, writing it so that only the daemon can
+//! read it, and renewing its certificate after two thirds of its validity.
 
 use std::fs;
 use std::io;
@@ -12,53 +12,52 @@ use cxloe_fabric::Client;
 use cxloe_fabric::api::{Joined, Party, Renew};
 use cxloe_fabric::client::{Credentials, Identity, IdentityError};
 use cxloe_fabric::model::Watermark;
-use cxloe_fabric::trust::{IdentityFile, Renewal, Step};
+use cxloe_fabric::trust::{IdentityFile, Renewal, RenewalStep};
 use cxloe_private::Existing;
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
-/// The user that daemons run as where they are installed as a package.
+/// User of a daemon that was installed as a package.
 const DAEMON_USER: &str = "cxloe";
 
-/// Why there is no identity.
+/// Failures in reading or writing an identity file, or in making a key.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeIdentityError {
     /// The file.
     #[error("cannot {what} {path}, by which this node is known to the manager: {source}; `join` makes it")]
     File {
-        /// What was tried.
+        /// Operation that failed, for the message.
         what: &'static str,
-        /// The file.
+        /// Path of the identity file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// What is in it.
+    /// The file has another content.
     #[error("{path}: {source}")]
     Content {
-        /// The file.
+        /// Path of the identity file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault in the content.
         source: IdentityError,
     },
-    /// No key could be made.
+    /// A key could not be generated.
     #[error("cannot make a key: {0}")]
     Key(String),
 }
 
-/// What a node shows the manager.
+/// Credentials that a node shows to the manager.
 #[derive(Debug)]
 pub struct NodeIdentity {
     path: PathBuf,
-    /// What of the file stays the same.
+    /// Manager's URL in the file; a renewal does not change it.
     manager: Option<String>,
     joined: Watermark,
     identity: Arc<Identity>,
-    /// The file as it is.
     file: Mutex<IdentityFile>,
 }
 
 impl NodeIdentity {
-    /// The one at `path`.
+    /// Reads the identity at `path`.
     ///
     /// # Errors
     /// [`NodeIdentityError`].
@@ -71,7 +70,7 @@ impl NodeIdentity {
         Ok(Self { path: path.into(), manager, joined, identity, file: Mutex::new(file) })
     }
 
-    /// The same where a node may have none: it was given no file. What there is becomes what this process shows.
+    /// Reads the identity at `path` and makes it the default credentials of this process; `None` without a path.
     ///
     /// # Errors
     /// [`NodeIdentityError`].
@@ -83,29 +82,29 @@ impl NodeIdentity {
         Ok(identity)
     }
 
-    /// What is shown with it.
+    /// Credentials with the current certificate.
     pub fn credentials(&self) -> Credentials {
         Credentials::of_node(Arc::clone(&self.identity))
     }
 
-    /// Where the manager is that it has joined at, if that was kept.
+    /// URL of the manager that the node has joined, if the file has it.
     pub fn manager(&self) -> Option<&str> {
         self.manager.as_deref()
     }
 
-    /// How far the manager had come when the node joined; nothing where that was not kept.
+    /// The manager's watermark when the node joined; the default if the file has none.
     pub fn joined(&self) -> Watermark {
         self.joined
     }
 
-    /// Renews the certificate whenever its time has come. Never ends.
-    pub async fn keep_renewed(&self, client: &Client) -> std::convert::Infallible {
+    /// Renews the certificate each time it is due, forever.
+    pub(crate) async fn keep_renewed(&self, client: &Client) -> std::convert::Infallible {
         let mut renewal = Renewal::new(self.renew_ms());
         loop {
             let now_ms = now_ms();
             match renewal.step(now_ms) {
-                Step::Wait(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
-                Step::Renew => match self.renew(client).await {
+                RenewalStep::Wait(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
+                RenewalStep::Renew => match self.renew(client).await {
                     Ok(()) => {
                         tracing::info!(path = %self.path.display(), "the certificate is renewed");
                         renewal.renewed(self.renew_ms());
@@ -119,9 +118,9 @@ impl NodeIdentity {
         }
     }
 
-    /// Renews the certificate if its time has come; says so, and why it could not be done.
+    /// Renews the certificate if it is due, and logs the outcome.
     pub async fn renew_if_due(&self, client: &Client) {
-        if Renewal::new(self.renew_ms()).step(now_ms()) != Step::Renew {
+        if Renewal::new(self.renew_ms()).step(now_ms()) != RenewalStep::Renew {
             return;
         }
         match self.renew(client).await {
@@ -135,7 +134,7 @@ impl NodeIdentity {
     }
 
     async fn renew(&self, client: &Client) -> Result<(), Box<dyn std::error::Error>> {
-        // A program of this node with a link of its own may have been faster.
+        // Another program of this node, with a link of its own, may have renewed the certificate already.
         let written = cxloe_private::read_to_string(&self.path).unwrap_or_default();
         let newer = self.file.lock().unwrap_or_else(PoisonError::into_inner).follow(&written);
         if newer.is_ok_and(|newer| newer) {
@@ -160,8 +159,9 @@ fn now_ms() -> u64 {
 pub struct TlsKey(KeyPair);
 
 impl TlsKey {
-    /// The key in the file at `path`, or a new one where there is no such file. A new one is kept beside it until the
-    /// manager has answered: a token is one key's, and if the answer gets lost, the node asks again with the same.
+    /// Reads the key in the file at `path`, or generates one if there is no such file. A generated key is kept beside
+    /// `path` until the manager has answered: a token is bound to the first key it is used with, so a node that lost
+    /// the answer has to send the same key again.
     ///
     /// # Errors
     /// [`NodeIdentityError`].
@@ -189,13 +189,14 @@ impl TlsKey {
         KeyPair::from_pem(pem).map(Self).map_err(|error| NodeIdentityError::Key(error.to_string()))
     }
 
-    /// Its public half, as the manager takes it.
+    /// Public key in the encoding of the REST interface (base64).
     pub fn public(&self) -> String {
         use base64::Engine;
         base64::engine::general_purpose::STANDARD.encode(self.0.public_key_raw())
     }
 
-    /// Writes it with what the manager at the URL `manager` answered for `node` to `path`, where only the daemon reads it.
+    /// Writes the key to `path`, with the answer of the manager at the URL `manager` for `node`, so that only the
+    /// daemon can read it.
     ///
     /// # Errors
     /// [`NodeIdentityError`].
@@ -223,12 +224,12 @@ impl TlsKey {
     }
 }
 
-/// Where the key of a node is kept that has asked to join and got no answer yet.
+/// Path of the key that a node has sent in a request to join that is not answered yet.
 fn joining(path: &Path) -> PathBuf {
     path.with_extension("joining")
 }
 
-/// Makes the folder of what a node keeps, if there is none: the daemon's own.
+/// Creates the folder of a node's files if there is none, owned by the daemon's user.
 pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
     if folder.exists() {
         return Ok(());
@@ -242,7 +243,7 @@ pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces the file as a whole, in a folder of the daemon's own if there is none.
+/// Replaces the file at `path` atomically; creates its folder, owned by the daemon's user, if there is none.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         make_folder(folder)?;

@@ -1,5 +1,5 @@
-//! Joining: one command by which a node is let in by the manager, gets its certificate, writes its configuration, and
-//! starts.
+//! Joining: one command by which a node is admitted by the manager, gets its certificate, writes its configuration,
+//! and starts.
 //!
 //! ```text
 //!   mn-server join URL --token T -i eth0
@@ -7,8 +7,6 @@
 //!     |  flags, URL, identity                               /etc/cxloe/mn-server.toml
 //!     `- systemctl enable --now mn-server, or --run
 //! ```
-
-mod node;
 
 use std::fs;
 use std::io::Write;
@@ -25,19 +23,21 @@ use cxloe_fabric::{Client, ClientError};
 use crate::command_line::Failure;
 use crate::identity::{NodeIdentity, TlsKey};
 use crate::to_stderr;
-pub use node::{FilledIn, NodeDescription, NodeSettings};
 
-/// How long a manager that does not listen yet is waited for.
+/// Longest wait for a manager that does not listen yet.
 const START_MAX: Duration = Duration::from_secs(10);
+/// Longest wait until a manager that answered over its Unix socket is reachable over the network.
+const REACH_MAX: Duration = Duration::from_secs(5);
 const START_PAUSE: Duration = Duration::from_millis(50);
-/// What connecting says where nobody listens.
+/// Error texts of a connection attempt to a manager that does not listen.
 const NOT_YET: [&str; 2] = ["Connection refused", "No such file"];
 
-/// What every node is told to join with.
+/// Options of every `join` command.
 #[derive(Args, Clone, Debug)]
 pub struct JoinArgs {
     /// The manager: https://HOST:PORT, or the Unix socket of a manager on this machine, for which root needs no token:
-    /// unix:/run/cxloe-gmm/gmm.sock
+    /// unix:/run/cxloe-gmm/gmm.sock. The configuration file gets this address; by a socket, the manager's https address, if
+    /// it answers there; or the one given with --manager
     #[arg(value_name = "URL")]
     pub url: String,
 
@@ -59,32 +59,33 @@ pub struct JoinArgs {
     pub no_start: bool,
 }
 
-/// A node, or a client of the FM API, that is to join.
+/// Request to join, of a node or a client of the FM API.
 #[derive(Debug)]
-pub struct Joining<'a> {
-    /// Which.
+pub struct JoiningNode<'a> {
+    /// Kind and name of the node.
     pub node: Party,
-    /// The addresses of its ports, the one that identifies it first.
+    /// MAC addresses of the ports; the first identifies the node.
     pub macs: Vec<Mac>,
-    /// The public half of the key of its sessions, if it has one.
+    /// Public key of the node's sessions, if it has one.
     pub key: Option<PublicKey>,
-    /// Where its TLS key and certificate are kept.
+    /// Path of the file for the node's TLS key and certificate.
     pub identity: &'a Path,
 }
 
-impl Joining<'_> {
-    /// Asks the manager at `url` to let it in, and keeps what it answers. Returns the URL under which the manager is reached
-    /// over the network.
+impl JoiningNode<'_> {
+    /// Sends the request to join to the manager at `url` and writes the answer to the identity file. Returns the URL
+    /// at which the node has to register: `named` if given, else `url`; for a Unix socket the manager's own URL, if
+    /// it is reachable there.
     ///
     /// # Errors
-    /// When the manager cannot be asked or refuses, or the answer cannot be kept.
-    pub async fn at(self, url: &str, token: Option<&str>) -> Result<String, Failure> {
-        let Joining { node, macs, key: session_key, identity } = self;
+    /// The manager cannot be reached or refuses, or the answer cannot be written.
+    pub async fn at(self, url: &str, token: Option<&str>, named: Option<&str>) -> Result<String, Failure> {
+        let JoiningNode { node, macs, key: session_key, identity } = self;
         let token = token.filter(|text| !text.is_empty()).map(str::parse::<Token>).transpose();
         let token = token.map_err(Failure::usage)?;
         let key = TlsKey::kept_or_new(identity).map_err(Failure::failed)?;
         let mut credentials = token.map_or_else(Credentials::default, Credentials::of_token);
-        // Who has joined here before shows that it has the key: so it may come with other addresses.
+        // A node that has joined before shows its certificate; the manager then accepts new addresses of the node.
         if let Ok(before) = NodeIdentity::read(identity)
             && credentials.authority == before.credentials().authority
         {
@@ -93,10 +94,23 @@ impl Joining<'_> {
         let client = Client::with(url, credentials).map_err(Failure::usage)?;
         let join = Join { node, tls_key: key.public(), key: session_key, macs };
         let joined = patiently(&client, &join).await?;
-        let manager = if url.starts_with("unix:") { joined.manager.clone() } else { url.to_owned() };
-        key.keep(&join.node, &joined, &manager, identity).map_err(Failure::failed)?;
+        let keep = |manager: &str| key.keep(&join.node, &joined, manager, identity).map_err(Failure::failed);
+        let by_socket = url.starts_with("unix:");
+        let mut manager = named.unwrap_or(if by_socket { &joined.manager } else { url });
+        keep(manager)?;
+        if named.is_none()
+            && by_socket
+            && let Err(why) = reached(manager, identity).await
+        {
+            to_stderr!(
+                "Warning: {why}\nThe node is to register by {url} instead, where only root and the manager's own user may; \
+                 --manager URL names another address"
+            );
+            manager = url;
+            keep(manager)?;
+        }
         to_stderr!("{} has joined at {manager}; its certificate is in {}", join.node, identity.display());
-        Ok(manager)
+        Ok(manager.to_owned())
     }
 }
 
@@ -115,21 +129,22 @@ impl JoinArgs {
         self.config.clone().unwrap_or_else(default)
     }
 
-    /// Makes the folder in which the node keeps its key and its certificate, if there is none.
+    /// Creates the folder for the node's key and certificate, if there is none.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// The folder cannot be created.
     pub fn make_folder(&self, folder: &Path) -> Result<(), Failure> {
         let failed = |error| Failure::failed(format!("cannot make {}: {error}", folder.display()));
         crate::identity::make_folder(folder).map_err(failed)
     }
 
-    /// Asks the manager to let `joining` in, and keeps what it answers. Returns the URL that the node has to register at.
+    /// Sends the request `joining` to the manager and writes the answer to the identity file. Returns the URL at
+    /// which the node has to register: `named`, if given.
     ///
     /// # Errors
-    /// When the manager cannot be asked or refuses, or the answer cannot be kept.
-    pub fn join(&self, joining: Joining<'_>) -> Result<String, Failure> {
-        let joined = async { joining.at(&self.url, self.token.as_deref()).await };
+    /// The manager cannot be reached or refuses, or the answer cannot be written.
+    pub fn join(&self, joining: JoiningNode<'_>, named: Option<&str>) -> Result<String, Failure> {
+        let joined = async { joining.at(&self.url, self.token.as_deref(), named).await };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?.block_on(joined)
     }
@@ -137,7 +152,7 @@ impl JoinArgs {
     /// Writes the configuration of `program`.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The file cannot be written.
     pub fn write_config(&self, program: &str, text: &str) -> Result<PathBuf, Failure> {
         let path = self.config(program);
         let failed = |error: std::io::Error| {
@@ -158,10 +173,10 @@ impl JoinArgs {
         Ok(path)
     }
 
-    /// Starts the service of `program`, where there is one.
+    /// Starts the systemd service of `program`, if systemd runs this machine.
     ///
     /// # Errors
-    /// When systemd cannot start it.
+    /// systemd cannot start it.
     pub fn start(&self, program: &str, config: &Path) -> Result<(), Failure> {
         let by_hand = || to_stderr!("start it with: {program} run --config {}", config.display());
         if self.no_start || !Path::new("/run/systemd/system").exists() {
@@ -181,7 +196,7 @@ impl JoinArgs {
     }
 }
 
-/// Asks for as long as a manager may take that was started a moment ago.
+/// Sends the request to join again while the manager, just started, does not listen.
 async fn patiently(client: &Client, join: &Join) -> Result<Joined, ClientError> {
     let started = Instant::now();
     loop {
@@ -195,10 +210,20 @@ async fn patiently(client: &Client, join: &Join) -> Result<Joined, ClientError> 
     }
 }
 
+/// Checks that the manager at `url` is reachable from this machine with the certificate in `identity`.
+async fn reached(url: &str, identity: &Path) -> Result<(), String> {
+    let identity = NodeIdentity::read(identity).map_err(|error| error.to_string())?;
+    let client = Client::with(url, identity.credentials()).map_err(|error| error.to_string())?;
+    match tokio::time::timeout(REACH_MAX, client.who_am_i()).await {
+        Ok(answered) => answered.map(drop).map_err(|error| error.to_string()),
+        Err(_) => Err(format!("the manager does not answer at {url} from here")),
+    }
+}
+
 /// The MAC address of a network interface.
 ///
 /// # Errors
-/// When there is no such interface, or it has none.
+/// There is no such interface, or it has no MAC address.
 pub fn mac_of(interface: &str) -> Result<Mac, Failure> {
     let addresses = nix::ifaddrs::getifaddrs()
         .map_err(|error| Failure::failed(format!("cannot list the network interfaces: {error}")))?;

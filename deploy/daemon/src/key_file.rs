@@ -1,38 +1,37 @@
-//! The pre-shared key of a fabric, which operators put into a file that only the daemon may read.
+//! Pre-shared key of a fabric, in a file that only the daemon may read.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The shortest key in bytes: with less, guessing it is easier than breaking the cipher.
-pub const KEY_BYTES_MIN: usize = 16;
+/// Length of the shortest key in bytes: 128 bits, like the cipher's own key.
+pub(crate) const KEY_BYTES_MIN: usize = 16;
 
-/// Why there is no key.
+/// Failures in reading a key, and keys that are too short.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read, or others may read it.
     #[error("cannot read the key file {}: {source}", .path.display())]
     Read {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It is too easily guessed.
+    /// The key is too short.
     #[error(
         "the key in {} has {bytes} bytes; at least {KEY_BYTES_MIN} are needed: `openssl rand -hex 32` makes one",
         .path.display()
     )]
     Short {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
-        /// What it has, in bytes.
+        /// Length of the key, in bytes.
         bytes: usize,
     },
 }
 
-/// Reads the key in the file at `path`: its bytes without white space at both ends, so that an editor's last line break
-/// is no part of the key.
+/// Reads the key in the file at `path`: its bytes without white space at both ends, such as a final line break.
 ///
 /// # Errors
 /// Any [`KeyError`].

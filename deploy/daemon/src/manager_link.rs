@@ -1,12 +1,12 @@
 //! A node's link to the manager: a thread with a small runtime of its own that registers the node, keeps the
-//! registration, and starts over for ever when the manager is away. The data path never waits for it. Where several
-//! managers share a store, the link goes to the one that leads, and follows when another one does.
+//! registration, and retries forever while the manager is unreachable. The data path never waits for it. If several
+//! managers share a store, the link goes to the leader, and follows a change of leader.
 //!
-//! What registering means is the node's to know: it brings an async function that registers, follows what the manager
-//! says, and returns only when something breaks. The thread around it pauses, tries again, stops when it is told to,
-//! and logs each change of the connection's state once, however often it is tried meanwhile.
+//! The node passes in an async function that registers the node, executes the manager's commands, and returns only on
+//! failure. The thread pauses, retries, stops on request, and logs each change of the connection's state once.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -15,116 +15,162 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{Backoff, NodeIdentity, StateError, Stop, Stopped};
-use cxloe_fabric::api::ErrorCode;
+use cxloe_fabric::api::{ErrorCode, NotFollowed};
+use cxloe_fabric::follow::Halt;
 use cxloe_fabric::{Client, ClientError};
 
-/// How things stand with the manager.
+/// State of the connection to the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connection {
-    /// Not heard of yet.
+    /// Not registered yet.
     Connecting,
-    /// Registered; the node does what it says.
+    /// Registered; the node executes the manager's commands.
     Registered,
-    /// Not reachable or not to be followed, for this reason; the node goes on with what it has.
+    /// Manager unreachable or rejected by the node, for this reason; the node keeps its present state.
     Away(String),
 }
 
-/// Why the link could not be started.
+/// Failures that prevent the link from starting; later ones are retried.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerLinkError {
-    /// The URL cannot be one.
+    /// The URL is not valid.
     #[error(transparent)]
     Url(ClientError),
-    /// No thread.
-    #[error("cannot start the thread that talks to the manager: {0}")]
+    /// The thread cannot be started.
+    #[error("cannot start the thread of the manager connection: {0}")]
     Thread(std::io::Error),
 }
 
-/// What ended a registration.
+/// Cause of a registration's end.
 #[derive(Debug, thiserror::Error)]
-pub enum Break {
-    /// The manager could not be asked, or refused.
+pub enum RegistrationEnd {
+    /// The manager is unreachable, or refused.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// What the node has to remember could not be kept.
+    /// The node's state file cannot be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The node cannot follow, for a reason of its own.
+    /// The node cannot follow the manager, for a reason of its own.
     #[error(transparent)]
     Node(Box<dyn std::error::Error + Send + Sync>),
-    /// Another manager leads since the node registered, or the same one was started anew: the node has to see whether it
-    /// can follow.
+    /// Another manager leads, or the same one was restarted: the node has to check again whether it may follow.
     #[error("another manager leads")]
     Anew,
-    /// The link is to end.
+    /// The link is being stopped.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-impl Break {
-    /// The node cannot follow for this reason.
+impl RegistrationEnd {
+    /// Wraps an error of the node itself.
     pub fn node(reason: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Break::Node(Box::new(reason))
+        RegistrationEnd::Node(Box::new(reason))
     }
 }
 
-/// What a registration has to do with: the manager, whom to tell of success, and when to stop.
+/// Context of a registration, which the node's function gets.
 #[derive(Debug)]
 pub struct Contact {
     client: Client,
     backoff: Backoff,
-    tell: watch::Sender<Connection>,
+    connection_sender: watch::Sender<Connection>,
     stop: Arc<Stop>,
+    /// Error in which the manager reports that its store lacks changes that the node has seen.
+    stale: Option<ClientError>,
 }
 
 impl Contact {
-    /// The manager.
+    /// Client for further requests to the manager.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Set when the link is to end.
+    /// Flag that is set when the link must stop.
     pub fn stop(&self) -> &Arc<Stop> {
         &self.stop
     }
 
-    /// The manager's answer, unless the link is to end before it comes.
+    /// Waits for the manager's answer, or for the link to be stopped.
     ///
     /// # Errors
-    /// [`Break::Client`] and [`Break::Stopped`].
-    pub async fn ask<T>(&self, question: impl Future<Output = Result<T, ClientError>>) -> Result<T, Break> {
+    /// [`RegistrationEnd::Client`] and [`RegistrationEnd::Stopped`].
+    pub async fn ask<T>(
+        &self,
+        question: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, RegistrationEnd> {
         Ok(self.stop.or(question).await??)
     }
 
-    /// The node is registered and has done what the manager said so far. Returns whether that is news.
+    /// Waits for the answer to a registration. Returns `None` if the manager reports that its store lacks changes that
+    /// the node has seen.
+    ///
+    /// # Errors
+    /// [`RegistrationEnd::Client`] and [`RegistrationEnd::Stopped`].
+    pub async fn register<T>(
+        &mut self,
+        question: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<Option<T>, RegistrationEnd> {
+        self.stale = None;
+        match self.ask(question).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(RegistrationEnd::Client(error)) if error.code() == Some(ErrorCode::StaleManager) => {
+                self.stale = Some(error);
+                Ok(None)
+            }
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Reports to the manager that the node does not execute its commands.
+    ///
+    /// # Errors
+    /// [`RegistrationEnd::Stopped`].
+    pub async fn not_followed(&self, body: &NotFollowed) -> Result<(), RegistrationEnd> {
+        if let Err(error) = self.stop.or(self.client.not_followed(body)).await? {
+            tracing::debug!(%error, "the manager did not record that this node does not follow");
+        }
+        Ok(())
+    }
+
+    /// End of a registration because of `halt`. If the manager reported that its store is stale, its error is used,
+    /// since its text has advice.
+    pub fn halted<R: Error + Send + Sync + 'static>(&mut self, halt: Halt<R>) -> RegistrationEnd {
+        match (halt, self.stale.take()) {
+            (Halt::Anew, _) => RegistrationEnd::Anew,
+            (Halt::Stale, Some(error)) => error.into(),
+            (halt, _) => RegistrationEnd::node(halt),
+        }
+    }
+
+    /// Marks the node as registered: it has executed all commands sent so far. Returns true if the state has changed.
     pub fn registered(&mut self) -> bool {
         self.backoff.reset();
-        self.tell.send_replace(Connection::Registered) != Connection::Registered
+        self.connection_sender.send_replace(Connection::Registered) != Connection::Registered
     }
 
     fn away(&self, reason: String) {
         let url = self.client.url();
-        match self.tell.send_replace(Connection::Away(reason.clone())) {
+        match self.connection_sender.send_replace(Connection::Away(reason.clone())) {
             Connection::Away(old) if old == reason => tracing::debug!(%url, %reason, "still no manager"),
-            _ => tracing::warn!(%url, %reason, "no manager; what this node has goes on being served"),
+            _ => tracing::warn!(%url, %reason, "no manager reachable; existing mappings are still served"),
         }
     }
 
-    /// Registers `node` again and again until the link is to end.
+    /// Registers `node` again after each end of a registration, until the link is stopped.
     async fn keep<N>(
         mut self,
         node: &mut N,
-        registration: impl AsyncFn(&mut N, &mut Contact) -> Result<Infallible, Break>,
+        registration: impl AsyncFn(&mut N, &mut Contact) -> Result<Infallible, RegistrationEnd>,
     ) {
         loop {
             let Err(reason) = registration(node, &mut self).await;
             match reason {
-                Break::Stopped(Stopped) => return,
-                // The manager restarted or forgot this node: nothing is wrong, it only has to be told again.
-                Break::Client(error) if error.code() == Some(ErrorCode::NotRegistered) => {
+                RegistrationEnd::Stopped(Stopped) => return,
+                // A manager that restarted or lost the registration is no fault: the node registers again.
+                RegistrationEnd::Client(error) if error.code() == Some(ErrorCode::NotRegistered) => {
                     tracing::info!(url = %self.client.url(), "the manager asks this node to register again");
                 }
-                Break::Anew => {
+                RegistrationEnd::Anew => {
                     tracing::info!(url = %self.client.url(), "another manager leads, or it was started anew: registering again");
                 }
                 reason => self.away(reason.to_string()),
@@ -137,7 +183,7 @@ impl Contact {
     }
 }
 
-/// A running link to the manager, which has the node `N` until it ends; it ends when this is dropped.
+/// Running link to the manager. It owns the node `N` until it stops; dropping the link stops it.
 pub struct ManagerLink<N> {
     connection: watch::Receiver<Connection>,
     stop: Arc<Stop>,
@@ -155,7 +201,7 @@ impl<N: Send + 'static> ManagerLink<N> {
         identity: Option<Arc<NodeIdentity>>,
         backoff: Backoff,
         mut node: N,
-        registration: impl AsyncFn(&mut N, &mut Contact) -> Result<Infallible, Break> + Send + 'static,
+        registration: impl AsyncFn(&mut N, &mut Contact) -> Result<Infallible, RegistrationEnd> + Send + 'static,
     ) -> Result<Self, ManagerLinkError> {
         let credentials = identity.as_ref().map(|identity| identity.credentials()).unwrap_or_default();
         let client = Client::with(url, credentials).map_err(ManagerLinkError::Url)?;
@@ -163,15 +209,18 @@ impl<N: Send + 'static> ManagerLink<N> {
             .enable_all()
             .build()
             .map_err(ManagerLinkError::Thread)?;
-        let (tell, connection) = watch::channel(Connection::Connecting);
+        let (connection_sender, connection) = watch::channel(Connection::Connecting);
         let stop = Arc::new(Stop::default());
-        let contact = Contact { client, backoff, tell, stop: Arc::clone(&stop) };
+        let contact = Contact { client, backoff, connection_sender, stop: Arc::clone(&stop), stale: None };
         let thread = thread::Builder::new().name("manager-link".into()).spawn(move || {
             let client = contact.client();
             let renewal = async {
                 match &identity {
-                    Some(identity) => identity.keep_renewed(&client).await,
-                    None => std::future::pending().await,
+                    // A connection over a Unix socket uses no certificate, so none is renewed.
+                    Some(identity) if !client.url().starts_with("unix:") => {
+                        identity.keep_renewed(&client).await
+                    }
+                    _ => std::future::pending().await,
                 }
             };
             runtime.block_on(async {
@@ -188,20 +237,20 @@ impl<N: Send + 'static> ManagerLink<N> {
 }
 
 impl<N> ManagerLink<N> {
-    /// How things stand.
+    /// Present state of the connection.
     pub fn connection(&self) -> Connection {
         self.connection.borrow().clone()
     }
 
-    /// A receiver that hears of every change of [`connection`](Self::connection).
+    /// Receiver of the changes of the connection's state.
     pub fn watch(&self) -> watch::Receiver<Connection> {
         self.connection.clone()
     }
 
-    /// Ends the link and returns the node as it is then.
+    /// Stops the link and returns the node.
     ///
     /// # Panics
-    /// If the registration did.
+    /// If the registration panicked.
     pub fn stop(mut self) -> N {
         self.stop.set();
         let thread = self.thread.take().expect("only stop takes it");
@@ -235,7 +284,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(30);
 
     fn start(
-        registration: impl AsyncFn(&mut u32, &mut Contact) -> Result<Infallible, Break> + Send + 'static,
+        registration: impl AsyncFn(&mut u32, &mut Contact) -> Result<Infallible, RegistrationEnd> + Send + 'static,
     ) -> ManagerLink<u32> {
         let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(2));
         ManagerLink::start("http://127.0.0.1:1", None, backoff, 0, registration).unwrap()
@@ -248,11 +297,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_breaks_is_tried_again_until_it_holds() {
+    async fn a_broken_registration_is_retried_until_it_succeeds() {
         let link = start(async |tries, contact| {
             *tries += 1;
             if *tries < 5 {
-                return Err(Break::node(std::io::Error::other(format!("try {tries}"))));
+                return Err(RegistrationEnd::node(std::io::Error::other(format!("try {tries}"))));
             }
             assert!(contact.registered(), "news the first time");
             assert!(!contact.registered(), "and none the second");
@@ -277,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_url_that_cannot_be_one_is_refused() {
-        let never = async |_: &mut u32, _: &mut Contact| Err(Break::Stopped(Stopped));
+        let never = async |_: &mut u32, _: &mut Contact| Err(RegistrationEnd::Stopped(Stopped));
         let error = ManagerLink::start("gopher://m", None, Backoff::default(), 0, never).unwrap_err();
         assert!(matches!(error, ManagerLinkError::Url(_)), "{error}");
     }

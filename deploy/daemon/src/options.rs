@@ -1,78 +1,82 @@
-//! Options of a daemon: what flags say is laid over what a TOML file says, and what results is checked one by one.
+//! Options of a daemon: flags override a TOML file, which overrides the environment; the result is checked option by
+//! option.
 //!
 //! A daemon has one struct of options, each of them an `Option`, that clap fills from flags and serde from the file.
-//! [`read`] reads the file, [`over`] lays the flags over it; the checks here are those of options that several daemons
-//! have. What is wrong is a [`ConfigError`] that names the option.
+//! [`read_options`] reads the file, [`over`] and [`OptionSources`](crate::OptionSources) merge the sources; the checks here are for
+//! options that several daemons have. A fault is a [`ConfigError`] that names the option.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use clap::{Arg, Args, Command};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use toml::Spanned;
 
 use super::EtherType;
 use cxloe_fabric::model::Name;
 
 /// The longest name of a network interface in bytes: Linux's IFNAMSIZ without the zero at the end.
 const INTERFACE_LEN_MAX: usize = 15;
-/// Below it, the field is a length (IEEE 802.3, 3.2.6).
+/// Lowest EtherType; below it, the field is a length (IEEE 802.3, 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
-/// 802.1Q tags, 802.1ad tags, and MAC control, which PFC frames have.
+/// EtherTypes that switches and hosts give another meaning: 802.1Q tags, 802.1ad tags, and MAC control (PFC frames).
 const ETHERTYPES_TAKEN: [u16; 3] = [0x8100, 0x88A8, 0x8808];
 /// The highest 802.1Q priority.
 const PRIORITY_MAX: u8 = 7;
 
-/// Why options cannot be used.
+/// Errors in reading or checking options.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration file {}: {source}", .path.display())]
     Read {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The file is not TOML, or has an option that does not exist or a value that cannot be read.
     #[error("configuration file {}: {reason}", .path.display())]
     Syntax {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// Where and why.
+        /// Position and cause of the syntax error.
         reason: String,
     },
     /// An option is missing or out of range.
     #[error("option `{field}` (flag --{field}): {reason}")]
     Field {
-        /// The option's name.
+        /// Name of the option.
         field: &'static str,
-        /// What is wrong and what would be right.
+        /// The fault, and valid values.
         reason: String,
     },
-    /// The node has no key, and nobody has asked for frames without.
+    /// The node has no key, and `--insecure` is not set.
     #[error(
         "this node has neither joined nor a key, so its frames would not be sealed: have it join (`{program} join URL --token \
          TOKEN -i INTERFACE`), name a file for its key by --node-key, or go without by --insecure (in the file: insecure = true)"
     )]
     Unprotected {
-        /// The node's program.
+        /// Name of the program, for the advice.
         program: &'static str,
     },
 }
 
-/// What protects the frames of a node's sessions.
+/// Protection of the frames of a node's sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
-    /// A key of the node's own.
+    /// Sealed with a key of the node's own.
     NodeKey,
-    /// A key that all nodes have.
+    /// Sealed with a pre-shared key of all nodes.
     PreShared,
-    /// A checksum, since somebody asked for that.
+    /// A checksum only, as `--insecure` asks for.
     Checksum,
 }
 
-/// What protects the frames of a node of `program` that has a key of its own, or a `pre_shared` one, and is to speak without
-/// its own if it is `insecure`. Nothing is plain unless it is asked for.
+/// Selects the protection of a node of `program` from its own key (`node_key`), a `pre_shared` key, or `insecure`.
+/// Frames are plain only if the operator asks for that.
 ///
 /// # Errors
 /// [`ConfigError::Unprotected`].
@@ -90,12 +94,12 @@ pub fn protection(
     }
 }
 
-/// The option `field` is wrong for this `reason`, which says what would be right.
+/// Error in the option `field`; `reason` names the fault and valid values.
 pub fn wrong(field: &'static str, reason: impl Display) -> ConfigError {
     ConfigError::Field { field, reason: reason.to_string() }
 }
 
-/// The variable of the environment that names the manager where neither a flag nor a file does.
+/// Variable of the environment with the manager's URL; a flag or a file overrides it.
 pub const MANAGER_VARIABLE: &str = "CXLOE_MANAGER";
 
 /// The manager's URL: `named` by a flag or a file, else by [`MANAGER_VARIABLE`] unless that is empty.
@@ -103,21 +107,56 @@ pub fn manager(named: Option<String>) -> Option<String> {
     named.or_else(|| std::env::var(MANAGER_VARIABLE).ok().filter(|url| !url.is_empty()))
 }
 
-/// Reads options from a TOML file.
+/// Reads a TOML file.
 ///
 /// # Errors
 /// [`ConfigError::Read`] and [`ConfigError::Syntax`].
 pub fn read<S: DeserializeOwned>(path: &Path) -> Result<S, ConfigError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-    toml::from_str(&text)
-        .map_err(|error| ConfigError::Syntax { path: path.into(), reason: error.to_string() })
+    read_with(path, |text| toml::from_str(text).map_err(|error| error.to_string()))
 }
 
-/// The options of `flags`, and those of `file` where `flags` has none.
+/// Reads options from a TOML file, whose keys are the long names of the flags.
+///
+/// # Errors
+/// [`ConfigError::Read`] and [`ConfigError::Syntax`].
+pub fn read_options<S: Args + DeserializeOwned>(path: &Path) -> Result<S, ConfigError> {
+    read_with(path, parse_options)
+}
+
+fn read_with<S>(path: &Path, parse: impl FnOnce(&str) -> Result<S, String>) -> Result<S, ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    parse(&text).map_err(|reason| ConfigError::Syntax { path: path.into(), reason })
+}
+
+/// Reads options key by key, because serde ignores unknown keys of a struct that flattens others, and does not report
+/// the line of a wrong value in such a struct.
+fn parse_options<S: Args + DeserializeOwned>(text: &str) -> Result<S, String> {
+    let entries: BTreeMap<Spanned<String>, Spanned<toml::Value>> =
+        toml::from_str(text).map_err(|error| error.to_string())?;
+    let command = S::augment_args(Command::new("options"));
+    let known: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
+    let mut options = toml::Table::new();
+    for (name, value) in entries {
+        let line = text[..name.span().start].matches('\n').count() + 1;
+        let (name, value) = (name.into_inner(), value.into_inner());
+        let wrong = |reason: String| format!("line {line}, `{name}`: {reason}");
+        if !known.contains(&name.as_str()) {
+            let nearest = known.iter().min_by_key(|known| strsim::damerau_levenshtein(known, &name));
+            let nearest = nearest.expect("a program has options");
+            return Err(wrong(format!("no option has this name; the nearest is `{nearest}`")));
+        }
+        let entry = toml::Table::from_iter([(name.clone(), value)]);
+        entry.clone().try_into::<S>().map_err(|error| wrong(error.message().to_owned()))?;
+        options.extend(entry);
+    }
+    options.try_into().map_err(|error: toml::de::Error| error.to_string())
+}
+
+/// Options of `flags`, completed by those of `file`.
 ///
 /// # Panics
-/// If `S` does not read back what it writes, or writes what TOML has no value for.
+/// If `S` cannot be read back from its TOML, or has a value that TOML cannot represent.
 pub fn over<S: Serialize + DeserializeOwned>(flags: &S, file: &S) -> S {
     let table = |settings| toml::Table::try_from(settings).expect("options are plain values");
     let mut merged = table(file);
@@ -125,18 +164,18 @@ pub fn over<S: Serialize + DeserializeOwned>(flags: &S, file: &S) -> S {
     merged.try_into().expect("both halves were read by the same rules")
 }
 
-/// The options as a TOML file that yields them again.
+/// TOML file that yields these options when read.
 ///
 /// # Panics
-/// If `S` writes what TOML has no value for.
+/// If `S` has a value that TOML cannot represent.
 pub fn to_toml<S: Serialize>(settings: &S) -> String {
     toml::to_string(settings).expect("options are plain values")
 }
 
-/// `value`, if it is within `min` and `max`, both of which are possible.
+/// Returns `value` if it is from `min` to `max`, both included.
 ///
 /// # Errors
-/// [`ConfigError::Field`] that names both.
+/// [`ConfigError::Field`] that names `min` and `max`.
 pub fn in_range<T: PartialOrd + Display>(
     field: &'static str,
     value: T,
@@ -149,10 +188,10 @@ pub fn in_range<T: PartialOrd + Display>(
     Ok(value)
 }
 
-/// `name`: what a node is called. If there is none, the host name; or `other`, if the host's cannot be a node's.
+/// Name of the node: the option `name`, else the host name, or `other` if the host name is not valid for a node.
 ///
 /// # Errors
-/// [`ConfigError::Field`] when the name that was given, or `other`, cannot be one.
+/// [`ConfigError::Field`] when `name` or `other` is not valid.
 pub fn node_name(name: Option<String>, other: &str) -> Result<Name, ConfigError> {
     let host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     match name {
@@ -162,10 +201,10 @@ pub fn node_name(name: Option<String>, other: &str) -> Result<Name, ConfigError>
     .map_err(|error| wrong("name", error))
 }
 
-/// `interface`: the network interface a node uses.
+/// Network interface of a node: the option `interface`.
 ///
 /// # Errors
-/// [`ConfigError::Field`] when there is none, or Linux can have none of that name.
+/// [`ConfigError::Field`] when it is missing, or not valid as a name on Linux.
 pub fn interface(name: Option<String>) -> Result<String, ConfigError> {
     let name = name.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
     if name.is_empty() || name.len() > INTERFACE_LEN_MAX {
@@ -175,10 +214,10 @@ pub fn interface(name: Option<String>) -> Result<String, ConfigError> {
     Ok(name)
 }
 
-/// `ethertype`: that of the fabric's frames, `usual` if there is none.
+/// EtherType of the fabric's frames: the option `ethertype`, else `usual`.
 ///
 /// # Errors
-/// [`ConfigError::Field`] when switches and hosts take it for something else.
+/// [`ConfigError::Field`] when switches and hosts give the value another meaning.
 pub fn ethertype(value: Option<EtherType>, usual: u16) -> Result<u16, ConfigError> {
     let EtherType(value) = value.unwrap_or(EtherType(usual));
     if value < ETHERTYPE_MIN || ETHERTYPES_TAKEN.contains(&value) {
@@ -188,10 +227,10 @@ pub fn ethertype(value: Option<EtherType>, usual: u16) -> Result<u16, ConfigErro
     Ok(value)
 }
 
-/// `priority`: the 802.1Q priority of the fabric's frames; `None`: they are not tagged.
+/// 802.1Q priority of the fabric's frames: the option `priority`; `None`: frames are not tagged.
 ///
 /// # Errors
-/// [`ConfigError::Field`] when it is none.
+/// [`ConfigError::Field`] when the priority is above 7.
 pub fn priority(value: Option<u8>) -> Result<Option<u8>, ConfigError> {
     match value {
         Some(value) if value > PRIORITY_MAX => Err(wrong("priority", "an 802.1Q priority is 0 to 7")),
@@ -240,6 +279,59 @@ mod tests {
         }
         let error = read::<Settings>(&dir.path().join("none.toml")).unwrap_err();
         assert!(matches!(&error, ConfigError::Read { path, .. } if path.ends_with("none.toml")), "{error}");
+    }
+
+    /// Options of a program that has some in common with others.
+    #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct Flattening {
+        #[arg(long)]
+        worker_count: Option<u8>,
+        #[command(flatten)]
+        #[serde(flatten)]
+        common: Flattened,
+    }
+
+    #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct Flattened {
+        #[arg(long)]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        log_format: Option<String>,
+        #[arg(long)]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ethertype: Option<EtherType>,
+    }
+
+    #[test]
+    fn options_in_common_read_back_and_a_wrong_one_is_named_with_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.toml");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            read_options::<Flattening>(&path)
+        };
+        let common = Flattened { log_format: Some("json".into()), ethertype: Some(EtherType(0x88B6)) };
+        let options = Flattening { worker_count: Some(2), common };
+        assert_eq!(read(&to_toml(&options)).unwrap(), options);
+        assert_eq!(read("").unwrap(), Flattening::default());
+        for (text, said) in [
+            (
+                "worker-count = 1\nlog-fromat = 'x'\n",
+                "line 2, `log-fromat`: no option has this name; the nearest is `log-format`",
+            ),
+            (
+                "\n[worker-count-s]\nx = 1\n",
+                "line 2, `worker-count-s`: no option has this name; the nearest is `worker-count`",
+            ),
+            ("# x\n\nlog-format = 1\n", "line 3, `log-format`: invalid type: integer `1`, expected a string"),
+            ("worker-count = 256", "line 1, `worker-count`: invalid value: integer `256`, expected u8"),
+            ("worker-count = 1\nethertype = '0x1FFFF'", "line 2, `ethertype`: `0x1FFFF` is not an EtherType"),
+            ("worker-count = 1\nworker-count = 2", "line 2"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains("node.toml") && error.contains(said), "{text}: {error}");
+        }
     }
 
     #[test]

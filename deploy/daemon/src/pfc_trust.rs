@@ -1,4 +1,5 @@
-//! What a bare 802.1Qbb (PFC) frame is worth, as an option's value. Such a frame names no sender that could be checked.
+//! Value of an option: trust in 802.1Qbb (PFC) frames as they arrive. A PFC frame names no sender that could be
+//! checked.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! The Unix socket a daemon listens on: bound before anything else, so that of two daemons with one socket the second
-//! does not start; never there with other rights than it is to have; gone with the daemon.
+//! Unix socket of a daemon: bound before anything else, so that a second daemon with the same socket does not start;
+//! never present with more rights than intended; removed with the daemon.
 
 use std::fs;
 use std::io;
@@ -11,55 +11,55 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::geteuid;
 
-/// Why a daemon cannot listen.
+/// Errors in binding a daemon's socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Somebody answers there.
+    /// A process listens there.
     #[error(
         "another {daemon} is running and listens on {}; end it, or give this one a socket of its own with --socket",
         .path.display()
     )]
     Taken {
-        /// What kind of daemon wanted it.
+        /// Kind of the daemon, for the message.
         daemon: &'static str,
-        /// The socket.
+        /// Path that is already in use.
         path: PathBuf,
     },
-    /// Something else is there.
+    /// The path exists and is no socket.
     #[error("{} is there and is not a socket; remove it, or choose another path with --socket", .0.display())]
     NoSocket(PathBuf),
-    /// The system refuses.
+    /// The system refuses an operation.
     #[error("cannot {what} {}: {source}; choose another path with --socket", .path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed, for the message.
         what: &'static str,
-        /// On what.
+        /// Path that the operation was on.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
 impl SocketError {
-    /// What becomes of the system's answer to having tried `what` on `path`.
+    /// Converts the system's error of the operation `what` on `path`.
     pub fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SocketError + use<> {
         let path = path.to_path_buf();
         move |source| SocketError::Io { what, path, source }
     }
 }
 
-/// A socket, bound and not blocking: who connects waits until somebody accepts. It is removed when this is dropped.
+/// Bound non-blocking socket: clients wait until the daemon accepts. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct Bound {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the socket, by which it is known to be ours.
+    /// Device and inode of the socket: it is removed only if the path still leads to it.
     identity: (u64, u64),
 }
 
 impl Bound {
-    /// Binds `path` with the rights `mode`, as in `0o600`, and creates its directory if need be. The socket that a dead
-    /// daemon left is replaced, that of a living one is not. `daemon` says in messages what kind this is.
+    /// Binds `path` with the rights `mode`, as in `0o600`, and creates its directory if there is none. A socket left by
+    /// a dead daemon is replaced, the socket of a running daemon is not. `daemon` is the kind of daemon in messages.
     ///
     /// # Errors
     /// Any [`SocketError`].
@@ -74,14 +74,14 @@ impl Bound {
                     tracing::info!(path = %path.display(), "replacing the socket of a {daemon} that has ended");
                 }
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                    return Err(SocketError::io("connect to who listens on", path)(e));
+                    return Err(SocketError::io("connect to the listener on", path)(e));
                 }
                 _ => return Err(SocketError::Taken { daemon, path: path.into() }),
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(SocketError::io("look at", path)(e)),
         }
-        // Made beside its place and moved there, so that it is never there with other rights.
+        // The socket is bound under another name and renamed, so that `path` never has other rights.
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
@@ -100,25 +100,25 @@ impl Bound {
         }
     }
 
-    /// Whether who has connected may: this process's user and root, and the user whom the socket itself was given to
-    /// (`chown`). By who it was when it connected, whatever rights the socket had then.
+    /// True if the peer may connect: as this process's user, as root, or as the owner of the socket (`chown`). The
+    /// check uses the peer's user at the time of connecting, whatever rights the socket had then.
     pub fn admits(&self, stream: &UnixStream) -> bool {
         let Ok(peer) = getsockopt(stream, PeerCredentials) else { return false };
         let given = fs::symlink_metadata(&self.path).map(|found| found.uid());
         [0, geteuid().as_raw()].contains(&peer.uid()) || given.is_ok_and(|owner| owner == peer.uid())
     }
 
-    /// Where it is.
+    /// Path to which the socket is bound.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where to accept.
+    /// Listener for blocking code; `accept` does not wait.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// The same for a runtime; to be called within one.
+    /// Listener for a Tokio runtime; the call must be made within one.
     ///
     /// # Errors
     /// [`SocketError::Io`] when there are no descriptors left.
@@ -130,7 +130,7 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Unless somebody has put another one there meanwhile.
+        // Another process may have put its own socket at this path.
         let ours = |found: fs::Metadata| (found.dev(), found.ino()) == self.identity;
         if fs::symlink_metadata(&self.path).is_ok_and(ours) {
             let _ = fs::remove_file(&self.path);
@@ -157,7 +157,7 @@ mod tests {
         assert!(said.contains("another memory node") && said.contains("--socket"), "{said}");
         drop(living);
         assert!(!path.exists(), "the socket goes with its daemon");
-        // What a killed daemon leaves: a socket nobody listens on.
+        // After a daemon is killed, its socket remains, without a listener.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let bound = bind(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Lengths of time as options. A number without a unit is refused: seconds and milliseconds are too easily mixed up.
+//! Durations as option values. A number without a unit is refused: seconds and milliseconds are too easily mixed up.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::spelling::spelled;
-
-/// A length of time, written with its unit: `5s`, `250ms`.
+/// A duration, written with its unit: `5s`, `250ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Span(pub Duration);
 
-spelled!(Span);
+cxloe_wire::spelled!(Span);
 
 impl FromStr for Span {
     type Err = String;

@@ -1,4 +1,4 @@
-//! The little a node has to remember across restarts: one value in one file, as JSON, that is there whole or not at all.
+//! State of a node across restarts: one value in one file, as JSON, replaced atomically.
 
 use std::fs;
 use std::io;
@@ -11,56 +11,56 @@ use serde::de::DeserializeOwned;
 use cxloe_fabric::model::Watermark;
 use cxloe_private::{Existing, WideFile};
 
-/// What a node remembers. Its default is what a node knows that has never been part of a fabric.
-pub trait Remembered: Serialize + DeserializeOwned + Default {
-    /// What to do about a damaged file; ends the sentence "… is not a state file of this program".
+/// State that a node keeps. Its default is the state of a node that has never been part of a fabric.
+pub trait NodeState: Serialize + DeserializeOwned + Default {
+    /// Advice for a damaged file, as the end of the sentence "… is not a state file of this program".
     const REMEDY: &str;
 }
 
-/// How far the manager had come that a memory node obeyed last. A manager that has not come as far, because it was
-/// deposed or runs on an old copy of its store, is then recognised even by a node that has just started.
-impl Remembered for Watermark {
+/// Watermark of the manager whose commands the memory node executed last. With the file, even a node that has just
+/// started recognises a manager with a lower watermark, which was deposed or runs on an old copy of its store.
+impl NodeState for Watermark {
     const REMEDY: &str =
         "restore it, or remove it if this node's manager is certain to run over its newest store";
 }
 
-/// Where a `T` is kept; written whole and renamed into place, so that it is never half there.
+/// File that holds a `T`. Each write goes to another name that is then renamed, so that the file is never incomplete.
 #[derive(Clone, Debug)]
 pub struct StateFile<T> {
     path: PathBuf,
     holds: PhantomData<fn() -> T>,
 }
 
-/// What can go wrong with a state file.
+/// Failures in reading or writing a state file.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// It cannot be read or written.
     #[error("cannot {what} {}: {source}; choose a directory this user may write with --data-dir", .path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed, for the message.
         what: &'static str,
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Others may read it.
     #[error(transparent)]
     Wide(#[from] WideFile),
-    /// It holds something else.
+    /// It has another content.
     #[error("{} is not a state file of this program ({reason}); {remedy}", .path.display())]
     Content {
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault in the content.
         reason: String,
-        /// What to do about it.
+        /// Advice to the operator, from [`NodeState`].
         remedy: &'static str,
     },
 }
 
 impl StateError {
-    /// What becomes of the system's answer to having tried `what` on `path`.
+    /// Converts the system's error of the operation `what` on `path`.
     pub fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError + use<> {
         let path = path.to_path_buf();
         move |source| match source.downcast::<WideFile>() {
@@ -70,8 +70,8 @@ impl StateError {
     }
 }
 
-impl<T: Remembered> StateFile<T> {
-    /// The state file at `path`; its directory is created if need be.
+impl<T: NodeState> StateFile<T> {
+    /// Names the state file at `path`; creates its directory if there is none.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -83,7 +83,7 @@ impl<T: Remembered> StateFile<T> {
         Ok(StateFile { path, holds: PhantomData })
     }
 
-    /// What was kept last; the default if nothing was.
+    /// Reads the value stored last; the default if there is none.
     ///
     /// # Errors
     /// [`StateError::Io`] and [`StateError::Content`].
@@ -99,7 +99,7 @@ impl<T: Remembered> StateFile<T> {
         }
     }
 
-    /// Keeps `state`; on disk when this returns.
+    /// Writes `state`; when this returns, it is on disk.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -117,12 +117,12 @@ impl<T: Remembered> StateFile<T> {
 mod tests {
     use super::*;
 
-    type Kept = StateFile<Watermark>;
+    type WatermarkFile = StateFile<Watermark>;
 
     #[test]
     fn keeps_what_it_is_given() {
         let dir = tempfile::tempdir().unwrap();
-        let file = Kept::at(dir.path().join("deep/mn.state")).unwrap();
+        let file = WatermarkFile::at(dir.path().join("deep/mn.state")).unwrap();
         assert_eq!(file.load().unwrap(), Watermark::default());
         let seen = Watermark { term: 3, revision: 17, run: 5 };
         file.store(&seen).unwrap();
@@ -135,13 +135,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mn.state");
         cxloe_private::write(&path, b"{\"term\": 3", Existing::Keep).unwrap();
-        let error = Kept::at(&path).unwrap().load().unwrap_err().to_string();
+        let error = WatermarkFile::at(&path).unwrap().load().unwrap_err().to_string();
         assert!(error.contains("mn.state") && error.contains("remove it"), "{error}");
     }
 
     #[test]
     fn a_directory_that_cannot_be_made_is_named() {
-        let error = Kept::at("/proc/cxloe/mn.state").unwrap_err().to_string();
+        let error = WatermarkFile::at("/proc/cxloe/mn.state").unwrap_err().to_string();
         assert!(error.contains("/proc/cxloe") && error.contains("--data-dir"), "{error}");
     }
 }

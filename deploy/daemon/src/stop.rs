@@ -1,37 +1,37 @@
-//! Telling a thread and its runtime to stop: a flag for those who look now and then, and a wake-up for those who wait.
+//! Stop signal for a thread and its runtime: a flag for code that polls, and a wake-up for tasks that wait.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Set once, for good. One task may wait for it; any number of threads may look.
+/// Signal that is set once and never cleared. One task may wait for it; any number of threads may check it.
 #[derive(Debug, Default)]
 pub struct Stop {
     flag: AtomicBool,
     wake: Notify,
 }
 
-/// It was set before what was waited for came.
+/// Error of a wait that ended because the signal was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stopped")]
 pub struct Stopped;
 
 impl Stop {
-    /// Tells to stop.
+    /// Sets the signal and wakes the task that waits.
     pub fn set(&self) {
         self.flag.store(true, Ordering::Relaxed);
         self.wake.notify_one();
     }
 
-    /// What to look at.
+    /// Flag for code that polls.
     pub fn flag(&self) -> &AtomicBool {
         &self.flag
     }
 
-    /// What `future` yields.
+    /// Waits for `future` and returns its output.
     ///
     /// # Errors
-    /// [`Stopped`] as soon as this is set; `future` is dropped then.
+    /// [`Stopped`] as soon as the signal is set; `future` is dropped then.
     pub async fn or<T>(&self, future: impl Future<Output = T>) -> Result<T, Stopped> {
         if self.flag.load(Ordering::Relaxed) {
             return Err(Stopped);

@@ -1,4 +1,4 @@
-//! On and off as an option's value, for what is on unless told otherwise.
+//! `on` and `off` as values of an option, for options that are on by default.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
-    /// Done.
+    /// Enabled.
     On,
-    /// Not done.
+    /// Disabled.
     Off,
 }

@@ -1,5 +1,5 @@
-//! Files that hold keys, tokens or other users' memory: made with mode 0600, and refused where others than their owner may
-//! read or write them. All daemons and commands make and open such files here and nowhere else.
+//! Files that hold keys, tokens or other users' memory: created with mode 0600, and refused if others than their
+//! owner may read or write them. All daemons and commands create and open such files through this crate only.
 //!
 //! | function | for |
 //! |---|---|
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-/// Rights of anybody but the owner.
+/// Mode bits of all users but the owner.
 const OTHERS: u32 = 0o077;
-/// The right of the group to read.
+/// Mode bit by which the group may read.
 const GROUP_READS: u32 = 0o040;
-/// Folder that systemd puts the credentials of a service into.
+/// Environment variable in which systemd passes the folder of a service's credentials.
 const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
 
 /// The refusal of a file that others than its owner may read or write; the source of an [`io::Error`] from this crate.
@@ -30,25 +30,25 @@ const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
     given = .give_to.map(|user| format!("chown {user} {}; ", .path.display())).unwrap_or_default()
 )]
 pub struct WideFile {
-    /// The file.
+    /// Path of the refused file.
     pub path: PathBuf,
-    /// Its mode.
+    /// Mode bits of the file.
     pub mode: u32,
-    /// The user of this process, if it is not the file's: the narrower mode alone would keep it out.
+    /// User of this process if it does not own the file, so that a narrower mode alone would lock it out; else `None`.
     pub give_to: Option<u32>,
 }
 
-/// Checks that nobody but the owner of `file` may read or write it; `path` is its name in the error.
+/// Checks that only the owner of `file` may read or write it; `path` names the file in the error.
 ///
 /// # Errors
-/// [`WideFile`] as [`io::Error`], or what the system said.
+/// [`WideFile`] as [`io::Error`], or the system's error.
 pub fn check(file: &File, path: &Path) -> io::Result<()> {
     let metadata = file.metadata()?;
     let mode = metadata.mode() & 0o777;
-    // systemd lets the user of a service read by an access list, whose mask is in the bits of the group.
+    // systemd gives the user of a service read access by an access list, whose mask shows as the group's mode bits.
     let credential = std::env::var_os(CREDENTIALS_VARIABLE).is_some_and(|folder| path.starts_with(folder));
     let wide = mode & OTHERS & !if credential { GROUP_READS } else { 0 };
-    // Devices and pipes, as of a shell's `<(command)`, hold nothing of their own.
+    // Devices and pipes, such as a shell's `<(command)`, hold no stored data.
     match metadata.is_file() && wide != 0 {
         true => {
             let user = geteuid().as_raw();
@@ -59,15 +59,15 @@ pub fn check(file: &File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// The refusal that `error` stands for, if it is one.
+/// Refusal contained in `error`; `None` for other errors.
 pub fn wide(error: &io::Error) -> Option<&WideFile> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Opens the file at `path` by `options`; if they create it, with mode 0600.
+/// Opens the file at `path` with `options`; if it is created, its mode is 0600.
 ///
 /// # Errors
-/// [`WideFile`] as [`io::Error`], or what the system said.
+/// [`WideFile`] as [`io::Error`], or the system's error.
 pub fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
     let file = options.clone().mode(0o600).open(path)?;
     check(&file, path)?;
@@ -92,27 +92,27 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// The order for a file that exists already.
+/// Handling of a file that exists already when another is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Leave it, and return [`io::ErrorKind::AlreadyExists`].
+    /// The existing file stays; the call returns [`io::ErrorKind::AlreadyExists`].
     Keep,
-    /// Put the new one in its place.
+    /// The new file takes its place.
     Replace,
 }
 
-/// Writes `content` to `path` as a whole or not at all; on disk when this returns. The folder is made if there is none. Root
-/// may write for a daemon that runs as another user: the file belongs to the owner of its folder.
+/// Writes `content` to `path` atomically; when this returns, it is on disk. The folder is created if there is none. If
+/// root writes for a daemon that runs as another user, the file gets the owner of its folder.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub fn write(path: &Path, content: &[u8], existing: Existing) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".new-{}", std::process::id()));
     let draft = PathBuf::from(draft);
-    // Left by a process of the same number.
+    // A crashed process with the same id may have left this file.
     drop(fs::remove_file(&draft));
     let written = || {
         let mut file = open(&draft, OpenOptions::new().write(true).create_new(true))?;
@@ -124,7 +124,7 @@ pub fn write(path: &Path, content: &[u8], existing: Existing) -> io::Result<()> 
         file.sync_all()?;
         match existing {
             Existing::Replace => fs::rename(&draft, path),
-            // A link fails if another process was faster.
+            // A hard link fails if another process created the file first.
             Existing::Keep => fs::hard_link(&draft, path).and_then(|()| fs::remove_file(&draft)),
         }
     };
@@ -175,7 +175,7 @@ mod tests {
         let taken = write(&path, b"two", Existing::Keep).unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(read_to_string(&path).unwrap(), "one");
-        // A wide file is replaced, and what replaces it is not wide.
+        // A file with a wider mode is replaced by one with mode 0600.
         set_mode(&path, 0o644);
         write(&path, b"three", Existing::Replace).unwrap();
         assert_eq!((mode(&path), read(&path).unwrap()), (0o600, b"three".to_vec()));

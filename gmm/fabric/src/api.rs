@@ -1,5 +1,5 @@
-//! Bodies of the REST interface: what travels besides the nouns of [`crate::model`] themselves. The server parses and
-//! writes these, the client writes and parses them; both share the definitions, so they cannot drift apart.
+//! Bodies of the REST interface other than the nouns of [`crate::model`]. Server and client share these definitions, so
+//! that they cannot differ.
 //!
 //! | request | body | answer |
 //! |---|---|---|
@@ -7,6 +7,8 @@
 //! | `POST /v1/memory-nodes` | [`RegisterMemoryNode`] | [`MemoryNodeRegistered`] |
 //! | `DELETE /v1/memory-nodes/{name}?force=` | - | 204 |
 //! | `POST /v1/memory-nodes/{name}/sync` | [`MemoryNodeSync`] | [`MemoryNodeSynced`] |
+//! | `POST /v1/memory-nodes/{name}/drain` | - | 204 |
+//! | `POST /v1/memory-nodes/{name}/stop-drain` | - | 204 |
 //! | `POST /v1/memory-nodes/{name}/orphans` | [`ReportOrphans`] | 204 |
 //! | `POST /v1/memory-nodes/{name}/release-orphans?wait_ms=` | - | [`Orphans`]: 200 none is left, 202 still being zeroed |
 //! | `PUT /v1/memory-nodes/{name}/logical-devices` | [`SetLdAllocations`] | array of [`LogicalDeviceStatus`]: all of the node |
@@ -17,13 +19,16 @@
 //! | `PUT /v1/compute-nodes/{compute_node}/quota` | [`SetQuota`] | [`ComputeNode`](crate::model::ComputeNode) |
 //! | `POST /v1/compute-nodes/{compute_node}/hold`, `…/release` | - | [`ComputeNode`](crate::model::ComputeNode) |
 //! | `GET /v1/regions` | - | array of [`RegionStatus`] |
-//! | `GET /v1/regions/{name}` | - | [`RegionStatus`] |
+//! | `GET /v1/regions/{name}?owner_wait_ms=` | - | [`RegionStatus`] |
 //! | `POST /v1/regions` | [`CreateRegion`] | [`Region`]: 201 active, 202 still creating |
 //! | `POST /v1/regions/{name}/grow` | [`GrowRegion`] | [`Region`]: 200 grown, 202 still growing |
-//! | `POST /v1/regions/{name}/disable?wait_ms=` | - | [`Region`]: 200 disabled, 202 its owner has yet to let go |
+//! | `POST /v1/regions/{name}/disable?wait_ms=` | - | [`Region`]: 200 disabled, 202 its owner has yet to release it |
 //! | `POST /v1/regions/{name}/enable` | - | [`Region`] |
 //! | `POST /v1/regions/{name}/reset?wait_ms=` | - | [`Region`]: 200 active, 202 still creating |
-//! | `DELETE /v1/regions/{name}?force=&wait_ms=` | - | 204 gone and zeroed; 202 with the [`RegionStatus`], draining |
+//! | `POST /v1/regions/{name}/protect` | [`ProtectRegion`] | [`Region`]: 200 protected, 202 copies are still being made |
+//! | `POST /v1/regions/{name}/legs/stale` | [`LegsStale`] | [`Region`] |
+//! | `POST /v1/regions/{name}/legs/filled` | [`LegsFilled`] | [`Region`] |
+//! | `DELETE /v1/regions/{name}?force=&wait_ms=` | - | 204 removed and zeroed; 202 with the [`RegionStatus`], draining |
 //! | `GET /v1/logical-devices` | - | array of [`LogicalDeviceStatus`] |
 //! | `POST /v1/bindings` | [`Bind`] | [`LogicalDeviceStatus`]: 201 its region is active, 202 it is still creating |
 //! | `POST /v1/unbind` | [`Unbind`] | 204 free, its memory being zeroed; 202 with the [`LogicalDeviceStatus`] |
@@ -33,7 +38,7 @@
 //! | `GET /v1/sessions` | - | array of [`Session`] |
 //! | `GET /v1/events?after=&limit=&wait_ms=&since_ms=&kind=&node=&who=&region=` | - | [`Events`] |
 //! | `GET /v1/events/stream?…` | - | server-sent events: each an [`Event`](crate::model::Event), or `gap` with an [`EventsGap`] |
-//! | `GET /v1/overview` | - | [`Overview`]: the fabric at a glance |
+//! | `GET /v1/overview` | - | [`Overview`]: a summary of the fabric |
 //! | `GET /v1/overview/regions?text=&state=&owner=&memory_node=&sort=&limit=` | - | [`RegionsPage`] |
 //! | `GET /v1/tokens` | - | array of [`TokenStatus`] |
 //! | `POST /v1/tokens` | [`CreateToken`] | [`TokenCreated`]: 201 |
@@ -42,14 +47,14 @@
 //! | `POST /v1/renew` | [`Renew`] | [`Joined`] |
 //! | `POST /v1/revoke` | [`Party`] | 204 |
 //! | `GET /v1/whoami` | - | [`WhoAmI`] |
-//! | `POST /v1/log-in` | - | [`WhoAmI`], with a cookie that stands for the token |
-//! | `POST /v1/log-out` | - | [`WhoAmI`], and the cookie is gone |
-//! | `GET /v1/backup` | - | all that the store has, as one text |
+//! | `POST /v1/log-in` | - | [`WhoAmI`], with a cookie in place of the token |
+//! | `POST /v1/log-out` | - | [`WhoAmI`], and removes the cookie |
+//! | `GET /v1/backup` | - | a backup of the store, as one text |
 //! | `POST /v1/restore` | [`RestoreStore`] | [`RestoredStore`] |
 //! | `GET /v1/health` | - | [`ManagerHealth`] |
 //! | `GET /v1/openapi.json` | - | this interface as an OpenAPI 3.1 document |
 //!
-//! Where a path names a compute node, it is its CN id or its name. The stream of events goes on after the number in the
+//! A compute node in a path is given by its CN id or its name. The stream of events continues after the number in the
 //! header `Last-Event-ID`, if there is one.
 //!
 //! A request that fails is answered with an [`ErrorBody`] and the status of its [`ErrorCode`].
@@ -65,7 +70,6 @@ mod sessions;
 
 use core::net::SocketAddr;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use access::{CreateToken, Join, Joined, Renew, TokenCreated, TokenStatus, WhoAmI};
@@ -81,8 +85,8 @@ pub use overview::{
     RegionOrder, RegionSummary, RegionTotal, RegionsPage, RegionsQuery, Share, Traffic,
 };
 pub use regions::{
-    CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, Owner, RegionStatus,
-    ResetRegion, SetQuota, WAIT_MS_DEFAULT, WAYS_DEFAULT,
+    CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, LegsFilled, LegsStale,
+    Owner, ProtectRegion, RegionStatus, ResetRegion, SetQuota, ShowRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
 pub use sessions::Session;
 
@@ -91,303 +95,333 @@ use crate::model::{
     MemoryNode, Name, NodeCommand, PublicKey, Region, UdpPeer, Watermark,
 };
 
-/// A memory node says that it is there and what it lends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Registration of a memory node, with its pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegisterMemoryNode {
-    /// Its name, which is its identity.
+    /// Name of the memory node, which is its identity.
     pub name: Name,
-    /// Whether it is given away in slices or whole.
+    /// Allocation of the node: in slices to many compute nodes, or whole to one.
     #[serde(default)]
     pub kind: DeviceKind,
-    /// Unicast addresses of its ports, at least one; the first is the one CNs use.
+    /// Unicast addresses of the node's ports, at least one; compute nodes use the first.
     pub macs: Vec<Mac>,
-    /// Where frames for these go over the `udp` link, if it uses it: one address of its own and a port.
+    /// Address of the node's ports over the `udp` link: a unicast address and a port; none if the node does not use
+    /// that link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
-    /// Its public key, if it has one. A key that was registered once is the node's until it joins anew.
+    /// Public key of the node, if it has one. The key of the first registration stays valid until the node joins again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
-    /// Bytes of its pool; what is left over after whole extents is not used.
+    /// Label of the rack that the node is in; none if it has no label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<Name>,
+    /// Size of the node's pool in bytes; a remainder after whole extents is not used.
     pub pool_bytes: u64,
-    /// Bytes of one extent: a power of two, at least 4 KiB. 2 MiB where nothing speaks for another.
+    /// Size of an extent in bytes: a power of two, at least 4 KiB, usually 2 MiB.
     pub extent_bytes: u64,
-    /// Which life of the pool's content this is; another one than last time means the content was lost.
+    /// Number that identifies the content of the pool; another number than at the last registration means that the
+    /// content was lost.
     pub incarnation: u64,
-    /// Random, chosen at the daemon's start: tells a restart from a second daemon under the same name.
+    /// Random number chosen at the daemon's start: it distinguishes a restart from a second daemon under the same name.
     pub instance_id: u64,
-    /// When the daemon started, milliseconds since the Unix epoch by its own clock; 0 if it does not say. Tells which of two
-    /// processes is the later one.
+    /// Start time of the daemon by its own clock, in milliseconds since the Unix epoch; 0 if unknown. It determines
+    /// which of two processes is the later one.
     #[serde(default)]
     pub started_ms: u64,
-    /// The MTU of its ports in bytes.
+    /// MTU of the node's ports, in bytes.
     pub mtu: u32,
-    /// How far the manager had come that the node followed last, kept on disk; a manager whose store does not contain that
-    /// refuses.
+    /// The latest watermark that the node has seen, kept on its disk. A manager whose store does not contain this
+    /// watermark refuses the registration.
     #[serde(default)]
     pub seen: Watermark,
 }
 
 /// Answer to [`RegisterMemoryNode`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryNodeRegistered {
-    /// Number of this registration, to be given in each sync.
+    /// Number of this registration, which each sync has to contain.
     pub registration: u64,
     /// The manager's term and its store's revision.
     pub watermark: Watermark,
-    /// What shows that the store contains what the node has seen.
+    /// The part of the store's lineage from which the node determines that the store contains the changes it has seen.
     #[serde(default)]
     pub lineage: Vec<LeaderTerm>,
-    /// A sync is due at least this often, in milliseconds.
+    /// Maximum interval between syncs, in milliseconds.
     pub heartbeat_ms: u64,
-    /// Number of the last command whose result the manager has. What comes next is `acked_seq + 1`.
+    /// Number of the last command whose result the manager has received. The next command is `acked_seq + 1`.
     pub acked_seq: u64,
-    /// Everything the node has to serve, its content as it is. The node serves nothing else, and keeps what else it holds.
+    /// All mappings of the node; their content is kept. The node serves no other memory, and keeps the content of its
+    /// other extents.
     pub mappings: Vec<Mapping>,
-    /// Extents that are free. Those of which the node has served some until now are its orphans: it keeps and reports them.
-    /// A node that cannot tell whether the others are zero zeroes them before they are mapped.
+    /// Free extents. Those in which the node has been serving a mapping are its orphans, which it keeps and reports.
+    /// The others are zeroed before they are mapped, unless the node has recorded that they are zero.
     pub unowned: Extents,
-    /// Where the compute nodes are whose memory lies on it, as far as they use the `udp` link.
+    /// UDP addresses of the compute nodes that use the `udp` link and have memory on this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub udp_peers: Vec<UdpPeer>,
-    /// The keys of the compute nodes whose memory lies on it: nobody else may speak for these. A key of zeros is nobody's: the
-    /// compute node has none, and one that had a key before has had it taken back.
+    /// Keys of the compute nodes that have memory on this node, required when they open sessions. For a compute node
+    /// without a key, or with a revoked one, the entry is a key of zeros, which opens no session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cn_keys: Vec<ComputeNodeKey>,
 }
 
-/// A memory node is alive, has done these commands, and waits for more.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// Sync of a memory node: a sign of life with results of commands, which waits for new commands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryNodeSync {
-    /// Number of the registration.
+    /// Number of the registration, from the answer to it.
     pub registration: u64,
-    /// Number of the last command carried out (or failed); commands after it are asked for.
+    /// Number of the last command carried out or failed; the node requests the commands after it.
     pub acked_seq: u64,
-    /// One result for each command up to `acked_seq` whose result was not yet answered. Only these free memory.
+    /// One result for each command up to `acked_seq` whose result is not yet acknowledged. Memory is freed only by
+    /// these results.
     #[serde(default)]
     pub results: Vec<CommandResult>,
-    /// How far the command after `acked_seq` has come, if it takes long.
+    /// Progress of the command after `acked_seq`, if it takes long.
     #[serde(default)]
     pub progress: Option<Progress>,
-    /// Counters and health as the node sees them, shown as they are in `GET /v1/memory-nodes`.
+    /// Counters and health of the node, shown unchanged in `GET /v1/memory-nodes`.
     #[serde(default)]
     pub stats: serde_json::Value,
-    /// How long to wait for commands, in milliseconds; the server waits at most its heartbeat.
+    /// Maximum wait for commands, in milliseconds; the server waits at most its heartbeat interval.
     #[serde(default)]
     pub wait_ms: u64,
 }
 
-/// How far a memory node has come with a command that takes long: zeroing is what does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Progress of a memory node with a command that takes long, since it zeroes memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Progress {
-    /// Number of the command.
+    /// Number of the command, as in [`NodeCommand::seq`](crate::model::NodeCommand::seq).
     pub seq: u64,
-    /// Bytes done.
+    /// Bytes zeroed until now.
     pub done: u64,
 }
 
 /// Answer to [`MemoryNodeSync`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryNodeSynced {
     /// The manager's term and its store's revision.
     pub watermark: Watermark,
-    /// A sync is due at least this often, in milliseconds.
+    /// Maximum interval between syncs, in milliseconds.
     pub heartbeat_ms: u64,
-    /// Commands to carry out, in this order.
+    /// Commands to carry out in this order; all that have no result yet.
     pub commands: Vec<NodeCommand>,
-    /// As in [`MemoryNodeRegistered`]: all of them as they are now.
+    /// The complete present list, as in [`MemoryNodeRegistered`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub udp_peers: Vec<UdpPeer>,
-    /// As in [`MemoryNodeRegistered`]: all of them as they are now.
+    /// The complete present list, as in [`MemoryNodeRegistered`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cn_keys: Vec<ComputeNodeKey>,
 }
 
-/// A memory node with what follows from the regions on it and what it said of itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A memory node with figures derived from the regions on the node, and the node's latest report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryNodeStatus {
-    /// The node.
+    /// The stored record of the node.
     #[serde(flatten)]
     pub node: MemoryNode,
-    /// Bytes no region holds.
+    /// Bytes of the pool that belong to no region.
     pub free_bytes: u64,
-    /// Of these, bytes set aside for logical devices.
+    /// The part of `free_bytes` that is set aside for logical devices.
     #[serde(default)]
     pub reserved_bytes: u64,
-    /// Bytes of regions being taken down, not yet confirmed as zeroed. Of an unreachable node they stay here.
+    /// Bytes of regions that are being destroyed and not yet confirmed as zeroed. They stay in this number while the
+    /// node is unreachable.
     pub draining_bytes: u64,
-    /// Bytes that it holds although no region has them: kept, and not given away, until they are released.
+    /// Bytes that the node holds although they belong to no region: kept, and not allocated, until a user releases
+    /// them.
     #[serde(default)]
     pub orphan_bytes: u64,
-    /// Commands issued and not yet answered with a result.
+    /// Number of commands to the node that have no result yet.
     pub pending_commands: u64,
-    /// What the node reported in its last sync.
+    /// Report from the node's last sync; null without one.
     #[serde(default)]
     pub stats: serde_json::Value,
 }
 
-/// A compute node says that it is there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Registration of a compute node, which its agent sends at its start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegisterComputeNode {
-    /// Its identity: the address it sends frames from.
+    /// CN id of the compute node: the source address of its frames.
     pub cn_id: CnId,
-    /// Its name, unique among compute nodes.
+    /// Name of the compute node, unique among compute nodes.
     pub name: Name,
-    /// Where its frames come from over the `udp` link, if it uses it: one address of its own and a port.
+    /// Source address of the node's frames over the `udp` link: a unicast address and a port; none if the node does not
+    /// use that link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
-    /// Its public key, if it has one. A key that was registered once is the node's until it joins anew.
+    /// Public key of the node, if it has one. The key of the first registration stays valid until the node joins again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
-    /// The key was made for this run and is to take the place of another one. An administrator may ask for that, as by the
-    /// Unix socket, for a node that has not joined.
+    /// True if the key was made for this run and replaces the recorded one. Only an administrator may do this, for
+    /// example over the Unix socket, for a node that has not joined.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub new_key: bool,
-    /// Random, chosen at the agent's start: tells a restart from a second agent with the same CN id.
+    /// Random number chosen at the agent's start: it distinguishes a restart from a second agent with the same CN id.
     pub instance_id: u64,
-    /// How far the manager had come that the node followed last, if it holds regions; a manager whose store does not
-    /// contain that refuses.
+    /// The latest watermark that the node has seen, if it holds regions. A manager whose store does not contain this
+    /// watermark refuses the registration.
     #[serde(default)]
     pub seen: Watermark,
 }
 
 /// Answer to [`RegisterComputeNode`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComputeNodeRegistered {
-    /// Number of this registration, to be given in each sync.
+    /// Number of this registration, which each sync has to contain.
     pub registration: u64,
-    /// The manager's term.
+    /// Term of the manager, as in `watermark`.
     pub term: u64,
     /// The manager's term and its store's revision.
     #[serde(default)]
     pub watermark: Watermark,
-    /// What shows that the store contains what the node has seen.
+    /// The part of the store's lineage from which the node determines that the store contains the changes it has seen.
     #[serde(default)]
     pub lineage: Vec<LeaderTerm>,
-    /// A sync is due at least this often, in milliseconds.
+    /// Maximum interval between syncs, in milliseconds.
     pub heartbeat_ms: u64,
-    /// Number of the latest event contained in `regions`; the first sync goes on from it.
+    /// Number of the latest event that `regions` takes into account; the first sync continues after it.
     pub after_event: u64,
-    /// Every region of this node.
+    /// Every region that the node owns, in any state.
     pub regions: Vec<Region>,
-    /// The logical devices bound to this node.
+    /// The logical devices bound to the node.
     #[serde(default)]
     pub devices: Vec<LogicalDevice>,
-    /// Held in reset: nothing of this is to be attached, or to stay attached, until it is released.
+    /// True while the node is held in reset: it must not attach any of these regions, and must detach attached ones.
     #[serde(default)]
     pub held: bool,
 }
 
-/// A compute node is alive and waits for changes to its regions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Sync of a compute node: a sign of life, which waits for changes to the node's regions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComputeNodeSync {
-    /// Number of the registration.
+    /// Number of the registration, from the answer to it.
     pub registration: u64,
-    /// Number of the latest event contained in the regions the node has.
+    /// Number of the latest event that the node's present list of regions takes into account.
     pub after_event: u64,
-    /// Regions this node was asked to let go of and has: what was modified is written back, nothing is attached.
+    /// Regions that the node has released on request: modified data is written back, and nothing is attached.
     #[serde(default)]
     pub released: Vec<ReleasedRegion>,
-    /// No request is on its way any more that this node made before it had heard of this event, and so none for regions that
-    /// were gone by then; 0 while it cannot say.
+    /// The latest event such that every request which the node made before it received the event has ended; so requests
+    /// for regions that had ended by then are over. 0 while unknown.
     #[serde(default)]
     pub quiet: u64,
-    /// How long to wait for a change, in milliseconds; the server waits at most its heartbeat.
+    /// True if the agent ends in order, and every write that it made is complete on all copies. It writes nothing after
+    /// this sync.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub settled: bool,
+    /// Maximum wait for a change, in milliseconds; the server waits at most its heartbeat interval.
     #[serde(default)]
     pub wait_ms: u64,
 }
 
-/// A region that its owner has let go of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Report that the owner of a region has released the region.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReleasedRegion {
-    /// Its name.
+    /// Name of the released region.
     pub name: Name,
-    /// Its creation, which tells it from another one of that name.
+    /// Creation time of the region in milliseconds since the Unix epoch, which distinguishes it from a later region of
+    /// the same name.
     pub created_ms: u64,
 }
 
 /// Answer to [`ComputeNodeSync`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComputeNodeSynced {
-    /// The manager's term.
+    /// Term of the manager, as in `watermark`.
     pub term: u64,
     /// The manager's term and its store's revision.
     #[serde(default)]
     pub watermark: Watermark,
-    /// A sync is due at least this often, in milliseconds.
+    /// Maximum interval between syncs, in milliseconds.
     pub heartbeat_ms: u64,
-    /// Number of the latest event contained here, for the next sync.
+    /// Number of the latest event that this answer takes into account, for the next sync.
     pub after_event: u64,
-    /// Every region of this node if one changed after the event asked from; `None`: nothing changed.
+    /// Every region of the node if one has changed after the event in the request; `None`: no change.
     pub regions: Option<Vec<Region>>,
-    /// The logical devices bound to this node, when `regions` is there.
+    /// The logical devices bound to the node; meaningful only if `regions` is present.
     #[serde(default)]
     pub devices: Vec<LogicalDevice>,
-    /// Held in reset: nothing of this is to be attached, or to stay attached, until it is released.
+    /// True while the node is held in reset: it must not attach any of these regions, and must detach attached ones.
     #[serde(default)]
     pub held: bool,
-    /// Errors that were generated at its vPPBs after the event asked from (Generate AER Event, 5203h).
+    /// Errors generated at the node's vPPBs after the event in the request (Generate AER Event, 5203h).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<VppbError>,
 }
 
 /// An error at a vPPB of a compute node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct VppbError {
-    /// The vPPB.
+    /// Number of the vPPB: 0 to 126.
     pub vppb: u8,
     /// The error, as PCIe's Advanced Error Reporting encodes it.
     pub aer: u32,
 }
 
 /// Query of `DELETE /v1/memory-nodes/{name}`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ForgetMemoryNode {
-    /// Although regions lie on it: they are destroyed.
+    /// Forget the node even if regions lie on it, which are then destroyed.
     #[serde(default)]
     pub force: bool,
 }
 
-/// Whether the manager is well.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Health of the manager, and totals of its fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ManagerHealth {
-    /// `"ok"`.
+    /// Always `"ok"`: other states are HTTP errors.
     pub status: String,
-    /// Version of the manager.
+    /// Version of the manager, as `gmm --version` prints it.
     pub version: String,
-    /// URL of this manager, which leads.
+    /// URL of this manager, which leads; none if it has no URL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// Its term and its store's revision.
+    /// Term of the manager and revision of its store.
     pub watermark: Watermark,
-    /// Memory nodes known, and reachable.
+    /// Number of registered memory nodes, and of reachable ones.
     pub memory_nodes: NodeCount,
-    /// Compute nodes known, and reachable.
+    /// Number of recorded compute nodes, and of reachable ones.
     pub compute_nodes: NodeCount,
-    /// Regions of any state.
+    /// Number of regions, in any state.
     pub regions: u64,
-    /// The number of the fabric, in hexadecimal: chosen when its store was made.
+    /// Number that identifies the fabric, in hexadecimal: chosen when the fabric was begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
-    /// Nodes that do not follow this manager, since they have seen what its store does not have.
+    /// Nodes that do not follow this manager: they have seen changes that its store does not contain.
     #[serde(default)]
     pub refused: Vec<Party>,
-    /// Bytes that memory nodes hold although no region has them.
+    /// Total bytes that memory nodes hold although they belong to no region.
     #[serde(default)]
     pub orphan_bytes: u64,
-    /// Why nothing can be changed at present, if that is so.
+    /// The reason why changes are refused at present; none if they are accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
-    /// It was started with `--insecure`: whoever reaches it over TCP may do everything.
+    /// True if the manager was started with `--insecure`: every client over TCP has all rights.
     #[serde(default)]
     pub insecure: bool,
 }
 
-/// How many nodes there are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Number of nodes of one kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeCount {
-    /// Known to the store.
+    /// Number of nodes with a record in the store.
     pub known: u64,
-    /// Of these, heard of within the node time-out.
+    /// Number of nodes that have sent a message within the node time-out.
     pub reachable: u64,
 }

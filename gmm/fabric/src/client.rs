@@ -1,7 +1,7 @@
-//! The manager's REST interface as typed calls, for memory nodes, compute nodes, the command line and the benchmark.
-//! A call is one HTTP request over a pooled connection; the JSON goes through the types of [`crate::api`]. Where there are
-//! several managers, it goes to the one that leads; apart from that nothing is retried here: who calls knows whether and
-//! how often.
+//! Client of the manager's REST interface with typed calls, for memory nodes, compute nodes, the command line and the
+//! benchmark. A call is one HTTP request over a pooled connection; the types of [`crate::api`] convert JSON. If there
+//! are several managers, the request goes to the leader. Other failed calls are not repeated here: only the caller can
+//! decide on that.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,43 +30,44 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use crate::client_error::ClientError;
+use crate::client_error::Unanswered;
 pub use crate::trust::{Credentials, Identity, IdentityError, TOKEN_VARIABLE};
 pub use logical_devices::Unbound;
-use managers::{Managers, Request};
+use managers::{LeaderRequest, Managers};
 pub use regions::Destroyed;
 
 use crate::api::ErrorBody;
 
-/// Where a manager listens unless told otherwise.
+/// Default URL of a manager.
 pub const URL_DEFAULT: &str = "https://127.0.0.1:7440";
 
-/// A manager, or several of which one leads, as seen from another process. Cheap to clone; clones share connections and
-/// what they know of the leader.
+/// Client of one manager, or of several of which one leads. Cheap to clone; clones share connections and the leader's
+/// URL.
 #[derive(Debug, Clone)]
 pub struct Client {
     managers: Arc<Managers>,
 }
 
 impl Client {
-    /// A client that shows [what this process does](Credentials::of_process), for the manager at `url`: `https://HOST:PORT`, `unix:/path/to/socket`, or
-    /// `http://HOST:PORT` for one that asks for no rights; several, separated by commas, are managers that share a store.
-    /// Connects with the first call.
+    /// Client with the [credentials of this process](Credentials::of_process), for the manager at `url`:
+    /// `https://HOST:PORT`, `unix:/path/to/socket`, or `http://HOST:PORT` for one without access control; several,
+    /// separated by commas, are managers that share a store. Connects with the first call.
     ///
     /// # Errors
-    /// [`ClientError::BadUrl`] when `url` is neither.
+    /// [`ClientError::BadUrl`] if `url` is none of these.
     pub fn new(url: &str) -> Result<Self, ClientError> {
         Self::with(url, Credentials::of_process())
     }
 
-    /// The same for who has `credentials`.
+    /// A client as from [`new`](Self::new), with `credentials` in place of those of this process.
     ///
     /// # Errors
-    /// [`ClientError::BadUrl`] when `url` is neither.
+    /// [`ClientError::BadUrl`] if `url` is none of these.
     pub fn with(url: &str, credentials: Credentials) -> Result<Self, ClientError> {
         Ok(Self { managers: Arc::new(Managers::new(url, credentials)?) })
     }
 
-    /// The URL, or URLs, this client was made for.
+    /// The URL or URLs with which this client was created.
     pub fn url(&self) -> &str {
         self.managers.urls()
     }
@@ -87,7 +88,7 @@ impl Client {
         self.parse(asked, &body)
     }
 
-    /// Sends one request and returns status and body of a success.
+    /// Sends one request and returns the status and body of a successful answer.
     async fn exchange(
         &self,
         method: Method,
@@ -96,9 +97,8 @@ impl Client {
         body: Option<&impl Serialize>,
         wait_ms: u64,
     ) -> Result<(StatusCode, Vec<u8>), ClientError> {
-        let answer = self.managers.ask(&Request { method, path, body, wait_ms }).await.map_err(|reason| {
-            ClientError::Unreachable { url: self.url().to_owned(), asked: asked.to_owned(), reason }
-        })?;
+        let answer = self.managers.ask(&LeaderRequest { method, path, body, wait_ms }).await;
+        let answer = answer.map_err(|unanswered| unanswered.of_call(self.url(), asked))?;
         if answer.status.is_success() {
             return Ok((answer.status, answer.body));
         }
@@ -117,12 +117,12 @@ impl Client {
     }
 }
 
-/// What HTTP clients of this workspace are built from: no proxy, and TLS that trusts nobody until it is told whom.
+/// HTTP client builder for this workspace: without a proxy, and without trust anchors for TLS.
 pub fn http() -> reqwest::ClientBuilder {
     Credentials::default().http()
 }
 
-/// The innermost cause of an error: reqwest's own text names the URL once more, what lies beneath says what happened.
+/// Text of the innermost cause of an error: reqwest's own text repeats the URL, the innermost cause names the failure.
 pub fn causes(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();

@@ -1,9 +1,9 @@
-//! Why a call to the manager failed, whichever client made it: that of this crate, or the small one of programs with a link
-//! of their own, which bring no HTTP library.
+//! Errors of calls to the manager, for both clients: that of this crate, and that of `cxloe-port` (programs with a link
+//! of their own).
 
 use crate::api::{ErrorBody, ErrorCode};
 
-/// Why a call to the manager failed.
+/// Error of a call to the manager.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address of the manager cannot be used.
@@ -11,47 +11,96 @@ pub enum ClientError {
         "{url:?} is not the URL of a manager ({reason}); write https://HOST:PORT or unix:/path/to/socket, several separated by commas"
     )]
     BadUrl {
-        /// What was given.
+        /// The URL as it was given.
         url: String,
-        /// What is wrong with it.
+        /// The defect of the URL, as text.
         reason: String,
     },
-    /// No answer: nobody listens there, the network is down, or the answer took too long.
+    /// No answer: no process listens there, the network is down, or the answer took too long.
     #[error("manager unreachable at {url}, asked to {asked}: {reason}; is `gmm serve` running there?")]
     Unreachable {
-        /// The manager's URL.
+        /// URL of the manager, or of several.
         url: String,
-        /// What was asked.
+        /// The request, as words that follow "asked to".
         asked: String,
-        /// What happened, innermost cause first.
+        /// The reasons, innermost cause first.
         reason: String,
     },
-    /// The manager answered that it will not or cannot.
+    /// The peer uses TLS, and the URL says plain HTTP.
+    #[error(
+        "the manager at {url}, asked to {asked}, uses TLS: write https:// instead of http://, which is for a manager that was started with --insecure"
+    )]
+    Tls {
+        /// URL of the manager, or of several.
+        url: String,
+        /// The request, as words that follow "asked to".
+        asked: String,
+    },
+    /// The peer uses no TLS, and the URL says HTTPS.
+    #[error(
+        "the manager at {url}, asked to {asked}, uses no TLS: if it was started with --insecure, write http:// instead of https://"
+    )]
+    Plain {
+        /// URL of the manager, or of several.
+        url: String,
+        /// The request, as words that follow "asked to".
+        asked: String,
+    },
+    /// The manager refused the request, or failed to carry it out.
     #[error("manager at {url} refused to {asked}: {}; {}", body.error, body.hint)]
     Refused {
-        /// The manager's URL.
+        /// URL of the manager, or of several.
         url: String,
-        /// What was asked.
+        /// The request, as words that follow "asked to".
         asked: String,
-        /// What it said.
+        /// Body of the manager's answer.
         body: ErrorBody,
     },
-    /// What answers is no manager, or one of another version.
+    /// The peer is no manager, or one of another version.
     #[error(
         "{url} answered a request to {asked} with what no manager of this version sends ({reason}); check the URL and both versions"
     )]
     Protocol {
-        /// The manager's URL.
+        /// URL of the manager, or of several.
         url: String,
-        /// What was asked.
+        /// The request, as words that follow "asked to".
         asked: String,
-        /// What is odd about the answer.
+        /// The defect of the answer.
         reason: String,
     },
 }
 
+/// Reason for which no manager has answered a call.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// Any reason other than the two below, as text.
+    Because(String),
+    /// The manager at this URL expects TLS; the request was plain HTTP.
+    Tls(String),
+    /// The manager at this URL uses no TLS; the request was HTTPS.
+    Plain(String),
+}
+
+impl Unanswered {
+    /// Adds the request `asked` and the managers' `urls` to the reason.
+    pub fn of_call(self, urls: &str, asked: &str) -> ClientError {
+        let asked = asked.to_owned();
+        match self {
+            Self::Because(reason) => ClientError::Unreachable { url: urls.to_owned(), asked, reason },
+            Self::Tls(url) => ClientError::Tls { url, asked },
+            Self::Plain(url) => ClientError::Plain { url, asked },
+        }
+    }
+
+    /// True if `reason`, the innermost cause of a failed exchange over TLS, shows that the peer uses no TLS.
+    pub fn is_without_tls(reason: &str) -> bool {
+        // `rustls::InvalidMessage`: the answer is no TLS record.
+        reason.contains("InvalidContentType")
+    }
+}
+
 impl ClientError {
-    /// The manager's reason, if it gave one.
+    /// The manager's error code; none if no manager answered with one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused { body, .. } => Some(body.code),
@@ -59,8 +108,9 @@ impl ClientError {
         }
     }
 
-    /// Whether the same call may succeed in a moment: nobody answered, or nobody leads just now.
+    /// True if a retry may succeed: no manager answered, or none leads at the moment.
     pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Unreachable { .. }) || self.code() == Some(ErrorCode::Unavailable)
+        matches!(self, Self::Unreachable { .. } | Self::Tls { .. } | Self::Plain { .. })
+            || self.code() == Some(ErrorCode::Unavailable)
     }
 }

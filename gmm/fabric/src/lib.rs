@@ -1,7 +1,7 @@
 //! # cxloe-fabric: what all sides call things
 //!
-//! The manager, memory nodes, compute nodes and tools speak of the same nodes, regions and decoders. This crate holds
-//! those nouns, so that none of them has to know another.
+//! The nouns that the manager, memory nodes, compute nodes and tools share: nodes, regions, decoders. They are in a
+//! crate of their own so that none of these programs depends on another.
 //!
 //! ```text
 //!   cxloe-gmm    cxloe-mn    cxloe-cn-core    cxloe-fm    tools
@@ -17,21 +17,23 @@
 //!               hdm    HDM decoders: HPA -> memory node, DPA
 //! ```
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | [`hdm`] | HDM decoders (CXL 3.1, 8.2.4.20), which spread a range of addresses over several memory nodes |
 //! | [`model`] | the nouns: nodes, regions, legs, extents, logical devices, events, commands to nodes |
 //! | [`api`] | bodies of requests and answers of the REST interface |
+//! | [`follow`] | why a node of either kind registers again |
 //! | `client` | the REST interface as typed calls; only with feature `client`, as it needs a network |
-//! | `trust` | whom a client trusts, and what it shows of itself; only with feature `tls`, which `client` includes |
+//! | `trust` | trust and credentials of a client; only with feature `tls`, which `client` includes |
 
-// These end the process when nobody can be told.
+// These macros panic when the stream is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod api;
 #[cfg(feature = "client")]
 pub mod client;
 mod client_error;
+pub mod follow;
 pub mod hdm;
 pub mod model;
 #[cfg(feature = "tls")]
@@ -39,4 +41,4 @@ pub mod trust;
 
 #[cfg(feature = "client")]
 pub use client::Client;
-pub use client_error::ClientError;
+pub use client_error::{ClientError, Unanswered};

@@ -1,6 +1,6 @@
-//! Whom a client trusts, and what it shows of itself: a manager is known by the authority that signed its certificate, and
-//! the authority by its hash, which comes with a token or is kept since the node joined. The name in the certificate does
-//! not matter: the authority signs for this fabric's managers and nobody else, under whatever address they are reached.
+//! Trust and credentials of a client. A manager is trusted if a known authority signed its certificate. The authority
+//! is identified by its hash, which is part of a token or was stored when the node joined. The name in the certificate
+//! is not checked: the authority signs only for this fabric's managers, whatever their addresses.
 
 mod identity_file;
 mod renewal;
@@ -19,64 +19,65 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 
 use crate::model::{Digest, Token};
 pub use identity_file::IdentityFile;
-pub use renewal::{Renewal, Step};
+pub use renewal::{Renewal, RenewalStep};
 
-/// The variable of the environment that holds a token.
+/// Environment variable that holds a token.
 pub const TOKEN_VARIABLE: &str = "CXLOE_TOKEN";
 
 /// Bytes of a public key: an uncompressed point of P-256.
 const POINT_BYTES: usize = 65;
 
-/// What this process shows where nothing else is said.
+/// Default credentials of this process.
 static OWN: OnceLock<Credentials> = OnceLock::new();
 
-/// What a client shows, and whom it trusts. Without any, it reaches managers without TLS only.
+/// Credentials of a client, and the authority that it trusts. A client without an authority can use only managers
+/// without TLS.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
-    /// The hash of the certificate of the managers' authority.
+    /// Hash of the trusted authority's certificate; none: no certificate is trusted.
     pub authority: Option<Digest>,
-    /// A token. It is sent over TLS and Unix sockets only.
+    /// The token to send, over TLS and Unix sockets only.
     pub token: Option<Token>,
-    /// The certificate of a node.
+    /// The certificate of a joined node.
     pub identity: Option<Arc<Identity>>,
 }
 
 impl Credentials {
-    /// Those of a token's bearer.
+    /// Credentials with this token, which also names the authority to trust.
     pub fn of_token(token: Token) -> Self {
         Self { authority: Some(token.authority()), token: Some(token), identity: None }
     }
 
-    /// Those of a node that has joined.
+    /// Credentials with the certificate of a joined node, and trust in the authority that signed it.
     pub fn of_node(identity: Arc<Identity>) -> Self {
         Self { authority: Some(identity.authority()), token: None, identity: Some(identity) }
     }
 
-    /// Those of this process, for clients that are told of none: what a daemon [has taken](Self::take), else the token in
-    /// the variable `CXLOE_TOKEN`, else none.
+    /// Credentials of this process, for clients without their own: those that a daemon [has set](Self::take); otherwise
+    /// the token in the variable `CXLOE_TOKEN`; otherwise none.
     pub fn of_process() -> Self {
         let token = || std::env::var(TOKEN_VARIABLE).ok()?.parse().ok().map(Self::of_token);
         OWN.get().cloned().or_else(token).unwrap_or_default()
     }
 
-    /// From here on, these are [those of this process](Self::of_process); the first ones taken stay.
+    /// Sets the [credentials of this process](Self::of_process) to these; only the first call has an effect.
     pub fn take(&self) {
         drop(OWN.set(self.clone()));
     }
 
-    /// What HTTP clients are built from that trust and show this; tokens are theirs to send.
+    /// HTTP client builder with this trust and certificate; the client itself sends the token.
     #[cfg(feature = "client")]
     pub fn http(&self) -> reqwest::ClientBuilder {
         reqwest::Client::builder().no_proxy().tls_backend_preconfigured(self.tls())
     }
 
-    /// What TLS is spoken with.
+    /// TLS configuration with this trust and certificate.
     pub fn tls(&self) -> ClientConfig {
         let provider = Arc::new(ring::default_provider());
         let verifier = PinnedAuthority { hash: self.authority, provider: Arc::clone(&provider) };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
-            .unwrap_or_else(|error| unreachable!("ring speaks TLS 1.3: {error}"))
+            .unwrap_or_else(|error| unreachable!("ring supports TLS 1.3: {error}"))
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
         match &self.identity {
@@ -86,7 +87,7 @@ impl Credentials {
     }
 }
 
-/// Trusts certificates of managers that the authority of this hash has signed; none without one.
+/// Accepts certificates signed by the authority with this hash; without a hash, accepts none.
 #[derive(Debug)]
 struct PinnedAuthority {
     hash: Option<Digest>,
@@ -112,7 +113,7 @@ impl ServerCertVerifier for PinnedAuthority {
             let shown =
                 intermediates.first().map_or("none".to_owned(), |shown| Digest::of(shown).to_string());
             return Err(Error::General(format!(
-                "its authority is {shown}, and {hash} is the one to trust: it is another manager, or somebody in between"
+                "its authority is {shown}, and {hash} is the one to trust: it is another manager, or the connection is intercepted"
             )));
         };
         let mut roots = RootCertStore::empty();
@@ -146,22 +147,22 @@ impl ServerCertVerifier for PinnedAuthority {
     }
 }
 
-/// A node's certificate with its key, as one text (PEM): the key, the certificate, that of the authority. The certificate
-/// may be renewed while connections use it: each takes the one there is.
+/// A node's key and certificate as one PEM text: the key, the certificate, and the authority's certificate. The
+/// certificate may be renewed during its use: each connection uses the latest one.
 pub struct Identity {
     authority: Digest,
     key: String,
-    /// What TLS signs with, and the text.
+    /// Key and certificate for TLS, and the PEM text they were read from.
     current: RwLock<(Arc<CertifiedKey>, String)>,
 }
 
-/// A text that is no identity.
+/// A text that is not an identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it holds no usable key and certificates ({0}); have the node join again")]
 pub struct IdentityError(String);
 
 impl Identity {
-    /// From its text.
+    /// Reads a node's key and certificates from their PEM text.
     ///
     /// # Errors
     /// [`IdentityError`].
@@ -172,35 +173,35 @@ impl Identity {
         Ok(Self { authority, key, current: RwLock::new((certified, pem.to_owned())) })
     }
 
-    /// The hash of the certificate of the authority that signed it.
+    /// Hash of the certificate of the authority that signed the node's certificate.
     pub fn authority(&self) -> Digest {
         self.authority
     }
 
-    /// The text.
+    /// Key and certificates as one PEM text: a secret.
     pub fn pem(&self) -> String {
         self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// The key alone (PEM).
+    /// The private key alone, as PEM: a secret.
     pub fn key_pem(&self) -> &str {
         &self.key
     }
 
-    /// The public half of the key, as the manager takes it: a point of P-256 as base64.
+    /// The public key as the manager expects it: a point of P-256 as base64.
     pub fn public_key(&self) -> String {
         use base64::Engine;
         let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).0);
         let info = current.key.public_key();
         let info = info.as_ref().map(|info| info.as_ref()).unwrap_or_default();
-        // The point is what SubjectPublicKeyInfo ends with.
+        // The SubjectPublicKeyInfo ends with the point.
         base64::engine::general_purpose::STANDARD.encode(&info[info.len().saturating_sub(POINT_BYTES)..])
     }
 
-    /// Takes the certificate of `written`, which another process has got for the same key.
+    /// Takes over the certificate of `written`, which another process has requested for the same key.
     ///
     /// # Errors
-    /// [`IdentityError`] when its key is another, or it is of another authority.
+    /// [`IdentityError`] if `written` has another key or another authority.
     pub fn follow(&self, written: &Self) -> Result<(), IdentityError> {
         if written.key != self.key || written.authority != self.authority {
             return Err(IdentityError("it is another node's, or of another authority".to_owned()));
@@ -210,10 +211,10 @@ impl Identity {
         Ok(())
     }
 
-    /// Takes a new certificate for the same key; connections made from here on show it. Returns the new text.
+    /// Replaces the certificate by a new one for the same key; later connections use it. Returns the new PEM text.
     ///
     /// # Errors
-    /// [`IdentityError`] when the certificates do not fit the key, or are of another authority.
+    /// [`IdentityError`] if the certificates do not fit the key, or another authority issued them.
     pub fn renew(&self, certificate: &str, authority: &str) -> Result<String, IdentityError> {
         let pem = format!("{}{certificate}{authority}", self.key);
         let (certified, authority) = certified(&pem)?;
@@ -241,7 +242,7 @@ impl ResolvesClientCert for Identity {
     }
 }
 
-/// Key and certificate as TLS takes them, and the hash of the authority's certificate, the last one in `pem`.
+/// Key and certificate for TLS, and the hash of the authority's certificate, which is the last one in `pem`.
 fn certified(pem: &str) -> Result<(Arc<CertifiedKey>, Digest), IdentityError> {
     let wrong = |reason: String| IdentityError(reason);
     let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| wrong(e.to_string()))?;
@@ -257,7 +258,7 @@ fn certified(pem: &str) -> Result<(Arc<CertifiedKey>, Digest), IdentityError> {
     Ok((Arc::new(certified), authority))
 }
 
-/// The first section of this kind in `pem`, with its lines of dashes.
+/// The first PEM section of this kind, with its BEGIN and END lines.
 fn section(pem: &str, kind: &str) -> Option<String> {
     let (begin, end) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
     let rest = &pem[pem.find(&begin)?..];

@@ -1,28 +1,28 @@
-//! Payloads as bytes: a [`Reader`] takes little-endian fields off one after the other, a [`Writer`] appends them, and
-//! [`Payload`] joins the two for each request and response. Bytes that mean nothing are skipped and written as zeros,
-//! whatever they hold; the only thing that can be wrong with a payload at this level is its length.
+//! Payloads as bytes: a [`Reader`] takes little-endian fields in sequence, a [`Writer`] appends them, and [`Payload`]
+//! combines the two for each request and response. Reserved bytes are skipped and written as zeros; the only possible
+//! error at this level is the length.
 
 /// A payload has fewer bytes than its fields need, or more (return code 16h, invalid payload length).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the payload's length does not fit the command: send as many bytes as its fields have")]
 pub struct WrongLength;
 
-/// Takes fields off the front of a payload.
+/// Reads the fields of a payload one after the other.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the first of `bytes`.
+    /// A reader that begins with the first of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// The next `count` bytes.
+    /// Takes the next `count` bytes.
     ///
     /// # Errors
-    /// [`WrongLength`] when fewer are left, like all methods here that read.
+    /// [`WrongLength`] if fewer bytes are left; so do all methods here that read.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], WrongLength> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(WrongLength)?;
         self.rest = rest;
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    /// One byte.
+    /// Takes one byte as a number.
     ///
     /// # Errors
     /// [`WrongLength`].
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Two bytes.
+    /// Takes two bytes, little-endian.
     ///
     /// # Errors
     /// [`WrongLength`].
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Four bytes.
+    /// Takes four bytes, little-endian.
     ///
     /// # Errors
     /// [`WrongLength`].
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Takes eight bytes, little-endian.
     ///
     /// # Errors
     /// [`WrongLength`].
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Passes over `count` bytes without looking at them.
+    /// Skips `count` bytes, for reserved fields.
     ///
     /// # Errors
     /// [`WrongLength`].
@@ -79,17 +79,17 @@ impl<'a> Reader<'a> {
         self.take(count).map(|_| ())
     }
 
-    /// Everything that is left.
+    /// Takes all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    /// Whether nothing is left.
+    /// True if no bytes are left.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// `count` entries, one after the other. Nothing is set aside for them before they are there.
+    /// Takes `count` consecutive entries. Memory is allocated only for entries that are present.
     ///
     /// # Errors
     /// [`WrongLength`].
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends fields to a payload.
+/// Appends fields to a payload, in little-endian order.
 #[derive(Debug, Clone, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -116,61 +116,61 @@ impl Writer {
         self.bytes(&[value])
     }
 
-    /// Appends two bytes.
+    /// Appends two bytes, little-endian.
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    /// Appends four bytes.
+    /// Appends four bytes, little-endian.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    /// Appends eight bytes.
+    /// Appends eight bytes, little-endian.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    /// Appends `count` reserved bytes.
+    /// Appends `count` reserved bytes, which are zeros.
     pub fn reserved(&mut self, count: usize) -> &mut Self {
         self.bytes.resize(self.bytes.len() + count, 0);
         self
     }
 
-    /// Appends entries, one after the other.
+    /// Appends the entries of a list, without their count.
     pub fn list<P: Payload>(&mut self, entries: &[P]) -> &mut Self {
         entries.iter().for_each(|entry| entry.write(self));
         self
     }
 
-    /// What was written.
+    /// The payload written until now.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// A request's or a response's payload, or an entry of a list in one.
+/// Type whose fields are a request's or a response's payload, or an entry of a list in a payload.
 pub trait Payload: Sized {
     /// Reads the fields in their order.
     ///
     /// # Errors
-    /// [`WrongLength`] when there are too few bytes.
+    /// [`WrongLength`] if there are too few bytes.
     fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength>;
 
     /// Writes the fields in their order.
     fn write(&self, writer: &mut Writer);
 
-    /// From all of `bytes`.
+    /// Reads a payload that takes all of `bytes`.
     ///
     /// # Errors
-    /// [`WrongLength`] when there are too few bytes or too many.
+    /// [`WrongLength`] if there are too few bytes or too many.
     fn from_bytes(bytes: &[u8]) -> Result<Self, WrongLength> {
         let mut reader = Reader::new(bytes);
         let payload = Self::read(&mut reader)?;
         if reader.is_empty() { Ok(payload) } else { Err(WrongLength) }
     }
 
-    /// As bytes.
+    /// Encodes the fields as a payload.
     fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         self.write(&mut writer);
@@ -178,7 +178,7 @@ pub trait Payload: Sized {
     }
 }
 
-/// No payload.
+/// Payload of requests and responses without fields.
 impl Payload for () {
     fn read(_: &mut Reader<'_>) -> Result<Self, WrongLength> {
         Ok(())
@@ -187,12 +187,12 @@ impl Payload for () {
     fn write(&self, _: &mut Writer) {}
 }
 
-/// A count as the one byte it is written with. Lists are built to fit; a longer one would be cut off by its reader.
+/// Number of entries as one byte; 255 for longer lists, of which readers then read only 255 entries.
 pub(super) fn count_u8(count: usize) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
-/// A count as the four bytes it is written with.
+/// Number of entries as four bytes.
 pub fn count_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Asks FM API endpoints, ours or others: one connection, one request at a time, typed by what is asked.
+//! Client of FM API endpoints of this manager or others: one connection, one request at a time, typed responses.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use super::answer::MESSAGE_MAX;
 use super::bytes::{Payload, Reader, WrongLength};
 use super::component::BackgroundStatus;
 use super::header::{Category, Dialect, HEADER_BYTES, Header, ReturnCode};
-use super::mctp::{Envelope, Message, PacketError, Packetizer, Reassembler, TYPE_FM_API};
+use super::mctp::{Envelope, MctpMessage, PacketError, Packetizer, Reassembler, TYPE_FM_API};
 use super::mld_port::{Tunnel, Tunnelled};
 use super::opcode::{Effects, Opcode};
 
-/// How long to wait for a connection, and for each response.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a component that asks for it is asked again.
+/// Time-out of a connection attempt, and of each response.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of repetitions of a request whose response is Retry Required.
 const RETRIES: u32 = 4;
-/// Pause before that.
+/// Pause before a repetition.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-/// Most bytes read at once.
+/// Maximum number of bytes read at once.
 const READ_BYTES: usize = 4096;
 
-/// Why there is no response.
+/// Reason for which there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum FmClientError {
-    /// No connection.
+    /// A connection cannot be made.
     #[error("no FM API endpoint at {address}: {source}; is it listening there (`gmm serve --fm-listen`)?")]
     Unreachable {
-        /// Where.
+        /// Address as given, `HOST:PORT`.
         address: String,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The connection broke.
@@ -39,33 +39,33 @@ pub enum FmClientError {
         "the connection to {address} broke while {asked} was asked: {source}; ask again, and where it asks for a certificate, have this client join (`gmm fm join`)"
     )]
     Broken {
-        /// Where.
+        /// Address as given, `HOST:PORT`.
         address: String,
-        /// What was asked.
+        /// Name of the command that was sent.
         asked: String,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The component refused.
+    /// The component answered with a return code that is no success.
     #[error("{address} refused {asked}: {code}{}", hint(*code))]
     Refused {
-        /// Where.
+        /// Address as given, `HOST:PORT`.
         address: String,
-        /// What was asked.
+        /// Name of the command that was sent.
         asked: String,
-        /// Why.
+        /// Return code that the component gave.
         code: ReturnCode,
     },
-    /// What came is no response.
+    /// The answer is no response to the request.
     #[error(
-        "{address} answered {asked} with something else: {reason}; does it speak the other dialect (--dialect)?"
+        "{address} answered {asked} with something else: {reason}; does it use the other dialect (--dialect)?"
     )]
     Protocol {
-        /// Where.
+        /// Address as given, `HOST:PORT`.
         address: String,
-        /// What was asked.
+        /// Name of the command that was sent.
         asked: String,
-        /// What is wrong with it.
+        /// The defect of the response, as text.
         reason: String,
     },
 }
@@ -73,7 +73,7 @@ pub enum FmClientError {
 fn hint(code: ReturnCode) -> &'static str {
     match code {
         ReturnCode::InvalidInput => {
-            " (something that was given does not exist, is in use, or is out of range)"
+            " (something that was given does not exist, is in use, or is out of range; the manager's log names a wrong port; `gmm list -LPi` shows which memory node and which LD are at which port)"
         }
         ReturnCode::Unsupported => " (this component does not do that; see `gmm fm log`)",
         ReturnCode::Busy => {
@@ -85,25 +85,25 @@ fn hint(code: ReturnCode) -> &'static str {
     }
 }
 
-/// A response.
+/// A response of any return code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// Its header.
+    /// Header of the response, which contains the return code.
     pub header: Header,
-    /// Its payload.
+    /// Payload of the response; empty for most errors.
     pub payload: Vec<u8>,
 }
 
-/// Who is asked.
+/// The component that a request is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recipient {
-    /// The switch itself.
+    /// The switch that the connection leads to.
     Switch,
-    /// The device behind this port, through the tunnel.
+    /// The device behind this port of the switch; the request goes through the tunnel (5300h).
     Device(u8),
 }
 
-/// What is spoken over with an endpoint: TCP, or TLS over it.
+/// Byte stream to an endpoint: TCP, or TLS over TCP.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug> ByteStream for S {}
@@ -121,29 +121,31 @@ pub struct FmClient {
 }
 
 impl FmClient {
-    /// Connects to `address`, as in `127.0.0.1:2508`.
+    /// Connects over TCP without TLS to `address`, as in `127.0.0.1:2508`.
     ///
     /// # Errors
     /// [`FmClientError::Unreachable`].
     pub async fn connect(address: &str, dialect: Dialect) -> Result<Self, FmClientError> {
         let unreachable = |source| FmClientError::Unreachable { address: address.to_owned(), source };
-        let connected = timeout(PATIENCE, TcpStream::connect(address)).await;
+        let connected = timeout(ANSWER_TIMEOUT, TcpStream::connect(address)).await;
         let stream = connected.unwrap_or_else(|_| Err(timed_out())).map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
         Ok(Self::over(stream, address, dialect))
     }
 
-    /// Asks over `stream`, which leads to `address`.
+    /// Makes a client over `stream`, which is connected to `address`.
     pub fn over(stream: impl ByteStream + 'static, address: &str, dialect: Dialect) -> Self {
         let (reassembler, packetizer) = (Reassembler::new(MESSAGE_MAX), Packetizer::default());
         let (address, unread, stream) = (address.to_owned(), Vec::new(), Box::new(stream));
         Self { address, stream, dialect, reassembler, packetizer, unread, tag: 0 }
     }
 
-    /// Asks for what `R` is, and asks again a few times if told to and doing it twice is as good as once.
+    /// Sends a request with a response of type `R`. Repeats it a few times if the response says so and repetition is
+    /// safe.
     ///
     /// # Errors
-    /// [`FmClientError`]; [`FmClientError::Refused`] with every return code but success and a started background operation.
+    /// [`FmClientError`]; [`FmClientError::Refused`] for every return code other than success and a started background
+    /// operation.
     pub async fn ask<R: Payload>(
         &mut self,
         recipient: Recipient,
@@ -153,7 +155,7 @@ impl FmClient {
         self.ask_with(recipient, opcode, &request.to_bytes(), R::from_bytes).await
     }
 
-    /// As [`Self::ask`], for payloads that take more than themselves to read and write.
+    /// As [`Self::ask`], for payloads whose encoding depends on the dialect.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -177,7 +179,7 @@ impl FmClient {
             if !code.is_success() {
                 return Err(FmClientError::Refused { address: self.address.clone(), asked: asked(), code });
             }
-            // Where a command goes on in the background there is nothing to tell yet.
+            // The payload is still empty if the command continues in the background.
             return read(&response.payload).map_err(|error| FmClientError::Protocol {
                 address: self.address.clone(),
                 asked: asked(),
@@ -186,7 +188,7 @@ impl FmClient {
         }
     }
 
-    /// How the switch's background operation gets on, or went.
+    /// Status of the switch's present or latest background operation.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -194,10 +196,10 @@ impl FmClient {
         self.ask(Recipient::Switch, Opcode::BackgroundStatus, &()).await
     }
 
-    /// Sends any bytes under any opcode and returns the response, whatever its return code.
+    /// Sends any bytes under any opcode. Returns the response, whatever its return code.
     ///
     /// # Errors
-    /// [`FmClientError`], but never `Refused` for `Recipient::Switch`; when the tunnel is refused, it is.
+    /// [`FmClientError`]. It is `Refused` only if the tunnel to a device is refused.
     pub async fn send(
         &mut self,
         recipient: Recipient,
@@ -231,7 +233,7 @@ impl FmClient {
         FmClientError::Protocol { address, asked: asked(opcode), reason }
     }
 
-    /// Reads header and payload.
+    /// Splits a response into header and payload, and checks that they belong to the request.
     fn response(&self, opcode: u16, body: &[u8]) -> Result<Response, FmClientError> {
         let header = Header::read(&mut Reader::new(body), self.dialect);
         let header = header.map_err(|_| self.protocol(opcode, "it has no header"))?;
@@ -243,13 +245,13 @@ impl FmClient {
         Ok(Response { header, payload: payload.to_vec() })
     }
 
-    /// Sends a request and waits for the message under its tag.
+    /// Sends a request and waits for the message with its tag.
     async fn exchange(&mut self, opcode: u16, payload: &[u8]) -> Result<Vec<u8>, FmClientError> {
         self.tag = self.tag.wrapping_add(1) & 7;
         let body = Header::request(self.tag, opcode, payload.len()).with(payload, self.dialect);
-        let message = Message { envelope: Envelope::request(self.tag), kind: TYPE_FM_API, body };
+        let message = MctpMessage { envelope: Envelope::request(self.tag), kind: TYPE_FM_API, body };
         let packets = self.packetizer.packets(&message);
-        let exchanged = timeout(PATIENCE, async {
+        let exchanged = timeout(ANSWER_TIMEOUT, async {
             self.stream.write_all(&packets).await?;
             self.receive().await
         });
@@ -273,7 +275,7 @@ impl FmClient {
                 Some(Ok(message)) if message.kind == TYPE_FM_API && message.envelope.tag == self.tag => {
                     return Ok(Ok(message.body));
                 }
-                // The late answer to a request nobody waits for any more.
+                // A late response to an earlier request, which has timed out.
                 Some(Ok(_)) => continue,
                 Some(Err(error)) => return Ok(Err(error)),
                 None => {}
@@ -288,7 +290,7 @@ impl FmClient {
     }
 }
 
-/// Whether a command that may have been carried out, though it was not answered so, can be sent once more.
+/// True if a command that was sent and not answered, and so may have been carried out, can safely be sent again.
 fn is_repeatable(opcode: Opcode) -> bool {
     let starts_something = opcode.effects().contains(Effects::BACKGROUND);
     !starts_something && !matches!(opcode, Opcode::InitiateDcAdd | Opcode::InitiateDcRelease)
@@ -302,5 +304,5 @@ fn asked(opcode: u16) -> String {
 }
 
 fn timed_out() -> std::io::Error {
-    std::io::Error::new(std::io::ErrorKind::TimedOut, format!("nothing came for {PATIENCE:?}"))
+    std::io::Error::new(std::io::ErrorKind::TimedOut, format!("no answer within {ANSWER_TIMEOUT:?}"))
 }

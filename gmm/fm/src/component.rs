@@ -1,4 +1,4 @@
-//! Commands every component has: Identify, Background Operation Status, Response Message Limit (00xxh), logs (04xxh).
+//! Commands of every component: Identify, Background Operation Status, Response Message Limit (00xxh), logs (04xxh).
 
 use super::bytes::{Payload, Reader, Writer, WrongLength};
 use super::header::ReturnCode;
@@ -9,28 +9,28 @@ pub const TYPE_SWITCH: u8 = 0;
 pub const TYPE_3: u8 = 3;
 /// The smallest response message limit: 256 bytes.
 pub const LIMIT_MIN: u8 = 8;
-/// Bytes of the Command Effects Log's identifier, and of any log's.
-pub const LOG_ID_BYTES: usize = 16;
-/// The Command Effects Log: 0da9c0b5-bf41-4b78-8f79-96b1623b3f17.
+/// Bytes of a log's identifier.
+pub(crate) const LOG_ID_BYTES: usize = 16;
+/// Identifier of the Command Effects Log: 0da9c0b5-bf41-4b78-8f79-96b1623b3f17.
 pub const COMMAND_EFFECTS_LOG: [u8; LOG_ID_BYTES] =
     [0x0d, 0xa9, 0xc0, 0xb5, 0xbf, 0x41, 0x4b, 0x78, 0x8f, 0x79, 0x96, 0xb1, 0x62, 0x3b, 0x3f, 0x17];
 
 /// Response to Identify (0001h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// PCI vendor.
+    /// PCI vendor id of the component.
     pub vendor: u16,
-    /// PCI device.
+    /// PCI device id of the component.
     pub device: u16,
-    /// PCI subsystem vendor.
+    /// PCI subsystem vendor id.
     pub subsystem_vendor: u16,
-    /// PCI subsystem.
+    /// PCI subsystem id.
     pub subsystem: u16,
-    /// Serial number.
+    /// Serial number of the component, unique among those of its vendor.
     pub serial: u64,
-    /// The longest message, header included, has `2^n` bytes.
+    /// Binary logarithm of the longest message in bytes, header included.
     pub message_max: u8,
-    /// [`TYPE_SWITCH`] or [`TYPE_3`].
+    /// [`TYPE_SWITCH`] or [`TYPE_3`], for a device.
     pub component_type: u8,
 }
 
@@ -56,15 +56,15 @@ impl Payload for Identity {
 /// Response to Background Operation Status (0002h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackgroundStatus {
-    /// Whether an operation is under way.
+    /// True while an operation is under way.
     pub running: bool,
-    /// How much of it is done, 0 to 100.
+    /// Progress of the operation in percent, 0 to 100.
     pub percent: u8,
-    /// The operation, or the last one; 0: none so far.
+    /// Opcode of the present or latest operation; 0: no operation yet.
     pub opcode: u16,
-    /// How the last one ended.
+    /// Return code of the latest operation.
     pub code: ReturnCode,
-    /// Vendor status.
+    /// Vendor-specific status; 0 here.
     pub vendor: u16,
 }
 
@@ -90,7 +90,7 @@ impl Payload for BackgroundStatus {
 /// Request of Set Response Message Limit (0004h), response of that and of Get (0003h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseLimit {
-    /// Responses have at most `2^n` bytes, header included.
+    /// Binary logarithm of the longest response in bytes, header included.
     pub n: u8,
 }
 
@@ -107,9 +107,9 @@ impl Payload for ResponseLimit {
 /// One log of [`SupportedLogs`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its identifier.
+    /// Identifier of the log.
     pub id: [u8; LOG_ID_BYTES],
-    /// Bytes it has.
+    /// Size of the log in bytes.
     pub size: u32,
 }
 
@@ -126,7 +126,7 @@ impl Payload for LogEntry {
 /// Response to Get Supported Logs (0400h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SupportedLogs {
-    /// The logs.
+    /// One entry per log, in any order.
     pub logs: Vec<LogEntry>,
 }
 
@@ -142,14 +142,14 @@ impl Payload for SupportedLogs {
     }
 }
 
-/// Request of Get Log (0401h). The response is the bytes.
+/// Request of Get Log (0401h). The response consists of the requested bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetLog {
-    /// Which.
+    /// Identifier of the log, from [`SupportedLogs`].
     pub id: [u8; LOG_ID_BYTES],
-    /// First byte.
+    /// Offset of the first requested byte in the log.
     pub offset: u32,
-    /// How many.
+    /// Number of requested bytes.
     pub length: u32,
 }
 

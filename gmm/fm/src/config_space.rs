@@ -1,11 +1,11 @@
-//! The 4 KiB of PCI configuration space of an LD, as Send LD CXL.io Configuration Request (5301h) sees it. It follows from
-//! what the LD is; only the command register keeps what is written to it, and writes to anything else are refused.
+//! The 4 KiB of PCI configuration space of an LD, for Send LD CXL.io Configuration Request (5301h). They are derived
+//! from the LD's properties. Only the command register can be written; writes to anything else are refused.
 //!
-//! | offset | what |
+//! | offset | content |
 //! |---|---|
 //! | 000h | header type 0, class 050210h (CXL memory device) |
 //! | 040h | PCI Express capability |
-//! | 100h | CXL device DVSEC (CXL 3.1, 8.1.3): what it can do, and its memory's size |
+//! | 100h | CXL device DVSEC (CXL 3.1, 8.1.3): its capabilities, and its memory's size |
 //! | 140h | register locator DVSEC (8.1.9): the component registers are at the start of BAR 0 |
 
 use super::bytes::Writer;
@@ -14,14 +14,14 @@ use super::header::ReturnCode;
 use super::identity::{DEVICE_MEMORY, VENDOR};
 
 /// Bytes of a configuration space.
-pub const CONFIG_BYTES: usize = 4096;
+pub(crate) const CONFIG_BYTES: usize = 4096;
 
 /// Vendor id of the CXL Consortium, which marks its DVSECs.
 const VENDOR_CXL: u16 = 0x1E98;
 const COMMAND: usize = 0x04;
-/// What can be written of the command register: memory space, bus master, parity, SERR#, interrupt disable.
+/// Writable bits of the command register: memory space, bus master, parity, SERR#, interrupt disable.
 const COMMAND_WRITABLE: u16 = 1 << 1 | 1 << 2 | 1 << 6 | 1 << 8 | 1 << 10;
-/// Status: there is a list of capabilities.
+/// Status register: a list of capabilities is present.
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// Base class memory, subclass CXL, programming interface CXL 2.0 or later memory device.
 const CLASS: [u8; 3] = [0x10, 0x02, 0x05];
@@ -29,19 +29,19 @@ const PCI_EXPRESS: usize = 0x40;
 const CXL_DEVICE: usize = 0x100;
 const REGISTER_LOCATOR: usize = 0x140;
 
-/// The configuration space of one LD.
+/// PCI configuration space of a function.
 #[derive(Debug, Clone)]
 pub struct ConfigSpace {
     bytes: Box<[u8; CONFIG_BYTES]>,
 }
 
 impl ConfigSpace {
-    /// That of `ld` on `device`, with this in the command register.
+    /// The configuration space of `ld` on `device`, with `command` in the command register.
     pub fn new(device: &Device, ld: &LogicalDevice, command: u16) -> Self {
         let mut space = Self { bytes: Box::new([0; CONFIG_BYTES]) };
         space.put(0, header(command & COMMAND_WRITABLE));
         space.put(PCI_EXPRESS, pci_express());
-        // A device that is given away whole has all of its memory behind its one LD.
+        // The one LD of a single logical device has all of its memory.
         let memory = match device.kind {
             DeviceKind::Mld => ld.reserved.max(ld.capacity.iter().map(|capacity| capacity.bytes).sum()),
             DeviceKind::Sld => device.pool_bytes,
@@ -51,7 +51,7 @@ impl ConfigSpace {
         space
     }
 
-    /// The four bytes from `offset` on, those that are not enabled as zeros. `None`: beyond the end.
+    /// The four bytes from `offset` on, with zeros for bytes that are not enabled. `None` beyond the end.
     pub fn read(&self, offset: u16, byte_enables: u8) -> Option<[u8; 4]> {
         let offset = usize::from(offset);
         let mut data: [u8; 4] = self.bytes.get(offset..offset + 4)?.try_into().ok()?;
@@ -63,11 +63,11 @@ impl ConfigSpace {
         Some(data)
     }
 
-    /// Writes the enabled ones of four bytes from `offset` on, as far as they can be written.
+    /// Writes those of the four bytes from `offset` on that are enabled and writable.
     ///
     /// # Errors
-    /// [`ReturnCode::InvalidInput`] beyond the end; [`ReturnCode::Unsupported`] when none of them can be written, which
-    /// whoever asked is not to take for done.
+    /// [`ReturnCode::InvalidInput`] beyond the end; [`ReturnCode::Unsupported`] if none of the bytes is writable, so
+    /// that the client does not take the write for carried out.
     pub fn write(&mut self, offset: u16, byte_enables: u8, data: [u8; 4]) -> Result<(), ReturnCode> {
         let offset = usize::from(offset);
         self.bytes.get(offset..offset + 4).ok_or(ReturnCode::InvalidInput)?;
@@ -90,7 +90,7 @@ impl ConfigSpace {
         Ok(())
     }
 
-    /// The command register.
+    /// Value of the command register, at offset 4.
     pub fn command(&self) -> u16 {
         u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]])
     }
@@ -105,7 +105,7 @@ fn header(command: u16) -> Vec<u8> {
     writer.u16(VENDOR).u16(DEVICE_MEMORY).u16(command).u16(STATUS_CAPABILITIES);
     // Revision, class, cache line size, latency timer, header type 0, self-test.
     writer.u8(0).bytes(&CLASS).reserved(4);
-    // BAR 0 has 64 bits; the others are not there. Then the CardBus pointer.
+    // BAR 0 has 64 bits; the other BARs do not exist. Then the CardBus pointer.
     writer.u32(0b100).reserved(20).reserved(4);
     writer.u16(VENDOR).u16(DEVICE_MEMORY);
     // Expansion ROM, capabilities, interrupts.
@@ -117,7 +117,7 @@ fn header(command: u16) -> Vec<u8> {
 fn pci_express() -> Vec<u8> {
     let mut writer = Writer::default();
     writer.u8(0x10).u8(0).u16(2);
-    // Device: role-based error reporting. The rest is as after a reset.
+    // Device capabilities: role-based error reporting. The other fields have their reset values.
     writer.u32(1 << 15);
     writer.finish()
 }
@@ -130,13 +130,13 @@ fn dvsec(writer: &mut Writer, next: usize, revision: u16, length: u16, id: u16) 
     writer.u16(VENDOR_CXL).u16(revision | length << 4).u16(id);
 }
 
-/// CXL device DVSEC (id 0): CXL.io and CXL.mem with one range of memory, which is there as soon as the LD is bound.
+/// CXL device DVSEC (id 0): CXL.io and CXL.mem with one range of memory, which is active once the LD is bound.
 fn cxl_device(memory: u64, active: bool) -> Vec<u8> {
     let mut writer = Writer::default();
     dvsec(&mut writer, REGISTER_LOCATOR, 2, 0x3C, 0);
     let (io, mem, hardware_init, one_range) = (1 << 1, 1 << 2, 1 << 3, 1 << 4);
     writer.u16(io | mem | hardware_init | one_range);
-    // Control: both on. Status, control 2, status 2, lock, capability 2.
+    // Control: CXL.io and CXL.mem enabled. Status, control 2, status 2, lock, capability 2.
     writer.u16(io | if active { mem } else { 0 }).reserved(10);
     // Range 1: the size in 256 MiB, whether it is valid and active, volatile memory, base 0.
     let [low, high] = [memory as u32, (memory >> 32) as u32];

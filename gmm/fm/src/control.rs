@@ -1,17 +1,17 @@
-//! MCTP control messages (DMTF DSP0236, section 12): those by which a bus owner finds out what an endpoint is. Over TCP
-//! there is no bus to own, so an assigned endpoint id is remembered and otherwise of no consequence.
+//! MCTP control messages (DMTF DSP0236, section 12), by which a bus owner identifies an endpoint. Over TCP there is no
+//! bus, so an assigned endpoint id is recorded and has no further effect.
 
 use super::mctp::{TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
 
-/// Completion code: done.
+/// Completion code: success.
 const SUCCESS: u8 = 0x00;
-/// Completion code: a value is wrong.
+/// Completion code: a field has an invalid value.
 const INVALID_DATA: u8 = 0x02;
-/// Completion code: there are too few bytes.
+/// Completion code: too few bytes.
 const INVALID_LENGTH: u8 = 0x03;
-/// Completion code: no such command.
+/// Completion code: unknown command.
 const UNSUPPORTED: u8 = 0x05;
-/// Completion code of Get Version: no such message type.
+/// Completion code of Get Version: unknown message type.
 const TYPE_UNSUPPORTED: u8 = 0x80;
 
 const SET_EID: u8 = 0x01;
@@ -23,31 +23,32 @@ const GET_TYPES: u8 = 0x05;
 const REQUEST: u8 = 1 << 7;
 const DATAGRAM: u8 = 1 << 6;
 const INSTANCE: u8 = 0x1F;
-/// Asks for the version of MCTP itself.
+/// Message type that stands for MCTP itself in Get Version.
 const TYPE_BASE: u8 = 0xFF;
 
-/// The endpoint at this end of a connection.
+/// The endpoint at the manager's end of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its id; 0: none assigned.
+    /// Endpoint id that the client has assigned; 0: none.
     pub eid: u8,
-    /// Its UUID.
+    /// UUID of the endpoint, the same for all connections to one switch.
     pub uuid: [u8; 16],
 }
 
 impl Endpoint {
-    /// That of a switch: no id yet, and a UUID (version 8) made of the numbers of its fabric and its own.
+    /// The endpoint of a switch, without an id. Its UUID (version 8) is derived from the numbers of the fabric and the
+    /// switch.
     pub fn of_switch(fabric: u64, switch: u32) -> Self {
         let mut uuid = [0; 16];
         let [first @ .., before_last, last] = fabric.to_be_bytes();
         uuid[..6].copy_from_slice(&first);
-        // The version and the variant of RFC 9562.
+        // Version and variant bits of RFC 9562.
         (uuid[6], uuid[7], uuid[8], uuid[9]) = (0x80, before_last, 0x80, last);
         uuid[12..].copy_from_slice(&switch.to_be_bytes());
         Self { eid: 0, uuid }
     }
 
-    /// The response to a control message (without its type). `None`: it is no request, or one that wants no response.
+    /// The response to a control message (given without its type). `None` if it is not a request, or has no response.
     pub fn answer(&mut self, body: &[u8]) -> Option<Vec<u8>> {
         let (&first, rest) = body.split_first()?;
         let (&command, data) = rest.split_first()?;
@@ -67,12 +68,12 @@ impl Endpoint {
             SET_EID => {
                 let [operation, eid] = *data.first_chunk().ok_or(INVALID_LENGTH)?;
                 match operation & 3 {
-                    // 0 and FFh are nobody's id; the discovered flag (3) is for other buses.
+                    // 0 and FFh are reserved; operation 3 (set the discovered flag) is for other buses.
                     0 | 1 if !matches!(eid, 0 | 0xFF) => self.eid = eid,
                     2 => self.eid = 0,
                     _ => return Err(INVALID_DATA),
                 }
-                // Accepted, the id, no pool of ids.
+                // Status accepted, the id, no pool of ids.
                 Ok(vec![0, self.eid, 0])
             }
             // A simple endpoint with a dynamic id.
@@ -80,7 +81,7 @@ impl Endpoint {
             GET_UUID => Ok(self.uuid.to_vec()),
             GET_VERSION => {
                 let kind = *data.first().ok_or(INVALID_LENGTH)?;
-                // 1.3.1 of MCTP and its control messages, 1.0 of the CXL bindings; none of them with a letter.
+                // Versions: 1.3.1 of MCTP and its control messages, 1.0 of the CXL bindings.
                 match kind {
                     TYPE_BASE | TYPE_CONTROL => Ok(vec![1, 0xF1, 0xF3, 0xF1, 0x00]),
                     TYPE_FM_API | TYPE_CCI => Ok(vec![1, 0xF1, 0xF0, 0xFF, 0x00]),

@@ -5,20 +5,19 @@ use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, count_u32};
 
 /// The unit of total capacity and decode lengths: 256 MiB.
 pub const CAPACITY_UNIT: u64 = 256 << 20;
-/// Most regions of a host.
+/// Maximum number of dynamic-capacity regions of a host.
 pub const REGIONS_MAX: usize = 8;
-/// Bytes of a tag.
-pub const TAG_BYTES: usize = 16;
+pub(crate) const TAG_BYTES: usize = 16;
 
-/// Names capacity that was added at once.
+/// Tag of capacity: identifies the capacity that one request added.
 pub type Tag = [u8; TAG_BYTES];
 
 /// Response to Get DCD Info (5600h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DcdInfo {
-    /// Hosts there can be.
+    /// Maximum number of hosts that can have capacity.
     pub hosts: u8,
-    /// Regions each of them has.
+    /// Number of regions of each host.
     pub regions: u8,
     /// Selection policies for adding: bit n for policy n ([`selection`]).
     pub add_policies: u16,
@@ -26,9 +25,9 @@ pub struct DcdInfo {
     pub removal_policies: u16,
     /// Regions for which sanitizing on release can be turned on and off, one bit each.
     pub sanitize_mask: u8,
-    /// Capacity that can be added to hosts, in units of [`CAPACITY_UNIT`].
+    /// Total capacity for hosts, in units of [`CAPACITY_UNIT`].
     pub capacity: u64,
-    /// Block sizes each region can have: bit n for 2^n bytes.
+    /// Possible block sizes of each region: bit n for 2^n bytes.
     pub block_sizes: [u64; REGIONS_MAX],
 }
 
@@ -59,11 +58,11 @@ impl Payload for DcdInfo {
 /// Request of Get Host DC Region Configuration (5601h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetHostRegions {
-    /// The host: an LD.
+    /// LD-ID of the host.
     pub host: u16,
-    /// Most regions to tell of.
+    /// Maximum number of regions to return.
     pub count: u8,
-    /// First region.
+    /// Number of the first region to return.
     pub first: u8,
 }
 
@@ -80,17 +79,17 @@ impl Payload for GetHostRegions {
 /// One region of a host: 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DcRegion {
-    /// First device address.
+    /// First device address of the region.
     pub base: u64,
-    /// Addresses set aside for it, in units of [`CAPACITY_UNIT`].
+    /// Address range set aside for the region, in units of [`CAPACITY_UNIT`].
     pub decode_length: u64,
-    /// Bytes that can be used.
+    /// Usable bytes of the region.
     pub length: u64,
-    /// Capacity comes in multiples of this, in bytes.
+    /// Unit in which the region's capacity is allocated, in bytes.
     pub block_size: u64,
-    /// Attributes: bit 2 non-volatile, 3 shareable, 4 hardware-managed coherency.
+    /// Attributes of the region: bit 2 non-volatile, 3 shareable, 4 hardware-managed coherency.
     pub flags: u8,
-    /// Bit 0: what is released is sanitized.
+    /// Bit 0: capacity of the region is sanitized when it is released.
     pub sanitize: u8,
 }
 
@@ -111,19 +110,19 @@ impl Payload for DcRegion {
 /// Response to Get Host DC Region Configuration (5601h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRegions {
-    /// The host.
+    /// LD-ID of the host.
     pub host: u16,
-    /// Regions it has in all.
+    /// Number of the host's regions, including those not returned.
     pub total: u8,
-    /// Those told of.
+    /// Configuration of the returned regions.
     pub regions: Vec<DcRegion>,
-    /// Extents it can have.
+    /// Maximum number of extents that the device supports.
     pub extents_max: u32,
-    /// Extents it can have besides those it has.
+    /// Number of extents that can still be added.
     pub extents_free: u32,
-    /// Tags it can have.
+    /// Maximum number of tags that the device supports.
     pub tags_max: u32,
-    /// Tags it can have besides those it has.
+    /// Number of tags that can still be added.
     pub tags_free: u32,
 }
 
@@ -151,11 +150,11 @@ impl Payload for HostRegions {
 /// Request of Set DC Region Configuration (5602h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetDcRegion {
-    /// Region of every host, 0 to 7.
+    /// Number of the region, 0 to 7, the same for every host.
     pub region: u8,
-    /// Its block size in bytes.
+    /// Block size of the region, in bytes.
     pub block_size: u64,
-    /// Bit 0: sanitize what is released.
+    /// Bit 0: sanitize released capacity.
     pub sanitize: u8,
 }
 
@@ -175,11 +174,11 @@ impl Payload for SetDcRegion {
 /// Request of Get DC Region Extent Lists (5603h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetExtents {
-    /// The host.
+    /// LD-ID of the host.
     pub host: u16,
-    /// Most extents to tell of.
+    /// Maximum number of extents to return.
     pub count: u32,
-    /// First extent.
+    /// Index of the first extent to return.
     pub first: u32,
 }
 
@@ -195,21 +194,20 @@ impl Payload for GetExtents {
     }
 }
 
-/// Consecutive device addresses that a host was given: 40 bytes.
+/// Consecutive device addresses of a host's capacity: 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// First device address.
+    /// First device address of the extent.
     pub dpa: u64,
-    /// Bytes.
+    /// Length of the extent in bytes.
     pub length: u64,
-    /// What it was added as.
+    /// Tag of the request that added the extent.
     pub tag: Tag,
-    /// Place among the extents of shared capacity; 0 here, where nothing is shared.
+    /// Position among the extents of shared capacity; 0, since capacity is not shared.
     pub sequence: u16,
 }
 
-/// Bytes of an [`Extent`].
-pub const EXTENT_BYTES: usize = 40;
+pub(crate) const EXTENT_BYTES: usize = 40;
 
 impl Payload for Extent {
     fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
@@ -227,15 +225,15 @@ impl Payload for Extent {
 /// Response to Get DC Region Extent Lists (5603h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extents {
-    /// The host.
+    /// LD-ID of the host.
     pub host: u16,
-    /// First extent told of.
+    /// Index of the first returned extent.
     pub first: u32,
-    /// Extents it has in all.
+    /// Number of the host's extents, including those not returned.
     pub total: u32,
-    /// Changes whenever the list does.
+    /// Number that changes with each change of the list.
     pub generation: u32,
-    /// From the first on.
+    /// The returned extents, from `first` on.
     pub extents: Vec<Extent>,
 }
 
@@ -255,40 +253,40 @@ impl Payload for Extents {
     }
 }
 
-/// How to choose what is added: values of [`InitiateAdd::policy`].
+/// Policies for choosing capacity to add: values of [`InitiateAdd::policy`].
 pub mod selection {
-    /// Whatever is free.
+    /// Any free capacity.
     pub const FREE: u8 = 0;
-    /// Whatever is free, in one piece.
+    /// Any free capacity, contiguous.
     pub const CONTIGUOUS: u8 = 1;
-    /// The extents given.
+    /// The extents that the request lists.
     pub const PRESCRIPTIVE: u8 = 2;
-    /// What another host has under the tag.
+    /// Capacity that another host has under the tag.
     pub const SHARED: u8 = 3;
 }
 
-/// How to choose what is released: values of [`InitiateRelease::policy`].
+/// Policies for choosing capacity to release: values of [`InitiateRelease::policy`].
 pub mod removal {
-    /// What has the tag.
+    /// All capacity with the tag.
     pub const TAG: u8 = 0;
-    /// The extents given.
+    /// The extents that the request lists.
     pub const PRESCRIPTIVE: u8 = 1;
 }
 
 /// Request of Initiate Dynamic Capacity Add (5604h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitiateAdd {
-    /// The host.
+    /// LD-ID of the host.
     pub host: u16,
-    /// [`selection`]; bits 3:0.
+    /// Selection policy, bits 3:0: a value of [`selection`].
     pub policy: u8,
-    /// The region of the host.
+    /// Number of the host's region that the capacity is added to.
     pub region: u8,
-    /// Bytes.
+    /// Capacity to add, in bytes.
     pub length: u64,
-    /// What it is to be known as.
+    /// Tag that the added capacity gets.
     pub tag: Tag,
-    /// Which, if the policy is prescriptive. With others the list and its count may be missing.
+    /// Extents to add, for the prescriptive policy. With other policies, the list and its count may be missing.
     pub extents: Vec<Extent>,
 }
 
@@ -309,17 +307,17 @@ impl Payload for InitiateAdd {
 /// Request of Initiate Dynamic Capacity Release (5605h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitiateRelease {
-    /// The host.
+    /// LD-ID of the host.
     pub host: u16,
-    /// [`removal`]; bits 3:0 of the flags.
+    /// Removal policy, bits 3:0 of the flags: a value of [`removal`].
     pub policy: u8,
-    /// Without asking the host; bit 4 of the flags.
+    /// True to release the capacity without waiting for the host; bit 4 of the flags.
     pub forced: bool,
-    /// Bytes.
+    /// Capacity to release, in bytes.
     pub length: u64,
-    /// What it is known as.
+    /// Tag of the capacity to release.
     pub tag: Tag,
-    /// Which, if the policy is prescriptive. With others the list and its count may be missing.
+    /// Extents to release, for the prescriptive policy. With other policies, the list and its count may be missing.
     pub extents: Vec<Extent>,
 }
 
@@ -338,7 +336,7 @@ impl Payload for InitiateRelease {
     }
 }
 
-/// A list of extents behind its count, or nothing at all.
+/// Reads a list of extents after its count; both may be missing.
 fn listed(reader: &mut Reader<'_>) -> Result<Vec<Extent>, WrongLength> {
     if reader.is_empty() {
         return Ok(Vec::new());

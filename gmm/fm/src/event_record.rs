@@ -7,11 +7,11 @@ use super::physical_switch::PortState;
 use super::virtual_switch::VppbStatus;
 
 /// Bytes of a record.
-pub const RECORD_BYTES: usize = 128;
-/// Bytes of a record before what kind it is decides what they mean.
+pub(crate) const RECORD_BYTES: usize = 128;
+/// Bytes of a record that are common to all kinds.
 const COMMON_BYTES: usize = 48;
 /// Bytes of the response to Get Event Records before the records.
-pub const RECORDS_HEADER_BYTES: usize = 32;
+pub(crate) const RECORDS_HEADER_BYTES: usize = 32;
 
 /// Identifies records about ports: 77cf9271-9c02-470b-9fe4-bc7b75f2da97.
 const PHYSICAL_SWITCH: [u8; 16] =
@@ -23,37 +23,37 @@ const VIRTUAL_SWITCH: [u8; 16] =
 const DYNAMIC_CAPACITY: [u8; 16] =
     [0xca, 0x95, 0xaf, 0xa7, 0xf1, 0x83, 0x40, 0x18, 0x8c, 0x2f, 0x95, 0x26, 0x8e, 0x10, 0x1a, 0x2a];
 
-/// Which log.
+/// Event log of a component, by severity or kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Log {
-    /// 0
+    /// Number 0.
     Informational,
-    /// 1
+    /// Number 1.
     Warning,
-    /// 2
+    /// Number 2.
     Failure,
-    /// 3
+    /// Number 3.
     Fatal,
-    /// 4
+    /// Number 4.
     DynamicCapacity,
 }
 
 impl Log {
-    /// All of them, by number.
+    /// Every log, in the order of the numbers.
     pub const ALL: [Self; 5] =
         [Self::Informational, Self::Warning, Self::Failure, Self::Fatal, Self::DynamicCapacity];
 
-    /// The log of this number, if there is one.
+    /// The log with this number; `None` above 4.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Its number.
+    /// Number of the log in requests.
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// What people call it.
+    /// Name of the log, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Informational => "informational",
@@ -65,42 +65,42 @@ impl Log {
     }
 }
 
-/// What happened.
+/// Content of an event record, by kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happening {
-    /// The link of a port changed; how the port is now.
+pub enum EventContent {
+    /// The link of a port changed; the port's new state.
     Link(PortState),
     /// A vPPB was bound or unbound.
     Binding {
-        /// The VCS.
+        /// Number of the VCS: 0 to 126.
         vcs: u8,
-        /// Its vPPB.
+        /// Number of the vPPB of this VCS: 0 to 126.
         vppb: u8,
-        /// Where it stands now.
+        /// Status of the vPPB after the change.
         status: VppbStatus,
-        /// The port it is bound to.
+        /// Number of the port that the vPPB is bound to.
         port: u8,
-        /// The LD it is bound to.
+        /// LD-ID of the LD that the vPPB is bound to.
         ld: u8,
     },
-    /// Capacity of a host changed.
+    /// The capacity of a host changed.
     Capacity {
         /// 0 added, 1 to be released, 2 released by force, 3 region configuration changed, 5 release done.
         change: u8,
-        /// The host: an LD.
+        /// LD-ID of the host.
         host: u16,
-        /// Which capacity.
+        /// The added or released capacity.
         extent: Extent,
-        /// Extents the host can have besides those it has.
+        /// Number of extents that the host can still be given.
         extents_free: u32,
-        /// Tags it can have besides those it has.
+        /// Number of tags that the host can still be given.
         tags_free: u32,
     },
-    /// Another kind of record, from other components.
+    /// Another kind of record, which only other components send.
     Other {
-        /// What kind.
+        /// UUID of the kind.
         id: [u8; 16],
-        /// What it says.
+        /// Content of the record, not decoded.
         data: [u8; RECORD_BYTES - COMMON_BYTES],
     },
 }
@@ -108,17 +108,17 @@ pub enum Happening {
 /// One entry of a log: 128 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRecord {
-    /// Names it in Clear Event Records; never 0.
+    /// Handle that identifies the record in Clear Event Records; never 0.
     pub handle: u16,
     /// Severity, bits 1:0: 0 informational, 1 warning, 2 failure, 3 fatal.
     pub severity: u8,
-    /// When: nanoseconds since the Unix epoch.
+    /// Time of the event, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// What.
-    pub happening: Happening,
+    /// Content of the record, by kind.
+    pub happening: EventContent,
 }
 
-/// Of a physical switch record: the link changed. Of a virtual switch record: the binding changed.
+/// First event type. Physical switch record: the link changed. Virtual switch record: the binding changed.
 const EVENT_TYPE_FIRST: u8 = 0;
 
 impl Payload for EventRecord {
@@ -130,7 +130,7 @@ impl Payload for EventRecord {
         let time_ns = reader.u64()?;
         reader.skip(16)?;
         let data: [u8; RECORD_BYTES - COMMON_BYTES] = reader.array()?;
-        let happening = Happening::read(id, data)?;
+        let happening = EventContent::read(id, data)?;
         Ok(Self { handle, severity: severity & 3, time_ns, happening })
     }
 
@@ -141,7 +141,7 @@ impl Payload for EventRecord {
     }
 }
 
-impl Happening {
+impl EventContent {
     fn id(&self) -> [u8; 16] {
         match self {
             Self::Link(_) => PHYSICAL_SWITCH,
@@ -155,7 +155,8 @@ impl Happening {
         let mut writer = Writer::default();
         match self {
             Self::Link(state) => {
-                // As in Get Physical Port State from the port's state on, with 4 bytes after the port for the slot.
+                // The same bytes as in Get Physical Port State, from the port's state on; 4 bytes for the slot follow
+                // the port number.
                 let state_bytes = state.to_bytes();
                 writer.u8(state.port).u8(EVENT_TYPE_FIRST).reserved(3).bytes(&state_bytes[1..15]);
             }
@@ -163,7 +164,7 @@ impl Happening {
                 writer.bytes(&[*vcs, *vppb, EVENT_TYPE_FIRST, status.number(), *port, *ld]);
             }
             Self::Capacity { change, host, extent, extents_free, tags_free } => {
-                // Both counts at the end are valid.
+                // Flags 3: both counts at the end of the record are valid.
                 writer.u8(*change).u8(3).u16(*host).reserved(4);
                 extent.write(&mut writer);
                 writer.reserved(24).u32(*extents_free).u32(*tags_free);
@@ -205,7 +206,7 @@ impl Happening {
 /// Request of Get Event Records (0100h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetEvents {
-    /// Number of the log.
+    /// Number of the log: 0 to 4.
     pub log: u8,
 }
 
@@ -219,25 +220,25 @@ impl Payload for GetEvents {
     }
 }
 
-/// Events that were lost because the log was full.
+/// Number and time of events that were lost because the log was full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Overflow {
-    /// How many; more are told as 65535.
+    /// Number of lost events; more than 65535 are encoded as 65535.
     pub count: u64,
-    /// When the first of them happened: nanoseconds since the Unix epoch.
+    /// Time of the first lost event, in nanoseconds since the Unix epoch.
     pub first_ns: u64,
-    /// When the last of them happened.
+    /// Time of the last lost event, in nanoseconds since the Unix epoch.
     pub last_ns: u64,
 }
 
 /// Response to Get Event Records (0100h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Events {
-    /// There are more than these; clear them to get at the others. Bit 1 of the flags.
+    /// True if the log has further records, which are returned once these are cleared. Bit 1 of the flags.
     pub more: bool,
-    /// What was lost; bit 0 of the flags.
+    /// Events lost since the log was last cleared; bit 0 of the flags.
     pub overflow: Option<Overflow>,
-    /// The oldest.
+    /// The oldest records of the log.
     pub records: Vec<EventRecord>,
 }
 
@@ -266,11 +267,11 @@ impl Payload for Events {
 /// Request of Clear Event Records (0101h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClearEvents {
-    /// Number of the log.
+    /// Number of the log: 0 to 4.
     pub log: u8,
-    /// All of it; bit 0 of the flags.
+    /// True to clear the whole log; bit 0 of the flags.
     pub all: bool,
-    /// These, oldest first.
+    /// Handles of the records to clear, oldest first.
     pub handles: Vec<u16>,
 }
 

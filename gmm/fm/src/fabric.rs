@@ -1,104 +1,105 @@
-//! What the FM API is about: a CXL switch with hosts above it and memory devices below, as [`Fabric`] shows and changes it.
-//! Who answers commands knows nothing of how the fabric is managed; who manages it knows nothing of bytes.
+//! Model of the FM API: a CXL switch with hosts above and memory devices below it, behind the trait [`Fabric`]. The
+//! code that answers commands does not depend on how the fabric is managed, and the management of the fabric does not
+//! depend on the byte format.
 //!
-//! Here a compute node is a host (a virtual CXL switch), a memory node is a device (a physical port), and what one compute
-//! node has on a memory node is a logical device.
+//! Here a compute node is a host (a virtual CXL switch), a memory node is a device (a physical port), and the part of a
+//! memory node that belongs to one compute node is a logical device.
 
 use super::dcd::Tag;
-use super::event_record::{Happening, Log, Overflow};
+use super::event_record::{EventContent, Log, Overflow};
 use super::header::ReturnCode;
 use super::mld_component::QosControl;
 use super::opcode::Opcode;
 use cxloe_fabric::hdm::Decoder;
 
-/// Devices of one switch: ports 0 to 126.
+/// Maximum number of devices on one switch: at ports 0 to 126.
 pub const DEVICES_MAX: u8 = 127;
-/// Hosts of one switch: VCSs 0 to 126, at ports 127 to 253.
+/// Maximum number of hosts on one switch: VCSs 0 to 126, at ports 127 to 253.
 pub const HOSTS_MAX: u8 = 127;
-/// Ports of one switch.
+/// Number of ports of one switch.
 pub const PORTS_MAX: u8 = DEVICES_MAX + HOSTS_MAX;
-/// vPPBs of each VCS.
+/// Number of vPPBs of each VCS.
 pub const VPPBS_MAX: u8 = 127;
-/// LDs of a device in slices.
+/// Number of LDs of a multi-logical device.
 pub const LDS_MAX: u8 = 16;
-/// HDM decoders a host has at its port, and a device for each LD, as registers can show them.
+/// Maximum number of HDM decoders shown in registers: of a host's port, and of a device for each LD.
 pub const DECODERS_MAX: u8 = 32;
-/// Regions' legs one LD can have: as many extents and tags there can be.
+/// Maximum number of legs of regions in one LD, hence of its extents and tags.
 pub const EXTENTS_MAX: u32 = 65_536;
 
-/// The upstream port of a VCS.
-pub fn upstream_port(vcs: u8) -> u8 {
+/// Number of the upstream port of a VCS.
+pub(crate) fn upstream_port(vcs: u8) -> u8 {
     DEVICES_MAX + vcs
 }
 
 /// A host with its virtual switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Number of its VCS, below [`HOSTS_MAX`].
+    /// Number of the host's VCS, below [`HOSTS_MAX`].
     pub vcs: u8,
-    /// Whether it is heard of.
+    /// True if the host's agent is reachable.
     pub reachable: bool,
-    /// Whether it is held in reset.
+    /// True while the host is held in reset.
     pub held: bool,
-    /// Its vPPBs that are not simply free, ascending.
+    /// Bindings of the host's vPPBs, including those under way, by ascending vPPB.
     pub slots: Vec<Slot>,
 }
 
 impl Host {
-    /// What `vppb` is bound to; `None`: it is free.
+    /// The binding of `vppb`; `None` if the vPPB is free.
     pub fn slot(&self, vppb: u8) -> Option<&Slot> {
         self.slots.iter().find(|slot| slot.vppb == vppb)
     }
 }
 
-/// A vPPB that is bound, or about to be, or no longer quite.
+/// Binding of a vPPB, which may be under way or ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// Its number, below [`VPPBS_MAX`].
+    /// Number of the vPPB, below [`VPPBS_MAX`].
     pub vppb: u8,
-    /// Whether binding or unbinding is under way.
+    /// True while the binding or unbinding is under way.
     pub in_progress: bool,
-    /// The port; `None`: one of another switch.
+    /// Port of the bound device; `None` if the device is on another switch.
     pub port: Option<u8>,
-    /// The LD; `None`: the device has none.
+    /// LD-ID of the bound LD; `None` if the device has no LDs.
     pub ld: Option<u8>,
 }
 
-/// How a device is given away.
+/// Allocation of a device: shared, or to one host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// In up to [`LDS_MAX`] logical devices.
+    /// Multi-logical device: shared, in up to [`LDS_MAX`] LDs.
     #[default]
     Mld,
-    /// Whole, to one host. It appears as one LD of number 0.
+    /// Single logical device: belongs to one host as a whole; modelled as one LD with the number 0.
     Sld,
 }
 
-/// A memory device.
+/// A memory device below the switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Its port, below [`DEVICES_MAX`].
+    /// Number of the device's port, below [`DEVICES_MAX`].
     pub port: u8,
-    /// How it is given away.
+    /// Allocation of the device: shared, or to one host.
     pub kind: DeviceKind,
-    /// Whether it is heard of.
+    /// True if the device is reachable.
     pub reachable: bool,
-    /// Serial number.
+    /// Serial number of the device.
     pub serial: u64,
-    /// Its network ports: the lanes of its link.
+    /// Number of the device's network ports, which count as the lanes of its link.
     pub lanes: u8,
-    /// Bytes of memory.
+    /// Size of the device's memory in bytes.
     pub pool_bytes: u64,
-    /// Bytes of the unit in which memory is given away, a power of two.
+    /// Unit of allocation in bytes, a power of two.
     pub block_bytes: u64,
-    /// Backpressure at its port, 0 to 100 percent.
+    /// Backpressure at the device's port, in percent.
     pub backpressure: u8,
-    /// LDs that have capacity or are bound, ascending.
+    /// The LDs that have capacity or are bound, ascending.
     pub lds: Vec<LogicalDevice>,
 }
 
 impl Device {
-    /// How many LDs it can have.
+    /// Maximum number of LDs that the device can have.
     pub fn ld_count(&self) -> u8 {
         match self.kind {
             DeviceKind::Mld => LDS_MAX,
@@ -106,11 +107,11 @@ impl Device {
         }
     }
 
-    /// LD `id`, which has and is nothing if it is not among [`Self::lds`].
+    /// The LD with this number. If it is not in [`Self::lds`], it has neither capacity nor a binding.
     ///
     /// # Errors
-    /// [`ReturnCode::InvalidInput`] when the device cannot have one of that number. FFFFh names the one of a device that is
-    /// given away whole.
+    /// [`ReturnCode::InvalidInput`] if the device cannot have an LD with that number. The number FFFFh means the only
+    /// LD of a single logical device.
     pub fn ld(&self, id: u16) -> Result<LogicalDevice, ReturnCode> {
         let id = match (self.kind, u8::try_from(id)) {
             (DeviceKind::Sld, Err(_)) if id == u16::MAX => 0,
@@ -122,145 +123,157 @@ impl Device {
     }
 }
 
-/// What one host has on a device.
+/// Part of a device that belongs to one host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogicalDevice {
-    /// Its number.
+    /// Number of the LD (LD-ID).
     pub id: u8,
-    /// Bytes that are set aside for it, used or not.
+    /// Bytes that are set aside for the LD, whether used or not.
     pub reserved: u64,
-    /// Whether it is bound to a host.
+    /// True if the LD is bound to a host.
     pub bound: bool,
-    /// Capacity the host has there, by ascending address.
+    /// Capacity that the host has on the device, by ascending address.
     pub capacity: Vec<Capacity>,
-    /// Changes whenever `capacity` does.
+    /// Number that changes with each change of `capacity`.
     pub generation: u32,
-    /// The decoders that lead there. Their bases count from where the host attaches each region.
+    /// The decoders with a target on this LD. Each base is relative to the address at which the host attaches the
+    /// region.
     pub decoders: Vec<Decoder>,
 }
 
-/// Consecutive device addresses a host has.
+/// Consecutive device addresses of a host's capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// First device address (CMem).
+    /// First device address (CMem) of the capacity.
     pub dpa: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Names what was given at once.
+    /// Tag of the request that added the capacity.
     pub tag: Tag,
 }
 
-/// How to unbind.
+/// Condition of the release when unbinding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unbind {
-    /// Wait until the host is gone by itself.
+    /// Wait until the host has stopped.
     WaitLinkDown,
-    /// Ask the host to write back and let go.
+    /// Ask the host to write back and release, and wait for that.
     Managed,
-    /// At once.
+    /// Take the LD away at once.
     Surprise,
 }
 
-/// A background operation, under way or the last one there was.
+/// The present or latest background operation of the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// Which command.
+    /// Opcode of the command that started the operation.
     pub opcode: Opcode,
-    /// How much is done, 0 to 100.
+    /// Progress of the operation in percent.
     pub percent: u8,
-    /// How it ended; `None`: it is under way.
+    /// Result of the operation; `None`: it is under way.
     pub outcome: Option<ReturnCode>,
 }
 
-/// Quality of service of a device. What there is for each LD is by its number.
+/// Quality-of-service settings of a device. Arrays are indexed by LD-ID.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Qos {
-    /// The telemetry controls.
+    /// Telemetry controls of the device.
     pub control: QosControl,
-    /// Bandwidth allocated, in 256ths.
+    /// Bandwidth allocated to each LD, in 256ths.
     pub allocated: [u8; LDS_MAX as usize],
-    /// Bandwidth limits, in 256ths; 0: none.
+    /// Bandwidth limit of each LD, in 256ths; 0: no limit.
     pub limit: [u8; LDS_MAX as usize],
 }
 
-/// Whose events.
+/// Component that an event log belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// The switch.
+pub enum LogSource {
+    /// The switch itself, for links and bindings.
     Switch,
-    /// The device at this port.
+    /// The device at this port of the switch.
     Device(u8),
 }
 
-/// An entry of an event log.
+/// An event with its number, as a log of the switch or of a device contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its number; only grows.
+    /// Number of the entry, higher than that of every earlier one.
     pub seq: u64,
-    /// When: milliseconds since the Unix epoch.
+    /// Time of the event, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// What.
-    pub happening: Happening,
+    /// Content of the entry's record.
+    pub happening: EventContent,
 }
 
-/// An event log: what was not cleared.
+/// The entries of an event log that are not cleared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventLog {
-    /// What was forgotten before it was cleared.
+    /// Entries that were removed before a client cleared them.
     pub overflow: Option<Overflow>,
-    /// What is there, oldest first.
+    /// The entries of the log, oldest first.
     pub entries: Vec<LogEntry>,
 }
 
-/// One switch and everything at its ports. Reading costs nothing and changes nothing; a change is made at once, as far as
-/// that can be seen here, and goes on in the background. Refusals are the return code to answer with.
+/// One switch and everything at its ports. Reads are cheap and change nothing. A change is visible here at once; its
+/// effects on nodes follow in the background. The error of a method is the return code of the response.
 pub trait Fabric {
     /// Serial number of the switch.
     fn serial(&self) -> u64;
 
-    /// Every host, by ascending number.
+    /// Every host, by ascending VCS number.
     fn hosts(&self) -> Vec<Host>;
 
-    /// The host of one virtual switch.
+    /// The host of a virtual switch; `None` if it has none.
     fn host(&self, vcs: u8) -> Option<Host>;
 
-    /// The ports that have a device, ascending.
+    /// Numbers of the ports that have a device, ascending.
     fn devices(&self) -> Vec<u8>;
 
-    /// The device at one port.
+    /// The device at a port; `None` if the port has none.
     fn device(&self, port: u8) -> Option<Device>;
 
-    /// What goes on in the background, or did last.
+    /// Return code for a request about a port without a device. Implementations may log the ports that have one.
+    fn no_device(&self, _port: u8) -> ReturnCode {
+        ReturnCode::InvalidInput
+    }
+
+    /// Return code for a request about a virtual switch without a host. Implementations may log the virtual switches
+    /// that have one.
+    fn no_host(&self, _vcs: u8) -> ReturnCode {
+        ReturnCode::InvalidInput
+    }
+
+    /// The present or latest background operation of the switch.
     fn operation(&self) -> Option<Operation>;
 
     /// Quality of service of the device at `port`.
     fn qos(&self, port: u8) -> Qos;
 
-    /// The command register of an LD's configuration space: what was written to it since the LD was bound.
+    /// Command register of an LD's configuration space: the value last written since the LD was bound.
     fn command_register(&self, port: u8, ld: u8) -> u16;
 
-    /// An event log of the switch or of a device.
-    fn events(&self, source: Source, log: Log) -> EventLog;
+    /// The entries of an event log of the switch or of a device.
+    fn events(&self, source: LogSource, log: Log) -> EventLog;
 
-    /// Starts to bind a free vPPB to an LD (`None`: to a device that is given away whole).
+    /// Starts to bind a free vPPB to an LD (`None`: to a single logical device).
     ///
     /// # Errors
-    /// A [`ReturnCode`], like all methods from here on.
+    /// A [`ReturnCode`] other than success, like all methods from here on.
     fn bind(&mut self, vcs: u8, vppb: u8, port: u8, ld: Option<u8>) -> Result<(), ReturnCode>;
 
-    /// Starts to unbind a vPPB.
+    /// Starts to unbind a vPPB; `how` is the condition of the release.
     ///
     /// # Errors
     /// A [`ReturnCode`].
     fn unbind(&mut self, vcs: u8, vppb: u8, how: Unbind) -> Result<(), ReturnCode>;
 
-    /// Breaks off what goes on in the background, if anything does.
+    /// Aborts the background operation; no effect if none is under way.
     ///
     /// # Errors
     /// A [`ReturnCode`].
     fn abort(&mut self) -> Result<(), ReturnCode>;
 
-    /// Has an AER event generated at a vPPB.
+    /// Generates an AER event at a vPPB; `error` has the bits of the AER registers.
     ///
     /// # Errors
     /// A [`ReturnCode`].
@@ -272,10 +285,10 @@ pub trait Fabric {
     /// A [`ReturnCode`].
     fn hold(&mut self, vcs: u8, held: bool) -> Result<(), ReturnCode>;
 
-    /// Sets capacity aside for LDs, from `first` on.
+    /// Sets capacity aside for consecutive LDs, the first of which is `first`.
     ///
     /// # Errors
-    /// A [`ReturnCode`]; then none of them has changed.
+    /// A [`ReturnCode`]; all LDs are then unchanged.
     fn reserve(&mut self, port: u8, first: u8, bytes: &[u64]) -> Result<(), ReturnCode>;
 
     /// Replaces the quality of service of a device.
@@ -284,24 +297,24 @@ pub trait Fabric {
     /// A [`ReturnCode`].
     fn set_qos(&mut self, port: u8, qos: Qos) -> Result<(), ReturnCode>;
 
-    /// Writes the command register of an LD's configuration space.
+    /// Stores a value for the command register of an LD's configuration space.
     fn set_command_register(&mut self, port: u8, ld: u8, value: u16);
 
-    /// Starts to give the host of an LD capacity that is known as `tag` from then on (all zeros: any tag).
+    /// Starts to add capacity to the host of an LD, under `tag` (all zeros: any tag).
     ///
     /// # Errors
     /// A [`ReturnCode`].
     fn add_capacity(&mut self, port: u8, ld: u8, bytes: u64, tag: Tag) -> Result<(), ReturnCode>;
 
-    /// Starts to take all capacity that is known as `tag`; by force: without asking the host.
+    /// Starts to release all capacity with `tag`; `forced`: without waiting for the host.
     ///
     /// # Errors
     /// A [`ReturnCode`].
     fn release_capacity(&mut self, port: u8, ld: u8, tag: Tag, forced: bool) -> Result<(), ReturnCode>;
 
-    /// Forgets entries of a log up to this number.
+    /// Clears the entries of a log up to the number `through`.
     ///
     /// # Errors
     /// A [`ReturnCode`].
-    fn clear_events(&mut self, source: Source, log: Log, through: u64) -> Result<(), ReturnCode>;
+    fn clear_events(&mut self, source: LogSource, log: Log, through: u64) -> Result<(), ReturnCode>;
 }

@@ -1,4 +1,4 @@
-//! The 12 bytes before each payload (CXL 3.1, figure 7-19: CCI message format), in the two ways they are written.
+//! The 12 bytes before each payload (CXL 3.1, figure 7-19: CCI message format), in two layouts.
 //!
 //! | offset | field |
 //! |---|---|
@@ -7,12 +7,13 @@
 //! | 2 | reserved |
 //! | 3 | opcode: low byte the command, high byte its set |
 //! | 5 | payload length, bits 15:0 |
-//! | 7 | payload length, bits 20:16, and whether an operation goes on in the background |
+//! | 7 | payload length, bits 20:16, and whether an operation continues in the background |
 //! | 8 | return code |
 //! | 10 | vendor status |
 //!
-//! The specification has the category in the low bits of byte 0 and the length in those of byte 7; the tools that speak
-//! it over TCP have both at the other end of the byte ([`Dialect`]). A request of less than 64 KiB looks the same in both.
+//! The CXL specification places the category in the low bits of byte 0 and the high bits of the length in the low bits
+//! of byte 7. FM API tools that use TCP place both in the high bits of their byte ([`Dialect`]). A request of less than
+//! 64 KiB is the same in both layouts.
 
 use std::fmt;
 
@@ -21,31 +22,31 @@ use serde::{Deserialize, Serialize};
 use super::bytes::{Reader, WrongLength};
 
 /// Bytes of a header.
-pub const HEADER_BYTES: usize = 12;
-/// The longest payload a header can tell of, in bytes.
+pub(crate) const HEADER_BYTES: usize = 12;
+/// The longest payload that a header can encode, in bytes.
 pub const LENGTH_MAX: usize = (1 << 21) - 1;
 
-/// Which end of a byte two fields are at.
+/// Position of two fields within their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
-    /// As the FM API clients that use TCP have it: category in bits 7:4 of byte 0; length in bits 7:3 and background
+    /// Layout of the FM API clients that use TCP: category in bits 7:4 of byte 0; length in bits 7:3 and background
     /// operation in bit 0 of byte 7; tunnelled messages start with their MCTP type.
     #[default]
     Tools,
-    /// As the CXL specification has it: category in bits 3:0 of byte 0; length in bits 4:0 and background operation in
+    /// Layout of the CXL specification: category in bits 3:0 of byte 0; length in bits 4:0 and background operation in
     /// bit 7 of byte 7; tunnelled messages start with their header.
     Spec,
 }
 
-/// Request or response.
+/// Kind of a message: request or response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Category {
-    /// 0
+    /// Encoding 0.
     Request,
-    /// 1
+    /// Encoding 1.
     Response,
-    /// Any other, which nothing is defined for.
+    /// Any other encoding, which is undefined.
     Other(u8),
 }
 
@@ -67,35 +68,35 @@ impl Category {
     }
 }
 
-/// How a command went (CXL 3.1, table 8-34), those that occur here.
+/// Result of a command (CXL 3.1, table 8-34): the values that are used here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReturnCode {
-    /// 0000h
+    /// 0000h: the command was carried out.
     Success,
-    /// 0001h: it goes on in the background.
+    /// 0001h: an operation continues in the background.
     BackgroundStarted,
-    /// 0002h
+    /// 0002h: a field has an invalid value.
     InvalidInput,
-    /// 0003h
+    /// 0003h: the component does not support the command.
     Unsupported,
-    /// 0004h
+    /// 0004h: the component failed.
     InternalError,
-    /// 0005h: it would work at another time.
+    /// 0005h: a later repetition may succeed.
     RetryRequired,
     /// 0006h: a background operation is under way.
     Busy,
-    /// 0007h
+    /// 0007h: the memory cannot be accessed.
     MediaDisabled,
-    /// 0012h: someone broke it off.
+    /// 0012h: aborted by a client.
     Aborted,
-    /// 0016h
+    /// 0016h: the payload is too short or too long.
     InvalidPayloadLength,
-    /// Any other, from other components.
+    /// Any other number, which only other components send.
     Other(u16),
 }
 
 impl ReturnCode {
-    /// From the number in the header.
+    /// The return code with this number, as in a header.
     pub fn from_number(number: u16) -> Self {
         match number {
             0x00 => Self::Success,
@@ -112,7 +113,7 @@ impl ReturnCode {
         }
     }
 
-    /// The number in the header.
+    /// Number of the return code, as in a header.
     pub fn number(self) -> u16 {
         match self {
             Self::Success => 0x00,
@@ -129,7 +130,7 @@ impl ReturnCode {
         }
     }
 
-    /// Whether the command was carried out or is being.
+    /// True if the command was carried out or is under way.
     pub fn is_success(self) -> bool {
         matches!(self, Self::Success | Self::BackgroundStarted)
     }
@@ -159,42 +160,42 @@ impl From<WrongLength> for ReturnCode {
     }
 }
 
-/// A header's fields.
+/// The fields of a header, in either layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Request or response.
+    /// Kind of the message: request or response.
     pub category: Category,
-    /// Chosen by who asks, echoed by who answers.
+    /// Number that the requester chooses and the responder repeats.
     pub tag: u8,
-    /// The command.
+    /// Opcode: low byte the command, high byte its set.
     pub opcode: u16,
-    /// Bytes of the payload, at most [`LENGTH_MAX`].
+    /// Length of the payload in bytes, at most [`LENGTH_MAX`].
     pub length: usize,
-    /// In responses: an operation was started that goes on in the background.
+    /// In responses: true if an operation continues in the background.
     pub background: bool,
-    /// In responses: how it went.
+    /// In responses: the result of the command.
     pub code: ReturnCode,
-    /// In responses: what a vendor has to say; 0 here.
+    /// In responses: vendor status; 0 here.
     pub vendor: u16,
 }
 
 impl Header {
-    /// That of a request.
+    /// The header of a request with `length` bytes of payload.
     pub fn request(tag: u8, opcode: u16, length: usize) -> Self {
         let (category, code) = (Category::Request, ReturnCode::Success);
         Self { category, tag, opcode, length, background: false, code, vendor: 0 }
     }
 
-    /// That of the response to a request with this header.
+    /// The header of a response, with tag and opcode of the request that has this header.
     pub fn response(&self, code: ReturnCode, length: usize) -> Self {
         let background = code == ReturnCode::BackgroundStarted;
         Self { category: Category::Response, length, background, code, vendor: 0, ..*self }
     }
 
-    /// Reads a header.
+    /// Reads the 12 bytes of a header.
     ///
     /// # Errors
-    /// [`WrongLength`] when there are fewer than 12 bytes.
+    /// [`WrongLength`] if fewer than 12 bytes are left.
     pub fn read(reader: &mut Reader<'_>, dialect: Dialect) -> Result<Self, WrongLength> {
         let [category, tag, _, opcode_low, opcode_high, low, high, top, c0, c1, v0, v1] = reader.array()?;
         let (category, top_bits, background) = match dialect {
@@ -212,7 +213,7 @@ impl Header {
         })
     }
 
-    /// Writes it.
+    /// Encodes the header in this layout.
     pub fn to_bytes(&self, dialect: Dialect) -> [u8; HEADER_BYTES] {
         let [o0, o1] = self.opcode.to_le_bytes();
         let [c0, c1] = self.code.number().to_le_bytes();
@@ -225,7 +226,7 @@ impl Header {
         [category, self.tag, 0, o0, o1, low, high, top, c0, c1, v0, v1]
     }
 
-    /// The header and the payload behind it, as one message.
+    /// The header and `payload` as one message.
     pub fn with(&self, payload: &[u8], dialect: Dialect) -> Vec<u8> {
         [&self.to_bytes(dialect), payload].concat()
     }

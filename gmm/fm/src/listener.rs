@@ -1,13 +1,14 @@
-//! Serves the FM API on TCP: one address for each switch, a task for each connection.
+//! Server of the FM API on TCP: one address for each switch, a task for each connection.
 //!
 //! ```text
-//!   let in (the caller's door) --> read --> reassemble --> answer (the manager's thread) --> packets --> one write
+//!   admit (the caller's authenticator)  --> read --> reassemble --> answer (the manager's thread) --> packets --> one write
 //! ```
 //!
-//! A connection's requests are answered one after the other in the order they came, so what it occupies is bounded: one
-//! message coming in, one going out. While its client does not read, nothing more is read from it, and after
-//! [`FmConfig::read_within`] it is closed. So are those that ask nothing for [`FmConfig::idle_within`], those that send
-//! anything but MCTP, and, when there are too many, the one that has been silent longest or else the newest.
+//! The requests of a connection are answered in sequence, so its memory is bounded: one message being received, one
+//! being sent. While a client does not read its response, the server reads nothing more from it, and closes the
+//! connection after [`FmConfig::read_within`]. Also closed are connections without requests for
+//! [`FmConfig::idle_within`], connections that send anything but MCTP, and, if there are too many, the one that has
+//! been silent longest or else the newest.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,60 +21,62 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::answer::{self, MESSAGE_MAX, Session};
+use super::answer::{self, ClientAgreements, MESSAGE_MAX};
+use super::authenticator::{Answerer, Authenticator};
+use super::connection_permits::ConnectionPermits;
 use super::control::Endpoint;
-use super::door::{Answerer, Door};
 use super::header::{Dialect, ReturnCode};
-use super::mctp::{Message, PacketError, Packetizer, Reassembler, TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
-use super::places::Places;
-use super::settings::{Kept, Settings};
+use super::mctp::{MctpMessage, PacketError, Packetizer, Reassembler, TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
+use super::settings::{ClientSettings, SettingsStore};
 
-/// Connections served at a time unless told otherwise.
+/// Default limit of simultaneous connections.
 pub const CONNECTIONS_DEFAULT: usize = 1024;
-/// Most switches of one manager: as many as it takes for all its compute nodes.
+/// Maximum number of switches of one manager: enough for all its compute nodes.
 pub const SWITCHES_MAX: u16 = 128;
-/// How long an answer may take unless told otherwise; the client is then asked to try again. Clients wait about 100 ms.
-pub const ANSWER_WITHIN_DEFAULT: Duration = Duration::from_millis(40);
-/// How long a client may take to read a response unless told otherwise.
-pub const READ_WITHIN_DEFAULT: Duration = Duration::from_secs(5);
-/// How long a client may ask nothing unless told otherwise.
-pub const IDLE_WITHIN_DEFAULT: Duration = Duration::from_secs(300);
-/// How long a client may take to show who it is.
-pub const ADMIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client may pause within a message.
-pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Broken messages in a row after which a connection is closed.
+/// Default time-out of an answer, after which the client is asked to repeat the request. Clients wait about 100 ms.
+pub(crate) const ANSWER_WITHIN_DEFAULT: Duration = Duration::from_millis(40);
+/// Default time-out for a client to read its response.
+pub(crate) const READ_WITHIN_DEFAULT: Duration = Duration::from_secs(5);
+/// Default time after which a connection without requests is closed.
+pub(crate) const IDLE_WITHIN_DEFAULT: Duration = Duration::from_secs(300);
+/// Time-out of a client's identification.
+pub(crate) const ADMIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum pause of a client within a message.
+pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Consecutive malformed messages after which a connection is closed.
 const FAULTS_MAX: u32 = 32;
-/// Bytes read at once.
+/// Maximum number of bytes read at once.
 const READ_BYTES: usize = 64 * super::mctp::PACKET_BYTES;
-/// Bytes of responses the kernel keeps for a client that does not read.
+/// Size of the kernel's send buffer per connection, in bytes: for responses that a client does not read.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// Pause after accepting failed, for want of file descriptors for instance.
+/// Pause after a failed accept, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How to serve the FM API.
+/// Configuration of the FM API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FmConfig {
-    /// Address of the first switch; the others are at the ports behind it. With port 0 each takes a free one.
+    /// Address of the first switch; the other switches have the following ports. With port 0, each switch gets a free
+    /// port.
     pub listen: SocketAddr,
-    /// Switches, 1 to [`SWITCHES_MAX`].
+    /// Number of switches, 1 to [`SWITCHES_MAX`].
     pub switches: u16,
-    /// How headers are written.
+    /// Layout of the headers of all clients.
     pub dialect: Dialect,
-    /// Connections served at a time, over all switches; for more, silent ones are closed, or else the new ones.
+    /// Maximum number of connections at a time, over all switches. Beyond it, silent connections are closed, or else
+    /// the new one.
     pub connections_max: usize,
-    /// How long an answer may take.
+    /// Time-out of an answer, after which the client is asked to repeat the request.
     pub answer_within: Duration,
-    /// How long a client may take to read a response before its connection is closed.
+    /// Time-out for a client to read a response, after which its connection is closed.
     pub read_within: Duration,
-    /// How long a client may ask nothing before its connection is closed.
+    /// Time after which a connection without requests is closed.
     pub idle_within: Duration,
-    /// The number of the fabric, of which each switch's UUID is made.
+    /// Number of the fabric, from which each switch's UUID is derived.
     pub fabric: u64,
 }
 
 impl FmConfig {
-    /// One switch at `listen`, the rest as usual.
+    /// A configuration with one switch at `listen`, and defaults otherwise.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -88,34 +91,34 @@ impl FmConfig {
     }
 }
 
-/// Why the FM API cannot be served.
+/// Reason for which the FM API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum FmListenError {
-    /// An address.
+    /// An address cannot be listened on.
     #[error(
         "cannot listen on {address} for FM API clients of switch {switch}: {source}; give another address with --fm-listen"
     )]
     Listen {
-        /// Where to.
+        /// Address that the switch should listen on.
         address: SocketAddr,
-        /// For which switch.
+        /// Number of the switch, from 0.
         switch: u16,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The ports run out.
+    /// There are not enough ports.
     #[error(
         "{switches} switches do not fit from port {port} on: give a lower one with --fm-listen, or fewer with --fm-switches"
     )]
     Ports {
-        /// The first.
+        /// TCP port of the first switch.
         port: u16,
-        /// How many.
+        /// Number of switches, each of which needs a port.
         switches: u16,
     },
 }
 
-/// The FM API being served, until this is dropped: listeners and connections are closed with it.
+/// The running FM API server: its drop closes all listeners and connections.
 #[derive(Debug)]
 pub struct FmListener {
     addresses: Vec<SocketAddr>,
@@ -123,11 +126,11 @@ pub struct FmListener {
 }
 
 impl FmListener {
-    /// Listens for every switch, for clients that `door` lets in. When this returns, clients can connect.
+    /// Listens for every switch. Clients that `authenticator` admits can connect when this returns.
     ///
     /// # Errors
-    /// [`FmListenError`], with nothing left listening.
-    pub async fn start(config: FmConfig, door: impl Door) -> Result<Self, FmListenError> {
+    /// [`FmListenError`]; no address is then listened on.
+    pub async fn start(config: FmConfig, authenticator: impl Authenticator) -> Result<Self, FmListenError> {
         let mut listeners = Vec::new();
         for switch in 0..config.switches {
             let port = match config.listen.port() {
@@ -142,14 +145,14 @@ impl FmListener {
         let addresses: Result<Vec<_>, _> = listeners.iter().map(TcpListener::local_addr).collect();
         let listen = |source| FmListenError::Listen { address: config.listen, switch: 0, source };
         let addresses = addresses.map_err(listen)?;
-        let places = Arc::new(Mutex::new(Places::new(config.connections_max)));
+        let places = Arc::new(Mutex::new(ConnectionPermits::new(config.connections_max)));
         let kept = Arc::default();
         let config = Arc::new(config);
         let mut switches = JoinSet::new();
         for (switch, listener) in (0..).zip(listeners) {
-            let entrance = Entrance {
+            let entrance = ListenerContext {
                 switch,
-                door: door.clone(),
+                authenticator: authenticator.clone(),
                 config: Arc::clone(&config),
                 places: Arc::clone(&places),
                 kept: Arc::clone(&kept),
@@ -159,12 +162,12 @@ impl FmListener {
         Ok(Self { addresses, switches })
     }
 
-    /// The address of each switch, by number.
+    /// The listen address of each switch, by the switch's number.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Serves for as long as this is polled.
+    /// Accepts and serves clients as long as the future is polled.
     pub async fn serve(mut self) {
         while let Some(ended) = self.switches.join_next().await {
             if let Err(error) = ended {
@@ -174,30 +177,29 @@ impl FmListener {
     }
 }
 
-/// Where clients of one switch come in.
 #[derive(Clone)]
-struct Entrance<D> {
+struct ListenerContext<D> {
     switch: u32,
-    door: D,
+    authenticator: D,
     config: Arc<FmConfig>,
-    places: Arc<Mutex<Places>>,
-    kept: Arc<Mutex<Kept>>,
+    places: Arc<Mutex<ConnectionPermits>>,
+    kept: Arc<Mutex<SettingsStore>>,
 }
 
-/// Locks what no one leaves half done.
+/// Locks data that stays consistent even after a panic of a holder.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection's place among those there may be, given back when dropped.
+/// A connection's permit, freed by drop.
 struct ClientSlot {
     number: u64,
     leave: Arc<Notify>,
-    places: Arc<Mutex<Places>>,
+    places: Arc<Mutex<ConnectionPermits>>,
 }
 
 impl ClientSlot {
-    fn take(places: &Arc<Mutex<Places>>, peer: IpAddr) -> Option<Self> {
+    fn take(places: &Arc<Mutex<ConnectionPermits>>, peer: IpAddr) -> Option<Self> {
         let (number, leave) = lock(places).take(peer.to_canonical(), Instant::now())?;
         Some(Self { number, leave, places: Arc::clone(places) })
     }
@@ -209,7 +211,7 @@ impl Drop for ClientSlot {
     }
 }
 
-impl<D: Door> Entrance<D> {
+impl<D: Authenticator> ListenerContext<D> {
     async fn serve(self, listener: TcpListener) {
         let mut connections = JoinSet::new();
         loop {
@@ -234,28 +236,28 @@ impl<D: Door> Entrance<D> {
         }
     }
 
-    /// Serves one client until it leaves or has to be left.
-    async fn connection(self, stream: TcpStream, peer: IpAddr, slot: ClientSlot) -> Result<(), Farewell> {
+    /// Serves one client until it disconnects or the server has to close the connection.
+    async fn connection(self, stream: TcpStream, peer: IpAddr, slot: ClientSlot) -> Result<(), CloseReason> {
         prepare(&stream);
         let idle_within = self.config.idle_within;
         let admitted = tokio::select! {
-            admitted = timeout(ADMIT_TIMEOUT, self.door.admit(stream, peer)) => admitted,
-            () = slot.leave.notified() => return Err(Farewell::MadeRoom),
+            admitted = timeout(ADMIT_TIMEOUT, self.authenticator.authenticate(stream, peer)) => admitted,
+            () = slot.leave.notified() => return Err(CloseReason::MadeRoom),
         };
-        let Some((stream, answerer)) = admitted.ok().flatten() else { return Err(Farewell::NotLetIn) };
+        let Some((stream, answerer)) = admitted.ok().flatten() else { return Err(CloseReason::NotLetIn) };
         let mut client = Conversation::new(self, answerer, stream, peer);
         let mut buffer = vec![0; READ_BYTES];
         loop {
             lock(&slot.places).silent(slot.number, Instant::now());
-            let amid = client.reassembler.is_amid();
-            let patience = if amid { MESSAGE_TIMEOUT.min(idle_within) } else { idle_within };
+            let amid = client.reassembler.is_incomplete();
+            let wait_limit = if amid { MESSAGE_TIMEOUT.min(idle_within) } else { idle_within };
             let count = tokio::select! {
-                read = timeout(patience, client.stream.read(&mut buffer)) => read,
-                () = slot.leave.notified() => return Err(Farewell::MadeRoom),
+                read = timeout(wait_limit, client.stream.read(&mut buffer)) => read,
+                () = slot.leave.notified() => return Err(CloseReason::MadeRoom),
             };
             let count = count.map_err(|_| match amid {
-                true => Farewell::Unfinished(patience),
-                false => Farewell::Idle(patience),
+                true => CloseReason::Unfinished(wait_limit),
+                false => CloseReason::Idle(wait_limit),
             })??;
             if count == 0 {
                 return Ok(());
@@ -267,74 +269,77 @@ impl<D: Door> Entrance<D> {
                     let packets = client.packetizer.packets(&response);
                     let read_within = client.entrance.config.read_within;
                     let written = timeout(read_within, client.stream.write_all(&packets)).await;
-                    written.map_err(|_| Farewell::DoesNotRead(read_within))??;
+                    written.map_err(|_| CloseReason::DoesNotRead(read_within))??;
                 }
             }
         }
     }
 }
 
-/// Why a connection is closed from this end.
+/// Reason for which the server closes a connection.
 #[derive(Debug, thiserror::Error)]
-enum Farewell {
+enum CloseReason {
     #[error("{0}")]
     Broken(#[from] std::io::Error),
     #[error("it did not read its response within {0:?}")]
     DoesNotRead(Duration),
     #[error("it did not finish a message within {0:?}")]
     Unfinished(Duration),
-    #[error("it asked nothing for {0:?}")]
+    #[error("it sent no request for {0:?}")]
     Idle(Duration),
     #[error("it was not let in: it showed no certificate of an FM client of this fabric")]
     NotLetIn,
-    #[error("it may not ask any more: its certificate was revoked, or it has joined again")]
+    #[error("it is no longer authorized: its certificate was revoked, or it has joined again")]
     NotWelcome,
-    #[error("it was silent, and had to make room for another client; give more with --fm-connections-max")]
+    #[error("it was idle, and its connection was needed for another client; raise --fm-connections-max")]
     MadeRoom,
     #[error("{FAULTS_MAX} broken messages in a row, the last: {0}")]
     Garbage(PacketError),
 }
 
-/// One connection's state.
-struct Conversation<D: Door> {
-    entrance: Entrance<D>,
+/// State of one connection: transport, reassembly, agreements.
+struct Conversation<D: Authenticator> {
+    entrance: ListenerContext<D>,
     answerer: D::Answerer,
     peer: IpAddr,
     stream: D::Stream,
     reassembler: Reassembler,
     packetizer: Packetizer,
     endpoint: Endpoint,
-    session: Session,
-    /// Broken messages since the last good one.
+    session: ClientAgreements,
+    /// Malformed messages since the last well-formed one.
     faults: u32,
 }
 
-impl<D: Door> Conversation<D> {
-    fn new(entrance: Entrance<D>, answerer: D::Answerer, stream: D::Stream, peer: IpAddr) -> Self {
-        let session = Session::new(entrance.config.dialect);
+impl<D: Authenticator> Conversation<D> {
+    fn new(entrance: ListenerContext<D>, answerer: D::Answerer, stream: D::Stream, peer: IpAddr) -> Self {
+        let session = ClientAgreements::new(entrance.config.dialect);
         let endpoint = Endpoint::of_switch(entrance.config.fabric, entrance.switch);
         let (reassembler, packetizer) = (Reassembler::new(MESSAGE_MAX), Packetizer::default());
         Self { entrance, answerer, peer, stream, reassembler, packetizer, endpoint, session, faults: 0 }
     }
 
-    /// What was set at this end by its client, be it on another connection.
-    fn take_over_settings(&mut self) -> Settings {
+    /// Reads the settings that clients at this address have made, also over other connections.
+    fn take_over_settings(&mut self) -> ClientSettings {
         let settings = lock(&self.entrance.kept).of(self.entrance.switch, self.peer);
         (self.endpoint.eid, self.session.response_limit) = (settings.eid, settings.response_limit);
         settings
     }
 
-    fn keep_settings(&self, before: Settings) {
-        let settings = Settings { eid: self.endpoint.eid, response_limit: self.session.response_limit };
+    fn keep_settings(&self, before: ClientSettings) {
+        let settings = ClientSettings { eid: self.endpoint.eid, response_limit: self.session.response_limit };
         if settings != before {
             lock(&self.entrance.kept).set(self.entrance.switch, self.peer, settings);
         }
     }
 
-    /// The response to what came, if it gets one.
-    async fn respond(&mut self, received: Result<Message, PacketError>) -> Result<Option<Message>, Farewell> {
-        if !self.answerer.is_welcome() {
-            return Err(Farewell::NotWelcome);
+    /// The response to a received message; `None` if the message has none.
+    async fn respond(
+        &mut self,
+        received: Result<MctpMessage, PacketError>,
+    ) -> Result<Option<MctpMessage>, CloseReason> {
+        if !self.answerer.is_authorized() {
+            return Err(CloseReason::NotWelcome);
         }
         let message = match received {
             Ok(message) => message,
@@ -342,7 +347,11 @@ impl<D: Door> Conversation<D> {
                 tracing::debug!(switch = self.entrance.switch, "FM API: {error}");
                 self.faults += 1;
                 let PacketError::TooLong { start, .. } = &error else {
-                    return if self.faults < FAULTS_MAX { Ok(None) } else { Err(Farewell::Garbage(error)) };
+                    return if self.faults < FAULTS_MAX {
+                        Ok(None)
+                    } else {
+                        Err(CloseReason::Garbage(error))
+                    };
                 };
                 let refused =
                     answer::refuse(self.session.dialect, &start.body, ReturnCode::InvalidPayloadLength);
@@ -384,11 +393,11 @@ fn is_fm(kind: u8) -> bool {
     matches!(kind, TYPE_FM_API | TYPE_CCI)
 }
 
-fn reply(request: &Message, body: Vec<u8>) -> Message {
-    Message { envelope: request.envelope.back(), kind: request.kind, body }
+fn reply(request: &MctpMessage, body: Vec<u8>) -> MctpMessage {
+    MctpMessage { envelope: request.envelope.back(), kind: request.kind, body }
 }
 
-/// Sets what helps; a connection works without.
+/// Sets socket options that improve latency; failures are ignored.
 fn prepare(stream: &TcpStream) {
     let keep_alive = setsockopt(stream, sockopt::KeepAlive, &true);
     let send_buffer = setsockopt(stream, sockopt::SndBuf, &SEND_BUFFER_BYTES);

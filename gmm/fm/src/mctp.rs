@@ -1,23 +1,23 @@
-//! MCTP packets as fabric-manager clients send them over TCP (DMTF DSP0236, baseline transmission unit): a stream of
-//! packets of 68 bytes each, four of header and 64 of content, without anything between them.
+//! MCTP packets over TCP, as fabric-manager clients send them (DMTF DSP0236, baseline transmission unit): a stream of
+//! packets of 68 bytes each, four of header and 64 of content, without separators.
 //!
 //! ```text
 //!   bytes as they arrive --> Reassembler --> messages        message --> Packetizer --> packets, to be sent at once
 //! ```
 //!
-//! Both ends use both. No I/O here: bytes in, messages out.
+//! Both ends of a connection use both types. The module does no I/O: bytes go in, messages come out.
 //!
 //! The first packet of a message (SOM) starts with the message type, so it carries 63 bytes of the message; each
-//! following one carries 64, and the last (EOM) is padded. Sequence numbers run on modulo 4; inside a message a gap is
-//! an error, between messages it is not, so that a client that starts each message at 0 is understood as well. Some clients
-//! send one packet too few when a message is a multiple of 64 bytes: what has arrived by its EOM is the message.
+//! following one carries 64, and the last (EOM) is padded. Sequence numbers count modulo 4; within a message a gap is
+//! an error, between messages it is not, so that a client that starts each message at 0 works as well. Some clients
+//! send one packet too few if a message is a multiple of 64 bytes: the message is what has arrived by its EOM.
 
 /// Bytes of a packet.
-pub const PACKET_BYTES: usize = 68;
+pub(crate) const PACKET_BYTES: usize = 68;
 /// Bytes of a packet's header.
-pub const HEADER_BYTES: usize = 4;
+pub(crate) const HEADER_BYTES: usize = 4;
 /// Bytes of a packet's content.
-pub const CONTENT_BYTES: usize = PACKET_BYTES - HEADER_BYTES;
+pub(crate) const CONTENT_BYTES: usize = PACKET_BYTES - HEADER_BYTES;
 
 const VERSION: u8 = 1;
 const SOM: u8 = 1 << 7;
@@ -27,89 +27,88 @@ const SEQUENCE_MASK: u8 = 3;
 const TAG_OWNER: u8 = 1 << 3;
 const TAG_MASK: u8 = 7;
 
-/// MCTP control messages.
-pub const TYPE_CONTROL: u8 = 0x00;
-/// CXL fabric manager API over MCTP (DMTF DSP0234).
+/// Message type of MCTP control messages.
+pub(crate) const TYPE_CONTROL: u8 = 0x00;
+/// Message type of the CXL fabric manager API over MCTP (DMTF DSP0234).
 pub const TYPE_FM_API: u8 = 0x07;
-/// CXL type 3 component command interface over MCTP (DMTF DSP0281).
+/// Message type of the CXL type 3 component command interface over MCTP (DMTF DSP0281).
 pub const TYPE_CCI: u8 = 0x08;
 
-/// Who sends to whom, and which exchange it belongs to.
+/// Sender, receiver, and exchange of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Envelope {
-    /// Endpoint it is for. Clients use 0 for everyone; it is not checked.
+    /// Id of the receiving endpoint. Clients use 0 for every endpoint, so it is not checked.
     pub destination: u8,
-    /// Endpoint it is from.
+    /// Id of the sending endpoint.
     pub source: u8,
-    /// Whether the sender chose the tag: true in requests.
+    /// True if the sender chose the tag, as in requests.
     pub tag_owner: bool,
     /// Tag of the exchange, 0 to 7.
     pub tag: u8,
 }
 
 impl Envelope {
-    /// A request under a tag.
+    /// The envelope of a request: the sender owns the tag.
     pub fn request(tag: u8) -> Self {
         Self { destination: 0, source: 0, tag_owner: true, tag: tag & TAG_MASK }
     }
 
-    /// That of the response to what came in this one.
+    /// The envelope of the response to a message with this envelope.
     pub fn back(self) -> Self {
         Self { destination: self.source, source: self.destination, tag_owner: false, tag: self.tag }
     }
 }
 
-/// One message.
+/// One MCTP message, of one or more packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
-    /// Who and which.
+pub struct MctpMessage {
+    /// Sender, receiver and tag of the message.
     pub envelope: Envelope,
-    /// Message type: [`TYPE_FM_API`] and the others. Bit 7 (integrity check) belongs to it and is nowhere used.
+    /// Message type, such as [`TYPE_FM_API`]. Bit 7 (integrity check) is part of the type and is not used.
     pub kind: u8,
-    /// What follows the type. A received message ends with its last packet's padding.
+    /// Content after the type. A received body includes the padding of its last packet.
     pub body: Vec<u8>,
 }
 
-/// Why packets make no message. The rest of the message they belong to is passed over.
+/// Defect of received packets. The rest of the damaged message is skipped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
-    /// Not MCTP.
+    /// The header version is not MCTP's.
     #[error("a packet has the version byte {0:#04x}, MCTP's is 0x01: is the other end an FM API endpoint?")]
     Version(u8),
-    /// A packet is missing, or one of another message came between.
+    /// A packet is missing, or a packet of another message is in between.
     #[error("packet {got} of a message came where {expected} was due: the message is dropped, send it again")]
     Sequence {
-        /// Sequence number that was due, 0 to 3.
+        /// Sequence number that the packet should have, 0 to 3.
         expected: u8,
-        /// That of the packet.
+        /// Sequence number that the packet has.
         got: u8,
     },
-    /// A packet in the middle of a message that has no beginning.
+    /// A packet of a message whose beginning is missing.
     #[error("a packet continues a message that was never begun: it is dropped, send the message again")]
     NoStart,
-    /// A message is longer than this end takes.
+    /// A message exceeds the limit.
     #[error("a message is longer than {limit} bytes: it is dropped, send shorter ones")]
     TooLong {
-        /// Most bytes of a message here.
+        /// Maximum length of a message, in bytes.
         limit: usize,
-        /// Its beginning.
-        start: Box<Message>,
+        /// The part of the message received until then.
+        start: Box<MctpMessage>,
     },
 }
 
-/// What packets have come to.
 #[derive(Debug, Default)]
 enum Progress {
-    /// Between messages.
+    /// Between two messages.
     #[default]
     Idle,
-    /// In a message; the sequence number that is due.
-    Message(Message, u8),
-    /// In a message that is of no use any more.
+    /// Within a message; with the next sequence number.
+    Message(MctpMessage, u8),
+    /// Within a message whose rest is skipped.
     Skipping,
 }
 
-/// Puts messages together.
+/// Assembles messages from the packets of one connection.
 #[derive(Debug)]
 pub struct Reassembler {
     packet: [u8; PACKET_BYTES],
@@ -119,14 +118,14 @@ pub struct Reassembler {
 }
 
 impl Reassembler {
-    /// Takes messages of up to `limit` bytes (without the type).
+    /// A reassembler for messages of at most `limit` bytes, not counting the type.
     pub fn new(limit: usize) -> Self {
         Self { packet: [0; PACKET_BYTES], filled: 0, progress: Progress::Idle, limit }
     }
 
-    /// Takes bytes off the front of `bytes` until a message is complete or something is wrong. `None`: all of them are
-    /// taken and more are needed.
-    pub fn receive(&mut self, bytes: &mut &[u8]) -> Option<Result<Message, PacketError>> {
+    /// Consumes `bytes` until a message is complete or an error is found. `None`: all bytes are consumed and more are
+    /// needed.
+    pub fn receive(&mut self, bytes: &mut &[u8]) -> Option<Result<MctpMessage, PacketError>> {
         while !bytes.is_empty() {
             let count = bytes.len().min(PACKET_BYTES - self.filled);
             let (taken, rest) = bytes.split_at(count);
@@ -144,12 +143,12 @@ impl Reassembler {
         None
     }
 
-    /// Whether a message or a packet is under way.
-    pub fn is_amid(&self) -> bool {
+    /// True if a message or a packet has arrived only in part.
+    pub fn is_incomplete(&self) -> bool {
         self.filled > 0 || matches!(self.progress, Progress::Message(..))
     }
 
-    fn packet(&mut self, packet: &[u8; PACKET_BYTES]) -> Result<Option<Message>, PacketError> {
+    fn packet(&mut self, packet: &[u8; PACKET_BYTES]) -> Result<Option<MctpMessage>, PacketError> {
         let [version, destination, source, flags, content @ ..] = packet;
         let (som, eom) = (flags & SOM != 0, flags & EOM != 0);
         let sequence = flags >> SEQUENCE_SHIFT & SEQUENCE_MASK;
@@ -161,11 +160,11 @@ impl Reassembler {
             return Err(PacketError::Version(*version));
         }
         let message = match (progress, som) {
-            // Whatever was under way ends unfinished.
+            // An unfinished message is dropped.
             (_, true) => {
                 let (tag_owner, tag) = (flags & TAG_OWNER != 0, flags & TAG_MASK);
                 let envelope = Envelope { destination: *destination, source: *source, tag_owner, tag };
-                Message { envelope, kind: content[0], body: content[1..].to_vec() }
+                MctpMessage { envelope, kind: content[0], body: content[1..].to_vec() }
             }
             (Progress::Message(mut message, expected), false) if expected == sequence => {
                 message.body.extend_from_slice(content);
@@ -180,13 +179,13 @@ impl Reassembler {
                 };
             }
         };
-        // The padding of the last packet is not counted.
+        // The limit does not include the padding of the last packet.
         if message.body.len() >= self.limit + CONTENT_BYTES {
             self.progress = if eom { Progress::Idle } else { Progress::Skipping };
             let body = message.body[..CONTENT_BYTES].to_vec();
             return Err(PacketError::TooLong {
                 limit: self.limit,
-                start: Box::new(Message { body, ..message }),
+                start: Box::new(MctpMessage { body, ..message }),
             });
         }
         if eom {
@@ -197,15 +196,15 @@ impl Reassembler {
     }
 }
 
-/// Takes messages apart.
+/// Splits messages into the packets of one connection.
 #[derive(Debug, Default)]
 pub struct Packetizer {
     sequence: u8,
 }
 
 impl Packetizer {
-    /// The packets of a message, to be sent with one write: clients read packet by packet.
-    pub fn packets(&mut self, message: &Message) -> Vec<u8> {
+    /// The packets of a message. They must be sent with one write, since clients expect a whole packet per read.
+    pub fn packets(&mut self, message: &MctpMessage) -> Vec<u8> {
         let Envelope { destination, source, tag_owner, tag } = message.envelope;
         let flags = tag & TAG_MASK | if tag_owner { TAG_OWNER } else { 0 };
         let count = (message.body.len() + 1).div_ceil(CONTENT_BYTES);

@@ -1,5 +1,5 @@
-//! A fabric in memory, for tests and fuzzing of the FM API: it does what it is told at once, but bindings, which wait until
-//! the test finishes them.
+//! A fabric in memory, for tests and fuzzing of the FM API. Changes are complete at once, except for bindings, which a
+//! test completes.
 
 use crate::dcd::Tag;
 use crate::event_record::Log;
@@ -7,31 +7,31 @@ use crate::fabric::*;
 use crate::header::ReturnCode;
 use crate::opcode::Opcode;
 
-/// Bytes.
+/// A mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
-/// Bytes.
+/// A gibibyte, in bytes.
 pub const GIB: u64 = 1 << 30;
 
-/// A switch with an MLD of 4 GiB at port 0, an SLD of 1 GiB at port 3, and the hosts 0 and 2, the latter not reachable.
+/// A switch with an MLD of 4 GiB at port 0, an SLD of 1 GiB at port 3, and the hosts 0 and 2; host 2 is not reachable.
 #[derive(Debug, Clone)]
 pub struct MemoryFabric {
-    /// Hosts above the switch.
+    /// Hosts above the switch, which tests may change.
     pub hosts: Vec<Host>,
-    /// Memory devices below it.
+    /// Memory devices below the switch, which tests may change.
     pub devices: Vec<Device>,
-    /// The operation in the background, if there is or was one.
+    /// The present or latest background operation; a test ends it with [`finish`](MemoryFabric::finish).
     pub operation: Option<Operation>,
-    /// QoS settings, the same for each device.
+    /// Quality-of-service settings, which all devices share.
     pub qos: Qos,
-    /// The command register of each LD.
+    /// Value of the command register, which all LDs share.
     pub command: u16,
-    /// Events by source and log.
-    pub logs: Vec<(Source, Log, EventLog)>,
-    /// What was asked of it beside what can be seen.
+    /// Event logs; each is that of one component and kind.
+    pub logs: Vec<(LogSource, Log, EventLog)>,
+    /// Texts of the calls whose effects cannot be read back, in order.
     pub asked: Vec<String>,
-    /// Refuses changes with this.
+    /// Return code with which changes are refused; none: changes are carried out.
     pub refusal: Option<ReturnCode>,
-    /// How many more times.
+    /// Number of further changes to refuse.
     pub refusals: u32,
 }
 
@@ -42,7 +42,7 @@ impl Default for MemoryFabric {
 }
 
 impl MemoryFabric {
-    /// As described above, with nothing bound.
+    /// The fabric described above, with nothing bound.
     pub fn new() -> Self {
         let mld = Device {
             port: 0,
@@ -83,7 +83,7 @@ impl MemoryFabric {
         Err(code)
     }
 
-    /// The LD, made if it is not there.
+    /// The LD with this id of the device at `port`, added if it does not exist.
     pub fn ld(&mut self, port: u8, id: u8) -> &mut LogicalDevice {
         let device = self.devices.iter_mut().find(|device| device.port == port).unwrap();
         if !device.lds.iter().any(|ld| ld.id == id) {
@@ -97,7 +97,7 @@ impl MemoryFabric {
         &mut self.hosts.iter_mut().find(|host| host.vcs == vcs).unwrap().slots
     }
 
-    /// Ends the background operation.
+    /// Ends the background operation with this result.
     pub fn finish(&mut self, outcome: ReturnCode) {
         let operation = self.operation.as_mut().unwrap();
         (operation.percent, operation.outcome) = (100, Some(outcome));
@@ -149,7 +149,7 @@ impl Fabric for MemoryFabric {
         self.command
     }
 
-    fn events(&self, source: Source, log: Log) -> EventLog {
+    fn events(&self, source: LogSource, log: Log) -> EventLog {
         let found = self.logs.iter().find(|(of, kind, _)| (*of, *kind) == (source, log));
         found.map(|(_, _, log)| log.clone()).unwrap_or_default()
     }
@@ -224,7 +224,7 @@ impl Fabric for MemoryFabric {
         Ok(())
     }
 
-    fn clear_events(&mut self, source: Source, log: Log, through: u64) -> Result<(), ReturnCode> {
+    fn clear_events(&mut self, source: LogSource, log: Log, through: u64) -> Result<(), ReturnCode> {
         self.refuse()?;
         for (of, kind, log_now) in &mut self.logs {
             if (*of, *kind) == (source, log) {

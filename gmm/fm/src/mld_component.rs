@@ -1,19 +1,19 @@
-//! MLD component commands (54xxh), which reach a memory node through the tunnel: its LDs and the capacity set aside for
+//! MLD component commands (54xxh), which reach a memory node through the tunnel: its LDs, the capacity set aside for
 //! each, and its quality of service.
 
 use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 
-/// The unit that LD allocations are told in: 256 MiB (granularity 0).
+/// The unit of LD allocations: 256 MiB (granularity 0).
 pub const ALLOCATION_UNIT: u64 = 256 << 20;
 
 /// Response to Get LD Info (5400h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LdInfo {
-    /// Bytes of memory.
+    /// Size of the device's memory in bytes.
     pub memory_size: u64,
-    /// LDs there can be.
+    /// Maximum number of LDs of the device.
     pub ld_count: u16,
-    /// Quality of service it has: bit 0 egress port congestion, bit 1 temporary throughput reduction.
+    /// Quality-of-service controls of the device: bit 0 egress port congestion, bit 1 temporary throughput reduction.
     pub qos: u8,
 }
 
@@ -27,12 +27,12 @@ impl Payload for LdInfo {
     }
 }
 
-/// A part of something that there is for each LD: the request of Get LD Allocations (5401h).
+/// Request of Get LD Allocations (5401h): a range of LDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetLdAllocations {
-    /// First LD.
+    /// LD-ID of the first requested LD.
     pub first: u8,
-    /// Most LDs.
+    /// Maximum number of LDs to return.
     pub limit: u8,
 }
 
@@ -46,12 +46,12 @@ impl Payload for GetLdAllocations {
     }
 }
 
-/// Capacity of one LD, in units of the granularity that goes with it.
+/// Capacity of one LD, in units of the response's granularity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LdAllocation {
-    /// Of range 1.
+    /// Capacity of range 1, in units of the granularity.
     pub range_1: u64,
-    /// Of range 2.
+    /// Capacity of range 2, in units of the granularity; 0 here.
     pub range_2: u64,
 }
 
@@ -68,13 +68,13 @@ impl Payload for LdAllocation {
 /// Response to Get LD Allocations (5401h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LdAllocations {
-    /// LDs there are in all.
+    /// Number of the device's LDs, including those not returned.
     pub total: u8,
-    /// Unit of the ranges: 0 256 MB, 1 512 MB, 2 1 GB.
+    /// Unit of the capacities: 0 256 MB, 1 512 MB, 2 1 GB.
     pub granularity: u8,
-    /// First LD told of.
+    /// LD-ID of the first returned LD.
     pub first: u8,
-    /// From the first on.
+    /// Capacities of consecutive LDs, from `first` on.
     pub allocations: Vec<LdAllocation>,
 }
 
@@ -90,12 +90,12 @@ impl Payload for LdAllocations {
     }
 }
 
-/// Request of Set LD Allocations (5402h), and its response, which has what holds then.
+/// Request of Set LD Allocations (5402h), and its response with the resulting allocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetLdAllocations {
-    /// First LD.
+    /// LD-ID of the first LD to set.
     pub first: u8,
-    /// From the first on.
+    /// Capacities of consecutive LDs, from `first` on.
     pub allocations: Vec<LdAllocation>,
 }
 
@@ -113,17 +113,17 @@ impl Payload for SetLdAllocations {
 /// Response of Get QoS Control (5403h), request and response of Set QoS Control (5404h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QosControl {
-    /// What is on: bit 0 egress port congestion, bit 1 temporary throughput reduction.
+    /// Enabled controls: bit 0 egress port congestion, bit 1 temporary throughput reduction.
     pub enables: u8,
     /// Percentage of egress port congestion that counts as moderate.
     pub moderate: u8,
-    /// Percentage that counts as severe.
+    /// Percentage of egress port congestion that counts as severe.
     pub severe: u8,
-    /// Sample interval.
+    /// Sample interval, in units of the specification.
     pub interval: u8,
-    /// Request completion basis.
+    /// RCBasis: estimated maximum of sustained requests and responses of the whole device, the basis of the fractions.
     pub request_basis: u16,
-    /// Completion collection interval.
+    /// Completion collection interval, in units of the specification.
     pub completion_interval: u8,
 }
 
@@ -167,9 +167,9 @@ impl Payload for QosStatus {
 /// Request of Get QoS Allocated Bandwidth (5406h) and Get QoS Bandwidth Limit (5408h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetQosFractions {
-    /// How many LDs.
+    /// Number of requested LDs.
     pub count: u8,
-    /// First LD.
+    /// LD-ID of the first requested LD.
     pub first: u8,
 }
 
@@ -187,9 +187,9 @@ impl Payload for GetQosFractions {
 /// 5408h.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QosFractions {
-    /// First LD.
+    /// LD-ID of the first LD in `fractions`.
     pub first: u8,
-    /// From the first LD on: 256ths of the bandwidth.
+    /// Bandwidth of consecutive LDs from `first` on, in 256ths.
     pub fractions: Vec<u8>,
 }
 

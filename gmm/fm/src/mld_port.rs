@@ -5,25 +5,26 @@ use super::bytes::{Payload, Reader, Writer, WrongLength};
 use super::header::Dialect;
 use super::mctp::TYPE_CCI;
 
-/// Most bytes of one memory request.
+/// Maximum number of bytes of one memory request.
 pub const MEMORY_REQUEST_MAX: u16 = 4096;
 
 /// Request of Tunnel Management Command (5300h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tunnel {
-    /// The port the device is behind.
+    /// Number of the port that the device is behind.
     pub port: u8,
-    /// 0: the device itself.
+    /// Target behind the port; 0 is the device itself.
     pub target: u8,
-    /// The message to it: header and payload.
+    /// The message for the device: header and payload.
     pub message: Vec<u8>,
 }
 
 impl Tunnel {
-    /// Reads a request.
+    /// Decodes a request.
     ///
     /// # Errors
-    /// [`WrongLength`] when there are fewer bytes than it says, or no message type where there must be one.
+    /// [`WrongLength`] if there are fewer bytes than the size field states, or if the message type is missing in a
+    /// dialect that has one.
     pub fn from_bytes(bytes: &[u8], dialect: Dialect) -> Result<Self, WrongLength> {
         let mut reader = Reader::new(bytes);
         let [port, target] = reader.array()?;
@@ -31,7 +32,7 @@ impl Tunnel {
         Ok(Self { port, target, message: inner(&mut reader, size, dialect)? })
     }
 
-    /// As bytes.
+    /// Encodes the request in this dialect.
     pub fn to_bytes(&self, dialect: Dialect) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u8(self.port).u8(self.target).u16(size(&self.message, dialect));
@@ -43,15 +44,15 @@ impl Tunnel {
 /// Response to Tunnel Management Command (5300h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tunnelled {
-    /// The device's message: header and payload.
+    /// The message of the device: header and payload.
     pub message: Vec<u8>,
 }
 
 impl Tunnelled {
-    /// Reads a response.
+    /// Decodes a response.
     ///
     /// # Errors
-    /// [`WrongLength`], as with [`Tunnel::from_bytes`].
+    /// [`WrongLength`] as with [`Tunnel::from_bytes`].
     pub fn from_bytes(bytes: &[u8], dialect: Dialect) -> Result<Self, WrongLength> {
         let mut reader = Reader::new(bytes);
         let size = reader.u16()?;
@@ -59,7 +60,7 @@ impl Tunnelled {
         Ok(Self { message: inner(&mut reader, size, dialect)? })
     }
 
-    /// As bytes.
+    /// Encodes the response in this dialect.
     pub fn to_bytes(&self, dialect: Dialect) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u16(size(&self.message, dialect)).reserved(2);
@@ -68,7 +69,7 @@ impl Tunnelled {
     }
 }
 
-/// The message of `size` bytes; with its type before it, and counted, where the dialect has that.
+/// The tunnelled message of `size` bytes, without the message type, which some dialects include in the size.
 fn inner(reader: &mut Reader<'_>, size: u16, dialect: Dialect) -> Result<Vec<u8>, WrongLength> {
     let message = reader.take(size.into())?;
     match dialect {
@@ -95,22 +96,23 @@ fn put_inner(writer: &mut Writer, message: &[u8], dialect: Dialect) {
 /// Request of Send LD CXL.io Configuration Request (5301h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConfigRequest {
-    /// The port.
+    /// Number of the physical port.
     pub port: u8,
-    /// First byte in the configuration space: 0 to 4095. Bits 7:0 are the register number, bits 11:8 the extended one.
+    /// Offset of the first byte in the configuration space: 0 to 4095. Bits 7:0 are the register number, bits 11:8 the
+    /// extended one.
     pub offset: u16,
-    /// Which of the four bytes from there on, bits 3:0.
+    /// Enabled bytes of the four bytes from `offset` on, bits 3:0.
     pub byte_enables: u8,
-    /// Whether to write.
+    /// True for a write, false for a read.
     pub write: bool,
-    /// The LD.
+    /// LD-ID: 0 to 15.
     pub ld: u16,
-    /// What to write.
+    /// Bytes to write; ignored for reads.
     pub data: [u8; 4],
 }
 
 impl Payload for ConfigRequest {
-    /// The data may be missing when it is a read.
+    /// Decodes a request; a read may lack the data.
     fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
         let [port, low, high, transaction] = reader.array()?;
         let ld = reader.u16()?;
@@ -131,7 +133,7 @@ impl Payload for ConfigRequest {
 /// Response to Send LD CXL.io Configuration Request (5301h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConfigResponse {
-    /// What was read.
+    /// Result of a read: the enabled bytes, zeros for the others.
     pub data: [u8; 4],
 }
 
@@ -148,21 +150,21 @@ impl Payload for ConfigResponse {
 /// Request of Send LD CXL.io Memory Request (5302h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryRequest {
-    /// The port.
+    /// Number of the physical port.
     pub port: u8,
-    /// Which bytes of the first 32 bits, bits 3:0.
+    /// Enabled bytes of the first 32 bits, bits 3:0.
     pub first_enables: u8,
-    /// Which bytes of the last 32 bits, bits 3:0.
+    /// Enabled bytes of the last 32 bits, bits 3:0.
     pub last_enables: u8,
-    /// Whether to write.
+    /// True for a write, false for a read.
     pub write: bool,
-    /// The LD.
+    /// LD-ID: 0 to 15.
     pub ld: u16,
-    /// How many bytes, at most [`MEMORY_REQUEST_MAX`].
+    /// Number of bytes, at most [`MEMORY_REQUEST_MAX`].
     pub length: u16,
-    /// First byte in the device's register space.
+    /// Offset of the first byte in the device's register space.
     pub offset: u64,
-    /// What to write; clients send as much with reads.
+    /// Bytes to write; clients also send as many with reads.
     pub data: Vec<u8>,
 }
 
@@ -191,7 +193,7 @@ impl Payload for MemoryRequest {
 /// Response to Send LD CXL.io Memory Request (5302h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryResponse {
-    /// What was read.
+    /// Result of a read: the requested bytes.
     pub data: Vec<u8>,
 }
 

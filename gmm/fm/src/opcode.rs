@@ -1,32 +1,32 @@
-//! The commands there are: their opcodes, names, effects (Command Effects Log) and which component carries them out.
+//! The supported commands: opcodes, names, effects (Command Effects Log) and components.
 
 use std::fmt;
 
 use super::bytes::{Payload, Reader, Writer, WrongLength};
 
-/// What a command may do besides answering, as the Command Effects Log says it (CXL 3.1, 8.2.9.5.2.1).
+/// Effects of a command, as in the Command Effects Log (CXL 3.1, 8.2.9.5.2.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effects(pub u16);
 
 impl Effects {
-    /// None.
+    /// No effects.
     pub const NONE: Self = Self(0);
-    /// The configuration is another one after a cold reset.
-    pub const CONFIG_AFTER_RESET: Self = Self(1 << 0);
-    /// The configuration is another one at once.
-    pub const CONFIG: Self = Self(1 << 1);
-    /// Data is another at once.
+    /// The configuration changes after a cold reset.
+    pub(crate) const CONFIG_AFTER_RESET: Self = Self(1 << 0);
+    /// The configuration changes immediately.
+    pub(crate) const CONFIG: Self = Self(1 << 1);
+    /// Data changes immediately.
     pub const DATA: Self = Self(1 << 2);
-    /// What is done from now on is another.
+    /// A policy changes immediately.
     pub const POLICY: Self = Self(1 << 3);
-    /// A log is another.
+    /// A log changes immediately.
     pub const LOG: Self = Self(1 << 4);
-    /// The security state is another.
-    pub const SECURITY: Self = Self(1 << 5);
-    /// It goes on in the background.
+    /// The security state changes.
+    pub(crate) const SECURITY: Self = Self(1 << 5);
+    /// The command continues as a background operation.
     pub const BACKGROUND: Self = Self(1 << 6);
-    /// While it goes on, it can be aborted (0005h).
-    pub const ABORTABLE: Self = Self(1 << 8);
+    /// The background operation can be aborted (0005h).
+    pub(crate) const ABORTABLE: Self = Self(1 << 8);
 
     const NAMES: [(Self, &'static str); 8] = [
         (Self::CONFIG_AFTER_RESET, "configuration after reset"),
@@ -39,12 +39,12 @@ impl Effects {
         (Self::ABORTABLE, "can be aborted"),
     ];
 
-    /// Both.
+    /// The effects in either set.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are among these.
+    /// True if all effects of `other` are in this set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -57,20 +57,19 @@ impl fmt::Display for Effects {
     }
 }
 
-/// Who carries a command out.
+/// Component that a command is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Component {
-    /// The switch a connection is to.
+    /// The switch that a connection leads to.
     Switch,
-    /// A device in slices behind a port, through the tunnel.
+    /// A multi-logical device behind a port, through the tunnel.
     Mld,
-    /// A device that is given away whole, through the tunnel.
+    /// A single logical device behind a port, through the tunnel.
     Sld,
 }
 
-/// Where a command is at home.
 #[derive(Clone, Copy)]
-enum Home {
+enum CommandComponents {
     Every,
     Switch,
     Mld,
@@ -79,7 +78,7 @@ enum Home {
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal, $text:literal, $home:ident, $($effect:ident)&+;)+) => {
-        /// A command.
+        /// A command of the component command interface (CCI) or the FM API.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         pub enum Opcode {
@@ -90,21 +89,21 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// All of them, ascending.
+            /// Every command, by ascending number.
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
 
-            /// What people call it.
+            /// Name of the command in the specification.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => $text),+ }
             }
 
-            /// What it may do besides answering.
+            /// Effects that the Command Effects Log gives for the command.
             pub fn effects(self) -> Effects {
                 match self { $(Self::$name => Effects::NONE$(.and(Effects::$effect))+),+ }
             }
 
-            fn home(self) -> Home {
-                match self { $(Self::$name => Home::$home),+ }
+            fn home(self) -> CommandComponents {
+                match self { $(Self::$name => CommandComponents::$home),+ }
             }
         }
     };
@@ -149,24 +148,24 @@ opcodes! {
 }
 
 impl Opcode {
-    /// The command of this number, if there is one.
+    /// The command with this number; `None` if it is not supported.
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.iter().copied().find(|opcode| opcode.number() == number)
     }
 
-    /// Its number: low byte the command, high byte its set.
+    /// Number of the command: low byte the command, high byte its set.
     pub fn number(self) -> u16 {
         self as u16
     }
 
-    /// Whether `component` carries it out.
+    /// True if `component` supports the command.
     pub fn is_of(self, component: Component) -> bool {
         matches!(
             (self.home(), component),
-            (Home::Every, _)
-                | (Home::Switch, Component::Switch)
-                | (Home::Mld, Component::Mld)
-                | (Home::Device, Component::Mld | Component::Sld)
+            (CommandComponents::Every, _)
+                | (CommandComponents::Switch, Component::Switch)
+                | (CommandComponents::Mld, Component::Mld)
+                | (CommandComponents::Device, Component::Mld | Component::Sld)
         )
     }
 }
@@ -174,14 +173,14 @@ impl Opcode {
 /// One entry of a Command Effects Log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandEffect {
-    /// The command.
+    /// Opcode of the command.
     pub opcode: u16,
-    /// What it may do.
+    /// Effects of the command.
     pub effects: Effects,
 }
 
 impl CommandEffect {
-    /// The log of a component: an entry for every command it carries out.
+    /// The Command Effects Log of a component: an entry for every command that it supports.
     pub fn log_of(component: Component) -> Vec<Self> {
         let carried_out = Opcode::ALL.iter().filter(|opcode| opcode.is_of(component));
         carried_out.map(|opcode| Self { opcode: opcode.number(), effects: opcode.effects() }).collect()

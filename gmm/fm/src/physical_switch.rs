@@ -1,21 +1,21 @@
-//! Physical switch commands (51xxh): what the switch is, how its ports are, and their reset.
+//! Physical switch commands (51xxh): identity of the switch, state of its ports, and their reset.
 
 use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 
 /// Bytes of a bitmap with one bit for each port or VCS.
-pub const BITMAP_BYTES: usize = 32;
+pub(crate) const BITMAP_BYTES: usize = 32;
 
-/// One bit for each of 256 ids.
+/// Set of ids from 0 to 255, one bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bitmap(pub [u8; BITMAP_BYTES]);
 
 impl Bitmap {
-    /// Whether `id` is among them.
+    /// True if the bit of `id` is set.
     pub fn contains(&self, id: u8) -> bool {
         self.0[usize::from(id / 8)] & 1 << (id % 8) != 0
     }
 
-    /// The ids, ascending.
+    /// The ids whose bits are set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u8> + '_ {
         (0..=u8::MAX).filter(|id| self.contains(*id))
     }
@@ -32,21 +32,21 @@ impl FromIterator<u8> for Bitmap {
 /// Response to Identify Switch Device (5100h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwitchIdentity {
-    /// Port this request came in by.
+    /// Number of the port at which the request arrived.
     pub ingress_port: u8,
-    /// How many physical ports.
+    /// Number of physical ports.
     pub ports: u8,
-    /// How many virtual switches.
+    /// Number of virtual switches (VCSs), one per host.
     pub virtual_switches: u8,
-    /// Ports with something behind them.
+    /// Ports that have a device or host.
     pub active_ports: Bitmap,
-    /// Virtual switches with a host.
+    /// The virtual switches that have a host, by VCS number.
     pub active_virtual_switches: Bitmap,
-    /// vPPBs of all virtual switches.
+    /// Total number of vPPBs of all virtual switches.
     pub vppbs: u16,
-    /// How many of them are bound.
+    /// Number of vPPBs that are bound to a port or LD.
     pub bound_vppbs: u16,
-    /// HDM decoders of each upstream port.
+    /// Number of HDM decoders of each upstream port.
     pub decoders: u8,
 }
 
@@ -76,12 +76,12 @@ impl Payload for SwitchIdentity {
 /// Request of Get Physical Port State (5101h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetPortState {
-    /// The ports asked about.
+    /// Numbers of the ports whose state is requested.
     pub ports: Vec<u8>,
 }
 
 impl Payload for GetPortState {
-    /// Bytes behind the last port do not matter: one client always sends room for 255 of them.
+    /// Decodes a request; ignores bytes after the last port, since one client always sends room for 255 ports.
     fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
         let count = reader.u8()?;
         let ports = reader.take(count.into())?.to_vec();
@@ -94,69 +94,69 @@ impl Payload for GetPortState {
     }
 }
 
-/// How a port is used: the values of [`PortState::state`].
+/// Present use of a port: values of [`PortState::state`].
 pub mod port_state {
-    /// Nothing goes on there.
+    /// The port is not in use.
     pub const DISABLED: u8 = 0;
-    /// Being bound.
+    /// The port is being bound.
     pub const BINDING: u8 = 1;
-    /// Being unbound.
+    /// The port is being unbound.
     pub const UNBINDING: u8 = 2;
-    /// Downstream: a device is behind it.
+    /// Downstream port, with a device behind it.
     pub const DOWNSTREAM: u8 = 3;
-    /// Upstream: a host is behind it.
+    /// Upstream port, with a host behind it.
     pub const UPSTREAM: u8 = 4;
 }
 
 /// One port of [`PortStates`]: 16 bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PortState {
-    /// The port.
+    /// Number of the physical port.
     pub port: u8,
-    /// How it is used ([`port_state`]); bits 3:0.
+    /// Present use of the port ([`port_state`]); bits 3:0.
     pub state: u8,
-    /// How the connected device works: 0 none, 2 CXL 2.0; bits 3:0.
+    /// Mode of the connected device: 0 none, 2 CXL 2.0; bits 3:0.
     pub device_mode: u8,
-    /// What is connected: 0 none, 4 type 3 SLD, 5 type 3 MLD.
+    /// Type of the connected device: 0 none, 4 type 3 SLD, 5 type 3 MLD.
     pub device_type: u8,
-    /// CXL versions the port knows; bit 1: 2.0.
+    /// CXL versions supported by the port; bit 1: 2.0.
     pub versions: u8,
-    /// Most lanes.
+    /// Maximum number of lanes.
     pub width_max: u8,
-    /// Lanes in use.
+    /// Number of lanes in use.
     pub width: u8,
-    /// Link speeds the port knows, as PCIe's Supported Link Speeds Vector.
+    /// Link speeds supported by the port, as PCIe's Supported Link Speeds Vector.
     pub speeds: u8,
-    /// The highest, as PCIe's Max Link Speed.
+    /// The highest supported speed, as PCIe's Max Link Speed.
     pub speed_max: u8,
-    /// The one in use, as PCIe's Current Link Speed.
+    /// The present speed, as PCIe's Current Link Speed.
     pub speed: u8,
     /// Link training state: 4 L0, 8 disabled.
     pub ltssm: u8,
-    /// Lowest lane in use.
+    /// Number of the lowest lane in use.
     pub first_lane: u8,
-    /// Bit 0: lanes reversed; 1: PERST# asserted; 2: something is present; 3: power control.
+    /// Bit 0: lanes reversed; 1: PERST# asserted; 2: device present; 3: power control.
     pub link_flags: u16,
-    /// LDs behind it at most; 0 where there is no MLD.
+    /// Maximum number of LDs of the device behind the port; 0 without an MLD.
     pub ld_count: u8,
 }
 
-/// LTSSM: the link works.
+/// Value of [`PortState::ltssm`]: the link is up.
 pub const LTSSM_L0: u8 = 4;
-/// LTSSM: the link is disabled.
+/// Value of [`PortState::ltssm`]: the link is down.
 pub const LTSSM_DISABLED: u8 = 8;
 /// Link flag: the port is held in reset.
 pub const LINK_PERST: u16 = 1 << 1;
-/// Link flag: something is present.
-pub const LINK_PRESENT: u16 = 1 << 2;
+/// Link flag: device present.
+pub(crate) const LINK_PRESENT: u16 = 1 << 2;
 /// Device type: type 3 SLD.
 pub const DEVICE_SLD: u8 = 4;
 /// Device type: type 3 MLD.
 pub const DEVICE_MLD: u8 = 5;
 /// Device mode: CXL 2.0.
-pub const MODE_CXL_2: u8 = 2;
+pub(crate) const MODE_CXL_2: u8 = 2;
 /// Version bit: CXL 2.0.
-pub const VERSION_CXL_2: u8 = 1 << 1;
+pub(crate) const VERSION_CXL_2: u8 = 1 << 1;
 
 impl Payload for PortState {
     fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
@@ -190,7 +190,7 @@ impl Payload for PortState {
 /// Response to Get Physical Port State (5101h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortStates {
-    /// The ports asked about that there are.
+    /// State of those requested ports that exist.
     pub ports: Vec<PortState>,
 }
 
@@ -209,18 +209,18 @@ impl Payload for PortStates {
 /// Request of Physical Port Control (5102h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortControl {
-    /// The port.
+    /// Number of the physical port.
     pub port: u8,
-    /// [`PortControl::ASSERT_PERST`] and the others.
+    /// Operation to carry out, such as [`PortControl::ASSERT_PERST`].
     pub operation: u8,
 }
 
 impl PortControl {
-    /// Hold what is behind the port in reset.
+    /// Operation: hold the device or host behind the port in reset.
     pub const ASSERT_PERST: u8 = 0;
-    /// Release it.
+    /// Operation: release the device or host behind the port from reset.
     pub const DEASSERT_PERST: u8 = 1;
-    /// Reset the port's bridge.
+    /// Operation: reset the port's bridge.
     pub const RESET_PPB: u8 = 2;
 }
 

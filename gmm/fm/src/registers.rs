@@ -1,38 +1,39 @@
-//! The component registers of an LD (CXL 3.1, 8.2.3), as Send LD CXL.io Memory Request (5302h) reads them: the capability
-//! that holds HDM decoders, filled in with those that lead to the LD.
+//! The component registers of an LD (CXL 3.1, 8.2.3), for Send LD CXL.io Memory Request (5302h): the HDM decoder
+//! capability, with the decoders whose targets include the LD.
 //!
-//! | offset | what |
+//! | offset | content |
 //! |---|---|
 //! | 1000h | capability header: one capability follows |
 //! | 1004h | HDM decoders at 1100h |
 //! | 1100h | HDM decoder capability and global control |
 //! | 1110h | 32 bytes for each decoder: base, size, control, skip |
 //!
-//! Real decoders have bases and sizes in units of 256 MiB; these can be finer, so the low halves use all of their bits.
-//! The manager knows the programming, but not the address where a host attaches a region: bases count from there.
+//! Hardware decoders have bases and sizes in units of 256 MiB; those of the fabric can be finer, so all bits of the low
+//! halves are used. The manager has no record of the address at which a host attaches a region, so bases are relative
+//! to that address.
 
 use super::bytes::Writer;
 use super::fabric::DECODERS_MAX;
 use cxloe_fabric::hdm::{Control, Decoder, TargetType};
 
 /// Bytes of the component registers.
-pub const REGISTERS_BYTES: usize = 64 << 10;
+pub(crate) const REGISTERS_BYTES: usize = 64 << 10;
 
-/// Where CXL.cache and CXL.mem registers start.
+/// Offset of the CXL.cache and CXL.mem registers.
 const PRIMARY: usize = 0x1000;
-/// Where the HDM decoder capability is, from there.
+/// Offset of the HDM decoder capability from `PRIMARY`.
 const DECODERS: usize = 0x100;
-/// Identifies the CXL capability, and the HDM decoder capability.
+/// Capability ids (CXL 3.1, 8.2.4): of the CXL capability, and of the HDM decoder capability.
 const CAPABILITY_CXL: u32 = 1;
 const CAPABILITY_HDM: u32 = 5;
 /// Capability register: interleaving on address bits 11:8 and 14:12, and over 3, 6, 12 and 16 ways.
 const INTERLEAVES: u32 = 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
-/// How the capability register says that there are 32 decoders.
+/// Encoding of 32 decoders in the capability register.
 const COUNT_32: u32 = 12;
-/// Global control: decoders are in use.
+/// Global control register: decoders are enabled.
 const ENABLE: u32 = 1 << 1;
 
-/// `length` bytes from `offset` on. `None`: not all of them are registers.
+/// The `length` bytes from `offset` on; `None` if they exceed the registers.
 pub fn read(decoders: &[Decoder], offset: u64, length: usize) -> Option<Vec<u8>> {
     let offset = usize::try_from(offset).ok()?;
     let end = offset.checked_add(length).filter(|end| *end <= REGISTERS_BYTES)?;
@@ -41,11 +42,11 @@ pub fn read(decoders: &[Decoder], offset: u64, length: usize) -> Option<Vec<u8>>
     Some((offset..end).map(at).collect())
 }
 
-/// All registers up to the last that is not 0.
+/// All registers up to the last one that is not 0.
 fn registers(decoders: &[Decoder]) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.reserved(PRIMARY);
-    // Id, version 1, CXL.cachemem version 1, one capability; then that: id, version 3, where.
+    // Id, version 1, CXL.cachemem version 1, one capability; then its entry: id, version 3, offset.
     writer.u32(CAPABILITY_CXL | 1 << 16 | 1 << 20 | 1 << 24);
     writer.u32(CAPABILITY_HDM | 3 << 16 | (DECODERS as u32) << 20);
     writer.reserved(DECODERS - 8);

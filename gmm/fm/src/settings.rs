@@ -1,49 +1,49 @@
-//! What clients set of an endpoint: its id, and how long responses may be. A client that opens a connection for each command
-//! expects these to last, and another client is not to get responses that are cut short for the first. So they hold at one
-//! switch for all connections from one address, until the process ends: a connection is a bus with two ends, and an address
-//! is who its other end belongs to.
+//! Settings made by clients: an endpoint's id, and the longest response. A client that opens a connection for each
+//! command expects its settings to last, and the responses to another client must not be truncated because of them. So
+//! the settings apply at one switch to all connections from one address, until the process ends: MCTP regards a
+//! connection as a bus with two ends, and the address identifies the other end.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::answer::MESSAGE_MAX_LOG2;
 
-/// Addresses whose settings are kept; of more, those set longest ago are forgotten.
+/// Maximum number of addresses whose settings are stored; beyond it, the oldest settings are removed.
 const KEPT_MAX: usize = 1024;
 
-/// What one client has set of one switch.
+/// Settings that the clients at one address have made at one switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// The endpoint's id; 0: none assigned.
+pub struct ClientSettings {
+    /// Endpoint id assigned to the switch; 0: none.
     pub eid: u8,
-    /// Responses have at most `2^n` bytes.
+    /// Binary logarithm of the longest response in bytes.
     pub response_limit: u8,
 }
 
-impl Default for Settings {
+impl Default for ClientSettings {
     fn default() -> Self {
         Self { eid: 0, response_limit: MESSAGE_MAX_LOG2 }
     }
 }
 
-/// The settings of all clients.
+/// Settings of all clients, by switch and address.
 #[derive(Debug, Default)]
-pub struct Kept {
-    settings: BTreeMap<(u32, IpAddr), (Settings, u64)>,
-    /// Counts what was set.
+pub struct SettingsStore {
+    settings: BTreeMap<(u32, IpAddr), (ClientSettings, u64)>,
+    /// Number of settings made until now; it orders them by age.
     count: u64,
 }
 
-impl Kept {
-    /// What the clients at `peer` have set of `switch`.
-    pub fn of(&self, switch: u32, peer: IpAddr) -> Settings {
+impl SettingsStore {
+    /// The settings of clients at address `peer`; defaults if they have made none.
+    pub fn of(&self, switch: u32, peer: IpAddr) -> ClientSettings {
         self.settings.get(&(switch, peer.to_canonical())).map(|(settings, _)| *settings).unwrap_or_default()
     }
 
-    /// They have set this.
-    pub fn set(&mut self, switch: u32, peer: IpAddr, settings: Settings) {
+    /// Replaces the settings of clients at `peer` for `switch`.
+    pub fn set(&mut self, switch: u32, peer: IpAddr, settings: ClientSettings) {
         let place = (switch, peer.to_canonical());
-        if settings == Settings::default() {
+        if settings == ClientSettings::default() {
             self.settings.remove(&place);
             return;
         }
@@ -62,16 +62,16 @@ mod tests {
 
     #[test]
     fn settings_are_kept_by_switch_and_address_and_bounded() {
-        let mut kept = Kept::default();
+        let mut kept = SettingsStore::default();
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());
-        let set = Settings { eid: 9, response_limit: 8 };
+        let set = ClientSettings { eid: 9, response_limit: 8 };
         (0..3000).for_each(|n| kept.set(0, peer(n), set));
         assert_eq!(kept.settings.len(), KEPT_MAX);
-        assert_eq!((kept.of(0, peer(2999)), kept.of(0, peer(1))), (set, Settings::default()));
-        assert_eq!(kept.of(1, peer(2999)), Settings::default());
+        assert_eq!((kept.of(0, peer(2999)), kept.of(0, peer(1))), (set, ClientSettings::default()));
+        assert_eq!(kept.of(1, peer(2999)), ClientSettings::default());
         let mapped = "::ffff:0.0.11.183".parse().unwrap();
         assert_eq!(kept.of(0, mapped), set, "2999 is 11 * 256 + 183");
-        kept.set(0, peer(2999), Settings::default());
+        kept.set(0, peer(2999), ClientSettings::default());
         assert_eq!(kept.settings.len(), KEPT_MAX - 1);
     }
 }

@@ -1,16 +1,17 @@
-//! Regions have names, dynamic capacity has tags of 16 bytes. A name of up to 16 characters is its own tag, padded with
-//! zeros, and such a tag is its own name; any other tag is spelled out in hexadecimal in the name of its region.
+//! Conversion between names of regions and tags of dynamic capacity, which have 16 bytes. A name of up to 16
+//! characters, padded with zeros, is also a tag, and such a tag is converted back to that name. The name of a region
+//! with any other tag contains the tag in hexadecimal.
 
 use super::dcd::{TAG_BYTES, Tag};
 use cxloe_fabric::model::Name;
 
-/// What the name of a region starts with whose tag is no name.
+/// Prefix of a region's name that contains a tag in hexadecimal.
 const SPELLED_OUT: &str = "dc-";
 /// Offset and prime of FNV-1a with 128 bits.
 const FNV_OFFSET: u128 = 0x6C62_272E_07BB_0142_62B8_2175_6295_C58D;
 const FNV_PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
 
-/// The tag of a region.
+/// The tag for capacity that belongs to the region with this name.
 pub fn of(name: &Name) -> Tag {
     let text = name.as_str();
     if let Some(tag) = text.strip_prefix(SPELLED_OUT).and_then(from_hexadecimal) {
@@ -19,7 +20,7 @@ pub fn of(name: &Name) -> Tag {
     let mut tag = Tag::default();
     match tag.get_mut(..text.len()) {
         Some(start) => start.copy_from_slice(text.as_bytes()),
-        // Too long to be its own tag, and not made of one: a hash.
+        // A name that is too long for a tag and does not contain one: its tag is a hash.
         None => {
             let hash =
                 text.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(FNV_PRIME));
@@ -29,7 +30,7 @@ pub fn of(name: &Name) -> Tag {
     tag
 }
 
-/// The name of a region that is to have this tag.
+/// The name of the region with this tag; `None` for zeros, which mean no tag.
 pub fn name_of(tag: &Tag) -> Option<Name> {
     let end = tag.iter().rposition(|byte| *byte != 0)? + 1;
     let text = std::str::from_utf8(&tag[..end]).ok().and_then(|text| Name::new(text).ok());

@@ -1,20 +1,20 @@
-//! Virtual switch commands (52xxh): the virtual CXL switches (VCS), what their vPPBs are bound to, and binding.
+//! Virtual switch commands (52xxh): information about virtual CXL switches (VCS) and their vPPBs, and bindings.
 
 use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 
-/// LD id of a vPPB that is bound to a port without LDs, or not bound.
+/// LD-ID given for a vPPB that is not bound, or is bound to a port without LDs.
 pub const NO_LD: u8 = 0xFF;
-/// LD id of Bind vPPB for a device without LDs.
+/// LD-ID in Bind vPPB for a device without LDs.
 pub const WHOLE_DEVICE: u16 = 0xFFFF;
 
 /// Request of Get Virtual CXL Switch Info (5200h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetVirtualSwitches {
-    /// First vPPB to tell of in each.
+    /// Number of the first vPPB to return for each VCS.
     pub first_vppb: u8,
-    /// Most vPPBs to tell of in each.
+    /// Maximum number of vPPBs to return for each VCS.
     pub vppb_limit: u8,
-    /// The VCSs asked about.
+    /// Numbers of the requested VCSs.
     pub ids: Vec<u8>,
 }
 
@@ -29,7 +29,7 @@ impl Payload for GetVirtualSwitches {
     }
 }
 
-/// Where a vPPB stands.
+/// Status of a vPPB (CXL 3.1, 7.6.7.2.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum VppbStatus {
     /// 0: not bound.
@@ -39,14 +39,14 @@ pub enum VppbStatus {
     InProgress,
     /// 2: bound to a port with one device behind it.
     BoundPort,
-    /// 3: bound to an LD.
+    /// 3: bound to one LD of a multi-logical device.
     BoundLd,
-    /// Any other.
+    /// Any other number, which is undefined.
     Other(u8),
 }
 
 impl VppbStatus {
-    /// From its number.
+    /// The status with this number.
     pub fn from_number(number: u8) -> Self {
         match number {
             0 => Self::Unbound,
@@ -57,7 +57,7 @@ impl VppbStatus {
         }
     }
 
-    /// Its number.
+    /// Number of the status in a response.
     pub fn number(self) -> u8 {
         match self {
             Self::Unbound => 0,
@@ -72,16 +72,16 @@ impl VppbStatus {
 /// One vPPB of [`VirtualSwitch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vppb {
-    /// Where it stands.
+    /// Status of the vPPB: free, bound or changing.
     pub status: VppbStatus,
-    /// Port it is bound to. FFh: one of another switch, or none.
+    /// Number of the port that the vPPB is bound to; FFh: on another switch, or none.
     pub port: u8,
-    /// LD it is bound to, or [`NO_LD`].
+    /// LD-ID of the LD that the vPPB is bound to, or [`NO_LD`].
     pub ld: u8,
 }
 
 impl Vppb {
-    /// Not bound.
+    /// The entry of a free vPPB.
     pub const UNBOUND: Self = Self { status: VppbStatus::Unbound, port: 0, ld: NO_LD };
 }
 
@@ -96,45 +96,45 @@ impl Payload for Vppb {
     }
 }
 
-/// VCS states.
+/// States of a VCS: values of [`VirtualSwitch::state`].
 pub mod vcs_state {
-    /// Its host is held in reset or cannot be reached.
+    /// The VCS's host is held in reset or unreachable.
     pub const DISABLED: u8 = 0;
-    /// Its host is up.
+    /// The VCS's host is running.
     pub const ENABLED: u8 = 1;
-    /// There is no such VCS.
+    /// No VCS has this number.
     pub const INVALID: u8 = 0xFF;
 }
 
 /// One VCS of [`VirtualSwitches`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualSwitch {
-    /// Its id.
+    /// Number of the VCS: 0 to 126.
     pub id: u8,
-    /// [`vcs_state`].
+    /// State of the VCS: a value of [`vcs_state`].
     pub state: u8,
-    /// Its upstream physical port.
+    /// Number of the VCS's upstream physical port.
     pub usp: u8,
-    /// How many vPPBs it has.
+    /// Number of the VCS's vPPBs, including those not returned.
     pub vppb_total: u8,
-    /// Those asked about.
+    /// The requested range of vPPBs.
     pub vppbs: Vec<Vppb>,
 }
 
 /// Response to Get Virtual CXL Switch Info (5200h).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualSwitches {
-    /// The VCSs.
+    /// One entry per requested VCS, in the order of the request.
     pub switches: Vec<VirtualSwitch>,
 }
 
 impl VirtualSwitches {
-    /// How many vPPBs each VCS has in the response to `request`: the wire does not say.
-    pub fn told(request: &GetVirtualSwitches, vppb_total: u8) -> u8 {
+    /// Number of returned vPPBs per VCS. The response does not contain this number: it follows from the request.
+    pub fn vppb_count(request: &GetVirtualSwitches, vppb_total: u8) -> u8 {
         request.vppb_limit.min(vppb_total.saturating_sub(request.first_vppb))
     }
 
-    /// Reads the response to `request`.
+    /// Decodes the response to `request`.
     ///
     /// # Errors
     /// [`WrongLength`].
@@ -144,14 +144,14 @@ impl VirtualSwitches {
         reader.skip(3)?;
         let switch = |reader: &mut Reader<'_>| {
             let [id, state, usp, vppb_total] = reader.array()?;
-            let vppbs = reader.list(Self::told(request, vppb_total).into())?;
+            let vppbs = reader.list(Self::vppb_count(request, vppb_total).into())?;
             Ok(VirtualSwitch { id, state, usp, vppb_total, vppbs })
         };
         let switches = (0..count).map(|_| switch(&mut reader)).collect::<Result<_, _>>()?;
         if reader.is_empty() { Ok(Self { switches }) } else { Err(WrongLength) }
     }
 
-    /// As bytes.
+    /// Encodes the response.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u8(count_u8(self.switches.len())).reserved(3);
@@ -165,13 +165,13 @@ impl VirtualSwitches {
 /// Request of Bind vPPB (5201h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindVppb {
-    /// The VCS.
+    /// Number of the VCS: 0 to 126.
     pub vcs: u8,
-    /// Its vPPB.
+    /// Number of the VCS's vPPB to bind: 0 to 126.
     pub vppb: u8,
-    /// The physical port.
+    /// Number of the physical port.
     pub port: u8,
-    /// The LD behind it, or [`WHOLE_DEVICE`].
+    /// LD-ID of the LD behind the port, or [`WHOLE_DEVICE`].
     pub ld: u16,
 }
 
@@ -189,9 +189,9 @@ impl Payload for BindVppb {
 /// Request of Unbind vPPB (5202h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnbindVppb {
-    /// The VCS.
+    /// Number of the VCS: 0 to 126.
     pub vcs: u8,
-    /// Its vPPB.
+    /// Number of the VCS's vPPB to unbind: 0 to 126.
     pub vppb: u8,
     /// 0: wait for the link to go down; 1: managed hot-remove; 2: surprise.
     pub option: u8,
@@ -211,13 +211,13 @@ impl Payload for UnbindVppb {
 /// Request of Generate AER Event (5203h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GenerateAer {
-    /// The VCS.
+    /// Number of the VCS: 0 to 126.
     pub vcs: u8,
-    /// Its vPPB.
+    /// Number of the VCS's vPPB: 0 to 126.
     pub vppb: u8,
     /// The error, as PCIe's Advanced Error Reporting encodes it.
     pub error: u32,
-    /// Header of the transaction it is about.
+    /// Header of the failed transaction, as in the AER header log.
     pub header: [u8; 32],
 }
 

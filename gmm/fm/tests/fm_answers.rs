@@ -1,8 +1,8 @@
-//! What the FM API answers on a TCP connection: requests and responses as bytes, for every command and every refusal.
+//! Answers of the FM API on a TCP connection: requests and responses as bytes, for every command and every refusal.
 
 mod fm_fabric;
 
-use cxloe_fm::answer::{MESSAGE_MAX, Session, answer, refuse};
+use cxloe_fm::answer::{ClientAgreements, MESSAGE_MAX, answer, refuse};
 use cxloe_fm::bytes::Payload;
 use cxloe_fm::fabric::*;
 use cxloe_fm::header::{Dialect, ReturnCode};
@@ -27,26 +27,26 @@ fn unknown_commands_and_broken_messages_are_answered() {
         bench.refuses(opcode, "0102", UNSUPPORTED);
         bench.device_refuses(opcode, "", UNSUPPORTED);
     }
-    // What only the one or the other does.
+    // Commands that only the other kind of component supports.
     bench.refuses(0x5400, "", UNSUPPORTED);
     bench.device_refuses(0x0005, "", UNSUPPORTED);
     bench.device_refuses(0x5100, "", UNSUPPORTED);
     bench.device_refuses(0x5300, "", UNSUPPORTED);
     assert_eq!(bench.tunnel(3, 0x5400, ""), (UNSUPPORTED, vec![]), "an SLD has no LDs");
-    // A response is not answered; a header that breaks off is.
+    // A response is not answered; a truncated header is.
     assert_eq!(bench.raw(&hex("10 00 00 01 00 00 00 00 00 00 00 00")), None);
     assert_eq!(bench.raw(&hex("00 07 00")), Some(hex("10 07 00 00 00 00 00 00 03 00 00 00")));
     assert_eq!(bench.raw(&[]), Some(hex("10 00 00 00 00 00 00 00 03 00 00 00")));
-    // More payload than came.
+    // The header states more payload than there is.
     let short = hex("00 07 00 04 00 53 00 00 00 00 00 00 0A");
     assert_eq!(bench.raw(&short), Some(hex("10 07 00 04 00 00 00 00 16 00 00 00")));
     let huge = hex("00 07 00 04 00 01 FF F8 00 00 00 00 0A");
     assert_eq!(bench.raw(&huge), Some(hex("10 07 00 04 00 00 00 00 16 00 00 00")));
-    // Padding does not matter.
+    // Padding is ignored.
     let padded = hex("00 07 00 02 51 02 00 00 00 00 00 00 7F 00 55 55 55");
     assert_eq!(bench.raw(&padded), Some(hex("10 07 00 02 51 00 00 00 00 00 00 00")));
     assert!(bench.fabric.hosts[0].held);
-    // A message of 64 bytes takes two packets; one client sends the first alone: the byte that is missing is a zero.
+    // A message of 64 bytes takes two packets; one client sends only the first: the missing byte counts as zero.
     let ids = "00".repeat(51);
     let message = hex(&format!("00 07 00 01 51 34 00 00 00 00 00 00 33 {ids}"));
     assert_eq!(message.len(), 64);
@@ -71,7 +71,7 @@ fn the_other_dialect() {
     // Bind starts a background operation: bit 7.
     let bind = hex("00 08 00 01 52 06 00 00 00 00 00 00  00 01 00 00 0500");
     assert_eq!(bench.raw(&bind), Some(hex("01 08 00 01 52 00 00 80 01 00 00 00")));
-    // A tunnelled message has no type before it.
+    // A tunnelled message has no type byte.
     let tunnelled =
         hex("00 09 00 00 53 10 00 00 00 00 00 00  00 00 0C00  00 01 00 05 54 00 00 00 00 00 00 00");
     let response = "01 09 00 00 53 11 00 00 00 00 00 00  0D00 0000  01 01 00 05 54 01 00 00 00 00 00 00 0C";
@@ -88,7 +88,7 @@ fn response_limits() {
         bench.refuses(0x0004, n, INVALID);
     }
     bench.refuses(0x0004, "", LENGTH);
-    // 256 bytes: a header and 244 more. What does not fit is left for the next request.
+    // 256 bytes: a header and 244 more. The rest is returned by the next request.
     bench.refuses(0x0401, "0da9c0b5bf414b788f7996b1623b3f17 00000000 F5000000", INVALID);
     bench.fabric.devices = (0..40).map(|port| Device { port, ..bench.fabric.devices[0].clone() }).collect();
     let ports: String = (0..40).map(|port| format!("{port:02x}")).collect();
@@ -118,7 +118,8 @@ fn the_command_effects_log_lists_what_is_answered() {
         assert_eq!((code, log.len() as u32), (0, size));
         let entries: Vec<CommandEffect> =
             log.chunks(4).map(|entry| CommandEffect::from_bytes(entry).unwrap()).collect();
-        // Exactly what is listed is supported: a payload too long is wrong in length, but for what is not there.
+        // Exactly the listed commands are supported: a payload too long is a wrong length, unless the command is
+        // unknown.
         let too_long = "00".repeat(64);
         for opcode in 0..=0x5700 {
             let listed = entries.iter().any(|entry| entry.opcode == opcode);
@@ -156,7 +157,7 @@ fn ports_and_their_reset() {
     bench.gives(0x5101, &format!("FF {all}"), &format!("04 000000 {mld} {sld} {up} {down}"));
     bench.gives(0x5101, "02 FE 03", &format!("01 000000 {sld}"));
     bench.gives(0x5101, "00", "00 000000");
-    // One client always sends room for 255 of them.
+    // One client always sends room for 255 ports.
     bench.gives(0x5101, &format!("01 03 {}", "5A".repeat(254)), &format!("01 000000 {sld}"));
     bench.refuses(0x5101, "02 00", LENGTH);
 
@@ -182,11 +183,11 @@ fn binding_and_unbinding_in_the_background() {
     assert_eq!(bench.ask(0x5201, "00 01 00 EE 0500"), (1, vec![]));
     info(&mut bench, "01 00 05 00");
     bench.gives(0x0002, "", "01 00 0152 0000 0000");
-    // One at a time; what is wrong is wrong all the same.
+    // One background operation at a time; invalid requests are refused as invalid nevertheless.
     bench.refuses(0x5201, "00 02 00 00 0600", BUSY);
     bench.refuses(0x5202, "00 01 01", BUSY);
     bench.refuses(0x5201, "00 02 01 00 0600", INVALID);
-    // The device's own status is another's.
+    // The device's own status is independent of the switch's.
     bench.device_gives(0x0002, "", "00 00 0000 0000 0000");
     bench.fabric.finish(ReturnCode::Success);
     info(&mut bench, "03 00 05 00");
@@ -230,14 +231,14 @@ fn binding_and_unbinding_in_the_background() {
     bench.fabric.finish(ReturnCode::Success);
     assert_eq!(bench.ask(0x5202, "00 02 00"), (1, vec![]));
     assert_eq!(bench.fabric.asked, ["unbind Managed", "unbind Surprise", "unbind WaitLinkDown"]);
-    // What the fabric refuses is refused with its return code.
+    // The response to a request that the fabric refuses has the fabric's return code.
     bench.fabric.finish(ReturnCode::Success);
     bench.fabric.refusal = Some(ReturnCode::RetryRequired);
     bench.refuses(0x5201, "00 02 00 00 0000", RETRY);
 }
 
 #[test]
-fn virtual_switches_are_told_as_far_as_asked() {
+fn virtual_switches_are_listed_as_requested() {
     let mut bench = Conversation::new();
     bench.gives(0x5200, "00 00 02 02 05", "02 000000 02 00 81 7F 05 FF FF 00");
     bench.gives(0x5200, "7E FF 01 00", "01 000000 00 01 7F 7F 00 00 FF 00");
@@ -246,7 +247,7 @@ fn virtual_switches_are_told_as_far_as_asked() {
     bench.refuses(0x5200, "00 FF 02 00", LENGTH);
     bench.fabric.hosts[0].slots = vec![Slot { vppb: 0, in_progress: false, port: None, ld: Some(3) }];
     bench.gives(0x5200, "00 01 01 00", "01 000000 00 01 7F 7F 03 FF 03 00");
-    // All of them at once.
+    // All hosts at once.
     bench.fabric.hosts = (0..HOSTS_MAX).map(|vcs| Host { vcs, ..Host::default() }).collect();
     let ids: Vec<u8> = (0..HOSTS_MAX).collect();
     let request = GetVirtualSwitches { first_vppb: 0, vppb_limit: 255, ids };
@@ -257,7 +258,7 @@ fn virtual_switches_are_told_as_far_as_asked() {
 }
 
 proptest! {
-    /// Whatever a request holds: it is answered, within the limit, and the answer is a response to it.
+    /// Any request is answered, within the limit, with a response to it.
     #[test]
     fn every_request_is_answered(
         dialect in prop_oneof![Just(Dialect::Tools), Just(Dialect::Spec)],
@@ -267,7 +268,7 @@ proptest! {
             1..20,
         ),
     ) {
-        let (mut fabric, mut session) = (MemoryFabric::new(), Session::new(dialect));
+        let (mut fabric, mut session) = (MemoryFabric::new(), ClientAgreements::new(dialect));
         for (opcode, payload, tunnelled, off) in requests {
             let header = |opcode: u16, length: usize| {
                 let [o0, o1] = opcode.to_le_bytes();
@@ -294,7 +295,7 @@ proptest! {
     #[test]
     fn any_bytes_are_answered_or_not(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for dialect in [Dialect::Tools, Dialect::Spec] {
-            let _ = answer(&mut MemoryFabric::new(), &mut Session::new(dialect), &bytes);
+            let _ = answer(&mut MemoryFabric::new(), &mut ClientAgreements::new(dialect), &bytes);
             let _ = refuse(dialect, &bytes, ReturnCode::InternalError);
         }
     }

@@ -1,4 +1,5 @@
-//! The FM API's bytes: each layout against bytes written down one by one, in both directions, and against any bytes.
+//! Byte layouts of the FM API: each compared with bytes written out by hand, in both directions, and read from
+//! arbitrary bytes.
 
 mod fm_fabric;
 
@@ -16,7 +17,7 @@ use cxloe_fm::virtual_switch::*;
 use fm_fabric::hex;
 use proptest::prelude::*;
 
-/// Both directions.
+/// Asserts that `payload` encodes to `bytes`, and that `bytes` decode to `payload`.
 #[track_caller]
 fn is<P: Payload + PartialEq + std::fmt::Debug>(payload: &P, bytes: &str) {
     assert_eq!(payload.to_bytes(), hex(bytes));
@@ -29,7 +30,7 @@ fn is<P: Payload + PartialEq + std::fmt::Debug>(payload: &P, bytes: &str) {
     }
 }
 
-/// Reserved bytes can hold anything.
+/// Asserts only that `bytes`, which have nonzero reserved fields, decode to `payload`.
 #[track_caller]
 fn reads<P: Payload + PartialEq + std::fmt::Debug>(bytes: &str, payload: &P) {
     assert_eq!(P::from_bytes(&hex(bytes)).as_ref(), Ok(payload));
@@ -54,7 +55,7 @@ fn headers_in_both_dialects() {
             assert_eq!(Header::read(&mut Reader::new(&header.to_bytes(dialect)), dialect), Ok(header));
         }
     }
-    // What is reserved in the one dialect does not matter there.
+    // Bits reserved in one dialect are ignored there.
     let odd = hex("0F 42 FF 01 52 06 00 06 00 00 00 00");
     assert_eq!(Header::read(&mut Reader::new(&odd), Dialect::Tools), Ok(request));
     let odd = hex("F0 42 FF 01 52 06 00 60 00 00 00 00");
@@ -134,7 +135,7 @@ fn event_records() {
         handle: 0x102,
         severity: 1,
         time_ns: 0x0807_0605_0403_0201,
-        happening: Happening::Link(port),
+        happening: EventContent::Link(port),
     };
     let zeros = |bytes: usize| "00".repeat(bytes);
     is(
@@ -146,7 +147,7 @@ fn event_records() {
             zeros(61)
         ),
     );
-    let binding = Happening::Binding { vcs: 1, vppb: 2, status: VppbStatus::BoundLd, port: 3, ld: 4 };
+    let binding = EventContent::Binding { vcs: 1, vppb: 2, status: VppbStatus::BoundLd, port: 3, ld: 4 };
     let bound = EventRecord { handle: 1, severity: 0, time_ns: 0, happening: binding };
     is(
         &bound,
@@ -157,7 +158,8 @@ fn event_records() {
         ),
     );
     let extent = Extent { dpa: 0x1000_0000, length: 0x2000_0000, tag: [0xAB; 16], sequence: 0 };
-    let happening = Happening::Capacity { change: 1, host: 2, extent, extents_free: 0x11, tags_free: 0x22 };
+    let happening =
+        EventContent::Capacity { change: 1, host: 2, extent, extents_free: 0x11, tags_free: 0x22 };
     let capacity = EventRecord { handle: 2, severity: 0, time_ns: 0, happening };
     is(
         &capacity,
@@ -381,7 +383,7 @@ fn dynamic_capacity_commands() {
         extents: vec![extent],
     };
     is(&release, &format!("0200 11 00 0000000000000000 {tag} 01000000 {listed}"));
-    // A count that nothing could hold takes no memory.
+    // An impossible count does not allocate memory.
     assert_eq!(
         InitiateAdd::from_bytes(&hex(&format!("0200 00 00 0000400000000000 {tag} FFFFFFFF"))),
         Err(WrongLength)
@@ -419,7 +421,7 @@ proptest! {
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         macro_rules! each { ($($payload:ty),+ $(,)?) => { $(
             if let Ok(payload) = <$payload>::from_bytes(&bytes) {
-                // What was understood means the same when it is written again.
+                // A payload that was read has the same content when written and read again.
                 prop_assert_eq!(<$payload>::from_bytes(&payload.to_bytes()), Ok(payload));
             }
         )+ } }
@@ -442,7 +444,7 @@ proptest! {
         let _ = Endpoint::default().answer(&bytes);
     }
 
-    /// The same for lengths at which payloads are likely to be right.
+    /// Same property as above, for the lengths of valid payloads.
     #[test]
     fn payloads_of_the_right_length_are_read(bytes in any::<[u8; 128]>()) {
         prop_assert!(Identity::from_bytes(&bytes[..18]).is_ok());

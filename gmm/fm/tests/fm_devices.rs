@@ -1,10 +1,11 @@
-//! What the FM API answers about devices and through tunnels to them, and its event records: requests and responses as bytes.
+//! Answers of the FM API about devices and through tunnels to them, and its event records: requests and responses as
+//! bytes.
 
 mod fm_fabric;
 
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_fm::bytes::Payload;
-use cxloe_fm::event_record::{Events, Happening, Log, Overflow};
+use cxloe_fm::event_record::{EventContent, Events, Log, Overflow};
 use cxloe_fm::fabric::*;
 use cxloe_fm::header::ReturnCode;
 use cxloe_fm::physical_switch::PortState;
@@ -30,7 +31,7 @@ fn tunnels_lead_to_devices() {
     bench.refuses(0x5300, "00 00", LENGTH);
     bench.refuses(0x5300, "00 00 0100 07", LENGTH);
     bench.refuses(0x5300, "00 00 0D00 08 10 00 00 01 00 00 00 00 00 00 00 00", INVALID);
-    // A return code of the message inside does not show outside.
+    // The return code of the tunnelled message does not affect that of the tunnel.
     bench.gives(
         0x5300,
         "00 00 0D00 08 00 42 00 77 77 00 00 00 00 00 00 00",
@@ -68,13 +69,13 @@ fn configuration_space_of_an_ld() {
     read(&mut bench, 0x148, "0800 0000");
     read(&mut bench, 0x14C, "00010000");
     read(&mut bench, 0xFFC, "00000000");
-    // Byte enables: what is not enabled reads as zero and stays as it is.
+    // Byte enables: bytes not enabled read as zero and keep their values.
     bench.gives(0x5301, "00 08 A0 00 0200 0000", "00 10 00 05");
     bench.gives(0x5301, "00 04 F0 80 0200 0000 FFFFFFFF", "00000000");
     read(&mut bench, 0x04, "4605 1000");
     bench.gives(0x5301, "00 04 10 80 0200 0000 00000000", "00000000");
     read(&mut bench, 0x04, "0005 1000");
-    // Nothing else can be written: that is said.
+    // Writes to anything else are refused.
     for (write, why) in [
         ("00 00 F0 80 0200 0000 00000000", "the identity"),
         ("00 10 F0 80 0200 0000 FFFFFFFF", "BAR 0"),
@@ -89,7 +90,7 @@ fn configuration_space_of_an_ld() {
     bench.refuses(0x5301, "00 00 F0 00 1000 0000", INVALID);
     bench.refuses(0x5301, "01 00 F0 00 0000 0000", INVALID);
     bench.refuses(0x5301, "00 00 F0 80 0200 0000", LENGTH);
-    // An SLD has one, under either number.
+    // An SLD has one LD, which both LD-IDs mean.
     bench.gives(0x5301, "03 00 F0 00 0000 0000", "3412 0EC1");
     bench.gives(0x5301, "03 1C F1 00 FFFF 0000", "01000040");
 }
@@ -117,7 +118,7 @@ fn component_registers_of_an_ld() {
     read(&mut bench, 0x1130, "00000040 00000000 00000030 00000000 80160000");
     read(&mut bench, 0x1150, "00000000 00000000 00000000 00000000 00000000");
     read(&mut bench, 0xFFFC, "00000000");
-    // Clients send as much data with reads as they want back.
+    // Clients send as much data with reads as they request.
     bench.gives(0x5302, "00 00 F0 0F 0200 0400 0010000000000000 AAAAAAAA", "0400 0000 01001101");
     bench.refuses(0x5302, "00 00 F0 0F 0200 0400 FDFF000000000000", INVALID);
     bench.refuses(0x5302, "00 00 F0 0F 0200 0400 FFFFFFFFFFFFFFFF", INVALID);
@@ -170,7 +171,7 @@ fn quality_of_service() {
         bench.device_gives(get, "02 0E", "02 0E 00 00");
         bench.device_gives(set, "02 0E 40 80", "02 0E 40 80");
         bench.device_gives(get, "03 0D", "03 0D 00 40 80");
-        // As many as there are.
+        // Fewer than requested: as many as there are.
         bench.device_gives(get, "03 0E", "02 0E 40 80");
         bench.device_gives(get, "FF 00", &format!("10 00 {} 40 80", "00".repeat(14)));
         for nothing in ["00 00", "01 10"] {
@@ -180,7 +181,7 @@ fn quality_of_service() {
         bench.device_refuses(set, "03 0E 01 02", LENGTH);
         bench.device_refuses(get, "", LENGTH);
     }
-    // Limits may add up to anything; shares to no more than all.
+    // The sum of limits is not bounded; the sum of shares is.
     bench.device_refuses(0x5407, "02 00 FF FF", INVALID);
     bench.device_gives(0x5409, "02 00 FF FF", "02 00 FF FF");
     bench.device_gives(0x5406, "02 00", "02 00 00 00");
@@ -273,12 +274,14 @@ fn events_are_read_and_cleared_in_order() {
     let entry = |seq| LogEntry {
         seq,
         time_ms: seq * 10,
-        happening: Happening::Link(PortState { port: seq as u8, ..PortState::default() }),
+        happening: EventContent::Link(PortState { port: seq as u8, ..PortState::default() }),
     };
     let overflow = Some(Overflow { count: 70_000, first_ns: 1, last_ns: 2 });
     let log = EventLog { overflow, entries: vec![entry(1), entry(65_534), entry(65_535), entry(65_536)] };
-    bench.fabric.logs =
-        vec![(Source::Switch, Log::Warning, log.clone()), (Source::Device(0), Log::DynamicCapacity, log)];
+    bench.fabric.logs = vec![
+        (LogSource::Switch, Log::Warning, log.clone()),
+        (LogSource::Device(0), Log::DynamicCapacity, log),
+    ];
     let (_, bytes) = bench.ask(0x0100, "01");
     assert_eq!(bytes[..22], hex("01 00 FFFF 0100000000000000 0200000000000000 0400"));
     let events = Events::from_bytes(&bytes).unwrap();
@@ -301,9 +304,9 @@ fn events_are_read_and_cleared_in_order() {
     bench.gives(0x0101, "01 00 00 000000", "");
     bench.gives(0x0101, "01 01 00 000000", "");
     bench.gives(0x0100, "01", &"00".repeat(32));
-    // What does not fit is told of.
+    // Events beyond the records are counted as overflow.
     let log = EventLog { overflow: None, entries: (1..=300).map(entry).collect() };
-    bench.fabric.logs = vec![(Source::Switch, Log::Informational, log)];
+    bench.fabric.logs = vec![(LogSource::Switch, Log::Informational, log)];
     let events = Events::from_bytes(&bench.ask(0x0100, "00").1).unwrap();
     assert_eq!((events.records.len(), events.more), (255, true));
     bench.gives(0x0004, "08", "08");

@@ -1,5 +1,5 @@
-//! The requests of jack, a public command-line client of the FM API, as it writes them: one connection for each command,
-//! whatever was in memory in the bytes it does not set, 255 where it wants all there are.
+//! The requests of jack, a public command-line client of the FM API, byte by byte: one connection per command,
+//! arbitrary values in bytes that the command does not set, and a count of 255 to request all entries.
 
 mod fm_fabric;
 
@@ -8,12 +8,12 @@ use std::net::{SocketAddr, TcpStream};
 
 use cxloe_fm::fabric::Slot;
 use cxloe_fm::header::ReturnCode;
-use fm_fabric::{PATIENCE, Received, Serving, Shared, hex, receive};
+use fm_fabric::{Received, Serving, Shared, TEST_TIMEOUT, hex, receive};
 
-/// Sends packets as they are written here on a connection of their own, and reads the response.
+/// Sends these packets on a connection of their own, and reads the response.
 fn run(address: SocketAddr, packets: &str) -> Received {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let mut bytes = hex(packets);
     bytes.resize(bytes.len().next_multiple_of(68), 0x5A);
     stream.write_all(&bytes).unwrap();
@@ -33,7 +33,8 @@ impl Switch {
         Self { shared, serving }
     }
 
-    /// An FM API request in one packet: what comes back behind the opcode. `length`: of the payload.
+    /// Sends an FM API request in one packet, and asserts the bytes of the response after the opcode; `length` is that
+    /// of the response's payload.
     #[track_caller]
     fn fm(&self, request: &str, length: u16, code: u8, payload: &str) {
         let response = run(self.serving.addresses[0], &format!("01 00 00 C8 07 {request}"));
@@ -47,7 +48,7 @@ impl Switch {
         assert_eq!(response.body[..expected.len()], expected, "{request}: {got}");
     }
 
-    /// The same through the tunnel to port 0.
+    /// As `fm`, through the tunnel to port 0.
     #[track_caller]
     fn device(&self, inner: &str, length: u16, code: u8, payload: &str) {
         let asked = hex(inner);
@@ -144,12 +145,12 @@ fn lds_are_sized_read_and_limited() {
         let request = format!("00 00 77 {show} 54 0200 00 0000 0000  FF 00");
         switch.device(&request, 18, 0, "10 00 00 40 80 00");
     }
-    // ld config -r 8: one byte unless told otherwise; ld mem -o 1000h, 4 bytes
+    // ld config -r 8: one byte by default; ld mem -o 1000h, 4 bytes
     switch.fm("00 00 77 01 53 0C00 00 0000 0000  00 08 10 00 0200 7777 00000000", 4, 0, "00000000");
     switch.fm("00 00 77 01 53 0C00 00 0000 0000  00 09 10 00 0200 7777 00000000", 4, 0, "10000000");
     let read = "00 00 77 02 53 1400 00 0000 0000  00 77 F0 0F 0200 0400 0010000000000000 00000000";
     switch.fm(read, 8, 0, "0400 0000 01001101");
-    // ld config -w: the command register, and one that nothing can be written to
+    // ld config -w: the command register, and a register that is not writable
     switch.fm("00 00 77 01 53 0C00 00 0000 0000  00 04 10 80 0200 7777 06000000", 4, 0, "00000000");
     switch.fm("00 00 77 01 53 0C00 00 0000 0000  00 10 10 80 0200 7777 FF000000", 0, 3, "");
 }
@@ -168,7 +169,7 @@ fn what_is_set_holds_for_the_next_command() {
     assert_eq!(control("80 02")[..6], hex("00 02 00 1D 00 00"));
     assert_eq!(control("80 05")[..6], hex("00 05 00 02 07 08"));
     assert_eq!(control("80 04 FF")[..4], hex("00 04 00 01"));
-    // A vPPB of a switch that is full still fits in 256 bytes of response.
+    // A vPPB of a full switch still fits in 256 bytes of response.
     let slot = Slot { vppb: 0, in_progress: false, port: Some(0), ld: Some(5) };
     switch.shared.0.lock().unwrap().hosts[0].slots = vec![slot];
     switch.fm("00 00 77 00 52 0400 00 0000 0000  00 02 01 00", 16, 0, "01 000000 00 01 7F 7F 03 00 05 00");

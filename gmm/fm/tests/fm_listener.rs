@@ -13,12 +13,12 @@ use cxloe_fm::mld_component::{GetLdAllocations, LdAllocations, LdInfo, SetLdAllo
 use cxloe_fm::opcode::Opcode;
 use cxloe_fm::physical_switch::{GetPortState, PortStates};
 use cxloe_fm::virtual_switch::BindVppb;
-use fm_fabric::{PATIENCE, Serving, Shared, hex, packets, receive, send};
+use fm_fabric::{Serving, Shared, TEST_TIMEOUT, hex, packets, receive, send};
 
 const IDENTIFY: &str = "00 5A 00 01 00 00 00 00 00 00 00 00";
 const IDENTITY: &str = "10 5A 00 01 00 12 00 00 00 00 00 00 3412 05C1 3412 05C1 7766554433221100 11 00";
 
-/// The listener answers on this connection as it should.
+/// Asserts that the listener answers on this connection.
 fn is_well(stream: &mut TcpStream) {
     let mut sent = 0;
     send(stream, &mut sent, 6, 7, &hex(IDENTIFY));
@@ -26,7 +26,7 @@ fn is_well(stream: &mut TcpStream) {
     assert_eq!((response.kind, response.tag, &response.body[..30]), (7, 6, hex(IDENTITY).as_slice()));
 }
 
-/// Reads until the other end closes; how many bytes that were. A reset is a close as well.
+/// Reads until the other end closes; returns the number of bytes. A reset counts as a close.
 fn drained(stream: &mut TcpStream) -> usize {
     let (mut buffer, mut count) = ([0; 4096], 0);
     loop {
@@ -53,7 +53,7 @@ fn one_request_one_packet_one_response() {
     let mut expected = hex(&format!("01 00 00 C6 07 {IDENTITY}"));
     expected.resize(68, 0);
     assert_eq!(response.to_vec(), expected);
-    // Endpoint ids are swapped; the CCI's message type is answered with itself.
+    // Endpoint ids are swapped; the response has the request's message type, here the CCI's.
     request[..5].copy_from_slice(&[1, 9, 8, 0xDF, 8]);
     stream.write_all(&request).unwrap();
     stream.read_exact(&mut response).unwrap();
@@ -92,7 +92,7 @@ fn each_switch_has_its_address_and_a_slow_manager_costs_one_answer() {
         config.answer_within = Duration::from_millis(40);
     });
     assert_eq!(serving.addresses.len(), 3);
-    // Switch 1 is never done: its client is asked to try again, and others are served.
+    // Switch 1 never answers in time: its client is asked to repeat the request, and others are served.
     let (mut slow, mut sent) = (serving.connect(1), 0);
     for _ in 0..3 {
         send(&mut slow, &mut sent, 1, 7, &hex(IDENTIFY));
@@ -111,7 +111,7 @@ fn broken_messages_are_dropped_and_the_next_is_answered() {
     let serving = Serving::start(&Shared::new(), |_| ());
     let mut stream = serving.connect(0);
     let mut sent = 0;
-    // A message in the wrong sequence, one without a beginning, one of a type nobody knows, one of another version.
+    // A message in the wrong sequence, one without a beginning, one of an unknown type, one of another version.
     let mut wrong = packets(&mut sent, 1, 7, &[0; 200]);
     wrong.drain(68..136);
     stream.write_all(&wrong).unwrap();
@@ -123,7 +123,7 @@ fn broken_messages_are_dropped_and_the_next_is_answered() {
     strange[0] = 2;
     stream.write_all(&strange).unwrap();
     is_well(&mut stream);
-    // A header that promises more than there is, and one of a message longer than anyone may send.
+    // A header that states more payload than there is, and one of a message above the limit.
     send(&mut stream, &mut sent, 2, 7, &hex("00 11 00 01 51 FF FF F8 00 00 00 00"));
     assert_eq!(receive(&mut stream).body[..12], hex("10 11 00 01 51 00 00 00 16 00 00 00"));
     let mut long = hex("00 12 00 04 56 00 00 10 00 00 00 00");
@@ -135,11 +135,11 @@ fn broken_messages_are_dropped_and_the_next_is_answered() {
 }
 
 #[test]
-fn a_client_that_speaks_something_else_is_closed() {
+fn a_client_of_another_protocol_is_closed() {
     let serving = Serving::start(&Shared::new(), |_| ());
     let mut stream = serving.connect(0);
     let request = "GET / HTTP/1.1\r\nHost: switch\r\n\r\n".repeat(200);
-    // The other end may close before all of it is written.
+    // The other end may close before everything is written.
     let _ = stream.write_all(request.as_bytes());
     assert_eq!(drained(&mut stream), 0);
     is_well(&mut serving.connect(0));
@@ -153,7 +153,7 @@ fn half_a_packet_holds_nobody_up() {
         stream.write_all(&packets(&mut 0, 1, 7, &hex(IDENTIFY))[..count * 3 + 1]).unwrap();
     }
     is_well(&mut serving.connect(0));
-    // They can go on.
+    // The clients with half a message can complete it.
     for (count, stream) in halves.iter_mut().enumerate() {
         stream.write_all(&packets(&mut 0, 1, 7, &hex(IDENTIFY))[count * 3 + 1..]).unwrap();
         assert_eq!(receive(stream).body[..30], hex(IDENTITY));
@@ -169,9 +169,9 @@ fn more_connections_than_the_limit_are_closed() {
         assert_eq!(drained(&mut serving.connect(0)), 0);
     }
     is_well(&mut served[4]);
-    // Those who leave make room.
+    // Closed connections make room.
     drop(served.pop());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         let mut stream = serving.connect(0);
         let asked = stream.write_all(&packets(&mut 0, 1, 7, &hex(IDENTIFY)));
@@ -184,7 +184,7 @@ fn more_connections_than_the_limit_are_closed() {
 }
 
 #[test]
-fn a_client_that_asks_nothing_is_closed() {
+fn an_idle_client_is_closed() {
     let serving = Serving::start(&Shared::new(), |config| config.idle_within = Duration::from_millis(300));
     let (mut silent, mut amid) = (serving.connect(0), serving.connect(0));
     is_well(&mut silent);
@@ -199,7 +199,7 @@ fn one_address_does_not_lock_the_others_out() {
     crowd.iter_mut().for_each(is_well);
     let mut other = serving.connect_from([127, 0, 0, 2], 0);
     is_well(&mut other);
-    // The one that was silent longest made room.
+    // The connection that was silent longest was closed to make room.
     assert_eq!(drained(&mut crowd[0]), 0);
     crowd[1..].iter_mut().for_each(is_well);
     is_well(&mut other);
@@ -234,11 +234,11 @@ fn a_thousand_connections() {
 fn a_client_that_never_reads_is_cut_off() {
     let serving = Serving::start(&Shared::new(), |config| config.read_within = Duration::from_millis(300));
     let mut stream = serving.connect(0);
-    // Each asks for 64 KiB of virtual switches. Writing stops when the listener does not read any more, and fails when it
+    // Each request is for 64 KiB of virtual switches. Writing stalls when the listener stops reading, and fails when it
     // has closed the connection.
     let ids: String = "00".repeat(127);
     let request = packets(&mut 0, 1, 7, &hex(&format!("00 01 00 00 52 82 00 00 00 00 00 00 00 FF 7F {ids}")));
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     let cut_off = loop {
         match stream.write_all(&request) {
             Ok(()) => assert!(Instant::now() < deadline, "still read from"),

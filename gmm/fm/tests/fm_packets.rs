@@ -1,4 +1,4 @@
-//! MCTP packets of the FM API: messages cut into packets and put together again, whatever the network does to them.
+//! MCTP packets of the FM API: messages split into packets and reassembled, under every kind of transmission error.
 
 mod fm_fabric;
 
@@ -7,8 +7,8 @@ use cxloe_fm::mctp::*;
 use fm_fabric::hex;
 use proptest::prelude::*;
 
-fn message(tag_owner: bool, body: &[u8]) -> Message {
-    Message {
+fn message(tag_owner: bool, body: &[u8]) -> MctpMessage {
+    MctpMessage {
         envelope: Envelope { destination: 0, source: 0, tag_owner, tag: 5 },
         kind: TYPE_FM_API,
         body: body.to_vec(),
@@ -22,7 +22,7 @@ fn a_request_is_one_packet() {
     let mut expected = hex("01 00 00 CD  07  00 21 00 00 51 00 00 00 00 00 00 00");
     expected.resize(68, 0);
     assert_eq!(packetizer.packets(&message(true, &identify)), expected);
-    // The sequence runs on from message to message, modulo 4.
+    // The sequence continues from message to message, modulo 4.
     for flags in [0xDD, 0xED, 0xFD, 0xCD] {
         assert_eq!(packetizer.packets(&message(true, &identify))[3], flags);
     }
@@ -46,7 +46,7 @@ fn the_first_packet_holds_63_bytes_and_the_others_64() {
     }
 }
 
-fn received(reassembler: &mut Reassembler, mut bytes: &[u8]) -> Vec<Result<Message, PacketError>> {
+fn received(reassembler: &mut Reassembler, mut bytes: &[u8]) -> Vec<Result<MctpMessage, PacketError>> {
     std::iter::from_fn(|| reassembler.receive(&mut bytes)).collect()
 }
 
@@ -67,14 +67,14 @@ fn packets_become_messages() {
     assert_eq!((first.kind, first.envelope), (7, envelope));
     assert_eq!(envelope.back(), Envelope { destination: 8, source: 9, tag_owner: false, tag: 3 });
     assert_eq!((second.kind, second.body.len(), second.envelope.tag), (8, 63, 2));
-    assert!(!reassembler.is_amid());
+    assert!(!reassembler.is_incomplete());
 }
 
 #[test]
 fn broken_packets_are_named_and_the_next_message_is_whole() {
     let good = packet(0xC0, 7);
     let cases: [(&[[u8; 68]], PacketError); 4] = [
-        // The packet between is missing; what is left of the message is passed over.
+        // A packet in the middle is missing: the rest of the message is skipped.
         (&[packet(0x80, 7), packet(0x20, 1), packet(0x70, 1)], PacketError::Sequence { expected: 1, got: 2 }),
         (&[packet(0x40, 1)], PacketError::NoStart),
         (&[packet(0x10, 1), packet(0x20, 1), packet(0x70, 1)], PacketError::NoStart),
@@ -86,7 +86,7 @@ fn broken_packets_are_named_and_the_next_message_is_whole() {
         let [Err(first), Ok(_)] = results.as_slice() else { panic!("{results:?}") };
         assert_eq!(*first, error);
     }
-    // A message that is begun again was broken off; the new one counts. Between messages any sequence does.
+    // The beginning of another message drops the unfinished one. Between messages, any sequence number is valid.
     let results =
         received(&mut Reassembler::new(99), &[packet(0x80, 1), packet(0xF0, 2), packet(0xF0, 3)].concat());
     assert!(
@@ -104,7 +104,7 @@ fn what_is_too_long_is_dropped_but_its_beginning() {
     let mut reassembler = Reassembler::new(150);
     let mut packets =
         vec![packet(0x80, 7), packet(0x10, 1), packet(0x20, 2), packet(0x30, 3), packet(0x40, 4)];
-    // 150 bytes and padding are in the limit.
+    // 150 bytes and padding are within the limit.
     packets[2][3] = 0x60;
     assert!(received(&mut reassembler, &packets[..3].concat())[0].is_ok());
     packets[2][3] = 0x20;
@@ -117,7 +117,7 @@ fn what_is_too_long_is_dropped_but_its_beginning() {
 }
 
 proptest! {
-    /// Whatever is sent in whatever portions arrives as it was, padded.
+    /// Bytes sent in arbitrary portions arrive unchanged, padded.
     #[test]
     fn messages_survive_the_wire(
         bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..700), 1..8),
@@ -142,7 +142,7 @@ proptest! {
         }
     }
 
-    /// Any bytes are answered with messages within the limit or errors, and a whole message is understood afterwards.
+    /// Arbitrary bytes result in messages within the limit or errors, and a whole message is received afterwards.
     #[test]
     fn any_bytes_leave_the_reassembler_well(
         packets in prop::collection::vec((any::<u8>(), 0u8..3, any::<u8>()), 0..60),
@@ -163,7 +163,7 @@ proptest! {
                 Err(_) => {}
             }
         }
-        // Fill up the packet under way.
+        // Bytes that complete the packet begun by the arbitrary bytes.
         let missing = (68 - bytes.len() % 68) % 68;
         let _ = received(&mut reassembler, &vec![0; missing]);
         let results = received(&mut reassembler, &packet(0xC0, 7));

@@ -1,4 +1,4 @@
-//! `gmm backup` and `gmm restore`: the store as one file, taken and put back while the manager runs.
+//! `gmm backup` and `gmm restore`: the store as one file, written and restored while the manager runs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ file is this user's alone, and is there when it is whole.
 Examples:
   gmm backup /var/backups/gmm-$(date +%F).backup")]
 pub struct BackupArgs {
-    /// Where to
+    /// The file to write
     file: PathBuf,
 }
 
@@ -36,17 +36,17 @@ To have a lost store back, start `gmm serve` over an empty data directory and re
 Examples:
   gmm restore /var/backups/gmm-2026-11-22.backup")]
 pub struct RestoreArgs {
-    /// Where from
+    /// The file to read
     file: PathBuf,
-    /// Although it is another fabric's than the one that runs
+    /// Restore it even if it is a backup of another fabric
     #[arg(long)]
     other_fabric: bool,
 }
 
-/// Takes a backup.
+/// Writes a backup of the manager's store into a file.
 ///
 /// # Errors
-/// When the manager cannot be asked, or the file cannot be written.
+/// If the manager does not answer, or the file cannot be written.
 pub async fn backup(client: &Client, args: BackupArgs) -> Result<(), Failure> {
     let backup = client.backup().await?;
     let failed = |error| Failure::failed(format!("cannot write {}: {error}", args.file.display()));
@@ -54,10 +54,10 @@ pub async fn backup(client: &Client, args: BackupArgs) -> Result<(), Failure> {
     output::print(json!({ "file": args.file, "bytes": backup.len() }), false)
 }
 
-/// Puts a backup back.
+/// Replaces the manager's store by the backup in a file, and prints the watermarks.
 ///
 /// # Errors
-/// When the file cannot be read or is none, and when the manager cannot be asked or refuses.
+/// If the file cannot be read or is no backup, and if the manager does not answer or refuses.
 pub async fn restore(client: &Client, args: RestoreArgs) -> Result<(), Failure> {
     let RestoreArgs { file, other_fabric } = args;
     let read = fs::read_to_string(&file);

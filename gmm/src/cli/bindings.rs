@@ -1,4 +1,4 @@
-//! `gmm set-ld`, `gmm bind` and `gmm unbind`: memory nodes in slices, given to compute nodes by hand.
+//! `gmm set-ld`, `gmm bind` and `gmm unbind`: slices of memory nodes, bound to compute nodes by the user.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use super::list;
 use super::progress::Progress;
 
-/// How long the manager is asked to wait for the end of an unbinding before its percentage is looked at.
+/// Wait that the first request of `gmm unbind` asks of the manager, in milliseconds; after it, progress is displayed.
 const SHORT_MS: u64 = 200;
-/// How often the percentage is looked at.
+/// Interval between two reads of the progress.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Arguments of `gmm set-ld`.
@@ -29,14 +29,14 @@ Examples:
   gmm set-ld mn0 0 8G 8G 16G    for LDs 0, 1 and 2
   gmm set-ld mn0 3 0            nothing is set aside for LD 3 any more")]
 pub struct SetLdArgs {
-    /// The memory node
+    /// Name of the memory node
     memory_node: Name,
     /// The first LD: 0 to 15
     ld: u16,
-    /// What is set aside for it, and for the LDs after it: multiples of 256M
+    /// Capacity to set aside for it, and for the LDs after it: multiples of 256M
     #[arg(required = true, value_name = "SIZE")]
     sizes: Vec<ByteSize>,
-    /// Sizes for people
+    /// Print sizes for people
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -44,14 +44,14 @@ pub struct SetLdArgs {
 /// Arguments of `gmm bind`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The compute node hears of it at once, and gets what is set aside for the logical device as a region, mn0-ld3 for one.
+The compute node is notified at once, and gets what is set aside for the logical device as a region, mn0-ld3 for one.
 
 Examples:
   gmm bind mn0 3 --to cn1            LD 3 of mn0 at the first free vPPB of cn1
   gmm bind mn0 --to cn1              the first LD that has capacity and is free; the whole of a node that is an SLD
   gmm bind mn0 3 --to cn1 --vppb 7")]
 pub struct BindArgs {
-    /// The memory node
+    /// Name of the memory node
     memory_node: Name,
     /// The LD: 0 to 15
     ld: Option<u16>,
@@ -61,10 +61,10 @@ pub struct BindArgs {
     /// The vPPB: 0 to 126
     #[arg(long, value_name = "N")]
     vppb: Option<u8>,
-    /// How long to wait for the memory node, in milliseconds
+    /// Time to wait for the memory node, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
-    /// Sizes for people
+    /// Print sizes for people
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -73,7 +73,7 @@ pub struct BindArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Every region of the compute node with a part on the logical device is taken down, and its memory zeroed. The logical
-device is free once the compute node has let go; its memory once it is zeroed, which a memory node that is gone does when
+device is free once the compute node has released it; its memory once it is zeroed, which a memory node that is gone does when
 it is back.
 
   wait      wait until the compute node is gone by itself, or held in reset
@@ -84,22 +84,22 @@ Examples:
   gmm unbind mn0 3
   gmm unbind mn0 3 --option surprise")]
 pub struct UnbindArgs {
-    /// The memory node
+    /// Name of the memory node
     memory_node: Name,
     /// The LD: 0 to 15
     ld: u16,
-    /// How: wait, managed or surprise
+    /// Release by the compute node: wait, managed or surprise
     #[arg(long, value_name = "HOW", default_value = "managed")]
     option: UnbindOption,
-    /// How long to wait for the compute node to let go and for memory to be zeroed, in milliseconds
+    /// Time to wait for the compute node to release its regions and for memory to be zeroed, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
 }
 
-/// Sets capacity aside and prints the logical devices of the node.
+/// Sets capacity aside for logical devices, and prints all logical devices of the memory node.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn set_ld(client: &Client, args: SetLdArgs) -> Result<(), Failure> {
     let SetLdArgs { memory_node, ld, sizes, human } = args;
     let allocations = SetLdAllocations { first: ld, reserved: sizes };
@@ -108,10 +108,10 @@ pub async fn set_ld(client: &Client, args: SetLdArgs) -> Result<(), Failure> {
     output::print(Value::Array(devices), human)
 }
 
-/// Binds a logical device and prints it.
+/// Binds a logical device, waits for its region, and prints the logical device.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn bind(client: &Client, args: BindArgs) -> Result<(), Failure> {
     let BindArgs { memory_node, ld, to, vppb, wait_ms, human } = args;
     let progress = Progress::waiting(format!("waiting for {memory_node} to map it"));
@@ -128,10 +128,10 @@ pub async fn bind(client: &Client, args: BindArgs) -> Result<(), Failure> {
     output::print(list::logical_device(&device)?, human)
 }
 
-/// Unbinds a logical device.
+/// Unbinds a logical device, and displays the progress until its memory is zeroed.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
     let UnbindArgs { memory_node, ld, option, wait_ms } = args;
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
@@ -147,7 +147,7 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
             if Instant::now() >= deadline {
                 drop(progress);
                 to_stderr!(
-                    "Warning: LD {ld} of {memory_node} waits for its compute node to let go; the manager goes on with it"
+                    "Warning: LD {ld} of {memory_node} waits for its compute node to release it; the manager continues with it"
                 );
                 done["state"] = json!("unbinding");
                 done["unbound_percent"] = json!(device.unbound_percent);
@@ -163,15 +163,15 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
     let zeroed = zeroed(client, &regions.unwrap_or_default(), deadline).await?;
     if let Some(percent) = zeroed {
         to_stderr!(
-            "Warning: LD {ld} of {memory_node} is free, and its memory has yet to be zeroed; the manager goes on with it"
+            "Warning: LD {ld} of {memory_node} is free, and its memory has yet to be zeroed; the manager continues with it"
         );
         done["zeroed_percent"] = json!(percent);
     }
     output::print(done, false)
 }
 
-/// Waits until the memory of regions that are being taken down is zeroed; how much of it is, in percent, when that takes
-/// longer than until `deadline`.
+/// Waits until the memory of regions being destroyed is zeroed. Returns the percentage done if that is not complete at
+/// `deadline`.
 async fn zeroed(client: &Client, regions: &[Name], deadline: Instant) -> Result<Option<u8>, Failure> {
     let progress = Progress::percent("zeroing its memory");
     loop {
@@ -186,7 +186,7 @@ async fn zeroed(client: &Client, regions: &[Name], deadline: Instant) -> Result<
     }
 }
 
-/// Whether `now` is the logical device `before`, and still being taken from the same compute node.
+/// True if `now` is the logical device `before`, still being unbound from the same compute node.
 fn is_going_on(now: &LogicalDeviceStatus, before: &LogicalDeviceStatus) -> bool {
     let holder = |status: &LogicalDeviceStatus| {
         let binding = status.device.binding.as_ref().filter(|binding| binding.unbinding.is_some());

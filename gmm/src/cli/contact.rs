@@ -1,36 +1,36 @@
-//! Which manager a command asks, and as whom: what the command line says, else the environment, else what `gmm login` has
-//! kept, else the manager of this machine.
+//! Choice of the manager and of the token: from the command line, else from the environment, else from the latest `gmm
+//! login`, else the manager of this machine.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use cxloe_daemon::command_line::Failure;
-use cxloe_daemon::places;
+use cxloe_daemon::default_paths;
 use cxloe_fabric::Client;
 use cxloe_fabric::client::{Credentials, TOKEN_VARIABLE, URL_DEFAULT};
 use cxloe_fabric::model::Token;
 use cxloe_private::Existing;
 use serde::{Deserialize, Serialize};
 
-/// Where the file of log-ins is, below the user's configuration.
+/// File of log-ins, below the user's configuration folder.
 const LOGINS_FILE: &str = "cxloe/logins.json";
-/// Where a manager of this machine has its socket.
+/// Paths of a local manager's socket.
 const SOCKETS: [&str; 3] = ["/run/cxloe-gmm/gmm.sock", "/run/cxloe/gmm.sock", "/var/lib/cxloe/gmm.sock"];
 
-/// What `gmm login` keeps.
+/// Tokens stored by `gmm login`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Logins {
-    /// The URL that is asked where none is given: that of the last log-in.
+    /// URL that is used by default: that of the latest log-in.
     #[serde(default)]
     current: Option<String>,
-    /// Tokens by URL.
+    /// Secret tokens by URL.
     #[serde(default)]
     tokens: std::collections::BTreeMap<String, String>,
 }
 
 impl Logins {
-    /// Where they are kept: in `$XDG_CONFIG_HOME`, which is `~/.config` if not set.
+    /// Path of the log-in file, below `$XDG_CONFIG_HOME` or by default `~/.config`.
     pub fn path() -> PathBuf {
         let home = || std::env::home_dir().unwrap_or_default().join(".config");
         std::env::var_os("XDG_CONFIG_HOME")
@@ -39,10 +39,10 @@ impl Logins {
             .join(LOGINS_FILE)
     }
 
-    /// Those at `path`; none where there is no file, or one of another user.
+    /// Reads the log-ins in the file at `path`; empty if there is no file, or if it belongs to another user.
     ///
     /// # Errors
-    /// When it cannot be read, or is none.
+    /// If the file cannot be read, or is malformed.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let failed = |reason: String| {
             Failure::failed(format!(
@@ -52,7 +52,7 @@ impl Logins {
         };
         match cxloe_private::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
-            // Under `sudo` and its like, $HOME is somebody else's.
+            // Under `sudo` and similar programs, $HOME belongs to another user.
             Err(error)
                 if [std::io::ErrorKind::NotFound, std::io::ErrorKind::PermissionDenied]
                     .contains(&error.kind()) =>
@@ -63,10 +63,10 @@ impl Logins {
         }
     }
 
-    /// Keeps them at `path`, where nobody else reads them.
+    /// Writes the log-ins into the file at `path`, which only its owner can read.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
         let failed = |error: std::io::Error| {
             Failure::failed(format!("cannot keep the log-in in {}: {error}", path.display()))
@@ -77,13 +77,13 @@ impl Logins {
         cxloe_private::write(path, &text, Existing::Replace).map_err(failed)
     }
 
-    /// Keeps `token` for `url`, which is asked from here on where none is given.
+    /// Stores `token` for `url`, which becomes the default.
     pub fn add(&mut self, url: &str, token: &Token) {
         self.current = Some(url.to_owned());
         self.tokens.insert(url.to_owned(), token.reveal());
     }
 
-    /// Forgets the token for `url`, or for the current one. Returns which, if there was one.
+    /// Removes the token for `url`, or for the default URL. Returns the URL whose token was removed.
     pub fn remove(&mut self, url: Option<&str>) -> Option<String> {
         let url = url.map(str::to_owned).or(self.current.clone())?;
         if self.current.as_deref() == Some(&url) {
@@ -93,15 +93,15 @@ impl Logins {
     }
 }
 
-/// A client for the manager that `named` says, or for the one that a command asks where none is named.
+/// A client for the manager at the URL `named`, or for the default manager.
 ///
 /// # Errors
-/// When there is no such URL, or what should be a token is none.
+/// If the URL or the token is malformed.
 pub fn client(named: Option<&str>) -> Result<Client, Failure> {
     let logins = Logins::read(&Logins::path())?;
     let url = named.map(str::to_owned).or_else(|| logins.current.clone()).unwrap_or_else(local);
     let given = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
-    // A token for one of several managers that share a store is one for all of them.
+    // All managers that share a store accept the same tokens.
     let kept = || {
         let known = |url: &str| logins.tokens.get(url.trim()).cloned();
         known(&url).or_else(|| url.split(',').find_map(known))
@@ -113,9 +113,9 @@ pub fn client(named: Option<&str>) -> Result<Client, Failure> {
     Client::with(&url, credentials).map_err(Failure::usage)
 }
 
-/// The manager of this machine: its socket, where one is, for that needs no token.
+/// URL of this machine's manager: its socket, which needs no token, if there is one.
 fn local() -> String {
-    let own = places::data_dir().join("gmm.sock");
+    let own = default_paths::data_dir().join("gmm.sock");
     let sockets = SOCKETS.iter().map(PathBuf::from).chain([own]);
     let mut there = sockets.filter(|socket| socket.exists());
     there.next().map_or_else(|| URL_DEFAULT.to_owned(), |socket| format!("unix:{}", socket.display()))

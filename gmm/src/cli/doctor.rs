@@ -1,5 +1,5 @@
-//! `gmm doctor`: whether this machine is ready for a manager with these options, and whether one runs. What is found is
-//! judged in functions of their own, without asking anybody.
+//! `gmm doctor`: checks whether this machine is ready for a manager with these options, and whether one runs. Findings
+//! are judged in functions without I/O.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_daemon::command_line::doctor::{ManagerChecks, installed_config, judge_options};
 use cxloe_daemon::doctor::permissions::Process;
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, machine::Machine};
 use cxloe_gmm::server::Config;
@@ -16,12 +16,12 @@ use cxloe_gmm::store::StorePlace;
 
 use super::serve::ServeArgs;
 
-/// Where an installed manager's options are.
+/// Configuration file of an installed manager.
 const INSTALLED: &str = "/etc/cxloe/gmm.toml";
-/// Room that a store should have: it is compacted by writing it anew.
+/// Free space that a store needs, in bytes: compaction writes the whole store again.
 const STORE_BYTES: u64 = 256 << 20;
-/// How long a member of an etcd cluster may take to accept a connection.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum time for a member of an etcd cluster to accept a connection.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Arguments of `gmm doctor`.
 #[derive(Debug, Args)]
@@ -38,12 +38,12 @@ Examples:
 pub struct DoctorArgs {
     #[command(flatten)]
     serve: ServeArgs,
-    /// The report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Examines, and tells.
+/// Examines the machine and prints the report.
 pub fn run(args: DoctorArgs) -> ExitCode {
     let DoctorArgs { mut serve, json } = args;
     if let Some(file) = installed_config(Path::new(INSTALLED), serve.is_given()) {
@@ -64,7 +64,7 @@ pub fn run(args: DoctorArgs) -> ExitCode {
 
 fn examine(config: &Config) -> Vec<Check> {
     let mut checks = Vec::new();
-    // Connections, and what the store and the runtime take.
+    // Open files: connections, and the files of the store and the runtime.
     checks.push(Process::read(&Host::default()).judge_files(config.connections_max as u64 + 64));
     match &config.store {
         StorePlace::File(path) => {
@@ -79,13 +79,13 @@ fn examine(config: &Config) -> Vec<Check> {
         }
     }
     let bound = TcpListener::bind(config.listen).map(drop).map_err(|error| error.kind());
-    // By its socket, if it has one: that needs no token.
+    // The socket is preferred, since it needs no token.
     let url = match &config.socket {
         Some(socket) if !config.insecure => format!("unix:{}", socket.display()),
         _ if config.insecure => format!("http://{}", reachable(config.listen)),
         _ => format!("https://{}", reachable(config.listen)),
     };
-    let asked = matches!(bound, Err(ErrorKind::AddrInUse)).then(|| Asked::at(&url, None));
+    let asked = matches!(bound, Err(ErrorKind::AddrInUse)).then(|| ManagerChecks::at(&url, None));
     let running = asked.as_ref().is_some_and(|asked| asked.health.is_ok());
     checks.push(judge_address(config.listen, bound, running));
     checks.push(match &asked {
@@ -95,7 +95,7 @@ fn examine(config: &Config) -> Vec<Check> {
     checks
 }
 
-/// An address of this machine at which what listens on `address` is reached.
+/// A local address at which a client reaches a listener on `address`.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(if address.is_ipv4() {
@@ -107,10 +107,10 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Whether somebody accepts connections at `host`.
+/// True if `host` accepts a connection.
 fn answers(host: &str) -> bool {
     let addresses = host.to_socket_addrs().into_iter().flatten();
-    addresses.into_iter().any(|address| TcpStream::connect_timeout(&address, PATIENCE).is_ok())
+    addresses.into_iter().any(|address| TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).is_ok())
 }
 
 fn judge_etcd(members: usize, silent: &[&str]) -> Check {
@@ -121,7 +121,7 @@ fn judge_etcd(members: usize, silent: &[&str]) -> Check {
     let found = format!("{} of {members} members of etcd do not answer: {}", silent.len(), silent.join(", "));
     let advice =
         "start them, or see whether their addresses in `store` are right and a firewall is in between";
-    // A majority is what etcd needs to write.
+    // etcd needs a majority of its members to write.
     if (members - silent.len()) * 2 > members {
         Check::warn(group, name, found, advice)
     } else {
@@ -129,7 +129,7 @@ fn judge_etcd(members: usize, silent: &[&str]) -> Check {
     }
 }
 
-/// Judges the address to listen on by what came of trying, and whether a manager answers there.
+/// Judges the listen address: `bound` is the result of a bind, `running` whether a manager answers there.
 fn judge_address(address: SocketAddr, bound: Result<(), ErrorKind>, running: bool) -> Check {
     let (group, name) = (Group::Interface, "address");
     match bound {
@@ -138,7 +138,7 @@ fn judge_address(address: SocketAddr, bound: Result<(), ErrorKind>, running: boo
             name,
             format!("{address} is taken, and not by a manager that answers"),
             format!(
-                "see who listens there (ss -ltnp 'sport = :{}'), or choose another with --listen",
+                "see which program listens there (ss -ltnp 'sport = :{}'), or choose another with --listen",
                 address.port()
             ),
         ),

@@ -1,36 +1,30 @@
-//! The fabric file of `gmm serve`: read, and checked for what no fabric could ever satisfy, so that it fails at the start
-//! and not silently later.
+//! The fabric file of `gmm serve`: read and checked for contradictions, which are then reported at the start.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use cxloe_daemon::command_line::Failure;
 use cxloe_daemon::options;
-use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_gmm::manager::{Declared, Initialisation, Manager};
+use cxloe_gmm_core::manager::{Declared, Initialisation, Manager};
 
-/// What the file at `path` declares; nothing without a file.
+/// Reads the declarations in the fabric file at `path`; empty without a path.
 ///
 /// # Errors
-/// When it cannot be read, or what it says cannot come about.
+/// If the file cannot be read, or contradicts itself.
 pub fn declared(path: Option<&Path>, initialisation: Initialisation) -> Result<Declared, Failure> {
     let Some(path) = path else { return Ok(Declared::default()) };
     let declared: Declared = options::read(path).map_err(Failure::usage)?;
     let wrong = |what: String| Err(Failure::usage(format!("fabric file {}: {what}", path.display())));
     let mut names = BTreeSet::new();
     for region in &declared.regions {
-        let name = &region.name;
+        let Some(name) = &region.name else {
+            return wrong(format!("a region for {} has no name; give it one", region.owner));
+        };
         if !names.insert(name) {
             return wrong(format!("region {name} is declared twice; give each a name of its own"));
         }
         if region.size.0 == 0 {
             return wrong(format!("region {name} has no size; give one, as in size = \"64G\""));
-        }
-        if let Err(error) = Ways::try_from(region.ways) {
-            return wrong(format!("region {name}: {error}"));
-        }
-        if let Err(error) = Granularity::try_from(region.granularity) {
-            return wrong(format!("region {name}: {error}"));
         }
     }
     if initialisation.is_static()
@@ -46,6 +40,8 @@ pub fn declared(path: Option<&Path>, initialisation: Initialisation) -> Result<D
 
 #[cfg(test)]
 mod tests {
+    use cxloe_fabric::hdm::Ways;
+
     use super::*;
 
     fn read(text: &str, initialisation: Initialisation) -> Result<Declared, String> {
@@ -62,14 +58,15 @@ mod tests {
         let text =
             region("a", "ways = 4\non = ['mn0', 'mn1']") + "[[quota]]\ncompute_node = 'cn1'\nbytes = '1G'\n";
         let read_back = read(&text, Initialisation::Static).unwrap();
-        assert_eq!((read_back.regions[0].ways, read_back.quotas[0].bytes.0), (4, 1 << 30));
+        assert_eq!((read_back.regions[0].ways, read_back.quotas[0].bytes.0), (Ways::Four, 1 << 30));
         assert_eq!(declared(None, Initialisation::Static).unwrap(), Declared::default());
 
         for (text, words) in [
             (region("a", "") + &region("a", ""), "twice"),
             (region("a", "").replace("64M", "0"), "no size"),
+            (region("a", "").replace("name = 'a'", ""), "has no name"),
             (region("a", "ways = 5"), "`5`"),
-            (region("a", "granularity = 100"), "region a"),
+            (region("a", "granularity = 100"), "`100`"),
             (region("a", "colour = 1"), "colour"),
         ] {
             let message = read(&text, Initialisation::Concurrent).unwrap_err();

@@ -1,4 +1,4 @@
-//! `gmm fm`: asks the FM API of a switch, this manager's or any other's, and shows what it answers.
+//! `gmm fm`: sends requests to the FM API of a switch, of this manager or any other, and displays the answers.
 
 mod ask;
 mod endpoint;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use cxloe_daemon::command_line::{Failure, output};
-use cxloe_daemon::join::Joining;
+use cxloe_daemon::join::JoiningNode;
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{ByteSize, Name};
 use cxloe_fm::PORT_DEFAULT;
@@ -42,17 +42,18 @@ pub struct FmArgs {
         value_name = "HOST[:PORT]"
     )]
     connect: String,
-    /// File with the certificate that is shown, and whom to trust, as `gmm fm join` writes it
-    /// [default: ~/.config/cxloe/fm.identity, where it is there]
+    /// File with the client's certificate and the authority to trust, as `gmm fm join` writes it [default:
+    /// ~/.config/cxloe/fm.identity, if it exists]
     #[arg(long, global = true, env = "CXLOE_FM_IDENTITY", value_name = "FILE")]
     identity: Option<PathBuf>,
-    /// Without TLS: of a switch that asks for no certificate, such as one of `gmm serve --fm-insecure`
+    /// Without TLS: for a switch that requires no certificate, such as one of `gmm serve --fm-insecure`
     #[arg(long, global = true)]
     insecure: bool,
-    /// How headers are written: as the TCP client tools have it, or as the specification has it
+    /// Layout of headers: that of the TCP client tools, or that of the specification
     #[arg(long, global = true, value_enum, default_value = "tools", value_name = "DIALECT")]
     dialect: Dialect,
-    /// The port meant; the device behind it is asked, through the tunnel, where the switch could be asked as well
+    /// The port; requests that both the switch and the device behind the port could answer go to the device, through
+    /// the tunnel
     #[arg(long, global = true, value_name = "PORT")]
     port: Option<u8>,
     #[command(subcommand)]
@@ -61,35 +62,35 @@ pub struct FmArgs {
 
 #[derive(Debug, Subcommand)]
 enum FmCommand {
-    /// Have this client let in by the manager: it gets a certificate of 30 days, which is renewed when it is used
+    /// Register this client with the manager: it gets a certificate of 30 days, which is renewed when it is used
     Join {
-        /// The manager: https://HOST:PORT, or its Unix socket on its own machine, for which root needs no token
+        /// The manager: https://HOST:PORT, or its Unix socket on its own machine, where root needs no token
         url: String,
-        /// What `gmm token create --role fm` printed
+        /// A token made by `gmm token create --role fm`
         #[arg(long, env = cxloe_fabric::client::TOKEN_VARIABLE, hide_env_values = true)]
         token: Option<String>,
-        /// What the client is called in the event log, and for `gmm revoke --fm`
+        /// Name of the client in the event log, and for `gmm revoke --fm`
         #[arg(long, default_value = "fm", value_name = "NAME")]
         name: Name,
     },
-    /// What a switch or device is
+    /// Show the type, vendor and serial number of a switch or device
     Identify,
-    /// What is at the ports of the switch
+    /// Show the ports of the switch
     Ports {
-        /// Only these
+        /// Only these ports
         ports: Vec<u8>,
     },
-    /// Hold what is behind an upstream port in reset, or release it
+    /// Hold the device behind an upstream port in reset, or release it
     PortControl {
-        /// What to do
+        /// What to do with the port
         #[arg(value_enum)]
         operation: PortOperation,
     },
-    /// Virtual switches and what their vPPBs are bound to
+    /// Show virtual switches and the bindings of their vPPBs
     Vcs {
-        /// Only these
+        /// Only these virtual switches
         ids: Vec<u8>,
-        /// Free vPPBs as well
+        /// Include free vPPBs
         #[arg(long)]
         all: bool,
     },
@@ -97,17 +98,17 @@ enum FmCommand {
     Bind {
         #[command(flatten)]
         vppb: VppbArgs,
-        /// The LD; none: a device that is given away whole
+        /// The LD; none: the whole device
         #[arg(long, value_name = "LD")]
         ld: Option<u16>,
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Unbind a vPPB: its memory is zeroed before it is anybody else's
+    /// Unbind a vPPB: its memory is zeroed before anyone else gets it
     Unbind {
         #[command(flatten)]
         vppb: VppbArgs,
-        /// How
+        /// Condition of the release: wait, managed or surprise
         #[arg(long, value_enum, default_value = "managed")]
         option: UnbindOption,
         #[command(flatten)]
@@ -121,18 +122,18 @@ enum FmCommand {
         #[arg(long, value_parser = hexadecimal, value_name = "HEX")]
         error: u32,
     },
-    /// The background operation that is under way, or was last
+    /// Show the state of the background operation, running or last completed
     Background {
-        /// Wait for its end
+        /// Wait until the operation has ended
         #[arg(long)]
         wait: bool,
-        /// Break it off: what has not been done is left as it was
+        /// Abort the operation: its remaining steps are skipped
         #[arg(long)]
         abort: bool,
     },
-    /// The commands a switch or device has, and their effects
+    /// Show the commands a switch or device has, and their effects
     Log,
-    /// The event logs of a switch or device
+    /// Show the event logs of a switch or device
     Events {
         /// Only this log: 0 informational, 1 warning, 2 failure, 3 fatal, 4 dynamic capacity
         #[arg(long, value_name = "LOG")]
@@ -141,9 +142,9 @@ enum FmCommand {
         #[arg(long)]
         clear: bool,
     },
-    /// What a device in slices is (with --port)
+    /// Show the size and number of LDs of a device in slices (with --port)
     LdInfo,
-    /// Capacity set aside for LDs (with --port)
+    /// Show capacity set aside for LDs (with --port)
     LdAlloc {
         /// Set it: a size for each LD from --first on, multiples of 256 MiB
         #[arg(long, value_name = "SIZE", num_args = 1..)]
@@ -152,7 +153,7 @@ enum FmCommand {
         #[arg(long, default_value_t = 0, value_name = "LD")]
         first: u8,
     },
-    /// Quality of service (with --port)
+    /// Show quality of service (with --port)
     Qos(QosArgs),
     /// Dynamic capacity (with --port)
     Dcd {
@@ -161,10 +162,10 @@ enum FmCommand {
     },
     /// Read an LD's configuration space (with --port)
     Config {
-        /// The LD
+        /// The LD: 0 to 15
         #[arg(long, default_value_t = 0, value_name = "LD")]
         ld: u16,
-        /// First byte
+        /// Offset of the first byte
         #[arg(value_parser = hexadecimal, value_name = "HEX")]
         offset: u32,
         /// Write these four bytes there
@@ -173,22 +174,22 @@ enum FmCommand {
     },
     /// Read an LD's component registers (with --port)
     Registers {
-        /// The LD
+        /// The LD: 0 to 15
         #[arg(long, default_value_t = 0, value_name = "LD")]
         ld: u16,
-        /// First byte
+        /// Offset of the first byte
         #[arg(value_parser = hexadecimal, value_name = "HEX")]
         offset: u32,
-        /// How many bytes
+        /// Number of bytes
         #[arg(long, default_value_t = 4, value_name = "BYTES")]
         length: u16,
     },
-    /// Any command, with its payload and its response in hexadecimal
+    /// Send any command, with its payload and its response in hexadecimal
     Raw {
-        /// Its opcode
+        /// Opcode of the command, as 0x5100
         #[arg(value_parser = hexadecimal, value_name = "OPCODE")]
         opcode: u32,
-        /// Its payload
+        /// Payload of the command, in hexadecimal
         #[arg(default_value = "", value_name = "HEX")]
         payload: String,
     },
@@ -196,10 +197,10 @@ enum FmCommand {
 
 #[derive(Debug, Clone, Copy, Args)]
 struct VppbArgs {
-    /// The virtual switch
+    /// Number of the virtual switch
     #[arg(long, value_name = "VCS")]
     vcs: u8,
-    /// Its vPPB
+    /// Number of its vPPB
     #[arg(long, value_name = "VPPB")]
     vppb: u8,
 }
@@ -235,41 +236,41 @@ struct QosArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 enum DcdCommand {
-    /// What the device can do
+    /// Show the device's dynamic-capacity configuration
     Info,
-    /// The regions of a host
+    /// Show the regions of a host
     Regions {
-        /// The host: an LD
+        /// The host, by its LD: 0 to 15
         #[arg(long, value_name = "LD")]
         ld: u16,
     },
-    /// The extents of a host
+    /// Show the extents of a host
     Extents {
-        /// The host: an LD
+        /// The host, by its LD: 0 to 15
         #[arg(long, value_name = "LD")]
         ld: u16,
     },
-    /// Give a host more
+    /// Add capacity to a host
     Add {
-        /// The host: an LD
+        /// The host, by its LD: 0 to 15
         #[arg(long, value_name = "LD")]
         ld: u16,
-        /// How much
+        /// Size of the added capacity
         #[arg(long, value_name = "SIZE")]
         size: ByteSize,
-        /// What it is to be known as: up to 16 characters, or 32 hexadecimal digits
+        /// Tag of the capacity: up to 16 characters, or 32 hexadecimal digits
         #[arg(long, value_parser = tag, default_value = "", value_name = "TAG")]
         tag: [u8; 16],
     },
-    /// Take what a host was given
+    /// Release capacity of a host
     Release {
-        /// The host: an LD
+        /// The host, by its LD: 0 to 15
         #[arg(long, value_name = "LD")]
         ld: u16,
-        /// What it is known as
+        /// Tag of the capacity
         #[arg(long, value_parser = tag, value_name = "TAG")]
         tag: [u8; 16],
-        /// Without asking the host
+        /// Without waiting for the host
         #[arg(long)]
         force: bool,
     },
@@ -287,9 +288,9 @@ enum PortOperation {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum UnbindOption {
-    /// Wait until the host is gone by itself
+    /// Wait until the host has ended
     Wait,
-    /// Have the host write back and let go
+    /// Have the host write back and release
     Managed,
     /// At once
     Surprise,
@@ -310,17 +311,17 @@ fn tag(text: &str) -> Result<[u8; 16], String> {
     Ok(tag)
 }
 
-/// Asks and shows.
+/// Sends the request and displays the answer.
 ///
 /// # Errors
-/// When the endpoint cannot be asked or refuses.
+/// If the endpoint does not answer or refuses.
 pub async fn run(args: FmArgs) -> Result<(), Failure> {
     let identity = args.identity.clone().unwrap_or_else(endpoint::identity_default);
     let command = match args.command {
         FmCommand::Join { url, token, name } => {
             let node = Party::FmClient(name);
-            let joining = Joining { node, macs: Vec::new(), key: None, identity: &identity };
-            return joining.at(&url, token.as_deref()).await.map(drop);
+            let joining = JoiningNode { node, macs: Vec::new(), key: None, identity: &identity };
+            return joining.at(&url, token.as_deref(), None).await.map(drop);
         }
         command => command,
     };
@@ -335,11 +336,7 @@ pub async fn run(args: FmArgs) -> Result<(), Failure> {
     let mut client =
         endpoint::Endpoint::connect(&address, args.dialect, shown.then_some(identity.as_path())).await?;
     let recipient = args.port.map_or(Recipient::Switch, Recipient::Device);
-    let mut commands = ask::Commands {
-        client: &mut client,
-        recipient,
-        port: args.port,
-        json: output::form() == output::Form::Json,
-    };
+    let mut commands =
+        ask::Commands { client: &mut client, recipient, port: args.port, json: output::json_asked() };
     commands.carry_out(command).await
 }

@@ -1,6 +1,6 @@
-//! `gmm destroy-region`, `disable-region`, `enable-region` and `reset-region`: what is done to regions there are, one or
-//! several or all, as the CXL tools have it. What fails for one does not keep it from the others; the first failure says
-//! what the command exits with.
+//! `gmm destroy-region`, `disable-region`, `enable-region` and `reset-region`: operations on one, several or all
+//! existing regions, in the manner of the CXL tools. A failure for one region does not affect the others; the first
+//! failure determines the exit code.
 
 use std::time::{Duration, Instant};
 
@@ -16,20 +16,20 @@ use serde_json::{Value, json};
 use super::list;
 use super::progress::Progress;
 
-/// Stands for every region.
+/// Name that stands for every region.
 const ALL: &str = "all";
-/// How long the manager is asked to wait for a region's end before its percentage is looked at.
+/// Wait that the first request asks of the manager, in milliseconds; after it, progress is displayed.
 const SHORT_MS: u64 = 200;
-/// How often the percentage is looked at.
+/// Interval between two reads of the progress.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Which regions, and how long to wait.
+/// Regions to operate on, and the time to wait.
 #[derive(Debug, Args)]
-struct Which {
+struct RegionSelection {
     /// Names of regions, or `all`
     #[arg(required = true, value_name = "NAME")]
     names: Vec<Name>,
-    /// How long to wait for each, in milliseconds
+    /// Time to wait for each, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
 }
@@ -38,7 +38,7 @@ struct Which {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Its memory is zeroed before it is anybody else's. A region whose owner's agent is there is refused: `gmm disable-region`
-has the agent write back and let go first, or --force destroys the region at once. Then what the agent has not written
+has the agent write back and release it first, or --force destroys the region at once. Then what the agent has not written
 back is lost, and programs that use the region get errors (SIGBUS where they have it mapped).
 
 Examples:
@@ -48,9 +48,9 @@ Examples:
   gmm destroy-region --force all")]
 pub struct DestroyArgs {
     #[command(flatten)]
-    which: Which,
-    /// At once, although their owners' agents are there: what these have not written back is lost, and programs that use
-    /// the regions get errors
+    which: RegionSelection,
+    /// Destroy them at once, even if their owners' agents are running: what these have not written back is lost, and
+    /// programs that use the regions get errors
     #[arg(short, long)]
     force: bool,
 }
@@ -58,7 +58,7 @@ pub struct DestroyArgs {
 /// Arguments of `gmm disable-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The owner's agent is asked to write back what was modified and to let go. The content stays: `gmm enable-region` gives
+The owner's agent is asked to write back modified lines and to release it. The content stays: `gmm enable-region` gives
 the region back as it was, at the same addresses.
 
 Examples:
@@ -66,8 +66,8 @@ Examples:
   gmm disable-region all")]
 pub struct DisableArgs {
     #[command(flatten)]
-    which: Which,
-    /// Sizes and addresses for people
+    which: RegionSelection,
+    /// Print sizes and addresses for people
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -79,10 +79,10 @@ Examples:
   gmm enable-region heap
   gmm enable-region all")]
 pub struct EnableArgs {
-    /// Names of regions, or `all`: those that are disabled
+    /// Names of disabled regions, or `all`
     #[arg(required = true, value_name = "NAME")]
     names: Vec<Name>,
-    /// Sizes and addresses for people
+    /// Print sizes and addresses for people
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -98,19 +98,19 @@ Examples:
   gmm reset-region all       every region that is lost")]
 pub struct ResetArgs {
     #[command(flatten)]
-    which: Which,
-    /// Sizes and addresses for people
+    which: RegionSelection,
+    /// Print sizes and addresses for people
     #[arg(short = 'u', long)]
     human: bool,
 }
 
-/// Destroys regions.
+/// Destroys the selected regions, and displays the progress until their memory is zeroed.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn destroy(client: &Client, args: DestroyArgs) -> Result<(), Failure> {
-    let DestroyArgs { which: Which { names, wait_ms }, force } = args;
-    let several = Several::new(client, names, |_| true).await?;
+    let DestroyArgs { which: RegionSelection { names, wait_ms }, force } = args;
+    let several = SelectedRegions::new(client, names, |_| true).await?;
     several.each(false, async |name| destroy_one(client, name, force, wait_ms).await).await
 }
 
@@ -125,7 +125,7 @@ async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) ->
         progress.at(left.zeroed_percent.unwrap_or(0));
         tokio::time::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now()))).await;
         match client.region_status(name).await {
-            // Another region of that name is none of this command's business.
+            // A later region of the same name is not taken for this one.
             Ok(now) if now.region.created_ms == left.region.created_ms => *left = now,
             Err(error) if error.code() != Some(ErrorCode::NotFound) => return Err(error.into()),
             _ => return Ok(json!({ "region": name, "state": "destroyed" })),
@@ -134,7 +134,7 @@ async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) ->
     drop(progress);
     let nodes: Vec<String> = left.region.legs.iter().map(|leg| leg.memory_node.to_string()).collect();
     to_stderr!(
-        "Warning: memory nodes have yet to zero their part of {name}: {}; the manager goes on with it",
+        "Warning: memory nodes have yet to zero their part of {name}: {}; the manager continues with it",
         nodes.join(", ")
     );
     Ok(json!({ "region": name, "state": "draining", "zeroed_percent": left.zeroed_percent }))
@@ -143,18 +143,23 @@ async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) ->
 /// Disables regions and prints them.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn disable(client: &Client, args: DisableArgs) -> Result<(), Failure> {
-    let DisableArgs { which: Which { names, wait_ms }, human } = args;
-    let in_use = |state| matches!(state, RegionState::Active | RegionState::Degraded | RegionState::Lost);
-    let several = Several::new(client, names, in_use).await?;
+    let DisableArgs { which: RegionSelection { names, wait_ms }, human } = args;
+    let in_use = |state| {
+        matches!(
+            state,
+            RegionState::Active | RegionState::Exposed | RegionState::Degraded | RegionState::Lost
+        )
+    };
+    let several = SelectedRegions::new(client, names, in_use).await?;
     let disable = async |name: &Name| {
-        let progress = Progress::waiting(format!("waiting for the owner of {name} to let go"));
+        let progress = Progress::waiting(format!("waiting for the owner of {name} to release it"));
         let region = client.disable_region(name, DisableRegion { wait_ms }).await?;
         drop(progress);
         if region.state == RegionState::Releasing {
             to_stderr!(
-                "Warning: the owner of {name} has yet to let go; `gmm list -i -r {name}` shows when it has"
+                "Warning: the owner of {name} has not released it yet; `gmm list -i -r {name}` shows when it has"
             );
         }
         list::region(&region)
@@ -165,20 +170,20 @@ pub async fn disable(client: &Client, args: DisableArgs) -> Result<(), Failure> 
 /// Enables regions and prints them.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn enable(client: &Client, args: EnableArgs) -> Result<(), Failure> {
     let let_go = |state| matches!(state, RegionState::Disabled | RegionState::Releasing);
-    let several = Several::new(client, args.names, let_go).await?;
+    let several = SelectedRegions::new(client, args.names, let_go).await?;
     several.each(args.human, async |name| list::region(&client.enable_region(name).await?)).await
 }
 
 /// Resets lost regions and prints them.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn reset(client: &Client, args: ResetArgs) -> Result<(), Failure> {
-    let ResetArgs { which: Which { names, wait_ms }, human } = args;
-    let several = Several::new(client, names, |state| state == RegionState::Lost).await?;
+    let ResetArgs { which: RegionSelection { names, wait_ms }, human } = args;
+    let several = SelectedRegions::new(client, names, |state| state == RegionState::Lost).await?;
     let reset = async |name: &Name| {
         let progress = Progress::waiting(format!("waiting for memory nodes to map {name}"));
         let region = client.reset_region(name, ResetRegion { wait_ms }).await?;
@@ -193,15 +198,15 @@ pub async fn reset(client: &Client, args: ResetArgs) -> Result<(), Failure> {
     several.each(human, reset).await
 }
 
-/// The regions a command is about.
-struct Several {
+/// The regions that a command operates on.
+struct SelectedRegions {
     names: Vec<Name>,
-    /// Whether the answer is an array: more than one was asked for, or all.
+    /// True if the output is an array: several regions were named, or all.
     array: bool,
 }
 
-impl Several {
-    /// Those named, or all that are in a state the command is about.
+impl SelectedRegions {
+    /// The named regions; for `all`, those in the states that the command applies to.
     async fn new(
         client: &Client,
         names: Vec<Name>,
@@ -216,7 +221,7 @@ impl Several {
         Ok(Self { names: names.collect(), array })
     }
 
-    /// Does it to each, and prints what became of those it succeeded for.
+    /// Applies the operation to each region, and prints those for which it succeeded.
     async fn each(
         self,
         human: bool,
@@ -226,7 +231,7 @@ impl Several {
         for name in &self.names {
             match act(name).await {
                 Ok(value) => done.push(value),
-                // The first is told by whoever ends the program.
+                // `main` prints the first failure.
                 Err(failure) if first_failure.is_none() => first_failure = Some(failure),
                 Err(failure) => to_stderr!("gmm: {}", failure.message),
             }

@@ -1,5 +1,5 @@
-//! `gmm adopt-fabric` and `gmm release-orphans`: going on with a store that lacks what nodes have seen, and giving back the
-//! memory that no region has any more.
+//! `gmm adopt-fabric` and `gmm release-orphans`: continue with a store that lacks changes which nodes have seen, and
+//! free memory that belongs to no region.
 
 use clap::Args;
 use cxloe_daemon::command_line::{Exit, Failure, output};
@@ -24,10 +24,10 @@ Examples:
   gmm adopt-fabric            what would be lost
   gmm adopt-fabric --force    lose it")]
 pub struct AdoptArgs {
-    /// Give up what is shown
+    /// Give up the regions shown
     #[arg(short, long)]
     force: bool,
-    /// Sizes for people
+    /// Print sizes for people
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -43,20 +43,21 @@ Examples:
   gmm release-orphans mn0
   gmm release-orphans --wait-ms 60000 mn0")]
 pub struct ReleaseOrphansArgs {
-    /// The memory node
+    /// Name of the memory node
     memory_node: Name,
-    /// How long to wait for it, in milliseconds
+    /// Time to wait for it, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
-    /// Sizes for people
+    /// Print sizes for people
     #[arg(short = 'u', long)]
     human: bool,
 }
 
-/// Shows which nodes are refused and what they would lose, and has them follow if that is forced.
+/// Shows the nodes that do not follow and the memory that adopting this store would lose; adopts it if forced or if
+/// nothing would be lost.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses, and when something would be lost that was not forced.
+/// If the manager does not answer or refuses, or if memory would be lost and the command was not forced.
 pub async fn adopt(client: &Client, args: AdoptArgs) -> Result<(), Failure> {
     let refused = client.refused_nodes().await?;
     if refused.is_empty() {
@@ -84,7 +85,7 @@ pub async fn adopt(client: &Client, args: AdoptArgs) -> Result<(), Failure> {
     Ok(client.adopt_fabric(&AdoptFabric { seen }).await?)
 }
 
-/// What would be lost, in a line.
+/// The memory that would be lost, in one line of text.
 fn in_short(refused: &[RefusedNode]) -> String {
     let part = |node: &RefusedNode| {
         let held = node.would_lose.iter().map(|held| match &held.region {
@@ -92,16 +93,16 @@ fn in_short(refused: &[RefusedNode]) -> String {
             None => format!("{} of {}", human_bytes(held.bytes), held.compute_node),
         });
         let held: Vec<String> = held.collect();
-        let lost = if held.is_empty() { "nothing that it has said".to_owned() } else { held.join(", ") };
+        let lost = if held.is_empty() { "nothing that it has reported".to_owned() } else { held.join(", ") };
         format!("{} would lose {lost}", node.node)
     };
     refused.iter().map(part).collect::<Vec<_>>().join("; ")
 }
 
-/// Releases the orphans of a memory node, and prints what is left.
+/// Releases the orphans of a memory node, and prints the remaining ones.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn release_orphans(client: &Client, args: ReleaseOrphansArgs) -> Result<(), Failure> {
     let ReleaseOrphansArgs { memory_node, wait_ms, human } = args;
     let progress = Progress::waiting(format!("waiting for {memory_node} to zero them"));
@@ -109,7 +110,7 @@ pub async fn release_orphans(client: &Client, args: ReleaseOrphansArgs) -> Resul
     drop(progress);
     if !left.orphans.is_empty() {
         to_stderr!(
-            "Warning: {memory_node} has yet to zero {}; the manager goes on with it (`gmm list -M`)",
+            "Warning: {memory_node} has yet to zero {}; the manager continues with it (`gmm list -M`)",
             human_bytes(left.bytes())
         );
     }

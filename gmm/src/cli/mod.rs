@@ -1,4 +1,4 @@
-//! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
+//! The command line, in the manner of the CXL tools: subcommands and exit codes.
 
 mod backup;
 mod bindings;
@@ -6,12 +6,14 @@ mod contact;
 mod doctor;
 mod fabric_file;
 mod fm;
+mod initialisation_mode;
 mod lifecycle;
 mod lineage;
 mod list;
 mod monitor;
 mod nodes;
 mod progress;
+mod protection;
 mod regions;
 mod serve;
 mod since;
@@ -66,7 +68,7 @@ pub struct Args {
 enum Command {
     /// Run the manager
     Serve(Box<serve::ServeArgs>),
-    /// Look whether this machine is ready for a manager, and say what to do
+    /// Check whether this machine is ready for a manager, and print what to do
     Doctor(Box<doctor::DoctorArgs>),
     /// List memory nodes, compute nodes, regions, decoders, bindings, sessions, events
     List(Box<list::ListArgs>),
@@ -74,13 +76,15 @@ enum Command {
     CreateRegion(regions::CreateArgs),
     /// Make a region larger while it is used
     GrowRegion(regions::GrowArgs),
+    /// Change the number of copies of a region while it is used
+    Protect(protection::ProtectArgs),
     /// Destroy regions: unmap them, zero their memory, give it back
     DestroyRegion(lifecycle::DestroyArgs),
-    /// Have the owners of regions let go of them; the content is kept
+    /// Have the owners of regions release them; the content is kept
     DisableRegion(lifecycle::DisableArgs),
-    /// Let the owners of disabled regions have them again
+    /// Give disabled regions back to their owners
     EnableRegion(lifecycle::EnableArgs),
-    /// Map regions again, empty, whose content a memory node has lost
+    /// Map lost regions again, empty
     ResetRegion(lifecycle::ResetArgs),
     /// Set capacity of a memory node aside for logical devices
     SetLd(bindings::SetLdArgs),
@@ -94,32 +98,34 @@ enum Command {
     Hold(nodes::HoldArgs),
     /// Release a compute node that is held in reset
     Release(nodes::ReleaseArgs),
-    /// Make, list and revoke tokens, by which people and nodes come in
+    /// Make, list and revoke tokens, which give people and nodes access
     Token(token::TokenArgs),
-    /// Keep a token for a manager, for all commands
+    /// Store a token for a manager, for all commands
     Login(token::LoginArgs),
-    /// Forget the token that `gmm login` has kept
+    /// Remove the token stored by `gmm login`
     Logout(token::LogoutArgs),
-    /// Show who you are to the manager, and what you may do
+    /// Show your identity and your rights at the manager
     #[command(after_help = "Example:\n  gmm whoami")]
     Whoami,
-    /// Have a node not speak here any more, until it joins again
+    /// Revoke a node's access until it joins again
     Revoke(token::RevokeArgs),
-    /// Forget a node that is gone for good
+    /// Forget a node that will not return
     Forget(nodes::ForgetArgs),
-    /// Take a store for the fabric's that lacks what nodes have seen, and show what that loses
+    /// Move all parts of regions from a memory node to others
+    Drain(protection::DrainArgs),
+    /// Adopt a store that lacks what nodes have seen, and show what that loses
     AdoptFabric(lineage::AdoptArgs),
-    /// Take all that the store has as one file
+    /// Write all that the store has into one file
     Backup(backup::BackupArgs),
-    /// Put a backup in the place of all that the store has
+    /// Replace all that the store has by a backup
     Restore(backup::RestoreArgs),
-    /// Have a memory node zero the memory that no region has, and give it back
+    /// Have a memory node zero the memory that belongs to no region, and free it
     ReleaseOrphans(lineage::ReleaseOrphansArgs),
-    /// Ask the FM API of a CXL switch, this manager's or another's
+    /// Send requests to the FM API of a CXL switch, this manager's or another's
     Fm(Box<fm::FmArgs>),
-    /// Follow events, one JSON object a line
+    /// Follow events, one JSON object per line
     Monitor(monitor::MonitorArgs),
-    /// Show whether the manager is well
+    /// Show the health of the manager
     Status(status::StatusArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  gmm completions bash > /etc/bash_completion.d/gmm")]
@@ -132,7 +138,7 @@ enum Command {
     Man(ManArgs),
 }
 
-/// Parses the arguments and does what they say.
+/// Parses the arguments and runs the subcommand.
 pub fn run() -> ExitCode {
     match Args::parse() {
         Args { command: Command::Doctor(doctor), .. } => doctor::run(*doctor),
@@ -165,6 +171,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::List(list) => list::run(&client, *list).await,
             Command::CreateRegion(create) => regions::create(&client, create).await,
             Command::GrowRegion(grow) => regions::grow(&client, grow).await,
+            Command::Protect(protect) => protection::protect(&client, protect).await,
+            Command::Drain(drain) => protection::drain(&client, drain).await,
             Command::DestroyRegion(destroy) => lifecycle::destroy(&client, destroy).await,
             Command::DisableRegion(disable) => lifecycle::disable(&client, disable).await,
             Command::EnableRegion(enable) => lifecycle::enable(&client, enable).await,

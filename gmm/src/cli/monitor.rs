@@ -1,5 +1,5 @@
-//! `gmm monitor`: events as they happen, one JSON object a line. A manager that goes away is waited for; then the events
-//! go on after the last one that was printed, none left out and none twice.
+//! `gmm monitor`: events as they happen, one JSON object per line. While the manager is unreachable, the command waits;
+//! afterwards it continues after the last printed event, so that none is omitted or repeated.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::since::Since;
 
-/// How long one request waits for an event, in milliseconds.
+/// Maximum wait of one request for an event, in milliseconds.
 const WAIT_MS: u64 = 30_000;
 /// Pause before an unreachable manager is asked again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -29,10 +29,10 @@ Examples:
   gmm monitor -n mn0                    what concerns one node
   gmm monitor -k ld_bound,ld_unbound    what is bound and unbound")]
 pub struct MonitorArgs {
-    /// Begin after the event of this number instead of now
+    /// Begin after the event with this number instead of now
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
-    /// Begin then instead of now: a time (2026-05-01T12:00:00Z) or how long ago (10m, 2h, 1d)
+    /// Begin at this time instead of now: a time (2026-05-01T12:00:00Z) or how long ago (10m, 2h, 1d)
     #[arg(long, value_name = "TIME", conflicts_with = "after")]
     since: Option<Since>,
     /// Only these kinds of events, as in region_changed
@@ -41,7 +41,7 @@ pub struct MonitorArgs {
     /// Only events about this node: a memory node's name, or a compute node's name or CN id
     #[arg(short, long, value_name = "NODE")]
     node: Option<Owner>,
-    /// Only events that this one asked for, as in "token 1a2b3c4d", "uid 0", "memory node mn0"
+    /// Only events caused by this caller, as in "token 1a2b3c4d", "uid 0", "memory node mn0"
     #[arg(long, value_name = "WHO")]
     who: Option<String>,
     /// Only events about this region
@@ -50,23 +50,23 @@ pub struct MonitorArgs {
     /// End after so many events
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Lines for people instead of JSON
+    /// Print lines for people instead of JSON
     #[arg(short = 'u', long)]
     human: bool,
 }
 
-/// Follows events.
+/// Prints events as they happen, until the requested number is reached or the command is interrupted.
 ///
 /// # Errors
-/// When the manager cannot be reached at first, refuses, or standard output is closed.
+/// If the manager cannot be reached at first or refuses, or standard output is closed.
 pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
     let after = match (args.after, args.since) {
         (Some(after), _) => after,
         (None, Some(_)) => 0,
         (None, None) => client.events(EventsQuery { limit: Some(0), ..EventsQuery::default() }).await?.newest,
     };
-    // A beginning that was not asked for by number may have been forgotten: nothing is missed then.
-    let mut told = args.after.is_none();
+    // Unless `--after` is given, events removed earlier do not count as missed.
+    let mut reported = args.after.is_none();
     let mut query = EventsQuery {
         after,
         wait_ms: WAIT_MS,
@@ -104,10 +104,10 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
             query.after = 0;
             continue;
         }
-        if page.oldest > query.after + 1 && !std::mem::take(&mut told) {
+        if page.oldest > query.after + 1 && !std::mem::take(&mut reported) {
             to_stderr!("Warning: events {} to {} are no longer kept", query.after + 1, page.oldest - 1);
         }
-        told = false;
+        reported = false;
         query.after = page.through;
         for event in page.events {
             left -= 1;
@@ -123,6 +123,9 @@ fn line(event: &Event, human: bool) -> Result<String, Failure> {
         return Ok(value.to_string());
     }
     let value = cxloe_daemon::command_line::for_people(value);
+    if output::json_asked() {
+        return Ok(value.to_string());
+    }
     let fields = value.as_object().into_iter().flatten();
     let details = fields.filter(|(key, _)| !["seq", "time_ms", "event"].contains(&key.as_str()));
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);

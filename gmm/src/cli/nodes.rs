@@ -1,4 +1,4 @@
-//! `gmm set-quota`, `gmm hold`, `gmm release` and `gmm forget`: what is said of nodes themselves.
+//! `gmm set-quota`, `gmm hold`, `gmm release` and `gmm forget`: operations on nodes.
 
 use clap::Args;
 use cxloe_daemon::command_line::{Failure, output};
@@ -22,12 +22,12 @@ pub struct QuotaArgs {
     /// Most bytes of all its regions together, or `none`
     #[arg(value_name = "SIZE", value_parser = quota)]
     size: Quota,
-    /// Sizes for people
+    /// Print sizes for people
     #[arg(short = 'u', long)]
     human: bool,
 }
 
-/// A quota as it is written.
+/// A quota on the command line: a size, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Quota(Option<u64>);
 
@@ -73,46 +73,46 @@ Examples:
   gmm forget --force mn3    although regions lie on it: they are destroyed
   gmm forget --cn cn7       a compute node, by name or CN id")]
 pub struct ForgetArgs {
-    /// The memory node
+    /// Name of the memory node
     #[arg(required_unless_present = "cn", conflicts_with = "cn")]
     memory_node: Option<Name>,
     /// The compute node instead: name or CN id
     #[arg(long, value_name = "CN")]
     cn: Option<Owner>,
-    /// Although regions lie on it
+    /// Forget it even if regions lie on it
     #[arg(short, long, conflicts_with = "cn")]
     force: bool,
 }
 
-/// Sets a quota and prints the compute node.
+/// Sets the quota of a compute node, and prints the compute node.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn set_quota(client: &Client, args: QuotaArgs) -> Result<(), Failure> {
     let node = client.set_quota(&args.compute_node, args.size.0).await?;
     output::print(output::value(node)?, args.human)
 }
 
-/// Holds a compute node in reset and prints it.
+/// Holds a compute node in reset, and prints the compute node.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn hold(client: &Client, args: HoldArgs) -> Result<(), Failure> {
     output::print(output::value(client.hold(&args.compute_node).await?)?, false)
 }
 
-/// Releases a compute node and prints it.
+/// Releases a compute node from reset, and prints the compute node.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn release(client: &Client, args: ReleaseArgs) -> Result<(), Failure> {
     output::print(output::value(client.release(&args.compute_node).await?)?, false)
 }
 
-/// Forgets a node.
+/// Removes the record of a memory node or compute node that will not return.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn forget(client: &Client, args: ForgetArgs) -> Result<(), Failure> {
     let ForgetArgs { memory_node, cn, force } = args;
     let mut forgotten: Value = json!({ "state": "forgotten" });

@@ -1,18 +1,19 @@
-//! What is shown while a command waits: a bar or a moving sign on standard error, only on a terminal, gone when it ends.
+//! Progress display of a waiting command: a bar or a spinner on standard error, only on a terminal, removed when the
+//! command ends.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often a sign moves.
+/// Interval of a spinner's steps.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A wait that is shown. Ends when dropped.
+/// A progress display, which its drop removes from the terminal.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// A wait of which nothing is known but what for.
+    /// A spinner, for a wait whose progress is unknown.
     pub fn waiting(what: impl Into<String>) -> Self {
         let bar = ProgressBar::new_spinner().with_message(what.into());
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
@@ -22,7 +23,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// A wait whose percentage is known.
+    /// A bar, for a wait whose progress is known.
     pub fn percent(what: impl Into<String>) -> Self {
         let bar = ProgressBar::new(100).with_message(what.into());
         if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {percent} % ({elapsed})") {
@@ -32,7 +33,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// So far it has come, in percent.
+    /// Sets the progress, in percent.
     pub fn at(&self, percent: u8) {
         self.0.set_position(u64::from(percent));
     }

@@ -1,18 +1,18 @@
-//! `gmm serve`: runs the manager until SIGTERM or SIGINT. A value comes from a flag, else from the environment, else from
-//! the configuration file, else it is the default.
+//! `gmm serve`: runs the manager until SIGTERM or SIGINT. A value comes from a flag, else from the configuration file,
+//! else from the environment, else from the default.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use cxloe_daemon::Span;
 use cxloe_daemon::command_line::Failure;
 use cxloe_daemon::metrics::MetricsAddress;
-use cxloe_daemon::{LogFormat, Supervisor, log, options};
+use cxloe_daemon::{LogFormat, OptionSources, Supervisor, log, options};
 use cxloe_fabric::Client;
 use cxloe_fm::header::Dialect;
 use cxloe_fm::listener::{FmConfig, SWITCHES_MAX};
-use cxloe_gmm::manager::Initialisation;
 use cxloe_gmm::server::{Config, FmAddress, Server};
 use cxloe_gmm::store::etcd::{LEASE_TTL_S_MAX, LEASE_TTL_S_MIN};
 use cxloe_gmm::store::{EtcdAccess, StorePlace};
@@ -20,16 +20,17 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::fabric_file;
+use super::initialisation_mode::InitialisationMode;
 
-/// Name of the store in a data folder.
+/// File name of the store in the data folder.
 const STORE_FILE: &str = "gmm.redb";
-/// The variable that holds the password at etcd.
+/// The only place from which the password for etcd is read: arguments and files would reveal it.
 const ETCD_PASSWORD_VARIABLE: &str = "CXLOE_GMM_ETCD_PASSWORD";
-/// Name of the socket beside it.
+/// File name of the socket in the store's folder.
 const SOCKET_FILE: &str = "gmm.sock";
-/// The shortest time that certificates may be valid.
+/// Minimum of `--certificate-s`.
 const CERTIFICATE_VALID_MIN: Duration = Duration::from_secs(2);
-/// Longest path of a socket, with room for the name it is made under.
+/// Maximum length of a socket's path: leaves room for the suffix of its temporary name.
 const SOCKET_PATH_MAX: usize = 90;
 
 /// Arguments of `gmm serve`.
@@ -42,6 +43,7 @@ The configuration file is TOML; its keys are the long flags with '_' for '-':
   node_timeout_ms = 5000
   init = \"manager-first\"
   fabric = \"/etc/cxloe/fabric.toml\"
+An option on the command line wins over the file, and the file over a variable of the environment.
 
 The fabric file declares what regions there shall be, and quotas:
   [[region]]
@@ -77,39 +79,40 @@ pub struct ServeArgs {
     /// Configuration file (TOML)
     #[arg(long, env = "CXLOE_GMM_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Begin a new fabric where the store is empty, though nodes are here that have followed another manager
+    /// Begin a new fabric with an empty store even if nodes that have followed another manager are running
     #[arg(long)]
     new_fabric: bool,
     #[command(flatten)]
-    settings: Settings,
+    settings: OptionSources<ServeSettings>,
 }
 
-/// What flags, environment and configuration file can all say.
+/// Settings possible in flags, configuration file and environment.
 #[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+struct ServeSettings {
     /// TCP address to listen on; port 0 takes a free one [default: 127.0.0.1:7440]
     #[arg(long, env = "CXLOE_GMM_LISTEN", value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Serve without TLS and without rights: whoever reaches the address may do everything
+    /// Serve without TLS and without access control: every client of the address has all rights
     #[arg(
         long, env = "CXLOE_GMM_INSECURE", num_args = 0..=1, default_missing_value = "true", require_equals = true,
         value_name = "BOOL"
     )]
     insecure: Option<bool>,
-    /// Group whose members may do everything by the Unix socket, besides root and the manager's own user; others look
+    /// Group whose members have all rights by the Unix socket, besides root and the manager's own user; others may only
+    /// look
     #[arg(long, env = "CXLOE_GMM_ADMIN_GROUP", value_name = "GROUP")]
     admin_group: Option<String>,
-    /// Unix socket to listen on besides [default: gmm.sock beside the store, unless --insecure]
+    /// Unix socket to listen on in addition [default: gmm.sock beside the store, unless --insecure]
     #[arg(long, env = "CXLOE_GMM_SOCKET", value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Folder of the store, which is its file gmm.redb [default: /var/lib/cxloe]
-    #[arg(long, env = "CXLOE_GMM_DATA_DIR", value_name = "DIR", conflicts_with = "store")]
+    #[arg(long, env = "CXLOE_GMM_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// The store, instead of --data-dir: a file, or etcd://HOST:PORT[,HOST:PORT...]/PREFIX
     #[arg(long, env = "CXLOE_GMM_STORE", value_name = "PLACE")]
     store: Option<StorePlace>,
-    /// File (PEM) of the authority that signed the certificates of etcd: with it, TLS is spoken there
+    /// File (PEM) of the authority that signed the certificates of etcd: if given, TLS is used there
     #[arg(long, env = "CXLOE_GMM_ETCD_CA", value_name = "FILE")]
     etcd_ca: Option<PathBuf>,
     /// File (PEM) of this manager's certificate for etcd
@@ -124,33 +127,39 @@ struct Settings {
     /// URL under which clients and other managers reach this one, with etcd [default: the address it listens on]
     #[arg(long, env = "CXLOE_GMM_ADVERTISE", value_name = "URL")]
     advertise: Option<String>,
-    /// Seconds after which a leader that is gone is replaced, with etcd [default: 3]
+    /// Seconds after which a dead leader is replaced, with etcd [default: 3]
     #[arg(long, env = "CXLOE_GMM_LEASE_TTL_S", value_name = "S", visible_alias = "lease-ttl")]
     lease_ttl_s: Option<u64>,
     /// Silence after which a node counts as unreachable, in milliseconds [default: 5000]
     #[arg(long, env = "CXLOE_GMM_NODE_TIMEOUT_MS", value_name = "MS", visible_alias = "node-timeout")]
     node_timeout_ms: Option<u64>,
-    /// How the fabric comes up [default: concurrent]
+    /// Time a copy of a mirrored region may be on an unreachable memory node before another node gets a replacement, as
+    /// in 10m; 0: no replacement [default: 10m]
+    #[arg(long, env = "CXLOE_GMM_REBUILD_AFTER", value_name = "TIME")]
+    rebuild_after: Option<Span>,
+    /// Mode of the fabric's initialisation [default: concurrent]
     #[arg(long, env = "CXLOE_GMM_INIT", value_name = "MODE")]
-    init: Option<Initialisation>,
+    init: Option<InitialisationMode>,
     /// File (TOML) that declares regions and quotas
     #[arg(long, env = "CXLOE_GMM_FABRIC", value_name = "FILE")]
     fabric: Option<PathBuf>,
-    /// Name under which a browser may ask for something, besides addresses and this machine's own; several, separated by commas
+    /// Name under which a browser may send changes, besides addresses and this machine's own; several, separated by
+    /// commas
     #[arg(long, env = "CXLOE_GMM_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     allow_host: Option<Vec<String>>,
-    /// Connections served at a time, half of them from one peer [default: 8192]
+    /// Most connections at a time, half of them from one peer [default: 8192]
     #[arg(long, env = "CXLOE_GMM_CONNECTIONS_MAX", value_name = "N")]
     connections_max: Option<usize>,
-    /// Seconds that certificates of nodes are valid; they are renewed two thirds through that [default: 2592000, 30 days]
+    /// Validity of the certificates of nodes in seconds; they are renewed after two thirds of it [default: 2592000, 30
+    /// days]
     #[arg(long, env = "CXLOE_GMM_CERTIFICATE_S", value_name = "S", hide = true)]
     certificate_s: Option<u64>,
     /// Serve the FM API on this address, over TLS for clients that have joined with a token of role fm (`gmm fm join`);
     /// without a port: 2508 [default: not served]
     #[arg(long, env = "CXLOE_GMM_FM_LISTEN", value_name = "ADDR")]
     fm_listen: Option<FmAddress>,
-    /// Serve the FM API without TLS and without rights: whoever reaches it may do everything. On an address of the loopback
-    /// interface only, unless --insecure
+    /// Serve the FM API without TLS and without access control: every client has all rights. On an address of the
+    /// loopback interface only, unless --insecure
     #[arg(
         long, env = "CXLOE_GMM_FM_INSECURE", num_args = 0..=1, default_missing_value = "true", require_equals = true,
         value_name = "BOOL"
@@ -159,16 +168,16 @@ struct Settings {
     /// Switches of the FM API, at consecutive ports: one for each 127 memory nodes or compute nodes [default: 1]
     #[arg(long, env = "CXLOE_GMM_FM_SWITCHES", value_name = "N")]
     fm_switches: Option<u16>,
-    /// How FM API headers are written: as TCP client tools or as the specification has it [default: tools]
+    /// Layout of FM API headers: that of the TCP client tools or that of the specification [default: tools]
     #[arg(long, env = "CXLOE_GMM_FM_DIALECT", value_name = "DIALECT")]
     fm_dialect: Option<Dialect>,
-    /// FM API connections served at a time; for more, silent ones are closed, or else the new ones [default: 1024]
+    /// Most FM API connections at a time; beyond that, silent ones are closed, or else the new ones [default: 1024]
     #[arg(long, env = "CXLOE_GMM_FM_CONNECTIONS_MAX", value_name = "N")]
     fm_connections_max: Option<usize>,
     /// Milliseconds an FM API answer may take before the client is asked to try again [default: 40]
     #[arg(long, env = "CXLOE_GMM_FM_ANSWER_WITHIN_MS", value_name = "MS")]
     fm_answer_within_ms: Option<u64>,
-    /// Seconds an FM API client may ask nothing before its connection is closed [default: 300]
+    /// Seconds without a request after which an FM API client's connection is closed [default: 300]
     #[arg(long, env = "CXLOE_GMM_FM_IDLE_WITHIN_S", value_name = "S")]
     fm_idle_within_s: Option<u64>,
     /// Serve metrics for Prometheus at this address, as in 0.0.0.0:9740 or unix:/run/cxloe/gmm-metrics.sock: /metrics, and
@@ -183,16 +192,16 @@ struct Settings {
     log: Option<LogFormat>,
 }
 
-impl Settings {
-    /// These settings, completed by those of `file`.
-    fn over(&self, file: Self) -> Self {
-        // A place given by a flag outweighs both ways of giving it in the file.
+impl ServeSettings {
+    /// These settings; values that they lack are taken from `lower`.
+    fn over(&self, lower: Self) -> Self {
+        // A store given at a higher level replaces both `store` and `data_dir` of the lower levels.
         let place_given = self.store.is_some() || self.data_dir.is_some();
-        let file = if place_given { Self { store: None, data_dir: None, ..file } } else { file };
-        options::over(self, &file)
+        let lower = if place_given { Self { store: None, data_dir: None, ..lower } } else { lower };
+        options::over(self, &lower)
     }
 
-    /// How the FM API is served, if it is.
+    /// Configuration of the FM API, if it is served.
     fn fm(&self) -> Result<Option<FmConfig>, Failure> {
         let Some(FmAddress(listen)) = self.fm_listen else { return Ok(None) };
         let open = self.fm_insecure.unwrap_or(false) && !self.insecure.unwrap_or(false);
@@ -222,7 +231,7 @@ impl Settings {
         Ok(Some(config))
     }
 
-    /// How to come in at etcd.
+    /// Credentials for etcd.
     fn etcd(&self) -> Result<EtcdAccess, Failure> {
         let identity = match (self.etcd_cert.clone(), self.etcd_key.clone()) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -283,7 +292,7 @@ impl Settings {
         if !(CERTIFICATE_VALID_MIN..=default.certificate_valid).contains(&certificate_valid) {
             return Err(Failure::usage("certificate-s must be 2 to 2592000 (30 days)"));
         }
-        let initialisation = self.init.unwrap_or_default();
+        let initialisation = self.init.unwrap_or_default().into();
         let declared = fabric_file::declared(self.fabric.as_deref(), initialisation)?;
         Ok(Config {
             listen: self.listen.unwrap_or(default.listen),
@@ -294,6 +303,7 @@ impl Settings {
             advertise: self.advertise,
             lease_ttl_s,
             node_timeout: self.node_timeout_ms.map_or(default.node_timeout, Duration::from_millis),
+            rebuild_after: self.rebuild_after.map_or(default.rebuild_after, |Span(time)| time),
             initialisation,
             declared,
             allow_hosts: self.allow_host.unwrap_or_default(),
@@ -308,21 +318,21 @@ impl Settings {
     }
 }
 
-/// The socket of a manager that was given none: beside its store, where there is room for its name.
+/// Default path of the socket, in the store's folder; `None` if the path is too long.
 fn socket_beside(store: &StorePlace) -> Option<PathBuf> {
     let StorePlace::File(path) = store else { return None };
     let socket = path.parent()?.join(SOCKET_FILE);
     (socket.as_os_str().len() < SOCKET_PATH_MAX).then_some(socket)
 }
 
-/// The group called `name`, or of that number.
+/// Number of the group `name`, which may itself be a number.
 fn group(name: &str) -> Result<u32, Failure> {
     let known = || nix::unistd::Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
     let number = name.parse().ok();
     number.or_else(known).ok_or_else(|| Failure::usage(format!("admin-group: there is no group {name:?}")))
 }
 
-/// Whether clients can be sent to `url`: it is one of HTTP, to a TCP port.
+/// True if clients can be redirected to `url`: an HTTP URL with a TCP port.
 fn is_url(url: &str) -> bool {
     (url.starts_with("http://") || url.starts_with("https://"))
         && !url.contains(',')
@@ -330,43 +340,42 @@ fn is_url(url: &str) -> bool {
 }
 
 impl ServeArgs {
-    /// Whether a file or an address is given.
+    /// True if a configuration file or a listen address is given.
     pub fn is_given(&self) -> bool {
-        self.config.is_some() || self.settings.listen.is_some()
+        self.config.is_some() || self.settings.flags.listen.is_some()
     }
 
-    /// The configuration file.
+    /// Path of the configuration file, if given.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref()
     }
 
-    /// Takes `file` for the configuration file.
+    /// Sets the path of the configuration file to read.
     pub fn set_file(&mut self, file: PathBuf) {
         self.config = Some(file);
     }
 
-    /// The options in effect.
-    fn settings(self) -> Result<Settings, Failure> {
-        Ok(match &self.config {
-            Some(path) => self.settings.over(options::read(path).map_err(Failure::usage)?),
-            None => self.settings,
-        })
+    /// The settings in effect: flags, completed by file and environment.
+    fn settings(self) -> Result<ServeSettings, Failure> {
+        let OptionSources { flags, environment } = self.settings;
+        let file = self.config.as_deref().map(options::read).transpose().map_err(Failure::usage)?;
+        Ok(flags.over(file.unwrap_or_default()).over(environment))
     }
 
-    /// The options in effect, checked.
+    /// The settings in effect, as a checked configuration of the manager.
     ///
     /// # Errors
-    /// When they cannot be read, or do not work together.
+    /// If the settings cannot be read, or contradict each other.
     pub fn resolve(self) -> Result<Config, Failure> {
         let new_fabric = self.new_fabric;
         Ok(Config { new_fabric, ..self.settings()?.into_config()? })
     }
 }
 
-/// Runs the manager.
+/// Runs the manager until a signal ends it.
 ///
 /// # Errors
-/// When the configuration does not work or the manager cannot serve.
+/// If the configuration is wrong or the manager cannot serve.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let new_fabric = args.new_fabric;
     let settings = args.settings()?;
@@ -403,14 +412,14 @@ async fn serve(config: Config) -> Result<(), Failure> {
     server.stop().await.map_err(Failure::failed)
 }
 
-/// Tells the service manager again and again that requests are answered. Never ends.
+/// Notifies the service manager periodically while requests are answered. Never returns.
 async fn watch(server: &Server, supervisor: Supervisor) {
-    let Some((every, patience)) = supervisor.looks() else { return std::future::pending().await };
+    let Some((every, wait_limit)) = supervisor.looks() else { return std::future::pending().await };
     loop {
         tokio::time::sleep(every).await;
-        supervisor.tell(match server.answers(patience).await {
+        supervisor.notify(match server.answers(wait_limit).await {
             true => Ok(format!("serving on {}", server.address())),
-            false => Err(format!("requests have not been answered for {patience:?}")),
+            false => Err(format!("requests have not been answered for {wait_limit:?}")),
         });
     }
 }
@@ -421,26 +430,29 @@ mod tests {
 
     #[test]
     fn flags_win_and_a_place_given_by_a_flag_outweighs_both_ways_of_the_file() {
-        let file = || -> Settings {
+        let file = || -> ServeSettings {
             toml::from_str(
                 "listen = '10.0.0.1:1'\nstore = '/srv/gmm.redb'\nnode_timeout_ms = 900\nlog = 'json'",
             )
             .unwrap()
         };
-        let flags =
-            Settings { data_dir: Some("/tmp/gmm".into()), node_timeout_ms: Some(70), ..Settings::default() };
+        let flags = ServeSettings {
+            data_dir: Some("/tmp/gmm".into()),
+            node_timeout_ms: Some(70),
+            ..ServeSettings::default()
+        };
         let merged = flags.over(file());
         assert_eq!(merged.log, Some(LogFormat::Json));
         let config = merged.into_config().unwrap();
         assert_eq!(config.store, PathBuf::from("/tmp/gmm").join(STORE_FILE).into());
         assert_eq!((config.node_timeout, config.listen.port()), (Duration::from_millis(70), 1));
-        let config = Settings::default().over(file()).into_config().unwrap();
+        let config = ServeSettings::default().over(file()).into_config().unwrap();
         assert_eq!(config.store, PathBuf::from("/srv/gmm.redb").into());
     }
 
     #[test]
     fn without_rights_the_fm_api_is_for_this_machine() {
-        let read = |text: &str| toml::from_str::<Settings>(text).unwrap().into_config();
+        let read = |text: &str| toml::from_str::<ServeSettings>(text).unwrap().into_config();
         assert!(!read("fm_listen = '10.0.0.1'").unwrap().fm_insecure);
         assert!(read("fm_listen = '127.0.0.1'\nfm_insecure = true").unwrap().fm.is_some());
         assert!(read("fm_listen = '10.0.0.1'\ninsecure = true").unwrap().fm.is_some());
@@ -448,7 +460,7 @@ mod tests {
 
     #[test]
     fn what_several_managers_need_is_checked() {
-        let read = |text: &str| toml::from_str::<Settings>(text).map(Settings::into_config);
+        let read = |text: &str| toml::from_str::<ServeSettings>(text).map(ServeSettings::into_config);
         let config =
             read("store = 'etcd://h:1/lab'\nadvertise = 'https://a:1'\nlease_ttl_s = 9").unwrap().unwrap();
         assert_eq!((config.store.to_string().as_str(), config.lease_ttl_s), ("etcd://h:1/lab", 9));

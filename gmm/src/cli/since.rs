@@ -1,9 +1,8 @@
-//! A moment on the command line: a time, or how long ago.
+//! A point in time on the command line: absolute, or relative to now.
 
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Since(SystemTime);
 

@@ -1,10 +1,10 @@
-//! `gmm status`: whether the manager is well and how much it looks after.
+//! `gmm status`: health of the manager, and the number of its nodes and regions.
 
 use clap::Args;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::Client;
-use cxloe_fabric::model::human_bytes;
+use cxloe_fabric::model::{RegionState, human_bytes};
 use serde_json::json;
 
 /// Arguments of `gmm status`.
@@ -15,15 +15,15 @@ Examples:
   gmm status --json                                        as JSON
   gmm --manager http://a:7440,http://b:7440 status         of whoever leads")]
 pub struct StatusArgs {
-    /// One line for people instead of JSON, as on a terminal
+    /// Print one line for people instead of JSON, as on a terminal
     #[arg(short = 'u', long)]
     human: bool,
 }
 
-/// Shows the status.
+/// Prints the health of the manager, and the numbers of its nodes and regions.
 ///
 /// # Errors
-/// When the manager cannot be asked.
+/// If the manager does not answer.
 pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
     let health = client.health().await?;
     let nodes = client.memory_nodes().await?;
@@ -46,7 +46,12 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
             human_bytes(health.orphan_bytes)
         );
     }
-    if args.human || output::form() == output::Form::Table {
+    let exposed = client.overview().await?.regions.into_iter().find(|of| of.state == RegionState::Exposed);
+    let exposed = exposed.map_or(0, |of| of.regions);
+    if exposed > 0 {
+        to_stderr!("Warning: {exposed} mirrored regions lack a copy in sync; `gmm list -R` shows which");
+    }
+    if output::form() == output::OutputForm::Table || args.human && !output::json_asked() {
         return output::line(&format!(
             "{} {}: gmm {}, led by {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}{}",
             client.url(),
@@ -68,5 +73,5 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
     value["url"] = json!(client.url());
     value["pool_bytes"] = json!(pool_bytes);
     value["free_bytes"] = json!(free_bytes);
-    output::print(value, false)
+    output::print(value, args.human)
 }

@@ -1,4 +1,4 @@
-//! `gmm token`, `gmm login`, `gmm logout`, `gmm whoami` and `gmm revoke`: who may do what at the manager.
+//! `gmm token`, `gmm login`, `gmm logout`, `gmm whoami` and `gmm revoke`: access to the manager.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
-    /// Make a token and print it; it is shown this once
+    /// Make a token and print it; it is printed this once only
     #[command(after_help = "\
 Roles:
   admin    everything
@@ -41,13 +41,13 @@ Examples:
   gmm token create --role tenant --cn 02:00:00:00:00:01 --quota 64G
   gmm token create --role admin --ttl 12h                          for `gmm login`")]
     Create(CreateArgs),
-    /// List the tokens there are, without their secrets
+    /// List the tokens, without their secrets
     #[command(after_help = "Example:\n  gmm token list")]
     List,
-    /// Have tokens not taken any more
+    /// Revoke tokens
     #[command(after_help = "Example:\n  gmm token revoke 1a2b3c4d")]
     Revoke {
-        /// Their ids: what stands between the first and the second dot
+        /// Their ids: the part between the first and the second dot
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -55,14 +55,14 @@ Examples:
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// What its bearer may do: admin, tenant, viewer, mn, cn or fm
+    /// Rights of its bearer: admin, tenant, viewer, mn, cn or fm
     #[arg(long)]
     role: Role,
-    /// How long it is valid, as in 30m, 12h, 90d [default: 1h for mn, cn and fm, 90d for others]
+    /// Validity, as in 30m, 12h, 90d [default: 1h for mn, cn and fm, 90d for others]
     #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
     ttl: Option<Duration>,
-    /// A compute node of the tenant, by CN id; of role cn, one that may join, and take the place of one of its name. Give
-    /// it once for each
+    /// A compute node of the tenant, by CN id; with role cn, one that may join, and may replace the one of its name.
+    /// Give it once for each
     #[arg(long, value_name = "MAC")]
     cn: Vec<CnId>,
     /// Most bytes of all regions of the tenant
@@ -70,15 +70,18 @@ struct CreateArgs {
     quota: Option<ByteSize>,
 }
 
-/// Makes, lists or revokes tokens.
+/// Creates, lists or revokes tokens.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn run(client: &Client, args: TokenArgs) -> Result<(), Failure> {
     match args.command {
         TokenCommand::Create(CreateArgs { role, ttl, cn, quota }) => {
             let ttl_s = ttl.map(|ttl| ttl.as_secs().max(1));
             let created = client.create_token(&CreateToken { role, ttl_s, compute_nodes: cn, quota }).await?;
+            if output::json_asked() {
+                return output::print(output::value(&created)?, false);
+            }
             output::line(&created.token)
         }
         TokenCommand::List => output::print(output::value(&client.tokens().await?)?, false),
@@ -108,10 +111,10 @@ pub struct LoginArgs {
     token: String,
 }
 
-/// Keeps a token, once the manager has taken it.
+/// Stores a token for later commands, once the manager has accepted it.
 ///
 /// # Errors
-/// When the manager cannot be asked or does not take it, or it cannot be kept.
+/// If the manager does not answer or refuses the token, or if the token cannot be stored.
 pub async fn login(args: LoginArgs) -> Result<(), Failure> {
     let LoginArgs { url, token } = args;
     let token: Token = token.parse().map_err(Failure::usage)?;
@@ -133,10 +136,10 @@ pub struct LogoutArgs {
     url: Option<String>,
 }
 
-/// Forgets a token.
+/// Removes the token that `gmm login` stored for a manager.
 ///
 /// # Errors
-/// When none is kept.
+/// If no token is stored for the manager.
 pub fn logout(args: &LogoutArgs) -> Result<(), Failure> {
     let path = Logins::path();
     let mut logins = Logins::read(&path)?;
@@ -151,10 +154,10 @@ pub fn logout(args: &LogoutArgs) -> Result<(), Failure> {
     }
 }
 
-/// Prints who the caller is to the manager.
+/// Prints the caller's identity at the manager.
 ///
 /// # Errors
-/// When the manager cannot be asked, or does not know.
+/// If the manager does not answer, or does not recognise the caller.
 pub async fn whoami(client: &Client) -> Result<(), Failure> {
     output::print(output::value(&client.who_am_i().await?)?, false)
 }
@@ -178,10 +181,10 @@ pub struct RevokeArgs {
     fm: bool,
 }
 
-/// Has a node not speak at the manager any more.
+/// Revokes a node's access to the manager.
 ///
 /// # Errors
-/// When the manager cannot be asked or refuses.
+/// If the manager does not answer or refuses.
 pub async fn revoke(client: &Client, args: RevokeArgs) -> Result<(), Failure> {
     let named = |name: Name| Party::MemoryNode(name);
     let node = match args.node {

@@ -1,11 +1,11 @@
-//! The manager's event log as event logs of a switch and of devices: what happened to links and bindings there, and to
-//! capacity here.
+//! The manager's event log, presented as event logs of the FM API: those of a switch for links and bindings, those of
+//! devices for capacity.
 //!
-//! | log | of | what |
+//! | log | of | content |
 //! |---|---|---|
-//! | informational | switch | nodes heard of, hosts held and released, LDs bound and unbound |
-//! | warning | switch | nodes not heard of |
-//! | dynamic capacity | device | regions of its LDs that came to be or are being released, while they are there |
+//! | informational | switch | nodes reachable, hosts held and released, LDs bound and unbound |
+//! | warning | switch | nodes unreachable |
+//! | dynamic capacity | device | regions of its LDs that were made or are being released, as long as they exist |
 
 use std::collections::BTreeMap;
 
@@ -13,37 +13,37 @@ use super::{ManagerView, capacity_of, device_link, host_link, places};
 use cxloe_fabric::model::{CnId, DeviceKind, Event, EventKind, MemoryNode, Name, RegionState};
 use cxloe_fm::answer::extent;
 use cxloe_fm::bytes::count_u32;
-use cxloe_fm::event_record::{Happening, Log, Overflow};
-use cxloe_fm::fabric::{EXTENTS_MAX, EventLog, LogEntry, Source};
+use cxloe_fm::event_record::{EventContent, Log, Overflow};
+use cxloe_fm::fabric::{EXTENTS_MAX, EventLog, LogEntry, LogSource};
 use cxloe_fm::virtual_switch::{NO_LD, VppbStatus};
 
-/// [`Happening::Capacity`]: added.
+/// Value of `change` in [`EventContent::Capacity`]: the capacity was added.
 const CAPACITY_ADDED: u8 = 0;
-/// [`Happening::Capacity`]: to be released.
+/// Value of `change` in [`EventContent::Capacity`]: the capacity is to be released.
 const CAPACITY_RELEASED: u8 = 1;
-/// A vPPB nobody remembers.
+/// Number given for a vPPB that is no longer recorded.
 const VPPB_UNKNOWN: u8 = 0xFF;
 
-/// The vPPB each LD was bound to last, as far as events have told.
+/// The vPPB of each LD, from the LD's latest binding event.
 type Vppbs = BTreeMap<(Name, u16), Option<u8>>;
 
-/// One log of a switch or device, from after event `cleared` on.
-pub(super) fn log(view: &ManagerView<'_>, source: Source, log: Log, cleared: u64) -> EventLog {
+/// Event log of a switch or device, with the events after number `cleared`.
+pub(super) fn log(view: &ManagerView<'_>, source: LogSource, log: Log, cleared: u64) -> EventLog {
     let events = &view.manager.state().events;
     let mut entries = Vec::new();
-    let mut tell = |event: &Event, happening: Happening| {
+    let mut tell = |event: &Event, happening: EventContent| {
         if event.seq > cleared {
             entries.push(LogEntry { seq: event.seq, time_ms: event.time_ms, happening });
         }
     };
     match source {
-        Source::Switch => {
+        LogSource::Switch => {
             let mut vppbs = Vppbs::new();
             for event in events {
                 of_switch(view, event, log, &mut vppbs).into_iter().for_each(|told| tell(event, told));
             }
         }
-        Source::Device(port) if log == Log::DynamicCapacity => {
+        LogSource::Device(port) if log == Log::DynamicCapacity => {
             if let Some(node) = view.node_at(port) {
                 let mut hosts = Hosts { view, node, known: BTreeMap::new() };
                 for event in events {
@@ -51,12 +51,12 @@ pub(super) fn log(view: &ManagerView<'_>, source: Source, log: Log, cleared: u64
                 }
             }
         }
-        Source::Device(_) => {}
+        LogSource::Device(_) => {}
     }
-    // What is forgotten may have been of any log: it is counted in those that have anything.
+    // Removed events may have belonged to any log: they count as overflow of each log that ever has records.
     let used = matches!(
         (source, log),
-        (Source::Switch, Log::Informational | Log::Warning) | (Source::Device(_), Log::DynamicCapacity)
+        (LogSource::Switch, Log::Informational | Log::Warning) | (LogSource::Device(_), Log::DynamicCapacity)
     );
     let forgotten = events.front().map_or(0, |oldest| oldest.seq - 1);
     let lost = forgotten.saturating_sub(cleared);
@@ -65,7 +65,7 @@ pub(super) fn log(view: &ManagerView<'_>, source: Source, log: Log, cleared: u64
     EventLog { overflow: (used && lost > 0).then_some(overflow), entries }
 }
 
-fn of_switch(view: &ManagerView<'_>, event: &Event, log: Log, vppbs: &mut Vppbs) -> Option<Happening> {
+fn of_switch(view: &ManagerView<'_>, event: &Event, log: Log, vppbs: &mut Vppbs) -> Option<EventContent> {
     let (of, happening) = match &event.kind {
         EventKind::MemoryNodeRegistered { memory_node, .. }
         | EventKind::MemoryNodeReachable { memory_node } => {
@@ -94,20 +94,20 @@ fn of_switch(view: &ManagerView<'_>, event: &Event, log: Log, vppbs: &mut Vppbs)
                 _ => (VppbStatus::BoundLd, u8::try_from(*ld).unwrap_or(NO_LD)),
             };
             let vppb = vppb.unwrap_or(VPPB_UNKNOWN);
-            (Log::Informational, Some(Happening::Binding { vcs, vppb, status, port, ld }))
+            (Log::Informational, Some(EventContent::Binding { vcs, vppb, status, port, ld }))
         }
         EventKind::LdUnbound { memory_node, ld, compute_node } => {
             let vppb = vppbs.remove(&(memory_node.clone(), *ld)).flatten().unwrap_or(VPPB_UNKNOWN);
             let (_, vcs) = places(view, memory_node, *compute_node)?;
             let (status, port, ld) = (VppbStatus::Unbound, 0, NO_LD);
-            (Log::Informational, Some(Happening::Binding { vcs, vppb, status, port, ld }))
+            (Log::Informational, Some(EventContent::Binding { vcs, vppb, status, port, ld }))
         }
         _ => return None,
     };
     happening.filter(|_| of == log)
 }
 
-/// The hosts of a device: who has which LD, and how many extents and tags it can have besides those it has now.
+/// The hosts of a device: the owner of each LD, and the numbers of extents and tags that each host can still be given.
 struct Hosts<'a> {
     view: &'a ManagerView<'a>,
     node: &'a MemoryNode,
@@ -115,8 +115,8 @@ struct Hosts<'a> {
 }
 
 impl Hosts<'_> {
-    /// What an event says about capacity here: one for each extent.
-    fn happenings(&mut self, event: &Event) -> Vec<Happening> {
+    /// The capacity changes of an event, one per extent.
+    fn happenings(&mut self, event: &Event) -> Vec<EventContent> {
         let EventKind::RegionChanged { region, state, .. } = &event.kind else { return Vec::new() };
         let change = match state {
             RegionState::Active => CAPACITY_ADDED,
@@ -130,7 +130,7 @@ impl Hosts<'_> {
         let (view, node) = (self.view, self.node);
         let host = *self.known.entry(region.owner).or_insert_with(|| host_of(view, node, region.owner));
         let Some((host, extents_free, tags_free)) = host else { return Vec::new() };
-        let told = |extent| Happening::Capacity { change, host, extent, extents_free, tags_free };
+        let told = |extent| EventContent::Capacity { change, host, extent, extents_free, tags_free };
         capacity_of(region, &node.name).map(|capacity| told(extent(&capacity))).collect()
     }
 }

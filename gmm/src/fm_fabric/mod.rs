@@ -1,80 +1,82 @@
-//! The manager as the FM API sees it: switch `k` has the memory nodes and compute nodes of index `127 k` to `127 k + 126`.
-//! Everything shown follows from the manager's state; every change is one of its commands.
+//! The manager's fabric as switches of the FM API. Switch `k` has the memory nodes and compute nodes with index `127 k`
+//! to `127 k + 126`. Its state is derived from the manager's; each change is a command to the manager.
 
 mod events;
+mod refusal;
 
 use std::collections::BTreeMap;
 
 use cxloe_fm::dcd::Tag;
-use cxloe_fm::event_record::{Happening, Log};
+use cxloe_fm::event_record::{EventContent, Log};
 use cxloe_fm::fabric::{
-    self, Capacity, Device, EventLog, Fabric, Host, LogicalDevice, Operation, Slot, Source, Unbind,
+    self, Capacity, Device, EventLog, Fabric, Host, LogSource, LogicalDevice, Operation, Slot, Unbind,
 };
 use cxloe_fm::header::ReturnCode;
 use cxloe_fm::mld_component::QosControl;
 use cxloe_fm::opcode::Opcode;
 use cxloe_fm::tag;
 
-use crate::manager::{Change, Command, Manager, ManagerError};
 use cxloe_fabric::api::{self, CreateRegion, Owner};
 use cxloe_fabric::hdm::Decoder;
 use cxloe_fabric::model::{
     ByteSize, ClearedLog, CnId, ComputeNode, DeviceKind, Health, LegState, MemoryNode, Name, OperationKind,
     OperationOutcome, Qos, Region, RegionState, SWITCH_NODES, UnbindOption,
 };
+use cxloe_gmm_core::manager::{Change, Command, Manager, ManagerError, Nameless};
 
-/// Bits of a switch's serial number that tell it from the fabric's other switches; the others are the fabric's.
+/// Number of low bits of a switch's serial number that contain the switch's number; the other bits are the fabric's
+/// number.
 const SWITCH_BITS: u32 = 16;
 
-/// What the FM API's endpoints keep besides the manager's state, until the process ends: what a reset would clear.
+/// State of FM API endpoints that the manager does not store: it is lost when the process ends, as at a reset.
 #[derive(Debug, Default)]
 pub struct Volatile {
-    /// Command registers, by memory node, LD, and who it is bound to.
+    /// Values of command registers, by memory node, LD, and the LD's host.
     commands: BTreeMap<(Name, u8, Option<CnId>), u16>,
 }
 
-/// One switch of the fabric, for the time of one command.
+/// One switch of the fabric, as one FM API command sees and changes it.
 #[derive(Debug)]
 pub struct ManagerView<'a> {
-    /// The manager.
+    /// The manager that the command reads and changes.
     pub manager: &'a mut Manager,
-    /// Number of the switch.
+    /// Number of the switch, from 0.
     pub switch: u32,
-    /// Who asks, as the event log says it.
+    /// Name of the caller in the event log.
     pub who: &'a str,
-    /// The time in milliseconds since the Unix epoch.
+    /// Time of the command, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// Where changes go, to be stored.
+    /// Receives the changes made, which have to be stored.
     pub changes: &'a mut Vec<Change>,
-    /// What is kept here.
+    /// The command registers of all LDs.
     pub volatile: &'a mut Volatile,
 }
 
 impl ManagerView<'_> {
-    /// The place of the node of this index, if it is on this switch.
+    /// Number, on this switch, of the node with this index; `None` if the node is on another switch.
     fn place(&self, index: u32) -> Option<u8> {
         let here = index / SWITCH_NODES == self.switch;
         here.then_some(u8::try_from(index % SWITCH_NODES).ok()).flatten()
     }
 
-    /// The memory node at a port.
+    /// The memory node at a port of this switch.
     pub(super) fn node_at(&self, port: u8) -> Option<&MemoryNode> {
         let mut nodes = self.manager.state().memory_nodes.values();
         nodes.find(|node| self.place(node.index) == Some(port))
     }
 
-    /// The compute node of a VCS.
+    /// The compute node whose virtual switch this is.
     fn compute_node(&self, vcs: u8) -> Option<&ComputeNode> {
         let mut nodes = self.manager.state().compute_nodes.values();
         nodes.find(|node| self.place(node.index) == Some(vcs))
     }
 
     fn name(&self, port: u8) -> Result<Name, ReturnCode> {
-        self.node_at(port).map(|node| node.name.clone()).ok_or(ReturnCode::InvalidInput)
+        self.node_at(port).map(|node| node.name.clone()).ok_or_else(|| self.no_device(port))
     }
 
     fn owner(&self, vcs: u8) -> Result<Owner, ReturnCode> {
-        self.compute_node(vcs).map(|node| node.cn_id.into()).ok_or(ReturnCode::InvalidInput)
+        self.compute_node(vcs).map(|node| node.cn_id.into()).ok_or_else(|| self.no_host(vcs))
     }
 
     fn apply(&mut self, command: Command) -> Result<(), ReturnCode> {
@@ -90,7 +92,7 @@ impl ManagerView<'_> {
         }
     }
 
-    /// A device without its LDs.
+    /// The device that stands for a memory node, without its LDs.
     pub(super) fn bare_device(&self, node: &MemoryNode, port: u8) -> Device {
         let serial = node
             .macs
@@ -155,22 +157,16 @@ impl ManagerView<'_> {
         })
     }
 
-    /// The LD as the manager has it.
+    /// The manager's record of an LD.
     fn ld(&self, port: u8, ld: u8) -> Option<&cxloe_fabric::model::LogicalDevice> {
         let place = (self.node_at(port)?.name.clone(), u16::from(ld));
         self.manager.state().logical_devices.get(&place)
     }
 
-    /// Where the command register of an LD is kept: it is another one for everyone who has the LD.
+    /// Key of an LD's command register: each host of an LD has its own.
     fn register(&self, port: u8, ld: u8) -> Option<(Name, u8, Option<CnId>)> {
         let bound = self.ld(port, ld).and_then(|ld| ld.binding.as_ref());
         Some((self.node_at(port)?.name.clone(), ld, bound.map(|binding| binding.compute_node)))
-    }
-
-    /// A name for a region that has no tag.
-    fn untagged(&self, node: &Name, ld: u8) -> Option<Name> {
-        let mut names = (1u32..).map_while(|n| Name::new(format!("dc-{node}-{ld}-{n}")).ok());
-        names.find(|name| self.manager.region(name).is_err())
     }
 }
 
@@ -203,6 +199,14 @@ impl Fabric for ManagerView<'_> {
         let lds = self.manager.state().logical_devices_of(&node.name);
         let lds = lds.map(|ld| self.logical_device(node, ld)).collect();
         Some(Device { lds, ..self.bare_device(node, port) })
+    }
+
+    fn no_device(&self, port: u8) -> ReturnCode {
+        refusal::no_device(self, port)
+    }
+
+    fn no_host(&self, vcs: u8) -> ReturnCode {
+        refusal::no_host(self, vcs)
     }
 
     fn operation(&self) -> Option<Operation> {
@@ -242,7 +246,7 @@ impl Fabric for ManagerView<'_> {
         place.and_then(|place| self.volatile.commands.get(&place)).copied().unwrap_or(0)
     }
 
-    fn events(&self, source: Source, log: Log) -> EventLog {
+    fn events(&self, source: LogSource, log: Log) -> EventLog {
         let place = (self.switch, port_of(source), log.number());
         let cleared = self.manager.state().cleared_logs.get(&place);
         events::log(self, source, log, cleared.map_or(0, |cleared| cleared.through))
@@ -256,7 +260,7 @@ impl Fabric for ManagerView<'_> {
     }
 
     fn unbind(&mut self, vcs: u8, vppb: u8, how: Unbind) -> Result<(), ReturnCode> {
-        let cn = self.compute_node(vcs).ok_or(ReturnCode::InvalidInput)?.cn_id;
+        let cn = self.compute_node(vcs).ok_or_else(|| self.no_host(vcs))?.cn_id;
         let ld = self.manager.at_vppb(cn, vppb).ok_or(ReturnCode::InvalidInput)?;
         let option = match how {
             Unbind::WaitLinkDown => UnbindOption::WaitLinkDown,
@@ -313,8 +317,11 @@ impl Fabric for ManagerView<'_> {
         let node = self.name(port)?;
         let binding = self.ld(port, ld).and_then(|ld| ld.binding.as_ref());
         let owner = binding.ok_or(ReturnCode::RetryRequired)?.compute_node;
-        let name = if tag == Tag::default() { self.untagged(&node, ld) } else { tag::name_of(&tag) };
-        let name = name.ok_or(ReturnCode::InvalidInput)?;
+        let name = if tag == Tag::default() {
+            self.manager.free_region_name(Nameless::DynamicCapacity(&node, ld.into()))
+        } else {
+            tag::name_of(&tag).ok_or(ReturnCode::InvalidInput)?
+        };
         let create = CreateRegion { on: vec![node], wait_ms: 0, ..CreateRegion::new(name, bytes, owner) };
         self.apply(Command::CreateRegion(create))
     }
@@ -330,28 +337,29 @@ impl Fabric for ManagerView<'_> {
         })
     }
 
-    fn clear_events(&mut self, source: Source, log: Log, through: u64) -> Result<(), ReturnCode> {
+    fn clear_events(&mut self, source: LogSource, log: Log, through: u64) -> Result<(), ReturnCode> {
         let (port, log) = (port_of(source), log.number());
         self.apply(Command::ClearLog(ClearedLog { switch: self.switch, port, log, through }))
     }
 }
 
-fn port_of(source: Source) -> Option<u8> {
+fn port_of(source: LogSource) -> Option<u8> {
     match source {
-        Source::Switch => None,
-        Source::Device(port) => Some(port),
+        LogSource::Switch => None,
+        LogSource::Device(port) => Some(port),
     }
 }
 
-/// What a region has on `node`, as far as it is mapped there.
+/// The parts of a region that are mapped on `node`.
 pub(super) fn capacity_of(region: &Region, node: &Name) -> impl Iterator<Item = Capacity> {
     let tag = tag::of(&region.name);
-    let mapped =
-        region.legs.iter().filter(move |leg| &leg.memory_node == node && leg.state == LegState::Mapped);
+    let mapped = region.legs.iter().filter(move |leg| {
+        &leg.memory_node == node && matches!(leg.state, LegState::Mapped | LegState::Stale)
+    });
     mapped.map(move |leg| Capacity { dpa: leg.cmem_base, bytes: leg.bytes, tag })
 }
 
-/// The decoders of a region that have a target on `node` and are committed.
+/// The committed decoders of a region that have a target on `node`.
 fn decoders_of(region: &Region, node: &Name) -> impl Iterator<Item = Decoder> {
     let leads_there = move |index: u32| region.legs_of(index).any(|leg| &leg.memory_node == node);
     let decoders = (0..).zip(&region.decoders);
@@ -364,14 +372,14 @@ fn decoders_of(region: &Region, node: &Name) -> impl Iterator<Item = Decoder> {
     })
 }
 
-/// A number that is another one for another list (FNV-1a).
+/// Generation number of a list of capacity: an FNV-1a hash of the list.
 fn generation(capacity: &[Capacity]) -> u32 {
     let bytes =
         capacity.iter().flat_map(|capacity| [capacity.dpa, capacity.bytes]).flat_map(u64::to_le_bytes);
     bytes.fold(0x811C_9DC5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Of a memory node's workers, the percentage whose receive queue was too long when it spoke last.
+/// Percentage of a memory node's workers whose receive queue was too long in the node's latest report.
 fn backpressure(stats: &serde_json::Value) -> u8 {
     let Some(workers) = stats.as_array().filter(|workers| !workers.is_empty()) else { return 0 };
     let congested = workers.iter().filter(|worker| worker["congested"].as_bool() == Some(true)).count();
@@ -382,7 +390,7 @@ fn code_of(error: &ManagerError) -> ReturnCode {
     match error {
         ManagerError::OperationRuns { .. } => ReturnCode::Busy,
         ManagerError::StaticFabric | ManagerError::WrongKind { .. } => ReturnCode::Unsupported,
-        // What another moment could change.
+        // Errors that a later repetition may not meet.
         ManagerError::NoSpace { .. }
         | ManagerError::TooFewNodes { .. }
         | ManagerError::RegionInUse { .. }
@@ -394,22 +402,27 @@ fn code_of(error: &ManagerError) -> ReturnCode {
     }
 }
 
-/// What a link does according to an event, of a device or a host as it is otherwise.
-pub(super) fn device_link(view: &ManagerView<'_>, node: &Name, up: bool) -> Option<(u8, Happening)> {
+/// The link event of a memory node's port; `None` if the node is not on this switch.
+pub(super) fn device_link(view: &ManagerView<'_>, node: &Name, up: bool) -> Option<(u8, EventContent)> {
     let node = view.manager.memory_node(node).ok()?;
     let port = view.place(node.index)?;
     let device = Device { reachable: up, ..view.bare_device(node, port) };
-    Some((port, Happening::Link(cxloe_fm::answer::device_port(&device))))
+    Some((port, EventContent::Link(cxloe_fm::answer::device_port(&device))))
 }
 
-/// The same of a host.
-pub(super) fn host_link(view: &ManagerView<'_>, cn: CnId, reachable: bool, held: bool) -> Option<Happening> {
+/// The link event of a compute node's port; `None` if the node is not on this switch.
+pub(super) fn host_link(
+    view: &ManagerView<'_>,
+    cn: CnId,
+    reachable: bool,
+    held: bool,
+) -> Option<EventContent> {
     let node = view.manager.state().compute_nodes.get(&cn)?;
     let host = Host { reachable, held, ..view.bare_host(node, view.place(node.index)?) };
-    Some(Happening::Link(cxloe_fm::answer::host_port(&host)))
+    Some(EventContent::Link(cxloe_fm::answer::host_port(&host)))
 }
 
-/// The port of a memory node and the VCS of a compute node, if both are on this switch.
+/// Numbers of the memory node's port and the compute node's VCS; `None` unless both are on this switch.
 pub(super) fn places(view: &ManagerView<'_>, node: &Name, cn: CnId) -> Option<(u8, u8)> {
     let port = view.place(view.manager.memory_node(node).ok()?.index)?;
     Some((port, view.place(view.manager.state().compute_nodes.get(&cn)?.index)?))

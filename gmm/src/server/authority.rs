@@ -1,8 +1,9 @@
-//! The manager's authority (CA): it signs the certificates of this fabric's managers and nodes, and of nobody else. Clients
-//! know it by the hash of its certificate, which is part of every token, so they need no other way to trust it.
+//! The manager's certificate authority (CA): it signs the certificates of this fabric's managers and nodes only.
+//! Clients identify it by the hash of its certificate, which is part of every token, so they need no other trust
+//! anchor.
 //!
-//! Its key never leaves the place where the store is: a file beside it that only the manager's user reads, or a key in
-//! etcd, where managers that share a store share it.
+//! The authority's key is stored with the manager's store: in a file next to it that only the manager's user can read,
+//! or in a key of etcd, which all managers of that store share.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -26,52 +27,52 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
-/// The file of the authority, beside the store.
+/// Name of the file with the authority's key and certificate, in the store's folder.
 pub const AUTHORITY_FILE: &str = "authority.pem";
-/// Its certificate alone, for those who want to read it.
+/// Name of the file with the authority's certificate alone, for other programs.
 pub const CERTIFICATE_FILE: &str = "ca.pem";
-/// How long a node's certificate is valid unless told otherwise.
+/// Validity of a node's certificate, unless the manager is configured otherwise.
 pub const NODE_VALID_DEFAULT: Duration = Duration::from_secs(30 * 86_400);
-/// How long a manager's own certificate is valid: it is made anew at each start, and every tenth of that.
+/// Validity of a manager's own certificate. It is renewed at each start and after each tenth of this time.
 const MANAGER_VALID: Duration = Duration::from_secs(100 * 86_400);
-/// How often it is made anew.
+/// Interval between renewals of the manager's certificate.
 pub const MANAGER_RENEW: Duration = Duration::from_secs(10 * 86_400);
-/// Pause before a store is asked again that did not answer.
+/// Pause before a request to a store that did not answer is repeated.
 const SHARED_PAUSE: Duration = Duration::from_millis(500);
-/// How long the authority's own is.
+/// Validity of the authority's certificate.
 const AUTHORITY_VALID: Duration = Duration::from_secs(3650 * 86_400);
-/// Clocks of nodes may be behind by so much.
+/// Maximum time by which a node's clock may be behind the manager's.
 const SKEW: Duration = Duration::from_secs(3600);
 /// Bytes of a public key: an uncompressed point of P-256.
 const POINT_BYTES: usize = 65;
 
-/// Why there is no authority.
+/// Reason for which the authority cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// Its file.
+    /// Its file cannot be read or written.
     #[error(
         "cannot use {path} for the manager's certificates: {source}; it is read and written by the manager's user alone"
     )]
     File {
-        /// The file.
+        /// Path of the authority's file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Others may read it.
+    /// Other users may read it.
     #[error("the key of the manager's certificates: {0}")]
     Wide(WideFile),
-    /// What was read is none.
+    /// The file's content is not a key and certificate.
     #[error(
         "{place} holds no usable key and certificate ({reason}); put the file back from a backup, or remove it: all nodes have to join again then"
     )]
     Damaged {
-        /// The file, or the key in etcd.
+        /// Path of the file, or name of the key in etcd.
         place: String,
-        /// What is wrong with it.
+        /// The defect of the content, as text.
         reason: String,
     },
-    /// Something could not be signed.
+    /// A certificate could not be signed.
     #[error("cannot make a certificate: {0}")]
     Sign(String),
     /// TLS cannot be set up.
@@ -85,35 +86,35 @@ impl From<rcgen::Error> for AuthorityError {
     }
 }
 
-/// Signs certificates.
+/// The authority's key and certificate.
 pub struct Authority {
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
-    /// Key and certificate as they are kept.
+    /// Key and certificate as they are stored, in PEM.
     pem: String,
 }
 
-/// A certificate that was signed.
+/// A certificate signed by the authority, with its dates.
 pub struct Signed {
-    /// The certificate, PEM.
+    /// The certificate in PEM.
     pub pem: String,
-    /// When it ends, in milliseconds since the Unix epoch.
+    /// Time at which the certificate expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
-    /// When it should be renewed.
+    /// Time from which to renew the certificate, in milliseconds since the Unix epoch.
     pub renew_ms: u64,
 }
 
-/// The public half of a node's TLS key.
+/// Public half of a node's TLS key: an uncompressed point of P-256.
 pub struct NodeKey([u8; POINT_BYTES]);
 
 impl NodeKey {
-    /// From base64.
+    /// Reads a public key from base64; `None` if the text is not a point of P-256.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes: [u8; POINT_BYTES] = STANDARD.decode(text).ok()?.try_into().ok()?;
         (bytes[0] == 4).then_some(Self(bytes))
     }
 
-    /// The hash by which it is known: that of what a certificate says of it.
+    /// Hash of the key's SubjectPublicKeyInfo, as in a certificate.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.subject_public_key_info())
     }
@@ -130,7 +131,7 @@ impl PublicKeyData for NodeKey {
 }
 
 impl Authority {
-    /// A new one, not kept anywhere yet.
+    /// Makes an authority with a new key; the caller has to store it.
     ///
     /// # Errors
     /// [`AuthorityError::Sign`].
@@ -140,7 +141,7 @@ impl Authority {
         Self::from_pem(&format!("{}{}", key.serialize_pem(), certificate.pem()), "what was just made")
     }
 
-    /// From key and certificate as they are kept at `place`.
+    /// Reads the key and certificate that are stored at `place`.
     ///
     /// # Errors
     /// [`AuthorityError::Damaged`].
@@ -159,7 +160,7 @@ impl Authority {
         Ok(Self { certificate, issuer, pem: pem.to_owned() })
     }
 
-    /// The one in `folder`; made there if there is none.
+    /// Reads the authority in `folder`, or makes and stores one there.
     ///
     /// # Errors
     /// [`AuthorityError`].
@@ -189,22 +190,22 @@ impl Authority {
         }
     }
 
-    /// As it is kept: a secret.
+    /// Key and certificate as they are stored: a secret.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// The hash of its certificate.
+    /// Hash of the authority's certificate, which is part of each token.
     pub fn hash(&self) -> Digest {
         Digest::of(&self.certificate)
     }
 
-    /// Its certificate (PEM).
+    /// The authority's certificate in PEM, without the key.
     pub fn certificate_pem(&self) -> String {
         to_pem(&self.certificate)
     }
 
-    /// A certificate for a node with this key, valid for so long.
+    /// Signs a certificate for `node` with the public key `key`, which expires after `valid`.
     ///
     /// # Errors
     /// [`AuthorityError::Sign`].
@@ -217,7 +218,7 @@ impl Authority {
         Ok(Signed { pem, expires_ms: at(valid), renew_ms: at(valid * 2 / 3) })
     }
 
-    /// What TLS connections are accepted with, by a manager that is reached under `names`.
+    /// TLS configuration of a manager, with a certificate for the host names `names`.
     ///
     /// # Errors
     /// [`AuthorityError`].
@@ -247,7 +248,7 @@ impl Authority {
     }
 }
 
-/// The authority of managers that share the store at `place`; asks until it is there.
+/// The authority of the managers that share the store at `place`; the request is repeated until etcd answers.
 pub async fn shared(place: &EtcdPlace) -> Arc<Authority> {
     let mut said = false;
     loop {
@@ -280,7 +281,7 @@ fn params(name: &str, now: SystemTime, valid: Duration) -> CertificateParams {
     params.distinguished_name.push(DnType::CommonName, name);
     params.not_before = (now - SKEW).into();
     params.not_after = (now + valid).into();
-    // Browsers remember certificates by number, and refuse another one of the same.
+    // Browsers remember certificates by serial number, and refuse another certificate with the same number.
     params.serial_number =
         Some(SerialNumber::from(rand::random::<[u8; 16]>().map(|byte| byte & 0x7f).to_vec()));
     params
@@ -293,7 +294,7 @@ fn alternative(name: &str) -> Option<SanType> {
     }
 }
 
-/// Names and addresses under which a manager that listens on `listen` may be reached.
+/// Names and addresses by which clients may reach a manager that listens on `listen`.
 pub fn names(listen: SocketAddr, more: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut names: Vec<String> = vec!["localhost".to_owned(), listen.ip().to_string()];
     names.extend(nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()));

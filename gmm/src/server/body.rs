@@ -1,63 +1,67 @@
-//! How large the body of a request may be, by what it asks; and how many large ones may be on their way in at a time, so
-//! that who sends many cannot take the manager's memory.
+//! Limits of request bodies: their size, which depends on the path, and the number of large bodies received at a time,
+//! so that no client exhausts the manager's memory.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use http_body_util::LengthLimitError;
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
-use crate::rights::{Caller, Denied, May};
 use cxloe_fabric::api::ErrorCode;
+use cxloe_gmm_core::rights::{Caller, CallerRights, Denied};
 
-/// Largest body taken of a node, in bytes: the results and counters of a memory node with many commands.
+/// Maximum body of a request from a node, in bytes: the results and counters of a memory node with many commands.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
-/// Where backups are put back, which are larger.
+/// Path of the route that restores backups, whose bodies may be larger.
 pub const RESTORE_PATH: &str = "/v1/restore";
-/// Largest body taken of anybody else, in bytes.
+/// Maximum body of a request from other callers, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// Largest body taken of somebody who is not known: enough to log in with, in bytes.
+/// Maximum body of a request from an unknown caller, in bytes: enough to log in.
 const STRANGER_BYTES_MAX: u64 = 4 << 10;
-/// Bodies beyond this count as large, in bytes.
+/// Size above which a body counts as large, in bytes.
 const LARGE_BYTES: u64 = 32 << 10;
-/// Large bodies on their way in at a time.
+/// Maximum number of large bodies received at a time.
 const LARGE_MAX: usize = 64;
 
-/// The large bodies that are on their way in.
+/// Permits to receive large bodies.
 #[derive(Debug, Clone)]
-pub struct Bodies(Arc<Semaphore>);
+pub struct BodyPermits(Arc<Semaphore>);
 
-impl Default for Bodies {
+impl Default for BodyPermits {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(LARGE_MAX)))
     }
 }
 
-/// What a request for this path may have as its body.
+/// Maximum body of a request for this path, in bytes.
 fn bytes_max(path: &str) -> usize {
     let of_nodes = ["/sync", "/orphans", "/v1/memory-nodes", "/v1/refused"];
     if of_nodes.iter().any(|end| path.ends_with(end)) { BODY_BYTES_MAX } else { REQUEST_BYTES_MAX }
 }
 
-impl Bodies {
-    /// The request with its body if that is small or could be taken in, or what is answered instead.
+impl BodyPermits {
+    /// Takes the request; receives its body under a permit if the body is large.
     ///
     /// # Errors
-    /// The answer.
+    /// The response that refuses the request.
     pub async fn take(&self, request: Request) -> Result<Request, Response> {
         let limit = bytes_max(request.uri().path());
         let hint = request.body().size_hint();
-        let stranger =
-            request.extensions().get::<Caller>().filter(|caller| matches!(caller.may, May::Nothing(_)));
+        let stranger = request
+            .extensions()
+            .get::<Caller>()
+            .filter(|caller| matches!(caller.may, CallerRights::Nothing(_)));
         if let Some(stranger) = stranger
             && hint.upper().is_none_or(|upper| upper > STRANGER_BYTES_MAX)
         {
             return Err(ApiError::from(Denied::forbidden(stranger, "")).into_response());
         }
         if request.uri().path() == RESTORE_PATH || hint.upper().is_some_and(|upper| upper <= LARGE_BYTES) {
-            // A backup is bounded where it is taken, once it is known that it may come.
+            // The handler receives a backup itself, within its own limit, after the caller's right was checked.
             return Ok(request);
         }
         let too_large = || {
@@ -72,12 +76,31 @@ impl Bodies {
             return Err(ApiError::new(ErrorCode::Unavailable, error, "ask again in a moment").into_response());
         };
         let (parts, body) = request.into_parts();
-        // Taken whole even if it is too large by a little, so that who sends it hears the answer.
+        // A body that is slightly too large is received as a whole, so that the client reads the response.
         match to_bytes(body, BODY_BYTES_MAX).await {
             Ok(bytes) if bytes.len() <= limit => Ok(Request::from_parts(parts, Body::from(bytes))),
+            Err(error) if !is_too_long(&error) => Err(broken(&error).into_response()),
             _ => Err(too_large()),
         }
     }
+}
+
+/// True if the body is too long; false if it broke off or is malformed.
+fn is_too_long(error: &axum::Error) -> bool {
+    error.source().is_some_and(|source| source.is::<LengthLimitError>())
+}
+
+fn broken(error: &axum::Error) -> ApiError {
+    let mut cause: &dyn Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let error = format!("the body of this request cannot be read: {cause}");
+    ApiError::new(
+        ErrorCode::BadRequest,
+        error,
+        "send as many bytes as the request says, in chunks that are whole",
+    )
 }
 
 #[cfg(test)]
@@ -89,8 +112,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nodes_may_say_more_than_others_and_nobody_too_much() {
-        let bodies = Bodies::default();
+    async fn nodes_have_larger_body_limits_and_all_are_bounded() {
+        let bodies = BodyPermits::default();
         let sync = "/v1/memory-nodes/mn0/sync";
         for (path, bytes, status) in [
             (sync, 0, None),
@@ -108,7 +131,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_bodies_wait_outside_when_there_are_many_and_small_ones_do_not() {
-        let bodies = Bodies::default();
+        let bodies = BodyPermits::default();
         let held = Arc::clone(&bodies.0).acquire_many_owned(LARGE_MAX as u32).await.unwrap();
         let large = bodies.take(post("/v1/x/sync", 100_000)).await;
         assert_eq!(large.unwrap_err().status().as_u16(), 503);

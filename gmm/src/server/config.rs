@@ -1,65 +1,70 @@
-//! What a manager needs to know to serve, and its defaults.
+//! Configuration of a manager, and its defaults.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::authority::NODE_VALID_DEFAULT;
-use crate::manager::{Declared, Initialisation, NODE_TIMEOUT_MS_DEFAULT};
 use crate::store::StorePlace;
 use crate::store::etcd::LEASE_TTL_S_DEFAULT;
 use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_fm::listener::FmConfig;
+use cxloe_gmm_core::manager::{Declared, Initialisation, NODE_TIMEOUT_MS_DEFAULT, REBUILD_AFTER_MS_DEFAULT};
 
-/// The port a manager listens on unless told otherwise.
+/// TCP port of a manager whose address gives none.
 pub const PORT_DEFAULT: u16 = 7440;
-/// Where the store is unless told otherwise.
+/// Path of the store, unless the manager is configured otherwise.
 pub const STORE_DEFAULT: &str = "/var/lib/cxloe/gmm.redb";
-/// Connections served at a time unless told otherwise.
+/// Limit of simultaneous connections unless another one is configured.
 pub const CONNECTIONS_DEFAULT: usize = 8192;
-/// The shortest node time-out; below it a node could not speak three times in between.
+/// Minimum node time-out: a node sends three messages within the time-out.
 pub const NODE_TIMEOUT_MIN: Duration = Duration::from_millis(30);
 
-/// How a manager serves.
+/// Configuration of a manager's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// TCP address to listen on, with TLS; port 0 takes a free one.
+    /// TCP address to listen on, with TLS; port 0 stands for any free port.
     pub listen: SocketAddr,
-    /// Without TLS and without rights: whoever reaches the TCP address may do everything.
+    /// True to serve without TLS and without access control: every client of the TCP address has all rights.
     pub insecure: bool,
-    /// The group whose members are administrators on the Unix socket, besides root and the manager's own user.
+    /// Number of the group whose members are administrators on the Unix socket, besides root and the manager's own
+    /// user.
     pub admin_group: Option<u32>,
-    /// Unix socket to listen on besides.
+    /// Path of a Unix socket to listen on in addition.
     pub socket: Option<PathBuf>,
-    /// Where the store is. In etcd, several managers may share it: one leads, the others send clients to it.
+    /// Location of the store. Several managers may share a store in etcd: one leads, and the others redirect clients to
+    /// it.
     pub store: StorePlace,
-    /// The URL under which clients and other managers reach this one; none: made of the address it listens on. Of use with
-    /// etcd only.
+    /// URL at which clients and other managers reach this one; none: derived from the listen address. Used with etcd
+    /// only.
     pub advertise: Option<String>,
-    /// Seconds that the lease of a leader lasts: how long a leader that died is waited for. Of use with etcd only.
+    /// Duration of a leader's lease in seconds: the time after which a leader that has stopped is replaced. Used with
+    /// etcd only.
     pub lease_ttl_s: u64,
     /// Silence after which a node counts as unreachable; at least [`NODE_TIMEOUT_MIN`].
     pub node_timeout: Duration,
-    /// How the fabric comes up.
+    /// Time that a copy of a region may be on an unreachable memory node before it is replaced; zero: no replacement.
+    pub rebuild_after: Duration,
+    /// Order in which compute nodes start and regions are created.
     pub initialisation: Initialisation,
-    /// What its file declares.
+    /// Content of the fabric file; empty without one.
     pub declared: Declared,
-    /// Names under which browsers may change something, besides addresses and this machine's own.
+    /// Host names under which browsers may send changes, besides addresses and this machine's own names.
     pub allow_hosts: Vec<String>,
-    /// Connections served at a time, half of them from one peer; more wait to be accepted.
+    /// Maximum number of connections at a time, half of them from one peer; further ones wait to be accepted.
     pub connections_max: usize,
-    /// The FM API, if it is wanted: for FM clients that have joined.
+    /// Configuration of the FM API; none: it is not served.
     pub fm: Option<FmConfig>,
-    /// The FM API without TLS and without rights: whoever reaches it may do everything. So it is where
-    /// [`insecure`](Self::insecure) is set, too.
+    /// True to serve the FM API without TLS and access control: every client has all rights. Also the case if
+    /// [`insecure`](Self::insecure) is set.
     pub fm_insecure: bool,
-    /// Where metrics are served, if they are.
+    /// Address to serve metrics on; none: they are not served.
     pub metrics: Option<MetricsAddress>,
-    /// File to write the bound TCP address to once it is served.
+    /// Path of the file into which the bound TCP address is written once it is served.
     pub port_file: Option<PathBuf>,
-    /// How long the certificates of nodes are valid; they are renewed two thirds through it.
+    /// Validity of nodes' certificates, which are renewed after two thirds of it.
     pub certificate_valid: Duration,
-    /// Begin a new fabric where the store is empty, though nodes are here that have followed another manager.
+    /// True to begin a new fabric with an empty store although nodes that have followed another manager are running.
     pub new_fabric: bool,
 }
 
@@ -74,6 +79,7 @@ impl Default for Config {
             advertise: None,
             lease_ttl_s: LEASE_TTL_S_DEFAULT,
             node_timeout: Duration::from_millis(NODE_TIMEOUT_MS_DEFAULT),
+            rebuild_after: Duration::from_millis(REBUILD_AFTER_MS_DEFAULT),
             initialisation: Initialisation::default(),
             declared: Declared::default(),
             allow_hosts: Vec::new(),

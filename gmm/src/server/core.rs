@@ -1,5 +1,5 @@
-//! The one thread that owns the manager and the store. Jobs come over a bounded queue; those that wait together are
-//! carried out one after the other, stored with one commit, and answered only after it.
+//! The only thread that uses the manager and the store. Jobs arrive through a bounded queue. The waiting jobs are
+//! carried out in sequence, stored with one commit, and answered after that commit.
 //!
 //! ```text
 //!   routes --(job)--> queue --> apply, apply, apply --> one commit --> answers, and long polls whose topic was touched
@@ -14,28 +14,29 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::clock::Clock;
-use super::topics::{Topic, Topics, Watch};
-use crate::manager::{Change, Command, Manager, ManagerError, Outcome};
-use crate::rights::{Caller, Denied, Directory, Evidence, Refusals, permit};
+use super::topics::{Topic, TopicWait, Topics};
 use crate::store::{Store, StoreError};
+use cxloe_gmm_core::manager::{Change, Command, CommandOutcome, Manager, ManagerError};
+use cxloe_gmm_core::rights::{Caller, Denied, Directory, Evidence, Refusals, permit};
 
-/// Jobs waiting for the thread; more are turned away. As many as nodes may ask at once when a manager is back.
+/// Maximum number of jobs in the queue; further ones are refused. The queue has room for a job of every node, since all
+/// nodes return at once after a restart of the manager.
 const QUEUE_MAX: usize = 16_384;
-/// Jobs stored with one commit at most.
+/// Maximum number of jobs stored with one commit.
 const BATCH_MAX: usize = 256;
-/// How long the thread sleeps at most when no node can fall silent.
+/// Maximum sleep of the thread while no node can become silent.
 const IDLE: Duration = Duration::from_secs(1);
-/// Pauses before a store is tried again that could not be written: the first, and the longest.
+/// First and longest pause before an unwritable store is tried again.
 const THAW_PAUSE_MIN: Duration = Duration::from_millis(500);
 const THAW_PAUSE_MAX: Duration = Duration::from_secs(8);
 
-/// Why the core did not carry out a job.
+/// Reason for which a job was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// The manager refused.
+    /// The manager refused the command.
     #[error(transparent)]
     Manager(#[from] ManagerError),
-    /// Who asked may not.
+    /// The caller has no right to it.
     #[error(transparent)]
     Denied(#[from] Denied),
     /// Too many jobs are waiting.
@@ -49,36 +50,35 @@ pub enum CoreError {
     Ended,
 }
 
-/// Called with the manager when it is a job's turn; returns the answer to be given after the commit.
-type Work = Box<dyn FnOnce(&mut Turn<'_>) -> Answer + Send>;
-/// Sends the answer.
-type Answer = Box<dyn FnOnce() + Send>;
+/// Carries out a job on the manager. Returns the function that sends the answer, to be called after the commit.
+type Work = Box<dyn FnOnce(&mut JobContext<'_>) -> AnswerSender + Send>;
+type AnswerSender = Box<dyn FnOnce() + Send>;
 
-/// What a job works with.
-struct Turn<'a> {
+/// Arguments of a job: the manager, the time, and the changes to be stored.
+struct JobContext<'a> {
     manager: &'a mut Manager,
     now_ms: u64,
     changes: &'a mut Vec<Change>,
 }
 
-/// The way to the thread. Cheap to clone.
+/// Handle with which other threads use the core; cheap to clone.
 #[derive(Clone)]
 pub struct Core {
     jobs: SyncSender<Work>,
     topics: Arc<Topics>,
-    /// Why the store cannot be written, when it cannot.
+    /// The reason why the store cannot be written; none if it can.
     unwritable: Unwritable,
-    /// Who may come in, as far as that is stored.
+    /// Callers' credentials and rights, from the stored state.
     directory: Arc<RwLock<Directory>>,
-    /// Who was refused lately.
+    /// Recently refused callers, to limit their entries in the event log.
     refusals: Arc<Mutex<Refusals>>,
     clock: Clock,
 }
 
-/// Why the store cannot be written, between the thread and those who wait for its answers.
+/// The reason why the store cannot be written, shared by the thread and the callers that wait for its answers.
 type Unwritable = Arc<Mutex<Option<String>>>;
 
-/// The thread itself.
+/// The core's thread, for the owner that ends it; callers use [`Core`].
 pub struct CoreThread {
     thread: JoinHandle<Result<(), StoreError>>,
     jobs: SyncSender<Work>,
@@ -86,7 +86,7 @@ pub struct CoreThread {
 }
 
 impl Core {
-    /// Starts the thread over a manager whose taking over is stored already.
+    /// Starts the thread over a manager whose takeover is already stored.
     pub fn start(
         manager: Manager,
         store: Box<dyn Store>,
@@ -96,7 +96,7 @@ impl Core {
         let topics = Arc::new(Topics::default());
         let publish = Arc::clone(&topics);
         let end = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&end);
+        let receivers = Arc::clone(&end);
         let unwritable = Unwritable::default();
         let tell = Arc::clone(&unwritable);
         let directory = Arc::new(RwLock::new(Directory::new(manager.state())));
@@ -107,8 +107,8 @@ impl Core {
                 store,
                 clock,
                 &queue,
-                &Told { topics: &publish, directory: &followed, unwritable: &tell },
-                &told,
+                &CommitReceivers { topics: &publish, directory: &followed, unwritable: &tell },
+                &receivers,
             );
             publish.close();
             result
@@ -119,15 +119,17 @@ impl Core {
         ))
     }
 
-    /// Carries out a command for `caller`, if they may give it, and returns what `view` sees right after it.
+    /// Carries out a command for `caller`, if it has the right to it. Returns the result of `view` on the state after
+    /// the command.
     ///
     /// # Errors
-    /// [`CoreError`]; [`CoreError::Manager`] when the manager refuses the command, [`CoreError::Denied`] when they may not.
+    /// [`CoreError`]; [`CoreError::Manager`] if the manager refuses the command, [`CoreError::Denied`] if the caller
+    /// has no right to it.
     pub async fn apply<T: Send + 'static>(
         &self,
         caller: &Caller,
         command: Command,
-        view: impl FnOnce(&Manager, &Outcome) -> T + Send + 'static,
+        view: impl FnOnce(&Manager, &CommandOutcome) -> T + Send + 'static,
     ) -> Result<T, CoreError> {
         let caller = caller.clone();
         self.job(move |turn| {
@@ -140,29 +142,29 @@ impl Core {
         .await?
     }
 
-    /// Returns what `view` sees.
+    /// Returns the result of `view` on the present state.
     ///
     /// # Errors
     /// [`CoreError::Busy`] or [`CoreError::Ended`].
-    pub async fn look<T: Send + 'static>(
+    pub async fn view<T: Send + 'static>(
         &self,
         view: impl FnOnce(&Manager) -> T + Send + 'static,
     ) -> Result<T, CoreError> {
         self.job(move |turn| view(turn.manager)).await
     }
 
-    /// Carries out `work` on the manager, at the time given, and returns what it does once the changes it adds are stored.
+    /// Carries out `work` on the manager at the present time. Returns its result once its changes are stored.
     ///
     /// # Errors
     /// [`CoreError::Busy`] or [`CoreError::Ended`].
-    pub async fn turn<T: Send + 'static>(
+    pub async fn execute<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Manager, u64, &mut Vec<Change>) -> T + Send + 'static,
     ) -> Result<T, CoreError> {
         self.job(move |turn| work(turn.manager, turn.now_ms, turn.changes)).await
     }
 
-    /// Hands over a command whose outcome nobody waits for. Lost when too many jobs wait.
+    /// Queues a command without waiting for its result. The command is dropped if the queue is full.
     pub fn post(&self, command: Command) {
         let work: Work = Box::new(move |turn| {
             if let Ok(outcome) = turn.manager.apply(command, turn.now_ms) {
@@ -173,7 +175,7 @@ impl Core {
         drop(self.jobs.try_send(work));
     }
 
-    /// `who` was refused `what`. The event log has an entry of it, if there is one left for such.
+    /// Records that the request `what` of the caller `who` was refused; in the event log too, if its limit permits.
     pub fn refused(&self, who: String, what: String) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(attempts) = refusals.refused(&who, self.clock.now_ms()) else { return };
@@ -188,33 +190,39 @@ impl Core {
         drop(self.jobs.try_send(work));
     }
 
-    /// Waits for a topic: what is stored from here on is not missed.
-    pub fn watch(&self, topic: Topic) -> Watch {
+    /// Begins to wait for a topic: no change that is stored after this call is missed.
+    pub fn watch(&self, topic: Topic) -> TopicWait {
         self.topics.watch(topic)
     }
 
-    /// Who asks.
+    /// Wakes the long polls on a topic after a change that is not stored.
+    pub fn touch(&self, topic: &Topic) {
+        self.topics.touch(topic);
+    }
+
+    /// The caller who has these credentials.
     pub fn caller(&self, evidence: &Evidence<'_>) -> Caller {
         self.directory.read().unwrap_or_else(PoisonError::into_inner).caller(evidence, self.clock.now_ms())
     }
 
-    /// Begins a browser's session for the bearer of a token; returns who that is, and when it ends.
+    /// Begins a browser's session for the bearer of a token. Returns the caller, and the end of the session in
+    /// milliseconds since the Unix epoch.
     pub fn log_in(&self, token: &str, secret: &str) -> Option<(Caller, u64)> {
         let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
         directory.log_in(token, secret, self.clock.now_ms())
     }
 
-    /// Ends a browser's session.
+    /// Ends the browser's session with this secret, if there is one.
     pub fn log_out(&self, secret: &str) {
         self.directory.write().unwrap_or_else(PoisonError::into_inner).log_out(secret);
     }
 
-    /// The time by the manager's clock, in milliseconds since the Unix epoch.
+    /// Present time by the manager's clock, in milliseconds since the Unix epoch.
     pub fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }
 
-    /// Why a job has no answer.
+    /// The error for a job that the thread did not answer.
     fn unanswered(&self) -> CoreError {
         let unwritable = self.unwritable.lock().unwrap_or_else(PoisonError::into_inner).clone();
         unwritable.map_or(CoreError::Ended, CoreError::Unwritable)
@@ -222,7 +230,7 @@ impl Core {
 
     async fn job<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
+        work: impl FnOnce(&mut JobContext<'_>) -> T + Send + 'static,
     ) -> Result<T, CoreError> {
         let (sender, receiver) = oneshot::channel();
         let work: Work = Box::new(move |turn| {
@@ -238,19 +246,19 @@ impl Core {
 }
 
 impl CoreThread {
-    /// Whether it has ended.
+    /// True once the thread has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Ends the thread, after the jobs that wait at this moment, and waits for that. Jobs that come later are answered with
+    /// Ends the thread after the jobs in the queue, and waits until it has ended. Later jobs fail with
     /// [`CoreError::Ended`].
     ///
     /// # Errors
-    /// The [`StoreError`] that had ended it before.
+    /// The [`StoreError`] that had already ended the thread.
     pub fn end(self) -> Result<(), StoreError> {
         self.end.store(true, Ordering::SeqCst);
-        // Wakes it; when the queue is full, it is awake.
+        // An empty job wakes the thread; if the queue is full, the thread is awake.
         drop(self.jobs.try_send(Box::new(|_| Box::new(|| ()))));
         drop(self.jobs);
         match self.thread.join() {
@@ -260,8 +268,7 @@ impl CoreThread {
     }
 }
 
-/// Those who hear of what was stored, and of what cannot be.
-struct Told<'a> {
+struct CommitReceivers<'a> {
     topics: &'a Topics,
     directory: &'a RwLock<Directory>,
     unwritable: &'a Mutex<Option<String>>,
@@ -272,12 +279,12 @@ fn run(
     mut store: Box<dyn Store>,
     clock: Clock,
     queue: &Receiver<Work>,
-    told: &Told<'_>,
+    receivers: &CommitReceivers<'_>,
     end: &AtomicBool,
 ) -> Result<(), StoreError> {
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
-    let Told { topics, directory, unwritable } = told;
-    let mut thaw = Thaw::default();
+    let CommitReceivers { topics, directory, unwritable } = receivers;
+    let mut thaw = StoreRetry::default();
     manager.begin_batch();
     loop {
         if manager.frozen().is_some() && thaw.is_due() && thaw.tried(&mut manager, store.as_mut(), &clock)? {
@@ -292,10 +299,10 @@ fn run(
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         };
         let now_ms = clock.now_ms();
-        // Answers that tell of nothing but what is stored.
+        // Number of answers that depend on stored changes only.
         let mut sure = 0;
         while let Some(work) = next.take() {
-            answers.push(work(&mut Turn { manager: &mut manager, now_ms, changes: &mut changes }));
+            answers.push(work(&mut JobContext { manager: &mut manager, now_ms, changes: &mut changes }));
             if changes.is_empty() {
                 sure = answers.len();
             }
@@ -303,7 +310,7 @@ fn run(
                 next = queue.try_recv().ok();
             }
         }
-        // After the jobs: a node whose sync was waiting in the queue has been heard.
+        // After the jobs: a sync that waited in the queue counts as a message of its node.
         if let Ok(outcome) = manager.apply(Command::Tick, now_ms) {
             changes.extend(outcome.changes);
         }
@@ -323,8 +330,8 @@ fn run(
                     let reason = error.to_string();
                     *unwritable.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
                     manager.freeze(reason).map_err(|source| store.contradicted(source))?;
-                    thaw = Thaw::default();
-                    // Whoever waits for one of the others hears that it was not done.
+                    thaw = StoreRetry::default();
+                    // The other callers get an error, since their changes were undone.
                     answers.truncate(sure);
                 }
                 Err(error) => return Err(error),
@@ -338,32 +345,32 @@ fn run(
     }
 }
 
-/// When the store is tried again that could not be written.
+/// Schedule of the tries to write an unwritable store.
 #[derive(Debug)]
-struct Thaw {
+struct StoreRetry {
     next: Instant,
     pause: Duration,
 }
 
-impl Default for Thaw {
+impl Default for StoreRetry {
     fn default() -> Self {
         Self { next: Instant::now() + THAW_PAUSE_MIN, pause: THAW_PAUSE_MIN }
     }
 }
 
-impl Thaw {
+impl StoreRetry {
     fn is_due(&self) -> bool {
         Instant::now() >= self.next
     }
 
-    /// Tries whether the store can be written again. Returns whether it can.
+    /// Tries to write the store again. Returns true if it succeeded.
     fn tried(
         &mut self,
         manager: &mut Manager,
         store: &mut dyn Store,
         clock: &Clock,
     ) -> Result<bool, StoreError> {
-        let found = store.revive().and_then(|state| {
+        let found = store.reopen().and_then(|state| {
             store.commit(&[Change::Meta(state.meta)])?;
             Ok(state)
         });
@@ -384,7 +391,7 @@ impl Thaw {
     }
 }
 
-/// Writes stored events to the log.
+/// Writes stored events to the process's log.
 fn log(changes: &[Change]) {
     for change in changes {
         if let Change::Event(event) = change {

@@ -1,4 +1,5 @@
-//! Failures as the REST interface shows them: a JSON body that says what and what to do, and the status of its kind.
+//! Failures as responses of the REST interface: a JSON body with the failure and the remedy, and the HTTP status of
+//! that kind of failure.
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
@@ -6,16 +7,16 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::core::CoreError;
-use crate::manager::ManagerError;
-use crate::rights::Denied;
 use cxloe_fabric::api::{ErrorBody, ErrorCode};
+use cxloe_gmm_core::manager::ManagerError;
+use cxloe_gmm_core::rights::Denied;
 
-/// What a route answers when it cannot do what was asked.
+/// Response to a request that cannot be carried out.
 #[derive(Debug)]
 pub struct ApiError(pub ErrorBody);
 
 impl ApiError {
-    /// An error of this kind.
+    /// A failure of kind `code`, with a text and a remedy for people.
     pub fn new(code: ErrorCode, error: impl Into<String>, hint: impl Into<String>) -> Self {
         Self(ErrorBody { error: error.into(), code, hint: hint.into() })
     }

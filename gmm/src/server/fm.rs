@@ -1,6 +1,6 @@
-//! The FM API's way to the manager: each request is carried out on the core's thread in one turn and answered after what it
-//! changed is stored. Who may ask is an FM client that has joined, by the certificate that it shows; with `--fm-insecure`,
-//! whoever has reached the address.
+//! Adapter from the FM API to the manager: each request is one job of the core's thread, and is answered once its
+//! changes are stored. Callers are joined FM clients, identified by their certificates; with `--fm-insecure`, all
+//! clients of the address are admitted.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -12,16 +12,16 @@ use tokio_rustls::server::TlsStream;
 
 use super::core::{Core, CoreError};
 use crate::fm_fabric::{ManagerView, Volatile};
-use crate::rights::Evidence;
-use cxloe_daemon::http::{Peer, TlsDoor};
+use cxloe_daemon::http::{Peer, TlsAuthenticator};
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::Digest;
 use cxloe_fm::PORT_DEFAULT;
-use cxloe_fm::answer::{Session, answer};
-use cxloe_fm::door::{Answerer, Door as FmDoor};
+use cxloe_fm::answer::{ClientAgreements, answer};
+use cxloe_fm::authenticator::{Answerer, Authenticator as FmDoor};
 use cxloe_fm::header::ReturnCode;
+use cxloe_gmm_core::rights::Evidence;
 
-/// Where to listen for FM API clients: an address, with or without a port.
+/// Listen address for FM API clients; 2508 is the port if the text has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FmAddress(pub SocketAddr);
@@ -52,22 +52,22 @@ impl From<FmAddress> for String {
     }
 }
 
-/// Answers over the manager.
+/// Carries out FM API requests of one client on the manager.
 #[derive(Clone)]
 pub struct ManagerFm {
     core: Core,
     volatile: Arc<Mutex<Volatile>>,
-    /// The TLS key of the client; none where nobody is asked for one.
+    /// Digest of the client's TLS key; none without access control.
     client: Option<Digest>,
 }
 
 impl ManagerFm {
-    /// Answers by the core's manager.
+    /// An adapter that admits every client, without access control.
     pub fn new(core: Core) -> Self {
         Self { core, volatile: Arc::default(), client: None }
     }
 
-    /// Who asks of this switch, as the event log says it; none who may not.
+    /// Name of the client in the event log, for a request to this switch; none if the client has no right to it.
     fn who(&self, switch: u32) -> Option<String> {
         let Some(key) = self.client else { return Some(format!("FM API of switch {switch}")) };
         let caller = self.core.caller(&Evidence { tls: Some(key), ..Evidence::default() });
@@ -75,16 +75,16 @@ impl ManagerFm {
     }
 }
 
-/// Lets FM clients in that have joined.
+/// Admits joined FM clients over TLS.
 #[derive(Clone)]
 pub struct GuardedFm {
-    tls: TlsDoor,
+    tls: TlsAuthenticator,
     fm: ManagerFm,
 }
 
 impl GuardedFm {
-    /// They speak TLS, and `fm` answers them.
-    pub fn new(tls: TlsDoor, fm: ManagerFm) -> Self {
+    /// Admits clients whose TLS certificate is that of a joined FM client; `fm` answers their requests.
+    pub fn new(tls: TlsAuthenticator, fm: ManagerFm) -> Self {
         Self { tls, fm }
     }
 }
@@ -93,11 +93,11 @@ impl FmDoor for GuardedFm {
     type Stream = TlsStream<TcpStream>;
     type Answerer = ManagerFm;
 
-    async fn admit(&self, stream: TcpStream, peer: IpAddr) -> Option<(Self::Stream, ManagerFm)> {
+    async fn authenticate(&self, stream: TcpStream, peer: IpAddr) -> Option<(Self::Stream, ManagerFm)> {
         let (stream, peer) = self.tls.accept(stream, peer).await?;
         let Peer::Tls { key: Some(key), .. } = peer else { return None };
         let fm = ManagerFm { client: Some(key), ..self.fm.clone() };
-        fm.is_welcome().then_some((stream, fm))
+        fm.is_authorized().then_some((stream, fm))
     }
 }
 
@@ -105,13 +105,13 @@ impl Answerer for ManagerFm {
     async fn answer(
         &self,
         switch: u32,
-        mut session: Session,
+        mut session: ClientAgreements,
         message: Vec<u8>,
-    ) -> Result<(Session, Option<Vec<u8>>), ReturnCode> {
+    ) -> Result<(ClientAgreements, Option<Vec<u8>>), ReturnCode> {
         let volatile = Arc::clone(&self.volatile);
         let who = self.who(switch).ok_or(ReturnCode::Unsupported)?;
-        let answered = self.core.turn(move |manager, now_ms, changes| {
-            // Only this thread takes the lock, and a turn that broke off left nothing half done in it.
+        let answered = self.core.execute(move |manager, now_ms, changes| {
+            // Only this thread takes the lock, and a panic of a holder leaves the data consistent.
             let mut volatile = volatile.lock().unwrap_or_else(PoisonError::into_inner);
             let mut view =
                 ManagerView { manager, switch, who: &who, now_ms, changes, volatile: &mut volatile };
@@ -126,7 +126,7 @@ impl Answerer for ManagerFm {
         })
     }
 
-    fn is_welcome(&self) -> bool {
+    fn is_authorized(&self) -> bool {
         self.who(0).is_some()
     }
 }

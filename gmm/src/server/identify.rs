@@ -1,5 +1,6 @@
-//! Who asks: what the connection and the headers of a request show, put before the [directory](crate::rights::Directory).
-//! What routes and commands then allow is decided in [`crate::rights`].
+//! Identification of callers: passes the credentials of connection and headers to the
+//! [directory](cxloe_gmm_core::rights::Directory). Rights of routes and commands are decided in
+//! [`cxloe_gmm_core::rights`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,88 +10,89 @@ use axum::http::header::{AUTHORIZATION, COOKIE};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use cxloe_daemon::http::{Peer, TlsDoor};
+use cxloe_daemon::http::{Peer, TlsAuthenticator};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use super::authority::{Authority, NODE_VALID_DEFAULT};
 use super::core::Core;
 use super::error::ApiError;
-use crate::rights::{Caller, Denied, Evidence, May};
+use cxloe_gmm_core::rights::{Caller, CallerRights, Denied, Evidence};
 
-/// Of a path, in an entry of the event log.
+/// Maximum number of characters of a path in an entry of the event log.
 const ASKED_CHARS_MAX: usize = 100;
-/// Why somebody is nobody who was somebody when they asked.
+/// Reason for which a caller is refused whose credentials became invalid during the request.
 const NO_LONGER: &str = "its token, its session or its certificate has ended while the answer was waited for";
 
-/// The name of the cookie that a browser's session is known by.
+/// The name of the cookie that holds a browser's session.
 pub const COOKIE_NAME: &str = "cxloe-session";
 
-/// How this process lets people and nodes in.
+/// Means of this process to identify callers.
 #[derive(Clone)]
-pub struct Door {
-    /// Without TLS and without rights over TCP.
+pub struct Authenticator {
+    /// True if TCP is served without TLS and access control.
     insecure: bool,
-    /// The group whose members are administrators on the Unix socket.
+    /// Number of the group whose members are administrators on the Unix socket.
     admin_group: Option<Gid>,
-    /// Who signs certificates; none yet where it is kept in a store that has not answered.
+    /// The certificate authority; unset until its store has answered.
     authority: Arc<OnceLock<Arc<Authority>>>,
-    /// Where nodes reach this manager.
+    /// URL at which nodes reach this manager.
     url: Arc<str>,
-    /// How long certificates of nodes are valid.
+    /// Validity of the certificates that nodes get.
     valid: Duration,
-    /// What TLS is spoken with.
-    tls: Arc<OnceLock<TlsDoor>>,
+    /// TLS configuration of the listener; unset until the authority is available.
+    tls: Arc<OnceLock<TlsAuthenticator>>,
 }
 
-impl Door {
-    /// A door of a manager that is reached at `url`.
+impl Authenticator {
+    /// An authenticator of a manager at `url`, with the default validity of certificates.
     pub fn new(insecure: bool, admin_group: Option<u32>, url: &str) -> Self {
         let admin_group = admin_group.map(Gid::from_raw);
         let (authority, tls) = (Arc::default(), Arc::default());
         Self { insecure, admin_group, authority, url: url.into(), valid: NODE_VALID_DEFAULT, tls }
     }
 
-    /// The same with another time of certificates.
+    /// Sets the validity of the certificates that nodes get.
     pub fn certifying_for(self, valid: Duration) -> Self {
         Self { valid, ..self }
     }
 
-    /// How long certificates of nodes are valid.
+    /// Validity of the certificates that nodes get.
     pub fn certificate_valid(&self) -> Duration {
         self.valid
     }
 
-    /// Whether whoever reaches it over TCP may do everything.
+    /// True if every client that connects over TCP has all rights.
     pub fn is_insecure(&self) -> bool {
         self.insecure
     }
 
-    /// Where nodes reach this manager.
+    /// URL at which nodes reach this manager.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// From here on, certificates are signed.
+    /// Sets the certificate authority, once its store has answered.
     pub fn set_authority(&self, authority: Arc<Authority>) {
         drop(self.authority.set(authority));
     }
 
-    /// From here on, TLS is spoken with this.
-    pub fn set_tls(&self, tls: TlsDoor) {
+    /// Sets the listener's TLS configuration, once the authority is available.
+    pub fn set_tls(&self, tls: TlsAuthenticator) {
         drop(self.tls.set(tls));
     }
 
-    /// What TLS is spoken with; nothing where this manager is insecure.
-    pub fn tls(&self) -> Option<&TlsDoor> {
+    /// The listener's TLS configuration; none for an insecure manager, or until the authority is available.
+    pub fn tls(&self) -> Option<&TlsAuthenticator> {
         self.tls.get()
     }
 
-    /// Who signs certificates.
+    /// The certificate authority; none until its store has answered.
     pub fn authority(&self) -> Option<&Arc<Authority>> {
         self.authority.get()
     }
 
-    /// Whether a user of this machine is an administrator: root, the manager's own user, and members of its group.
+    /// True if a user of this machine is an administrator: root, the manager's own user, or a member of the admin
+    /// group.
     fn is_admin(&self, uid: u32, gid: u32) -> bool {
         let uid = Uid::from_raw(uid);
         uid.is_root()
@@ -122,51 +124,53 @@ fn is_member(uid: Uid, gid: u32, group: Gid) -> bool {
     getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&group))
 }
 
-/// The token that comes with a request.
+/// Token in the header `Authorization`; empty if the header has another scheme.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?;
     let text = value.to_str().unwrap_or_default();
-    // Something else than a token is no token either, and not nothing.
+    // Another scheme counts as an invalid token, not as a missing one.
     Some(text.strip_prefix("Bearer ").unwrap_or_default().trim())
 }
 
-/// The session that comes with a request.
+/// Secret of the browser's session, from the cookie.
 pub fn session(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, secret)| secret)
 }
 
-/// Who asks, to be looked at again while the answer takes its time: a token may be revoked or end meanwhile, a session be
-/// over, a node be shown out.
+/// Credentials of a caller, to check them again during a long request: the token may be revoked or expire, the session
+/// end, the node's right be revoked.
 #[derive(Clone)]
-pub struct Standing {
+pub struct RequestCredentials {
     core: Core,
-    door: Door,
+    authenticator: Authenticator,
     peer: Option<Peer>,
     headers: HeaderMap,
-    may: May,
+    may: CallerRights,
 }
 
-impl Standing {
-    /// Whether who asks still is what they were.
+impl RequestCredentials {
+    /// True while the credentials still give the caller the same identity.
     pub fn holds(&self) -> bool {
-        self.core.caller(&self.door.evidence(self.peer.as_ref(), &self.headers)).may == self.may
+        self.core.caller(&self.authenticator.evidence(self.peer.as_ref(), &self.headers)).may == self.may
     }
 }
 
-/// What was asked, by whom, as the event log has it if they are refused.
-struct Asked {
+/// A request and its caller, for an entry in the event log if the request is refused.
+struct RefusedRequest {
     who: String,
     what: String,
 }
 
-impl Asked {
-    /// None for who looks around without saying who they are: a browser does before its user logs in.
+impl RefusedRequest {
+    /// `None` for a read without credentials, which a browser sends before its user logs in.
     fn of(request: &Request, caller: &Caller, peer: Option<Peer>) -> Option<Self> {
         let who = match (&caller.may, peer) {
-            (May::Nothing(None), _) if request.method() == Method::GET => return None,
-            (May::Nothing(_), Some(Peer::Tcp(ip) | Peer::Tls { ip, .. })) => format!("nobody at {ip}"),
+            (CallerRights::Nothing(None), _) if request.method() == Method::GET => return None,
+            (CallerRights::Nothing(_), Some(Peer::Tcp(ip) | Peer::Tls { ip, .. })) => {
+                format!("nobody at {ip}")
+            }
             _ => caller.who.clone(),
         };
         let what: String = request.uri().path().chars().take(ASKED_CHARS_MAX).collect();
@@ -174,10 +178,10 @@ impl Asked {
     }
 }
 
-/// Says to what follows who asks. What was asked is not told to somebody who is nobody any more when the answer is there;
-/// and of who is refused, the event log hears.
+/// Adds the caller to the request. If the caller's credentials have become invalid when the response is ready, the
+/// response is withheld. Refusals are recorded in the event log.
 pub async fn identified(
-    State((core, door)): State<(Core, Door)>,
+    State((core, authenticator)): State<(Core, Authenticator)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -188,18 +192,20 @@ pub async fn identified(
             headers.append(name.clone(), value.clone());
         }
     }
-    let caller = core.caller(&door.evidence(peer.as_ref(), &headers));
+    let caller = core.caller(&authenticator.evidence(peer.as_ref(), &headers));
     let looks = request.method() == Method::GET || request.uri().path().ends_with("/sync");
-    let asked = Asked::of(&request, &caller, peer);
-    let standing = Standing { core: core.clone(), door, peer, headers, may: caller.may.clone() };
+    let asked = RefusedRequest::of(&request, &caller, peer);
+    let credentials =
+        RequestCredentials { core: core.clone(), authenticator, peer, headers, may: caller.may.clone() };
     request.extensions_mut().insert(caller);
-    request.extensions_mut().insert(standing.clone());
+    request.extensions_mut().insert(credentials.clone());
     let answer = next.run(request).await;
-    if looks && !matches!(standing.may, May::Nothing(_)) && !standing.holds() {
-        return ApiError::from(Denied::forbidden(&Caller::nobody(Some(NO_LONGER)), "")).into_response();
+    if looks && !matches!(credentials.may, CallerRights::Nothing(_)) && !credentials.holds() {
+        return ApiError::from(Denied::forbidden(&Caller::unauthenticated(Some(NO_LONGER)), ""))
+            .into_response();
     }
     if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-        && let Some(Asked { who, what }) = asked
+        && let Some(RefusedRequest { who, what }) = asked
     {
         core.refused(who, what);
     }
@@ -229,16 +235,23 @@ mod tests {
 
     #[test]
     fn connections_show_what_they_are() {
-        let (guarded, open) = (Door::new(false, None, "https://h:1"), Door::new(true, None, "http://h:1"));
+        let (guarded, open) =
+            (Authenticator::new(false, None, "https://h:1"), Authenticator::new(true, None, "http://h:1"));
         let none = HeaderMap::new();
         let tcp = Peer::Tcp([10, 0, 0, 1].into());
         assert!(guarded.evidence(Some(&tcp), &none).unguarded.is_none());
         assert!(open.evidence(Some(&tcp), &none).unguarded.is_some());
         assert!(open.evidence(None, &none).unguarded.is_none());
-        let user = |door: &Door, uid| door.evidence(Some(&Peer::Unix { uid, gid: 77 }), &none).user;
+        let user = |authenticator: &Authenticator, uid| {
+            authenticator.evidence(Some(&Peer::Unix { uid, gid: 77 }), &none).user
+        };
         assert_eq!(user(&guarded, 0), Some((0, true)));
         let stranger = Uid::effective().as_raw() + 12_345;
         assert_eq!(user(&guarded, stranger), Some((stranger, false)));
-        assert_eq!(user(&Door::new(false, Some(77), ""), stranger), Some((stranger, true)), "of the group");
+        assert_eq!(
+            user(&Authenticator::new(false, Some(77), ""), stranger),
+            Some((stranger, true)),
+            "of the group"
+        );
     }
 }

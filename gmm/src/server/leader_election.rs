@@ -1,5 +1,5 @@
-//! What this process answers requests with: the routes, while it leads; the way to the leader, while another one does; and
-//! while nobody does, a hint. The listener serves through this all the time, whoever leads.
+//! Responses of this process according to its role: those of the routes while it leads, a redirection while another
+//! manager leads, and an error with a hint while no manager leads. The listener stays the same in all roles.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,41 +20,41 @@ use super::error::ApiError;
 use super::origin::{self, HostNames};
 use super::web;
 use crate::store::Lease;
-use cxloe_daemon::http::{Crowded, Peer};
+use cxloe_daemon::http::{Peer, TooManyRequests};
 use cxloe_fabric::api::ErrorCode;
 
-/// How long the body of a request that is sent elsewhere may take to arrive.
+/// Maximum time for the body of a redirected request to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Of an origin and of a path, in an entry of the event log.
+/// Maximum number of characters of an origin or a path in an entry of the event log.
 const ORIGIN_CHARS_MAX: usize = 100;
 
-/// Who answers.
+/// Role of this process.
 #[derive(Clone)]
 enum Role {
-    /// This process, with these routes, while its lease holds.
+    /// This process leads: these routes answer while the lease holds.
     Leading(Router, Lease),
-    /// Another one, at this URL.
+    /// Another manager leads; this is its URL.
     Following(String),
-    /// Nobody, for this reason.
+    /// No manager leads, for this reason.
     Waiting(String),
 }
 
-/// The role of this process, shared between those who set it and those who answer.
+/// The present role of this process, which the election sets and the listeners read.
 #[derive(Clone)]
 pub struct LeaderElection {
     role: Arc<RwLock<Role>>,
-    /// The core, while this process leads; for those who watch it.
+    /// The core, while this process leads; metrics and health checks use it.
     core: Arc<RwLock<Option<Core>>>,
     answered: Arc<[AtomicU64; CLASSES.len()]>,
     names: Arc<HostNames>,
 }
 
-/// Classes of statuses.
+/// Classes of HTTP statuses, as labels of metrics.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 impl LeaderElection {
-    /// Nobody leads yet. Browsers may change something under these names.
+    /// A role without a leader. `names` are the host names under which browsers may send changes.
     pub fn new(names: HostNames) -> Self {
         let role = Role::Waiting("this manager has just started".to_owned());
         Self {
@@ -65,12 +65,12 @@ impl LeaderElection {
         }
     }
 
-    /// This process leads: `routes` answer while `lease` holds.
+    /// Sets the role of leader: `routes` answer while `lease` holds.
     pub fn lead(&self, routes: Router, lease: Lease) {
         self.set(Role::Leading(routes, lease));
     }
 
-    /// Lets those who watch look at the core of a process that leads.
+    /// Makes the core available to metrics and health checks.
     pub fn show(&self, core: Core) {
         *self.core.write().unwrap_or_else(PoisonError::into_inner) = Some(core);
     }
@@ -80,7 +80,7 @@ impl LeaderElection {
         self.core.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why nobody is known to lead, if that is so.
+    /// The reason why no manager leads; none if one does.
     pub fn waits_for(&self) -> Option<String> {
         match self.role() {
             Role::Waiting(reason) => Some(reason),
@@ -88,12 +88,12 @@ impl LeaderElection {
         }
     }
 
-    /// How many requests were answered, by the class of the status.
+    /// Number of answered requests, by class of the HTTP status.
     pub fn answered(&self) -> impl Iterator<Item = (&'static str, u64)> {
         CLASSES.into_iter().zip(self.answered.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
-    /// The manager at `url` leads. Returns whether that is news.
+    /// Sets the role of follower of the manager at `url`. Returns true if the role has changed.
     pub fn follow(&self, url: &str) -> bool {
         if matches!(self.role(), Role::Following(known) if known == url) {
             return false;
@@ -102,7 +102,7 @@ impl LeaderElection {
         true
     }
 
-    /// Nobody is known to lead. Returns whether the reason is news.
+    /// Sets the role without a leader. Returns true if the reason has changed.
     pub fn wait(&self, reason: &str) -> bool {
         if matches!(self.role(), Role::Waiting(known) if known == reason) {
             return false;
@@ -111,7 +111,7 @@ impl LeaderElection {
         true
     }
 
-    /// What a listener serves.
+    /// The router that a listener serves, in every role.
     pub fn router(&self) -> Router {
         web::parts().route("/", get(view)).fallback(answer).with_state(self.clone())
     }
@@ -129,10 +129,10 @@ impl LeaderElection {
 }
 
 async fn answer(State(election): State<LeaderElection>, request: Request) -> Response {
-    let crowded = request.extensions().get::<Crowded>().is_some();
+    let overloaded = request.extensions().get::<TooManyRequests>().is_some();
     let plain = matches!(request.extensions().get::<Peer>(), Some(Peer::Tcp(_)));
     let answer = match origin::check(request.method(), request.headers(), &election.names, plain) {
-        Ok(()) if crowded => {
+        Ok(()) if overloaded => {
             let error = "too many requests of people and programs are being answered; a part of the connections is for nodes";
             let hint = "ask again in a moment, or raise --connections-max";
             ApiError::new(ErrorCode::Unavailable, error, hint).into_response()
@@ -162,28 +162,29 @@ async fn answer_as(role: Role, request: Request) -> Response {
                 Ok(answer) => answer,
                 Err(never) => match never {},
             };
-            // Time has passed: what was true when it was looked up may be so no longer, and another one may know better.
-            if lease.holds() { answer } else { nobody("this manager lost the lead while it answered") }
+            // The lease ended before the answer was ready: another manager may have changed the data.
+            if lease.holds() { answer } else { no_leader("this manager lost the lead while it answered") }
         }
-        Role::Leading(..) => nobody("this manager has just lost the lead"),
-        // Without TLS, nobody has to be known.
+        Role::Leading(..) => no_leader("this manager has just lost the lead"),
+        // Without TLS, a manager identifies no caller.
         Role::Following(url) if url.starts_with("https:") && is_local_user(&request) => {
             leader_is_elsewhere(&url)
         }
-        Role::Following(url) => elsewhere(&url, request).await,
-        Role::Waiting(reason) => nobody(&reason),
+        Role::Following(url) => redirect(&url, request).await,
+        Role::Waiting(reason) => no_leader(&reason),
     }
 }
 
-/// Whether who asks would be nobody at the leader: a user of this machine, known by the socket, who gives no token.
+/// True for a caller that the leader could not identify: a user of this machine, identified by the socket and without a
+/// token.
 fn is_local_user(request: &Request) -> bool {
     let by_socket = matches!(request.extensions().get::<Peer>(), Some(Peer::Unix { .. }));
     by_socket && !request.headers().contains_key(AUTHORIZATION)
 }
 
-/// Tells a user of this machine who leads, and how to ask there.
+/// Responds to a user of this machine with the leader's URL, and with how to send a request to the leader.
 fn leader_is_elsewhere(url: &str) -> Response {
-    let error = format!("another manager leads, at {url}, and it does not know the users of this machine");
+    let error = format!("another manager leads, at {url}, and it cannot authenticate users of this machine");
     let hint = format!(
         "ask by the Unix socket on the leader's machine, or with a token that `gmm token create` makes there: `gmm login {url} \
          --token …`"
@@ -191,26 +192,26 @@ fn leader_is_elsewhere(url: &str) -> Response {
     ApiError::new(ErrorCode::Unauthenticated, error, hint).into_response()
 }
 
-/// The web view: at the leader, and at a manager that knows none, for it says so.
+/// The web view, from the leader, or from a manager while none leads; the page then says so.
 async fn view(State(election): State<LeaderElection>, request: Request) -> Response {
     match election.role() {
-        Role::Following(url) => elsewhere(&url, request).await,
+        Role::Following(url) => redirect(&url, request).await,
         Role::Leading(..) | Role::Waiting(_) => web::page(),
     }
 }
 
-/// Sends a client to the manager at `url`. The body is taken first, so that a client still sending it hears the answer.
-async fn elsewhere(url: &str, request: Request) -> Response {
+/// Redirects a client to the manager at `url`. Receives the body first, so that the client reads the response.
+async fn redirect(url: &str, request: Request) -> Response {
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     let location = HeaderValue::try_from(format!("{url}{path}"));
     drop(tokio::time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), BODY_BYTES_MAX)).await);
-    let Ok(location) = location else { return nobody("the leader's URL is none") };
+    let Ok(location) = location else { return no_leader("the leader's URL is none") };
     let hint = format!("ask {url}; a client that follows redirects does so by itself");
     ([(LOCATION, location)], ApiError::new(ErrorCode::NotLeader, "another manager leads", hint))
         .into_response()
 }
 
-fn nobody(reason: &str) -> Response {
+fn no_leader(reason: &str) -> Response {
     let error = format!("no manager leads at the moment: {reason}");
     let hint = "ask again in a second, or ask another manager";
     ([(RETRY_AFTER, "1")], ApiError::new(ErrorCode::Unavailable, error, hint)).into_response()
@@ -249,7 +250,7 @@ mod tests {
         );
         assert_eq!(serde_json::from_slice::<ErrorBody>(&body).unwrap().code, ErrorCode::NotLeader);
 
-        // By the socket of this machine, the user is nobody there.
+        // The leader could not identify a user of this machine's socket.
         election.follow("https://10.0.0.3:7440");
         let by_socket = |token: Option<&str>| {
             let mut request = Request::post("/v1/x").header("content-type", "application/json");
@@ -270,9 +271,9 @@ mod tests {
         election.follow("http://10.0.0.3:7440");
         let answer = election.router().call(by_socket(None)).await.unwrap();
         assert_eq!(answer.status().as_u16(), 307, "nobody has to be known");
-        let mut crowded = by_socket(None);
-        crowded.extensions_mut().insert(Crowded);
-        assert_eq!(election.router().call(crowded).await.unwrap().status().as_u16(), 503);
+        let mut overloaded = by_socket(None);
+        overloaded.extensions_mut().insert(TooManyRequests);
+        assert_eq!(election.router().call(overloaded).await.unwrap().status().as_u16(), 503);
 
         let routes = || Router::new().route("/v1/x", get(|| async { "" }).post(|| async { "led" }));
         election.lead(routes(), Lease::for_ever());
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_comes_when_the_tenure_is_over_is_held_back() {
+    async fn an_answer_after_the_end_of_the_lease_is_withheld() {
         let (election, lease) = (LeaderElection::new(HostNames::default()), Lease::until(u64::MAX));
         let ended = lease.clone();
         let stale = move || async move {

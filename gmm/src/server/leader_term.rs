@@ -1,9 +1,9 @@
-//! The time during which this process leads: the manager over its loaded store, the routes to it, and whatever else only a
-//! leader runs. With a store of its own a process leads from start to end; with etcd it campaigns, leads while it can renew
+//! One term of leadership of this process: the manager over its loaded store, its routes, and the services that only a
+//! leader runs. A process with its own store leads from start to end. With etcd, it campaigns, leads while it can renew
 //! its lease, steps down, and campaigns again.
 //!
 //! ```text
-//!   campaign --won--> load, take over --> lead ... lease lost, store failed, or told to end --> end --> campaign
+//!   campaign --won--> load, take over --> lead ... lease lost, store failed, or stop set --> end --> campaign
 //! ```
 
 use std::time::Duration;
@@ -16,39 +16,41 @@ use super::clock::Clock;
 use super::config::Config;
 use super::core::{Core, CoreThread};
 use super::fm::{GuardedFm, ManagerFm};
-use super::identify::Door;
+use super::identify::Authenticator;
 use super::leader_election::LeaderElection;
 use super::{ServerError, routes};
-use crate::manager::{Manager, Options};
 use crate::store::etcd::{Attempt, Campaign, Leadership};
 use crate::store::{EtcdPlace, EtcdStore, Store, StoreError};
-use cxloe_fm::door::Open;
+use cxloe_fm::authenticator::Open;
 use cxloe_fm::listener::{FmConfig, FmListener};
+use cxloe_gmm_core::manager::{Manager, Options};
 
-/// Pause before the leader is looked for again.
+/// Pause between two looks for the leader.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
-/// How often a thread that may end by itself is looked at.
+/// Interval of checks whether the core's thread has ended by itself.
 const CORE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A manager that leads. Dropping it without [`LeaderTerm::end`] breaks everything off.
+/// A leading manager. Its drop without [`LeaderTerm::end`] aborts everything.
 pub struct LeaderTerm {
     core: Core,
     thread: CoreThread,
-    /// What only a leader runs; aborted when the term ends.
+    /// Services that only a leader runs; they are aborted when the term ends.
     services: JoinSet<()>,
 }
 
 impl LeaderTerm {
-    /// Loads the store and takes over its state. Blocks while it does.
+    /// Loads the store and takes over its state. Blocks the thread.
     ///
     /// # Errors
     /// [`ServerError::Store`] and [`ServerError::Thread`].
     pub fn begin(mut store: Box<dyn Store>, config: &Config) -> Result<Self, ServerError> {
         let state = store.load()?;
-        // The monotonic clock of another run says nothing about the wall clock of this one: go on after its last event.
+        // The store's last event may be later than this wall clock, as another run's clock made it: continue after that
+        // event.
         let clock = Clock::start().not_before(state.events.back().map_or(0, |event| event.time_ms));
         let options = Options {
             node_timeout_ms: u64::try_from(config.node_timeout.as_millis()).unwrap_or(u64::MAX),
+            rebuild_after_ms: u64::try_from(config.rebuild_after.as_millis()).unwrap_or(u64::MAX),
             initialisation: config.initialisation,
             declared: config.declared.clone(),
             new_fabric: rand::random_range(1..=u64::MAX),
@@ -67,17 +69,16 @@ impl LeaderTerm {
         Ok(Self { core, thread, services: JoinSet::new() })
     }
 
-    /// Starts what only a leader runs besides the REST interface: each a task of `services`, which is aborted when the
-    /// term ends, and with it whatever the task has opened.
-    ///
+    /// Starts the services that only a leader runs besides the REST interface. Each is a task of `services`; the end of
+    /// the term aborts it and closes everything that it has opened.
     /// # Errors
-    /// [`ServerError`] when one cannot be started.
-    pub async fn serve(&mut self, config: &Config, door: &Door) -> Result<(), ServerError> {
+    /// [`ServerError`] if a service cannot be started.
+    pub async fn serve(&mut self, config: &Config, authenticator: &Authenticator) -> Result<(), ServerError> {
         if let Some(fm) = &config.fm {
-            let fabric = self.core.look(|manager| manager.state().meta.fabric).await.unwrap_or_default();
+            let fabric = self.core.view(|manager| manager.state().meta.fabric).await.unwrap_or_default();
             let fm = FmConfig { fabric, ..fm.clone() };
             let answers = ManagerFm::new(self.core.clone());
-            let listener = match door.tls().filter(|_| !config.fm_insecure) {
+            let listener = match authenticator.tls().filter(|_| !config.fm_insecure) {
                 Some(tls) => FmListener::start(fm, GuardedFm::new(tls.clone(), answers)).await?,
                 None => {
                     tracing::warn!(
@@ -94,27 +95,27 @@ impl LeaderTerm {
         Ok(())
     }
 
-    /// The core, for those who watch it.
+    /// The core, for metrics and health checks.
     pub fn core(&self) -> Core {
         self.core.clone()
     }
 
-    /// The REST interface; `url` is where this process says it serves.
-    pub fn router(&self, url: &str, door: Door) -> Router {
-        routes::router(self.core.clone(), url, door)
+    /// The routes of the REST interface; `url` is where this process is reached.
+    pub fn router(&self, url: &str, authenticator: Authenticator) -> Router {
+        routes::router(self.core.clone(), url, authenticator)
     }
 
-    /// Returns when the core has ended by itself, which it does when the store fails.
+    /// Returns when the core has ended by itself because the store failed.
     pub async fn failed(&self) {
         while !self.thread.is_finished() {
             tokio::time::sleep(CORE_PAUSE).await;
         }
     }
 
-    /// Ends what runs, and closes the store.
+    /// Ends the services and the core's thread, and closes the store.
     ///
     /// # Errors
-    /// [`StoreError`] when the store had failed.
+    /// [`StoreError`] if the store had already failed.
     pub async fn end(mut self) -> Result<(), StoreError> {
         self.services.shutdown().await;
         drop(self.core);
@@ -126,11 +127,11 @@ impl LeaderTerm {
     }
 }
 
-/// Leads, as it does already, with a store of its own until told to end.
+/// Leads with a store that only this process uses, until `stop` is set.
 ///
 /// # Errors
-/// [`ServerError::Store`] when the store failed.
-pub async fn alone(
+/// [`ServerError::Store`] if the store failed.
+pub async fn lead_alone(
     term: LeaderTerm,
     election: LeaderElection,
     mut stop: watch::Receiver<bool>,
@@ -143,17 +144,17 @@ pub async fn alone(
     Ok(term.end().await?)
 }
 
-/// Takes part in the managers of `place` until told to end: leads or follows.
+/// Takes part in the election of the managers that share `place`, and leads or follows, until `stop` is set.
 ///
 /// # Errors
-/// [`ServerError`] when this process cannot go on, whoever leads.
-pub async fn among(
+/// [`ServerError`] if this process cannot continue in either role.
+pub async fn lead_among(
     config: Config,
     place: EtcdPlace,
     election: LeaderElection,
     url: String,
     mut stop: watch::Receiver<bool>,
-    door: Door,
+    authenticator: Authenticator,
 ) -> Result<(), ServerError> {
     let unusable = |source| StoreError::Etcd { place: place.to_string(), source };
     let campaign = Campaign::new(&place, &url, config.lease_ttl_s).map_err(unusable)?;
@@ -164,10 +165,11 @@ pub async fn among(
         };
         match attempt {
             Ok(Attempt::Won(leadership)) => {
-                let led = lead(&config, &place, &leadership, &election, (&url, &door), &mut stop).await;
-                election.wait("this manager has just given up the lead");
-                if let Err(reason) = leadership.give_back().await {
-                    tracing::info!(%reason, "the lead cannot be given back; it ends by itself");
+                let led =
+                    lead(&config, &place, &leadership, &election, (&url, &authenticator), &mut stop).await;
+                election.wait("this manager has just resigned the leadership");
+                if let Err(reason) = leadership.resign().await {
+                    tracing::info!(%reason, "the leadership cannot be resigned; it ends with its lease");
                 }
                 led?;
             }
@@ -190,14 +192,14 @@ pub async fn among(
     }
 }
 
-/// Leads until the lead is lost, the store fails, or this process is told to end. When this returns, nothing of the term
-/// runs any more.
+/// Leads until the lead is lost, the store fails, or `stop` is set. Nothing of the term runs any more when this
+/// returns.
 async fn lead(
     config: &Config,
     place: &EtcdPlace,
     leadership: &Leadership,
     election: &LeaderElection,
-    (url, door): (&str, &Door),
+    (url, authenticator): (&str, &Authenticator),
     stop: &mut watch::Receiver<bool>,
 ) -> Result<(), ServerError> {
     let lease = leadership.token().lease().clone();
@@ -218,7 +220,7 @@ async fn lead(
     let term = tokio::select! {
         begun = &mut begun => begun,
         () = &mut over => {
-            // What loads the store gives up when it may not ask any more.
+            // The end of the lease stops the loading of the store.
             lease.end();
             begun.await
         }
@@ -233,18 +235,18 @@ async fn lead(
         Err(error) => return Err(error),
     };
     if lease.holds() {
-        if let Err(error) = term.serve(config, door).await {
+        if let Err(error) = term.serve(config, authenticator).await {
             drop(term.end().await);
             return Err(error);
         }
-        election.lead(term.router(url, door.clone()), lease.clone());
+        election.lead(term.router(url, authenticator.clone()), lease.clone());
         election.show(term.core());
         tracing::info!("this manager leads");
         tokio::select! {
             () = &mut over => {}
             () = term.failed() => {}
         }
-        election.wait("this manager has just given up the lead");
+        election.wait("this manager has just resigned the leadership");
     }
     match term.end().await {
         Err(reason) if reason.is_passing() => {
@@ -255,7 +257,7 @@ async fn lead(
     }
 }
 
-/// Returns once this process is told to end, or nobody is left who could tell.
+/// Returns once `stop` is set, or its sender is dropped.
 async fn told_to_end(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }

@@ -1,21 +1,22 @@
-//! The manager's metrics: the fabric as its state has it, and the requests it answered. What the state says can only be
-//! had from whoever leads; a manager that follows says that it does, and no more.
+//! The manager's metrics: figures of the fabric's state, and the number of answered requests. Only a leader has the
+//! state; a follower serves its role and the number of requests.
 //!
-//! Nodes are a label, of which there are [as many as a fabric may have](crate::manager::MEMORY_NODES_MAX); regions are
-//! counted by state, and only those that need somebody's attention are named, up to 1000.
+//! Memory nodes and compute nodes are labels, up to the largest number of a fabric
+//! (`MEMORY_NODES_MAX`). Regions are counted by state; only those that need attention are
+//! named, up to 1000.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::core::Core;
 use super::leader_election::LeaderElection;
-use crate::manager::Manager;
 use cxloe_daemon::metrics::{Sample, Scrape};
-use cxloe_fabric::model::{ComputeNode, Health, RegionState};
+use cxloe_fabric::model::{ComputeNode, Health, LegState, Protection, RegionState};
+use cxloe_gmm_core::manager::Manager;
 
-/// Regions and compute nodes that are named at most.
+/// Maximum number of regions, and of compute nodes, that are named.
 const NAMED_MAX: usize = 1000;
-/// How long the core may take to answer.
+/// Maximum time for the core to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 cxloe_daemon::metrics_table! {
@@ -28,29 +29,35 @@ cxloe_daemon::metrics_table! {
     REQUESTS: Counter "cxloe_gmm_http_requests_total" ["class"];
     /// Term of the manager: it grows by one each time a manager takes over.
     TERM: Gauge "cxloe_gmm_term" [];
-    /// Whether the store can be written; where it is 0, nothing can be changed, and all else goes on.
+    /// Whether the store can be written; where it is 0, nothing can be changed; reads and nodes continue.
     STORE_WRITABLE: Gauge "cxloe_gmm_store_writable" [];
-    /// Nodes that do not follow this manager, since its store lacks what they have seen.
+    /// Nodes that do not follow this manager, because its store lacks changes they have seen.
     REFUSED: Gauge "cxloe_gmm_refused_nodes" [];
-    /// Bytes that a memory node holds although no region has them.
+    /// Bytes that a memory node holds although they belong to no region.
     ORPHANS: Gauge "cxloe_gmm_memory_node_orphan_bytes" ["memory_node"];
     /// Events of the fabric since its store was made.
     EVENTS: Counter "cxloe_gmm_events_total" [];
-    /// Registrations of nodes since the store was made; a node registers when it starts, and when it was not heard.
+    /// Registrations of nodes since the store was made; a node registers when it starts, and after it was unreachable.
     REGISTRATIONS: Counter "cxloe_gmm_registrations_total" [];
     /// Memory nodes, by health: reachable, unreachable.
     MEMORY_NODES: Gauge "cxloe_gmm_memory_nodes" ["health"];
-    /// Compute nodes, by health: reachable, unreachable, or unregistered, when one was named and never heard of.
+    /// Compute nodes, by health: reachable, unreachable, or unregistered, if one was named and has never registered.
     COMPUTE_NODES: Gauge "cxloe_gmm_compute_nodes" ["health"];
     /// Regions, by state.
     REGIONS: Gauge "cxloe_gmm_regions" ["state"];
-    /// Always 1, for each region that is neither active nor disabled: the labels say which, whose, and how it stands.
+    /// Mirrored regions with fewer copies in sync on reachable memory nodes than they are to have.
+    BELOW_PROTECTION: Gauge "cxloe_gmm_regions_below_protection" [];
+    /// Regions for whose missing copy no memory node has room.
+    WITHOUT_SPARE: Gauge "cxloe_gmm_regions_without_spare" [];
+    /// Bytes of legs that lack content which the other copy has.
+    STALE_BYTES: Gauge "cxloe_gmm_stale_bytes" [];
+    /// Always 1, for each region that is neither active nor disabled: the labels give its name, owner and state.
     REGION_UNWELL: Gauge "cxloe_gmm_region_unwell" ["region", "compute_node", "state"];
-    /// Whether a memory node was heard of within the node time-out.
+    /// Whether a memory node sent a message within the node time-out.
     MEMORY_NODE_UP: Gauge "cxloe_gmm_memory_node_up" ["memory_node"];
     /// Bytes a memory node lends.
     POOL: Gauge "cxloe_gmm_memory_node_pool_bytes" ["memory_node"];
-    /// Bytes of a memory node that no region holds.
+    /// Bytes of a memory node in no region.
     FREE: Gauge "cxloe_gmm_memory_node_free_bytes" ["memory_node"];
     /// Of these, bytes set aside for logical devices.
     RESERVED: Gauge "cxloe_gmm_memory_node_reserved_bytes" ["memory_node"];
@@ -58,7 +65,7 @@ cxloe_daemon::metrics_table! {
     DRAINING: Gauge "cxloe_gmm_memory_node_draining_bytes" ["memory_node"];
     /// Commands to a memory node that it has not answered.
     PENDING: Gauge "cxloe_gmm_memory_node_pending_commands" ["memory_node"];
-    /// Whether a compute node was heard of within the node time-out.
+    /// Whether a compute node sent a message within the node time-out.
     COMPUTE_NODE_UP: Gauge "cxloe_gmm_compute_node_up" ["compute_node"];
     /// Whether a compute node is held in reset.
     HELD: Gauge "cxloe_gmm_compute_node_held" ["compute_node"];
@@ -70,7 +77,7 @@ cxloe_daemon::metrics_table! {
     DEVICES: Gauge "cxloe_gmm_logical_devices" ["bound"];
 }
 
-/// How the manager stands at this moment.
+/// Samples all metrics of this manager.
 pub async fn sample(election: LeaderElection) -> Sample {
     let mut scrape = Scrape::new();
     scrape.set(&BUILD, &[env!("CARGO_PKG_VERSION")], true);
@@ -78,7 +85,7 @@ pub async fn sample(election: LeaderElection) -> Sample {
         scrape.set(&REQUESTS, &[class], count);
     }
     let unwell = match election.core() {
-        Some(core) => match look(&core).await {
+        Some(core) => match read_state(&core).await {
             Ok((fill, unwell)) => {
                 scrape.set(&LEADER, &[], true);
                 fill(&mut scrape);
@@ -91,7 +98,7 @@ pub async fn sample(election: LeaderElection) -> Sample {
         },
         None => {
             scrape.set(&LEADER, &[], false);
-            // Who follows does its work; who waits for a leader has none yet.
+            // A follower is healthy; a manager is not while none leads.
             election.waits_for()
         }
     };
@@ -100,9 +107,10 @@ pub async fn sample(election: LeaderElection) -> Sample {
 
 type Fill = Box<dyn FnOnce(&mut Scrape) + Send>;
 
-/// Asks the core, in its turn; what it says is put into words here, not in its thread.
-async fn look(core: &Core) -> Result<(Fill, Option<String>), String> {
-    match tokio::time::timeout(ANSWER_MAX, core.turn(|manager, now_ms, _| Fabric::of(manager, now_ms))).await
+/// Reads the state in a job of the core's thread; the text is made outside of that thread.
+async fn read_state(core: &Core) -> Result<(Fill, Option<String>), String> {
+    match tokio::time::timeout(ANSWER_MAX, core.execute(|manager, now_ms, _| Fabric::of(manager, now_ms)))
+        .await
     {
         Ok(Ok(fabric)) => {
             let unwell = fabric.frozen.clone();
@@ -132,7 +140,6 @@ struct Owner {
     quota: Option<u64>,
 }
 
-/// What the scrape needs of the state.
 struct Fabric {
     term: u64,
     events: u64,
@@ -142,14 +149,18 @@ struct Fabric {
     compute_node_counts: BTreeMap<&'static str, u64>,
     regions: BTreeMap<&'static str, u64>,
     unwell: Vec<[String; 3]>,
+    below_protection: u64,
+    without_spare: usize,
+    stale_bytes: u64,
     devices: [u64; 2],
     frozen: Option<String>,
     refused: usize,
 }
 
 const HEALTH: [&str; 3] = ["reachable", "unreachable", "unregistered"];
-const STATES: [(RegionState, &str); 7] = [
+const STATES: [(RegionState, &str); 8] = [
     (RegionState::Active, "active"),
+    (RegionState::Exposed, "exposed"),
     (RegionState::Degraded, "degraded"),
     (RegionState::Creating, "creating"),
     (RegionState::Lost, "lost"),
@@ -168,8 +179,15 @@ impl Fabric {
         let mut owned: BTreeMap<_, u64> = BTreeMap::new();
         let mut regions: BTreeMap<_, u64> = STATES.iter().map(|(_, state)| (*state, 0)).collect();
         let mut unwell = Vec::new();
+        let (mut below_protection, mut stale_bytes) = (0, 0);
         for region in state.regions.values() {
             *owned.entry(region.owner).or_default() += region.bytes();
+            let in_use = region.size > 0 && region.state != RegionState::Draining;
+            if region.protect == Protection::Mirror && in_use && !manager.is_protected(region) {
+                below_protection += 1;
+            }
+            let stale = region.legs.iter().filter(|leg| leg.state == LegState::Stale);
+            stale_bytes += stale.map(|leg| leg.bytes).sum::<u64>();
             let Some((_, word)) = STATES.iter().find(|(state, _)| *state == region.state) else { continue };
             *regions.entry(*word).or_default() += 1;
             let well = matches!(region.state, RegionState::Active | RegionState::Disabled);
@@ -209,6 +227,9 @@ impl Fabric {
             compute_node_counts,
             regions,
             unwell,
+            below_protection,
+            without_spare: manager.without_spare().count(),
+            stale_bytes,
             devices: [state.logical_devices.len() as u64 - bound, bound],
             frozen: manager.frozen().map(str::to_owned),
             refused: manager.refused_nodes(now_ms).len(),
@@ -226,6 +247,9 @@ impl Fabric {
         scrape.set(&MEMORY_NODES, &["unreachable"], self.memory_nodes.len() - up);
         self.compute_node_counts.iter().for_each(|(word, count)| scrape.set(&COMPUTE_NODES, &[word], *count));
         self.regions.iter().for_each(|(word, count)| scrape.set(&REGIONS, &[word], *count));
+        scrape.set(&BELOW_PROTECTION, &[], self.below_protection);
+        scrape.set(&WITHOUT_SPARE, &[], self.without_spare);
+        scrape.set(&STALE_BYTES, &[], self.stale_bytes);
         for [region, owner, state] in &self.unwell {
             scrape.set(&REGION_UNWELL, &[region, owner, state], true);
         }
@@ -253,7 +277,6 @@ impl Fabric {
     }
 }
 
-/// The place of a health in [`HEALTH`].
 fn health(health: Health) -> usize {
     match health {
         Health::Reachable => 0,

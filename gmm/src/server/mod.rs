@@ -1,10 +1,10 @@
-//! The shell around the manager: opens the store and the sockets, runs the core thread and the HTTP server, and ends them
-//! in order. Everything that decides is in [`crate::manager`].
+//! The manager as a process: opens the store and the sockets, runs the core's thread and the HTTP server, and ends them
+//! in order. Decisions are made in [`cxloe_gmm_core::manager`].
 //!
 //! ```text
 //!   cxloe_daemon::http --> election (who leads?) --> routes (requests) --> core (one thread: manager + store)
 //!                                |                   `------------ a term: while this process leads ------------'
-//!                                `-> web (the page that shows the fabric, whoever leads)
+//!                                `-> web (the page that shows the fabric, in every role)
 //! ```
 
 mod authority;
@@ -42,8 +42,8 @@ pub use routes::WAIT_MS_MAX;
 
 use authority::{Authority, AuthorityError};
 use cxloe_daemon::http::Listeners;
-use cxloe_daemon::http::TlsDoor;
-use identify::Door;
+use cxloe_daemon::http::TlsAuthenticator;
+use identify::Authenticator;
 use leader_election::LeaderElection;
 use leader_term::LeaderTerm;
 use origin::HostNames;
@@ -53,54 +53,54 @@ use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer};
 use cxloe_daemon::{Bound, SocketError};
 use cxloe_fm::listener::FmListenError;
 
-/// Why a manager cannot serve, or stopped serving.
+/// Reason for which a manager cannot serve, or stopped serving.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The TCP address.
+    /// The TCP address cannot be listened on.
     #[error("cannot listen on {address}: {source}; {}", listen_hint(source))]
     Listen {
-        /// Where to.
+        /// TCP address that the manager should listen on.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The addresses of the FM API.
+    /// The addresses of the FM API cannot be listened on.
     #[error(transparent)]
     Fm(#[from] FmListenError),
-    /// The Unix socket.
+    /// The Unix socket cannot be listened on.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The address of the metrics.
+    /// The address of the metrics cannot be listened on.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// The file for the bound address.
+    /// The file for the bound address cannot be written.
     #[error("cannot write the bound address to {path}: {source}; give a writable place with --port-file")]
     PortFile {
-        /// The file.
+        /// Path of the port file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The node time-out.
+    /// The node time-out is too short.
     #[error("a node time-out of {0:?} is too short; use at least {NODE_TIMEOUT_MIN:?}")]
     NodeTimeout(std::time::Duration),
-    /// The key that certificates are signed with.
+    /// The key that certificates are signed with cannot be used.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// The URL to be reached under.
+    /// The manager has no URL that clients of other managers can be redirected to.
     #[error(
         "several managers share the store {store}, and clients of the others cannot be sent to {address}; say with --advertise https://HOST:PORT how this one is reached"
     )]
     Advertise {
-        /// The store.
+        /// Location of the store: the path of its file, or its URL.
         store: String,
-        /// The address it listens on, which names no host.
+        /// Listen address, which names no host that clients could be redirected to.
         address: SocketAddr,
     },
-    /// A thread.
+    /// A thread cannot be started.
     #[error("cannot start a thread for the manager: {0}; raise the limit of processes (ulimit -u)")]
     Thread(std::io::Error),
 }
@@ -120,16 +120,17 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// A store in a file is open before anything is served; one in etcd is reached later, and again and again.
+/// Store at the start: a file is opened before anything is served; a store in etcd is opened at the beginning of each
+/// term.
 enum Opened<'a> {
     File(RedbStore, &'a Path),
     Etcd(&'a EtcdPlace),
 }
 
-/// A manager that serves. Dropping it without [`Server::stop`] breaks everything off.
+/// A running manager. Its drop without [`Server::stop`] aborts everything.
 pub struct Server {
     address: SocketAddr,
-    /// Removed when dropped.
+    /// The Unix socket, whose drop removes it.
     socket: Option<Bound>,
     metrics: Option<MetricsServer>,
     stop: watch::Sender<bool>,
@@ -140,11 +141,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store, takes over its state, and serves on the sockets of `config`. When this returns, clients can
-    /// connect. With a store in etcd, they are sent to whoever leads; whether etcd is there shows later.
+    /// Opens the store, takes over its state, and serves on the sockets of `config`; clients can connect when this
+    /// returns. With a store in etcd, clients are redirected to the leader, and errors of etcd do not show here.
     ///
     /// # Errors
-    /// [`ServerError`], with nothing left behind.
+    /// [`ServerError`]; everything opened is then closed again.
     pub async fn start(config: Config) -> Result<Self, ServerError> {
         if config.node_timeout < NODE_TIMEOUT_MIN {
             return Err(ServerError::NodeTimeout(config.node_timeout));
@@ -153,12 +154,12 @@ impl Server {
         let listen = |source| ServerError::Listen { address, source };
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let address = tcp.local_addr().map_err(listen)?;
-        // Before the socket, which lies beside it unless told otherwise.
+        // Before the socket, which is in the same folder by default.
         let place = match &config.store {
             StorePlace::File(path) => Opened::File(RedbStore::open(path)?, path),
             StorePlace::Etcd(place) => Opened::Etcd(place),
         };
-        // Everybody on this machine may connect: what they may do then is decided by who they are.
+        // Every user of this machine may connect, since rights are checked per request.
         let socket_mode = if config.insecure { 0o600 } else { 0o666 };
         let socket =
             config.socket.as_deref().map(|path| Bound::bind(path, socket_mode, "manager")).transpose()?;
@@ -167,44 +168,44 @@ impl Server {
 
         let scheme = if config.insecure { "http" } else { "https" };
         let url = config.advertise.clone().unwrap_or_else(|| format!("{scheme}://{}", reached(address)));
-        let door = Door::new(config.insecure, config.admin_group, &url);
-        let door = door.certifying_for(config.certificate_valid);
+        let authenticator = Authenticator::new(config.insecure, config.admin_group, &url);
+        let authenticator = authenticator.certifying_for(config.certificate_valid);
         let names = authority::names(address, host_names(&config));
         if let Opened::File(_, path) = &place {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            door.set_authority(Authority::in_folder(folder.unwrap_or(Path::new(".")))?.into());
+            authenticator.set_authority(Authority::in_folder(folder.unwrap_or(Path::new(".")))?.into());
         }
         let tls = match config.insecure {
             true => {
                 tracing::warn!(%address, "--insecure: whoever reaches {address} may do everything, and reads what others do");
                 None
             }
-            false => Some(tls_door(&config, &door, names)?),
+            false => Some(tls_authenticator(&config, &authenticator, names)?),
         };
-        tls.iter().for_each(|tls| door.set_tls(tls.clone()));
+        tls.iter().for_each(|tls| authenticator.set_tls(tls.clone()));
         let election = LeaderElection::new(HostNames::new(&config.allow_hosts, config.advertise.as_deref()));
         let (abdicate, told) = watch::channel(false);
         let reigning = match place {
             Opened::File(store, _) => {
                 let mut term = LeaderTerm::begin(Box::new(store), &config)?;
-                if let Err(error) = term.serve(&config, &door).await {
+                if let Err(error) = term.serve(&config, &authenticator).await {
                     drop(term.end().await);
                     return Err(error);
                 }
-                election.lead(term.router(&url, door.clone()), Lease::for_ever());
+                election.lead(term.router(&url, authenticator.clone()), Lease::for_ever());
                 election.show(term.core());
-                tokio::spawn(leader_term::alone(term, election.clone(), told))
+                tokio::spawn(leader_term::lead_alone(term, election.clone(), told))
             }
             Opened::Etcd(place) if config.advertise.is_none() && address.ip().is_unspecified() => {
                 return Err(ServerError::Advertise { store: place.to_string(), address });
             }
-            Opened::Etcd(place) => tokio::spawn(leader_term::among(
+            Opened::Etcd(place) => tokio::spawn(leader_term::lead_among(
                 config.clone(),
                 place.clone(),
                 election.clone(),
                 url,
                 told,
-                door.clone(),
+                authenticator.clone(),
             )),
         };
         let metrics = metrics.map(|listener| serve_metrics(listener, &election)).transpose()?;
@@ -228,12 +229,12 @@ impl Server {
         Ok(server)
     }
 
-    /// The TCP address it listens on.
+    /// The bound TCP address, whose port is never 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns when it cannot go on, which is so when the store fails for good.
+    /// Returns when the manager cannot continue because the store failed.
     pub async fn failed(&self) {
         let mut pause = tokio::time::interval(std::time::Duration::from_millis(100));
         while !self.reigning.is_finished() {
@@ -241,20 +242,19 @@ impl Server {
         }
     }
 
-    /// Whether this process still does its work, within `patience`: whoever leads, a request gets an answer; and while
-    /// this one does, the answer comes from the thread that decides.
-    pub async fn answers(&self, patience: std::time::Duration) -> bool {
+    /// True if a request is answered within `wait_limit`; while this process leads, by the core's thread.
+    pub async fn answers(&self, wait_limit: std::time::Duration) -> bool {
         let request = Request::get("/v1/health").body(Body::empty()).unwrap_or_default();
         let mut router = self.router.clone();
-        tokio::time::timeout(patience, router.call(request)).await.is_ok()
+        tokio::time::timeout(wait_limit, router.call(request)).await.is_ok()
     }
 
-    /// Gives up the lead and closes the store, answers requests under way, and stops accepting.
+    /// Gives up the lead, closes the store, answers pending requests, and stops accepting.
     ///
     /// # Errors
-    /// [`ServerError::Store`] when the store had failed.
+    /// [`ServerError::Store`] if the store had failed.
     pub async fn stop(self) -> Result<(), ServerError> {
-        // On a thread that may block: it ends with requests that this one's tasks may have to answer.
+        // In a thread that may block: the core's end waits for requests that tasks of this runtime may have to answer.
         let metrics = self.metrics;
         drop(tokio::task::spawn_blocking(move || drop(metrics)).await);
         self.abdicate.send_replace(true);
@@ -276,7 +276,7 @@ fn serve_metrics(
     listener.serve(move || metrics::sample(election.clone()))
 }
 
-/// Where a manager that listens on `address` is reached: by its name, if it listens everywhere.
+/// Host in the URL of a manager that listens on `address`: the machine's name if that is every address.
 fn reached(address: SocketAddr) -> String {
     let name = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     match address.ip().is_unspecified().then(name).flatten() {
@@ -285,27 +285,31 @@ fn reached(address: SocketAddr) -> String {
     }
 }
 
-/// The names that a manager is told it has.
+/// Host names under which browsers may send changes.
 fn host_names(config: &Config) -> Vec<String> {
     let advertised = config.advertise.as_deref().and_then(|url| url.parse::<Uri>().ok());
     let advertised = advertised.and_then(|url| url.host().map(str::to_owned));
     config.allow_hosts.iter().cloned().chain(advertised).collect()
 }
 
-/// What TLS connections are accepted with: made of the authority as soon as that is there, and made anew from time to time.
-fn tls_door(config: &Config, door: &Door, names: Vec<String>) -> Result<TlsDoor, ServerError> {
-    let first = door.authority().map(|authority| authority.server_config(&names)).transpose()?;
+/// Makes the listener's TLS configuration once the authority is available, and renews it periodically.
+fn tls_authenticator(
+    config: &Config,
+    authenticator: &Authenticator,
+    names: Vec<String>,
+) -> Result<TlsAuthenticator, ServerError> {
+    let first = authenticator.authority().map(|authority| authority.server_config(&names)).transpose()?;
     let (tell, configured) = watch::channel(first);
-    let (door, place) = (door.clone(), config.store.clone());
+    let (authenticator, place) = (authenticator.clone(), config.store.clone());
     tokio::spawn(async move {
         if let StorePlace::Etcd(place) = &place {
             let authority = tokio::select! {
                 authority = authority::shared(place) => authority,
                 () = tell.closed() => return,
             };
-            door.set_authority(authority);
+            authenticator.set_authority(authority);
         }
-        let Some(authority) = door.authority() else { return };
+        let Some(authority) = authenticator.authority() else { return };
         loop {
             match authority.server_config(&names) {
                 Ok(config) => drop(tell.send_replace(Some(config))),
@@ -317,10 +321,10 @@ fn tls_door(config: &Config, door: &Door, names: Vec<String>) -> Result<TlsDoor,
             }
         }
     });
-    Ok(TlsDoor::new(configured))
+    Ok(TlsAuthenticator::new(configured))
 }
 
-/// Writes the address under another name first, so that who waits for the file never reads half of it.
+/// Writes the address into a file that is then renamed, so that a program that waits for it never reads a part of it.
 fn write_port_file(path: &Path, address: SocketAddr) -> std::io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");

@@ -1,11 +1,14 @@
-//! Requests that a browser sends for a page that is not the manager's. Such a page may send requests to any address that
-//! the browser reaches, without anybody's doing; so what changes something has to say that it is JSON, which a page of
-//! another origin may not without being allowed to, and no origin but this manager's own may ask for it.
+//! Protection against requests of foreign web pages. A page may have a browser send requests to any address that the
+//! browser reaches, without an action of the user. So a request that changes something must have the content type JSON,
+//! which pages of another origin cannot set without permission, and must not come from another origin than the
+//! manager's own.
 //!
-//! A page can also lead its own name to the manager's address. Its requests then come from the same origin, under a name
-//! that is not this manager's: from browsers, only names are taken that are known to be. Over TLS such a page gets no
-//! further than the certificate, which is for other names. Without TLS it could read, and a request that reads does not say
-//! whether a browser sends it: so nobody reads under another name there.
+//! A page can also resolve its own name to the manager's address (DNS rebinding). The page and the manager then have
+//! one origin, under a name that is not the manager's. So changes from browsers are accepted under the manager's names
+//! only. Over TLS, such a page fails, since the certificate is for other names. Without TLS, it could read, and a read
+//! does not show whether a browser sent it; so without TLS, no client may read under another name.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, Method, Uri};
@@ -13,19 +16,19 @@ use axum::http::{HeaderMap, Method, Uri};
 use super::error::ApiError;
 use cxloe_fabric::api::ErrorCode;
 
-/// What browsers say of where a request comes from.
+/// Header in which browsers state the relation of a request's sender to the target.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Where this machine looks names up.
+/// Configuration of this machine's resolver.
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// The names under which browsers may change something.
+/// Host names under which browsers may send changes.
 #[derive(Debug, Clone, Default)]
 pub struct HostNames(Vec<String>);
 
 impl HostNames {
-    /// This machine's own name, alone and in the domains that it looks names up in, those that are `allowed`, and that of
-    /// the URL under which the manager says it is reached.
+    /// The names of this machine, alone and in the resolver's search domains; the `allowed` names; and the name in the
+    /// advertised URL.
     pub fn new(allowed: &[String], advertised: Option<&str>) -> Self {
         let resolver = std::fs::read_to_string(RESOLVER).unwrap_or_default();
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
@@ -38,17 +41,21 @@ impl HostNames {
         Self(names.map(|name| name.to_ascii_lowercase()).collect())
     }
 
-    /// Whether `host`, without a port, is a name of this manager's: an address always is.
+    /// True if `host`, without a port, is an address or one of the manager's names.
     fn has(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok();
+        let address = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            // The zone of an IPv6 address follows an escaped percent sign (RFC 6874).
+            Some(v6) => v6.split_once("%25").map_or(v6, |(v6, _)| v6).parse::<Ipv6Addr>().is_ok(),
+            None => host.parse::<Ipv4Addr>().is_ok(),
+        };
         let local = host == "localhost" || host.ends_with(".localhost");
         address || local || self.0.contains(&host)
     }
 }
 
-/// The domains of a resolver's configuration (resolv.conf): a machine's name is often short where its users write it with its
-/// domain.
+/// Search domains in a resolver's configuration (resolv.conf): a machine's own name is often short, while users append
+/// the domain.
 fn domains(resolver: &str) -> impl Iterator<Item = &str> {
     let lines = resolver.lines().map(str::split_whitespace);
     let named =
@@ -56,8 +63,8 @@ fn domains(resolver: &str) -> impl Iterator<Item = &str> {
     named.flatten().map(|domain| domain.trim_matches('.')).filter(|domain| !domain.is_empty())
 }
 
-/// Refuses a request that may be a foreign page's, and would change something; or, of a connection without TLS (`plain`),
-/// that would read under a name that is not this manager's.
+/// Refuses a request that would change something and that a foreign page may have sent; on a connection without TLS
+/// (`plain`), also a request that would read under a name that is not the manager's.
 ///
 /// # Errors
 /// `foreign_origin` and `not_json`.
@@ -69,7 +76,7 @@ pub fn check(method: &Method, headers: &HeaderMap, names: &HostNames, plain: boo
         Err(ApiError::new(ErrorCode::ForeignOrigin, format!("this request comes {what}"), hint))
     };
     let unknown =
-        |host: &str| foreign(format!("to {host:?}, which is not known to be a name of this manager"));
+        |host: &str| foreign(format!("to {host:?}, which is not a registered name of this manager"));
     if [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {
         let mut hosts = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or("?"));
         let other = hosts.find(|host| plain && !names.has(without_port(host)));
@@ -105,7 +112,7 @@ pub fn check(method: &Method, headers: &HeaderMap, names: &HostNames, plain: boo
 
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
-        // The colons of an address in brackets are no port's.
+        // Colons of an IPv6 address in brackets do not precede a port.
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.is_empty() => name,
         _ => host,
     }
@@ -167,6 +174,7 @@ mod tests {
             "10.0.0.1:7440",
             "[::1]:7440",
             "[::1]",
+            "[fe80::1%25eth0]:7440",
             "localhost:7440",
             "GMM:7440",
             "gmm.lab:7440",
@@ -187,15 +195,30 @@ mod tests {
 
     #[test]
     fn without_tls_nobody_reads_under_a_name_that_is_led_here() {
-        let own =
-            ["10.0.0.1:7440", "[::1]:7440", "localhost:7440", "GMM:7440", "gmm.lab:7440", "fabric.example"];
+        let own = [
+            "10.0.0.1:7440",
+            "[::1]:7440",
+            "[fe80::1%25eth0]:7440",
+            "[fe80::1%25eth0]",
+            "localhost:7440",
+            "GMM:7440",
+            "gmm.lab:7440",
+            "fabric.example",
+        ];
         for method in [Method::GET, Method::HEAD, Method::OPTIONS] {
             for host in own {
                 assert_eq!(asked(&method, &[("host", host)], true), None, "{host}");
             }
-            for host in
-                ["evil.example", "evil.example:7440", "gmmm", "gmm.evil.example", "10.0.0.1.evil.example", ""]
-            {
+            for host in [
+                "evil.example",
+                "evil.example:7440",
+                "gmmm",
+                "gmm.evil.example",
+                "10.0.0.1.evil.example",
+                "fe80::1%25evil.example",
+                "[evil.example%25eth0]",
+                "",
+            ] {
                 let answer = asked(&method, &[("host", host)], true);
                 assert_eq!(answer, Some(ErrorCode::ForeignOrigin), "{host:?}");
                 assert_eq!(

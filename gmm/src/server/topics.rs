@@ -1,33 +1,33 @@
-//! Who waits for what. A long poll waits for one thing: commands for its node, changes to its regions, a region's end.
-//! After each commit those are woken whose thing was touched, and nobody else: with ten thousand nodes waiting, waking
-//! all of them for each region would be most of the manager's work.
+//! Wake-up of long polls by topic: commands for a node, changes to a node's regions, the end of a region. Each commit
+//! wakes only the long polls on the topics that it changes: with ten thousand waiting nodes, waking all of them for
+//! each region would be most of the manager's work.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::manager::Change;
 use cxloe_fabric::model::{CnId, Name};
+use cxloe_gmm_core::manager::Change;
 
-/// What can be waited for.
+/// Part of the state whose changes a long poll waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Topic {
-    /// A memory node's record or commands.
+    /// The record of a memory node, and the commands to it.
     MemoryNode(Name),
-    /// A compute node's record or regions.
+    /// The record of a compute node, and its regions.
     ComputeNode(CnId),
-    /// A region.
+    /// The state of a region.
     Region(Name),
-    /// A logical device.
+    /// The record of a logical device: its binding and capacity.
     LogicalDevice(Name, u16),
-    /// The memory of a memory node that no region has.
+    /// The orphans of a memory node.
     Orphans(Name),
-    /// The event log.
+    /// New entries of the event log.
     Events,
 }
 
-/// All that is waited for.
+/// The topics that long polls are waiting for.
 #[derive(Debug, Default)]
 pub struct Topics(Mutex<Waiting>);
 
@@ -37,37 +37,39 @@ struct Waiting {
     closed: bool,
 }
 
-/// A wait for one topic.
+/// A long poll's wait for changes to one topic.
 #[derive(Debug)]
-pub struct Watch {
+pub struct TopicWait {
     topics: Arc<Topics>,
     topic: Topic,
     receiver: Option<watch::Receiver<()>>,
 }
 
 impl Topics {
-    /// Begins to wait: what happens from here on is not missed.
-    pub fn watch(self: &Arc<Self>, topic: Topic) -> Watch {
+    /// Begins to wait: no change after this call is missed.
+    pub fn watch(self: &Arc<Self>, topic: Topic) -> TopicWait {
         let mut waiting = self.lock();
         let receiver = (!waiting.closed).then(|| {
             let sender = waiting.topics.entry(topic.clone()).or_insert_with(|| watch::channel(()).0);
             sender.subscribe()
         });
-        Watch { topics: Arc::clone(self), topic, receiver }
+        TopicWait { topics: Arc::clone(self), topic, receiver }
     }
 
-    /// Wakes those who wait for what `changes` touch.
+    /// Wakes the long polls on the topics that `changes` concern.
     pub fn publish(&self, changes: &[Change]) {
         let touched: HashSet<Topic> = changes.iter().filter_map(topic_of).collect();
-        let waiting = self.lock();
-        for topic in touched {
-            if let Some(sender) = waiting.topics.get(&topic) {
-                sender.send_replace(());
-            }
+        touched.iter().for_each(|topic| self.touch(topic));
+    }
+
+    /// Wakes the long polls on one topic.
+    pub fn touch(&self, topic: &Topic) {
+        if let Some(sender) = self.lock().topics.get(topic) {
+            sender.send_replace(());
         }
     }
 
-    /// Wakes everyone for good: nothing is going to happen any more.
+    /// Wakes every long poll: no further changes will come.
     pub fn close(&self) {
         let mut waiting = self.lock();
         waiting.closed = true;
@@ -79,8 +81,9 @@ impl Topics {
     }
 }
 
-impl Watch {
-    /// Returns when the topic was touched since the last time, or since the wait began; `false`: it never will be.
+impl TopicWait {
+    /// Waits until the topic has changed since the last call, or since the wait began. Returns `false` once no further
+    /// changes will come.
     pub async fn touched(&mut self) -> bool {
         match &mut self.receiver {
             Some(receiver) => receiver.changed().await.is_ok(),
@@ -89,7 +92,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for TopicWait {
     fn drop(&mut self) {
         let mut waiting = self.topics.lock();
         self.receiver = None;
@@ -112,7 +115,7 @@ fn topic_of(change: &Change) -> Option<Topic> {
         Change::Orphans(orphans) => Topic::Orphans(orphans.memory_node.clone()),
         Change::OrphansGone(name) => Topic::Orphans(name.clone()),
         Change::Event(_) => Topic::Events,
-        // Whoever waits is told nothing, asks again, and is told then.
+        // Every long poll is woken without a result; its caller repeats the request.
         Change::Replaced(..)
         | Change::Meta(_)
         | Change::Operation(_)
@@ -132,7 +135,7 @@ fn topic_of(change: &Change) -> Option<Topic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manager::Meta;
+    use cxloe_gmm_core::manager::Meta;
 
     #[tokio::test]
     async fn those_are_woken_whose_topic_was_touched_and_nothing_is_left_behind() {

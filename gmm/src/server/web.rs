@@ -1,9 +1,9 @@
-//! The web view of the fabric: a page that lies in the program itself and asks the REST interface of the manager it came
-//! from. The page is served by every manager at any time; whoever does not lead sends `/` on to the leader, as anything
-//! else (see [`super::leader_election`]).
+//! The web view of the fabric: a page built into the program, which uses the REST interface of its manager. Every
+//! manager serves the page at any time; a follower redirects `/` to the leader, like other requests (see
+//! [`super::leader_election`]).
 //!
-//! The page may load, run and ask nothing but what comes from here, and cannot turn text into markup
-//! (`require-trusted-types-for`): what nodes and clients call things stays text.
+//! The content security policy lets the page load, run and request only content of its own origin, and forbids the page
+//! to turn text into markup (`require-trusted-types-for`): names that nodes and clients chose remain text.
 
 use axum::Router;
 use axum::http::HeaderName;
@@ -18,7 +18,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 const SAME_ORIGIN: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// What the page includes: path, type, content.
+/// Files that the page includes: path, content type, content.
 const PARTS: &[(&str, &str, &str)] = &[
     ("/ui/style.css", "text/css", include_str!("../../web/style.css")),
     ("/ui/icon.svg", "image/svg+xml", include_str!("../../web/icon.svg")),
@@ -35,19 +35,19 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("/ui/traffic.js", "text/javascript", include_str!("../../web/traffic.js")),
 ];
 
-/// The page itself.
+/// The page, as a response with security headers.
 pub fn page() -> Response {
     content("text/html", PAGE)
 }
 
-/// What the page includes.
+/// Routes of the files that the page includes.
 pub fn parts<S: Clone + Send + Sync + 'static>() -> Router<S> {
     PARTS.iter().fold(Router::new(), |router, &(path, kind, text)| {
         router.route(path, get(move || async move { content(kind, text) }))
     })
 }
 
-/// Asked for anew each time: page and manager are always of one version.
+/// A response that is never cached, so that page and manager are always of one version.
 fn content(kind: &str, text: &'static str) -> Response {
     let headers = [
         (CONTENT_TYPE, format!("{kind}; charset=utf-8")),
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// What stands between `before` and the next quotation mark, wherever `before` stands.
+    /// The texts between each `before` and the next quotation mark.
     fn after<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
         text.split(before).skip(1).filter_map(|rest| rest.split('"').next())
     }

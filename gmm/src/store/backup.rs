@@ -1,30 +1,30 @@
-//! A state as one file that people keep: every record of it, as any store has them, and what tells a whole file from a part
-//! of one. One line each, so that it can be looked into.
+//! Backup of a state as one file: every record as in a store, one per line, readable in a text editor. The head reveals
+//! a truncated file.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{FORMAT, FORMAT_BEFORE, Record, Restore, Table};
-use crate::manager::{Contradiction, State};
+use super::record::{FORMAT, Record, Restore, Table};
 use cxloe_fabric::model::Watermark;
+use cxloe_gmm_core::manager::{Contradiction, FabricState};
 
-/// What a backup begins with.
+/// The first line of a backup; its first field identifies the file as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupHead {
-    /// The layout of its records, as that of a store.
+    /// Format number of the records, the same as in a store.
     pub cxloe_backup: u32,
-    /// The number of its fabric.
+    /// Random number of the fabric that was backed up.
     pub fabric: u64,
-    /// How far its manager had come.
+    /// Watermark of the manager at the time of the backup.
     pub watermark: Watermark,
-    /// Records that follow.
+    /// Number of records that follow, one per line.
     pub records: usize,
-    /// What they and the rest of this line sum up to.
+    /// Checksum of the records and of the other fields of this line.
     pub sum: u64,
 }
 
-/// One record.
+/// One record of a store, as a line of the backup.
 #[derive(Debug, Serialize, Deserialize)]
 struct Row {
     table: String,
@@ -32,15 +32,15 @@ struct Row {
     value: String,
 }
 
-/// Why a file is no backup that could be restored.
+/// Reason for which a file cannot be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// It is something else, or a part is missing or changed.
+    /// It is not a backup, or a part is missing or changed.
     #[error("this is no backup of a manager's store, or a damaged one ({0}); take another one")]
     Damaged(String),
-    /// It is of another version.
+    /// It has another format.
     #[error(
-        "this backup has format {0}, and this version reads formats {FORMAT_BEFORE} and {FORMAT}; restore it with the version \
+        "this backup has format {0}, and this version reads format {FORMAT}; restore it with the version \
          that made it"
     )]
     Format(u32),
@@ -49,7 +49,7 @@ pub enum BackupError {
     Contradiction(#[from] Contradiction),
 }
 
-/// FNV-1a: against accidents, not against evil.
+/// FNV-1a hash, which detects accidental changes, not deliberate ones.
 fn sum(head: &BackupHead, rows: &[impl AsRef<str>]) -> u64 {
     let BackupHead { cxloe_backup, fabric, watermark, records, sum: _ } = head;
     let head = format!("{cxloe_backup} {fabric} {watermark:?} {records}");
@@ -62,11 +62,11 @@ fn sum(head: &BackupHead, rows: &[impl AsRef<str>]) -> u64 {
     sum
 }
 
-/// A backup of `state`.
+/// The text of a backup of `state`.
 ///
 /// # Errors
-/// Words about a record that has no JSON, which no record has.
-pub fn write(state: &State) -> Result<String, String> {
+/// The name of the record that cannot be written as JSON; the present types do not contain any.
+pub fn write(state: &FabricState) -> Result<String, String> {
     let mut rows = Vec::new();
     for record in Record::all_of_state(state).map_err(|error| error.to_string())? {
         if let Record::Put(table, key, value) = record {
@@ -90,15 +90,15 @@ pub fn write(state: &State) -> Result<String, String> {
     Ok(text)
 }
 
-/// What a backup says of itself, and the state in it.
+/// Reads a backup, and returns its head and its state.
 ///
 /// # Errors
 /// Any [`BackupError`].
-pub fn read(text: &str) -> Result<(BackupHead, State), BackupError> {
+pub fn read(text: &str) -> Result<(BackupHead, FabricState), BackupError> {
     let damaged = |reason: &dyn ToString| BackupError::Damaged(reason.to_string());
     let mut lines = text.lines();
     let head: BackupHead = serde_json::from_str(lines.next().unwrap_or_default()).map_err(|e| damaged(&e))?;
-    if ![FORMAT, FORMAT_BEFORE].contains(&head.cxloe_backup) {
+    if head.cxloe_backup != FORMAT {
         return Err(BackupError::Format(head.cxloe_backup));
     }
     let rows: Vec<&str> = lines.collect();
@@ -124,11 +124,11 @@ pub fn read(text: &str) -> Result<(BackupHead, State), BackupError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manager::{Manager, Options};
+    use cxloe_gmm_core::manager::{Manager, Options};
 
-    fn state() -> State {
+    fn state() -> FabricState {
         let options = Options { new_fabric: 77, run: 5, ..Options::default() };
-        Manager::take_over(State::default(), options, 1000).unwrap().0.state().clone()
+        Manager::take_over(FabricState::default(), options, 1000).unwrap().0.state().clone()
     }
 
     #[test]

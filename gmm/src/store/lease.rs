@@ -1,6 +1,7 @@
-//! How long a manager may speak for its store. One that has the store to itself may for ever; one that leads by a lease
-//! may until the lease could have ended, and has to look before each answer. The clock is the one that goes on while the
-//! machine sleeps, so that a manager that was stopped or suspended finds its time over when it wakes.
+//! Time for which a manager may use its store. A manager with its own store may use it without limit. A manager that
+//! leads by a lease may use it until the lease could have ended, and checks that before each answer. The clock is
+//! CLOCK_BOOTTIME, which includes suspension, so that a manager that was stopped or suspended finds its lease over when
+//! it resumes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,36 +9,36 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Milliseconds since the machine started, sleep included.
+/// Milliseconds since the machine's start, including suspension.
 pub(crate) fn boot_ms() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every Linux has this clock");
     Duration::from(now).as_millis().try_into().unwrap_or(u64::MAX)
 }
 
-/// The right to speak for a store. Clones share it.
+/// The right to use a store for a limited time. Clones share the time.
 #[derive(Debug, Clone, Default)]
 pub struct Lease {
-    /// Over at this time of [`boot_ms`]; `None`: never.
+    /// End of the lease in [`boot_ms`]; `None`: no end.
     until_ms: Option<Arc<AtomicU64>>,
 }
 
 impl Lease {
-    /// One that never ends.
+    /// A lease that never ends.
     pub fn for_ever() -> Self {
         Self::default()
     }
 
-    /// One that ends at `until_ms` of [`boot_ms`] unless it is extended.
+    /// A lease that ends at `until_ms` of [`boot_ms`] unless it is extended.
     pub(crate) fn until(until_ms: u64) -> Self {
         Self { until_ms: Some(Arc::new(AtomicU64::new(until_ms))) }
     }
 
-    /// Whether it holds at this moment.
+    /// True if the lease has not ended.
     pub fn holds(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// How long it still holds; zero when it is over.
+    /// Time until the end of the lease; zero after it.
     pub fn remaining(&self) -> Duration {
         match &self.until_ms {
             None => Duration::MAX,
@@ -45,9 +46,9 @@ impl Lease {
         }
     }
 
-    /// Makes it end at `until_ms`. One that is over stays over: whoever saw that has acted on it.
+    /// Moves the end to `until_ms`. A lease that has ended is not extended: callers that saw its end have acted on it.
     ///
-    /// Returns whether it holds.
+    /// Returns true if the lease holds.
     pub(crate) fn extend(&self, until_ms: u64) -> bool {
         if let Some(until) = &self.until_ms {
             let now_ms = boot_ms();
@@ -57,7 +58,7 @@ impl Lease {
         true
     }
 
-    /// Ends it now.
+    /// Ends the lease at once, for all clones.
     pub(crate) fn end(&self) {
         if let Some(until) = &self.until_ms {
             until.store(0, Ordering::SeqCst);

@@ -1,16 +1,16 @@
-//! A store that forgets when it is dropped: for managers that live as long as a test or a simulation.
+//! A store in memory, for managers of tests and simulations.
 
 use super::{Store, StoreError};
-use crate::manager::{Change, State};
+use cxloe_gmm_core::manager::{Change, FabricState};
 
-/// A state in memory, made of the changes committed to it.
+/// A store whose state, built from the committed changes, is lost with the process.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
-    state: State,
+    state: FabricState,
 }
 
 impl Store for MemoryStore {
-    fn load(&mut self) -> Result<State, StoreError> {
+    fn load(&mut self) -> Result<FabricState, StoreError> {
         Ok(self.state.clone())
     }
 

@@ -1,7 +1,8 @@
-//! Where the state outlives the process. A [`Store`] is loaded once and then fed the changes of each command; it returns
-//! from [`Store::commit`] when they are on disk, all or none of them. Only then may anyone be told.
+//! Persistence of the state. A [`Store`] is loaded once, and then receives the changes of each command.
+//! [`Store::commit`] returns when all of them are on disk; only then may a client be answered.
 //!
-//! There are three: in memory, in a file of redb's, and in etcd. What they keep is the same, and is said in [`record`].
+//! There are three kinds of store: in memory, in a redb file, and in etcd. Their records are the same: those of
+//! [`record`].
 
 pub mod backup;
 pub mod etcd;
@@ -15,57 +16,57 @@ pub use self::etcd::EtcdStore;
 pub use self::lease::Lease;
 pub use self::memory::MemoryStore;
 pub use self::place::{EtcdAccess, EtcdPlace, StorePlace};
-pub use self::record::{FORMAT, FORMAT_BEFORE};
+pub use self::record::FORMAT;
 pub use self::redb::RedbStore;
 
 use std::path::PathBuf;
 
 use cxloe_private::WideFile;
 
-use crate::manager::{Change, Contradiction, State};
+use cxloe_gmm_core::manager::{Change, Contradiction, FabricState};
 
-/// Keeps a [`State`].
+/// Durable copy of a [`FabricState`].
 pub trait Store: Send {
-    /// The state as of the last commit; empty when there was none.
+    /// The state after the last commit; empty if there was none.
     ///
     /// # Errors
-    /// [`StoreError`] when it cannot be read or is not what this version writes.
-    fn load(&mut self) -> Result<State, StoreError>;
+    /// [`StoreError`] if the store cannot be read, or contains what this version does not write.
+    fn load(&mut self) -> Result<FabricState, StoreError>;
 
-    /// Makes `changes` durable, all or none.
+    /// Makes `changes` durable: all, or none.
     ///
     /// # Errors
-    /// [`StoreError`]; what is on disk is then the state before or after. Whoever goes on, this process or another one, has
-    /// to load it again.
+    /// [`StoreError`]. The store then contains the state before or after the changes, and has to be loaded again before
+    /// further use, in this process or another one.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// Opens the store anew after a commit failed [for want of room](StoreError::is_for_want_of_room), and returns what it
-    /// holds.
+    /// Opens the store again after a commit failed [for want of room](StoreError::is_for_want_of_room), and returns the
+    /// state in it.
     ///
     /// # Errors
-    /// [`StoreError`]; for want of room when it is as before.
-    fn revive(&mut self) -> Result<State, StoreError> {
+    /// [`StoreError`]; for want of room if the store still cannot be written.
+    fn reopen(&mut self) -> Result<FabricState, StoreError> {
         self.load()
     }
 
-    /// What it means that a state of this store contradicts itself.
+    /// The error for a state in this store that contradicts itself.
     fn contradicted(&self, source: Contradiction) -> StoreError {
         StoreError::Contradiction { place: "memory".to_owned(), source }
     }
 }
 
-/// Why a store cannot be used.
+/// Reason for which a store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The folder of the store is not there and cannot be made, or cannot be written.
+    /// The folder of the store does not exist and cannot be made, or cannot be written.
     #[error("cannot use {path} for the store: {source}; give a writable place with --data-dir or --store")]
     Place {
-        /// The folder or file.
+        /// Path of the folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Others may read it.
+    /// Other users may read it.
     #[error("the store: {0}")]
     Wide(WideFile),
     /// Another process has it open.
@@ -73,17 +74,17 @@ pub enum StoreError {
         "the store {path} is in use by another process; stop that `gmm serve`, or give this one a store of its own"
     )]
     Locked {
-        /// The file.
+        /// Path of the store's file.
         path: PathBuf,
     },
     /// It was written by another version.
     #[error(
-        "the store {place} has format {found}, and this version reads formats {FORMAT_BEFORE} to {FORMAT}; run the version that wrote it, or start with an empty store"
+        "the store {place} has format {found}, and this version reads format {FORMAT}; run the version that wrote it, or start with an empty store"
     )]
     Format {
-        /// Which store: its file, or its URL.
+        /// Location of the store: the path of its file, or its URL.
         place: String,
-        /// What it says.
+        /// Format that the store has.
         found: String,
     },
     /// It is no store, or damaged.
@@ -91,61 +92,61 @@ pub enum StoreError {
         "the store {place} is damaged or is no store ({reason}); restore it from a backup, or move it away to start with an empty one"
     )]
     Damaged {
-        /// Which store: its file, or its URL.
+        /// Location of the store: the path of its file, or its URL.
         place: String,
-        /// What is wrong.
+        /// The defect, as text.
         reason: String,
     },
     /// Its records contradict each other.
     #[error("the store {place} is not usable: {source}; restore it from a backup")]
     Contradiction {
-        /// Which store: its file, or its URL.
+        /// Location of the store: the path of its file, or its URL.
         place: String,
-        /// What contradicts what.
+        /// The violated invariant, and the record that violates it.
         source: Contradiction,
     },
     /// A write failed.
     #[error("the store {place} cannot be written ({reason}); look for a full or failing disk")]
     Write {
-        /// Which store: its file, or its URL.
+        /// Location of the store: the path of its file, or its URL.
         place: String,
-        /// What the system said.
+        /// Error text of the operating system.
         reason: String,
     },
-    /// etcd cannot be asked, or refuses.
+    /// etcd does not answer, or refuses.
     #[error("the store {place} cannot be used: {source}")]
     Etcd {
-        /// Its URL.
+        /// URL of the store, without credentials.
         place: String,
-        /// What happened.
+        /// Failure of the request to etcd.
         source: etcd::EtcdError,
     },
-    /// Another manager leads, or this one could not show in time that it does.
+    /// Another manager leads, or this one could not prove in time that it does.
     #[error(
-        "this manager no longer leads the store {place}: what it wanted to write was refused, or may not be written any more"
+        "this manager no longer leads the store {place}: its last write was refused, or is no longer permitted"
     )]
     Deposed {
-        /// Its URL.
+        /// URL of the store, without credentials.
         place: String,
     },
-    /// A record is larger than the store takes.
+    /// A record exceeds the limit of the store.
     #[error(
         "record {record} of the store {place} has {bytes} bytes, and {limit} are possible; make regions of fewer pieces, or of smaller size"
     )]
     RecordTooLarge {
-        /// Which store.
+        /// Location of the store: the path of its file, or its URL.
         place: String,
-        /// Which record.
+        /// Table and key of the record.
         record: String,
-        /// Its bytes.
+        /// Size of the record in bytes.
         bytes: usize,
-        /// Bytes possible.
+        /// Maximum size of a record in bytes.
         limit: usize,
     },
 }
 
 impl StoreError {
-    /// Whether the store is sound and only cannot be written at present: its disk is full, or fails.
+    /// True if the store is intact and only cannot be written at present: its disk is full, or fails.
     pub fn is_for_want_of_room(&self) -> bool {
         match self {
             Self::Write { .. } => true,
@@ -154,7 +155,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the store itself is sound, so that a manager may load it again and go on.
+    /// True if the store itself is intact, so that a manager may load it again and continue.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Etcd { source, .. } => source.is_passing(),

@@ -1,4 +1,4 @@
-//! Where a store is, as people write it: the path of a file, or `etcd://HOST:PORT[,HOST:PORT…]/PREFIX`.
+//! Location of a store in its text form: the path of a file, or `etcd://HOST:PORT[,HOST:PORT…]/PREFIX`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,29 +6,29 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What an etcd listens on for clients unless told otherwise.
+/// Default port of etcd for clients.
 const ETCD_PORT_DEFAULT: u16 = 2379;
-/// The longest prefix in bytes.
+/// Maximum length of a prefix in bytes.
 const PREFIX_LEN_MAX: usize = 200;
 
-/// Where a store is.
+/// Location of a store, as given with `--store`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum StorePlace {
-    /// A file on this machine: one manager.
+    /// A file on this machine, for one manager.
     File(PathBuf),
-    /// An etcd cluster: several managers, one of which leads.
+    /// An etcd cluster, for several managers of which one leads.
     Etcd(EtcdPlace),
 }
 
-/// What is shown to etcd, and whom to trust.
+/// Credentials for etcd, and the authorities to trust.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EtcdAccess {
-    /// File (PEM) of the authorities that sign certificates of etcd's members; with it, TLS is spoken.
+    /// File (PEM) of the authorities that sign the certificates of etcd's members; TLS is used if it is set.
     pub ca: Option<PathBuf>,
-    /// Files (PEM) of this manager's certificate and key for etcd.
+    /// Files (PEM) of the certificate and of the key that this manager presents to etcd.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// User and password.
+    /// User name and password at etcd.
     pub user: Option<(String, String)>,
 }
 
@@ -40,28 +40,28 @@ impl fmt::Debug for EtcdAccess {
 }
 
 impl EtcdAccess {
-    /// What its URLs begin with.
+    /// URL scheme of etcd's members: `https` if TLS is used.
     pub fn scheme(&self) -> &'static str {
         if self.ca.is_some() { "https" } else { "http" }
     }
 }
 
-/// Members of an etcd cluster, and what the keys of this fabric start with there.
+/// Members of an etcd cluster, and the prefix of this fabric's keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdPlace {
     hosts: Vec<String>,
     prefix: String,
-    /// How to come in there; not part of how the place is written.
+    /// Credentials, which are not part of the text form.
     pub access: EtcdAccess,
 }
 
 impl EtcdPlace {
-    /// The members' addresses for clients, each `HOST:PORT`; at least one.
+    /// Client addresses of the members, each `HOST:PORT`; at least one.
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// The key of what is called `name` in this fabric.
+    /// The key `name` under the prefix of this fabric.
     pub fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
     }
@@ -95,7 +95,7 @@ impl FromStr for EtcdPlace {
             let bare = url.path() == "/" && url.username().is_empty() && url.query().is_none();
             match url.host_str() {
                 Some(name) if bare => {
-                    // Port 80 is the one that a URL of this kind does not name.
+                    // `port()` is `None` for the scheme's default, 80.
                     let port =
                         if host.ends_with(":80") { 80 } else { url.port().unwrap_or(ETCD_PORT_DEFAULT) };
                     found.push(format!("{name}:{port}"));

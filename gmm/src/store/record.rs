@@ -1,65 +1,62 @@
-//! What a [`Change`] is in a store, and back. Every store keeps the same records: texts under keys in named tables, one
-//! table per noun, JSON in the values. This is the one place that knows which change writes which record, so a new noun
-//! is added here and nowhere else in the stores.
+//! Conversion between [`Change`]s and records of a store. Every store contains the same records: texts under keys in
+//! named tables, one table per noun, JSON in the values. Only this file maps changes to records, so a new noun needs no
+//! change in the stores.
 //!
 //! ```text
 //!   commit:  Change --Record::all_of--> Put / Delete / DeleteBelow --> a store's own transaction
-//!   load:    tables in the order of Table::ALL, keys ascending --Restore::add--> State, verified
+//!   load:    tables in the order of Table::ALL, keys ascending --Restore::add--> FabricState, verified
 //! ```
 
 use std::collections::BTreeSet;
 
 use serde::de::DeserializeOwned;
 
-use crate::manager::{Change, Contradiction, State};
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{ClearedLog, Name};
+use cxloe_gmm_core::manager::{Change, Contradiction, FabricState};
 
-/// Number of the layout that this version reads and writes. It is part of every store; whoever changes what a table
-/// holds, or adds one, counts it up.
+/// Number of the format that this version reads and writes, which every store contains. It is incremented with each
+/// change to a table's content and with each new table.
 pub const FORMAT: u32 = 4;
-
-/// The oldest layout that is read: as one where some tables are empty, like those between.
-pub const FORMAT_BEFORE: u32 = 2;
 
 /// Key of the one record of [`Table::Meta`].
 const COUNTERS_KEY: &str = "counters";
 
-/// A table: what its records are about.
+/// A table of a store, named by the noun of its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
-    /// Counters of the fabric: one record.
+    /// Counters of the fabric, in a single record.
     Meta,
-    /// Memory nodes by name.
+    /// Memory nodes; the key is the name.
     MemoryNodes,
-    /// Compute nodes by CN id.
+    /// Compute nodes; the key is the CN id.
     ComputeNodes,
-    /// Regions by name.
+    /// Regions; the key is the name.
     Regions,
-    /// Logical devices by memory node and LD-ID.
+    /// Logical devices; the key is the memory node's name and the LD-ID.
     LogicalDevices,
-    /// The latest background operation of each switch.
+    /// The latest background operation of each switch; the key is the switch's number.
     Operations,
-    /// Quality-of-service controls by memory node.
+    /// Quality-of-service controls; the key is the memory node's name.
     Qos,
-    /// How far the FM API's event logs are cleared, by switch, port and number.
+    /// The last cleared event of each FM API event log; the key is the log's switch, port and number.
     ClearedLogs,
-    /// Commands without a result, by memory node and number.
+    /// Commands without a result; the key is the memory node's name and the command's number.
     Commands,
-    /// The event log, by number.
+    /// The event log; the key is the event's number.
     Events,
-    /// Who has led the fabric, by term.
+    /// The leaders of the fabric; the key is the term.
     LeaderTerms,
-    /// Memory that no region has, by memory node.
+    /// Orphans; the key is the memory node's name.
     Orphans,
-    /// Tokens by id.
+    /// Tokens; the key is the token's id.
     Tokens,
-    /// Nodes that have joined, by kind and name.
+    /// Joined nodes; the key is the kind and the name.
     Joined,
 }
 
 impl Table {
-    /// Every table, in the order in which they are read.
+    /// Every table, in the order in which a load reads them.
     pub const ALL: [Self; 14] = [
         Self::Meta,
         Self::MemoryNodes,
@@ -77,7 +74,7 @@ impl Table {
         Self::Joined,
     ];
 
-    /// Its name in a store.
+    /// Name of the table in a store.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Meta => "meta",
@@ -97,41 +94,41 @@ impl Table {
         }
     }
 
-    /// The table of this name.
+    /// The table with this name; `None` if this version has none.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }
 }
 
-/// What one change does to a store.
+/// Effect of one change on the records of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// The record under a key is now this.
+    /// Sets the record under a key: table, key, value.
     Put(Table, String, String),
-    /// The record under a key is gone.
+    /// Deletes the record under a key.
     Delete(Table, String),
-    /// Every record of a table below a key is gone, in the order of bytes. Such a table only grows at its end: nothing
-    /// is ever put below a key that was given here.
+    /// Deletes every record of a table below a key, in byte order. Such a table grows only at its end: no record is
+    /// ever put below a key given here.
     DeleteBelow(Table, String),
 }
 
-/// A record that is not what this version writes.
+/// A record that this version does not write.
 #[derive(Debug, thiserror::Error)]
 #[error("record {key:?} of table {table}: {reason}", table = .table.name())]
 pub struct RecordError {
-    /// Where it is.
+    /// Table of the record.
     pub table: Table,
-    /// Its key.
+    /// Key of the record in its table.
     pub key: String,
-    /// What is wrong with it.
+    /// The defect of the record, as text.
     pub reason: String,
 }
 
 impl Record {
-    /// What `changes` do to a store, in order.
+    /// The effects of `changes` on a store, in the order of the changes.
     ///
     /// # Errors
-    /// [`RecordError`] when a value has no JSON, which no value the manager makes does.
+    /// [`RecordError`] if a value cannot be written as JSON; every value of the manager can.
     pub fn all_of(changes: &[Change]) -> Result<Vec<Self>, RecordError> {
         let mut records = Vec::with_capacity(changes.len());
         for change in changes {
@@ -140,11 +137,11 @@ impl Record {
         Ok(records)
     }
 
-    /// The records of all of a state, by table and key.
+    /// The records of a whole state, ordered by table and key.
     ///
     /// # Errors
-    /// [`RecordError`], as of [`all_of`](Self::all_of).
-    pub fn all_of_state(state: &State) -> Result<Vec<Self>, RecordError> {
+    /// [`RecordError`], as for [`all_of`](Self::all_of).
+    pub fn all_of_state(state: &FabricState) -> Result<Vec<Self>, RecordError> {
         let mut records = Self::all_of(&state.changes())?;
         records.sort_by(|a, b| a.place().cmp(&b.place()));
         Ok(records)
@@ -158,8 +155,12 @@ impl Record {
         }
     }
 
-    /// What makes a store of `after` out of one of `before`.
-    fn difference(before: &State, after: &State, records: &mut Vec<Self>) -> Result<(), RecordError> {
+    /// The effects that turn a store with the state `before` into one with the state `after`.
+    fn difference(
+        before: &FabricState,
+        after: &FabricState,
+        records: &mut Vec<Self>,
+    ) -> Result<(), RecordError> {
         let after = Self::all_of_state(after)?;
         let kept: BTreeSet<(Table, &str)> = after.iter().map(Self::place).collect();
         for record in Self::all_of_state(before)? {
@@ -217,7 +218,7 @@ impl Record {
     }
 }
 
-/// The change that put a record.
+/// The change whose record this is.
 fn change_of(table: Table, key: &str, value: &[u8]) -> Result<Change, RecordError> {
     let wrong = |reason: String| RecordError { table, key: key.to_owned(), reason };
     fn parse<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {
@@ -246,17 +247,17 @@ fn change_of(table: Table, key: &str, value: &[u8]) -> Result<Change, RecordErro
     change.map_err(wrong)
 }
 
-/// A state that is put together from the records of a store.
+/// Builds a state from the records of a store.
 #[derive(Debug, Default)]
 pub struct Restore {
-    state: State,
+    state: FabricState,
 }
 
 impl Restore {
-    /// Takes one record. Records of a table must come by ascending key.
+    /// Adds one record. The records of a table must be added in ascending order of their keys.
     ///
     /// # Errors
-    /// [`RecordError`] when this version does not write such a record, or not under this key.
+    /// [`RecordError`] if this version does not write such a record, or writes it under another key.
     pub fn add(&mut self, table: Table, key: &str, value: &[u8]) -> Result<(), RecordError> {
         let change = change_of(table, key, value)?;
         match Record::all_of(std::slice::from_ref(&change))?.as_slice() {
@@ -270,11 +271,11 @@ impl Restore {
         Ok(())
     }
 
-    /// The state, when every record was taken.
+    /// The state, after every record was added.
     ///
     /// # Errors
-    /// [`Contradiction`] when the records contradict each other.
-    pub fn finish(self) -> Result<State, Contradiction> {
+    /// [`Contradiction`] if the records contradict each other.
+    pub fn finish(self) -> Result<FabricState, Contradiction> {
         self.state.verify()?;
         Ok(self.state)
     }
@@ -295,12 +296,12 @@ fn put(table: Table, key: String, value: &impl serde::Serialize) -> Result<Recor
     }
 }
 
-/// Numbers as keys, in an order of bytes that is the order of numbers.
+/// Number as a key whose byte order is the numeric order.
 fn number_key(number: u64) -> String {
     format!("{number:020}")
 }
 
-/// `switch/port/log`; a switch's own logs have no port.
+/// Key `switch/port/log`; the port is empty for the logs of the switch itself.
 fn cleared_key(log: &ClearedLog) -> String {
     let port = log.port.map(|port| format!("{port:03}")).unwrap_or_default();
     format!("{:010}/{port}/{}", log.switch, log.log)
@@ -313,10 +314,10 @@ fn numbered_key(node: &Name, seq: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manager::Meta;
     use cxloe_fabric::model::{Event, EventKind};
+    use cxloe_gmm_core::manager::Meta;
 
-    /// Where a change puts a record, and which.
+    /// Table, key and value of the record that a change puts.
     fn record(change: Change) -> (Table, String, String) {
         match Record::all_of(&[change]).unwrap().remove(0) {
             Record::Put(table, key, value) => (table, key, value),

@@ -1,6 +1,6 @@
-//! The store in one file: a redb database with one table per noun, JSON in the values, and the number of the format. A new
-//! file is made under another name and renamed when it is whole, so that a process killed at any moment leaves either no
-//! store or one that opens.
+//! The store in one file: a redb database with one table per noun, JSON in the values, and the number of the format. A
+//! new file is written under another name and renamed when it is complete, so that a process killed at any moment
+//! leaves either no store or one that can be opened.
 
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
@@ -13,15 +13,15 @@ use redb::{
     TableDefinition, TableError, WriteTransaction,
 };
 
-use super::record::{FORMAT, FORMAT_BEFORE, Record, Restore, Table};
+use super::record::{FORMAT, Record, Restore, Table};
 use super::{Store, StoreError};
-use crate::manager::{Change, Contradiction, Meta, State};
 use cxloe_fabric::model::human_bytes;
+use cxloe_gmm_core::manager::{Change, Contradiction, FabricState, Meta};
 use cxloe_private::WideFile;
 
 type Rows<'t> = RedbTable<'t, &'static str, &'static [u8]>;
 
-/// Where the number of the format is; the same in every format.
+/// Table with the number of the format, the same in every format.
 const FORMAT_TABLE: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("meta");
 const FORMAT_KEY: &str = "format";
 
@@ -29,22 +29,23 @@ fn definition(table: Table) -> TableDefinition<'static, &'static str, &'static [
     TableDefinition::new(table.name())
 }
 
-/// Memory for redb's cache in bytes; the state is read once and small.
+/// Size of redb's cache in bytes; the state is small and read once.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Bytes that have to be free on its file system before a store that could not be written is tried again.
+/// Free bytes that the file system must have before an unwritable store is tried again.
 const ROOM_MIN: u64 = 1 << 20;
 
 /// A store in one file.
 #[derive(Debug)]
 pub struct RedbStore {
-    /// None while a store that could not be written is opened anew.
+    /// The open database; `None` only while an unwritable store is opened again.
     database: Option<Database>,
     path: PathBuf,
 }
 
 impl RedbStore {
-    /// Opens the store at `path`, or makes one there, folders included. The file stays locked until this is dropped.
+    /// Opens the store at `path`, or makes one there, with its folders. The file stays locked until the store is
+    /// dropped.
     ///
     /// # Errors
     /// [`StoreError::Place`], [`StoreError::Locked`], [`StoreError::Damaged`] or [`StoreError::Format`].
@@ -55,7 +56,7 @@ impl RedbStore {
         if !path.try_exists().map_err(place)? {
             create(path, folder)?;
         }
-        // Who reads the store may try the hashes of tokens, and whoever opens it may lock it.
+        // Whoever can read the store can attack the hashes of tokens, and whoever can open it can lock it.
         if let Err(error) = cxloe_private::open(path, OpenOptions::new().read(true)) {
             return Err(error.downcast::<WideFile>().map_or_else(place, StoreError::Wide));
         }
@@ -70,15 +71,12 @@ impl RedbStore {
     }
 
     fn check_format(&self) -> Result<(), StoreError> {
-        let read = self.database()?.begin_read().map_err(|error| self.damaged(error))?;
-        let meta = read.open_table(FORMAT_TABLE).map_err(|error| self.damaged(error))?;
-        let value = meta.get(FORMAT_KEY).map_err(|error| self.damaged(error))?;
+        let read = self.database()?.begin_read().map_err(|error| self.damaged_error(error))?;
+        let meta = read.open_table(FORMAT_TABLE).map_err(|error| self.damaged_error(error))?;
+        let value = meta.get(FORMAT_KEY).map_err(|error| self.damaged_error(error))?;
         let found = value.map(|value| String::from_utf8_lossy(value.value()).into_owned());
         match found {
             Some(found) if found == FORMAT.to_string() => Ok(()),
-            Some(found) if (FORMAT_BEFORE..FORMAT).any(|before| found == before.to_string()) => {
-                self.bring_up(&found)
-            }
             found => Err(StoreError::Format {
                 place: self.place(),
                 found: found.unwrap_or_else(|| "unknown".into()),
@@ -86,15 +84,7 @@ impl RedbStore {
         }
     }
 
-    /// Brings a store of the layout before to this one, which has more tables.
-    fn bring_up(&self, before: &str) -> Result<(), StoreError> {
-        tracing::info!(store = %self.path.display(), "the store is brought from format {before} to {FORMAT}");
-        // Every table is made when it is opened for writing.
-        let made = self.write(&[]).and_then(|()| self.write_format());
-        made.map_err(|error| StoreError::Write { place: self.place(), reason: error.to_string() })
-    }
-
-    fn damaged(&self, error: impl std::fmt::Display) -> StoreError {
+    fn damaged_error(&self, error: impl std::fmt::Display) -> StoreError {
         StoreError::Damaged { place: self.place(), reason: error.to_string() }
     }
 
@@ -102,15 +92,17 @@ impl RedbStore {
         self.path.display().to_string()
     }
 
-    fn read_all(&self) -> Result<State, StoreError> {
-        let read = self.database()?.begin_read().map_err(|error| self.damaged(error))?;
+    fn read_all(&self) -> Result<FabricState, StoreError> {
+        let read = self.database()?.begin_read().map_err(|error| self.damaged_error(error))?;
         let mut restore = Restore::default();
         for table in Table::ALL {
-            let rows = read.open_table(definition(table)).map_err(|error| self.damaged(error))?;
-            for row in rows.iter().map_err(|error| self.damaged(error))? {
-                let (key, value) = row.map_err(|error| self.damaged(error))?;
+            let rows = read.open_table(definition(table)).map_err(|error| self.damaged_error(error))?;
+            for row in rows.iter().map_err(|error| self.damaged_error(error))? {
+                let (key, value) = row.map_err(|error| self.damaged_error(error))?;
                 if (table, key.value()) != (Table::Meta, FORMAT_KEY) {
-                    restore.add(table, key.value(), value.value()).map_err(|error| self.damaged(error))?;
+                    restore
+                        .add(table, key.value(), value.value())
+                        .map_err(|error| self.damaged_error(error))?;
                 }
             }
         }
@@ -131,7 +123,7 @@ impl RedbStore {
 }
 
 impl Store for RedbStore {
-    fn load(&mut self) -> Result<State, StoreError> {
+    fn load(&mut self) -> Result<FabricState, StoreError> {
         guarded(&self.path, || self.read_all())
     }
 
@@ -142,8 +134,8 @@ impl Store for RedbStore {
         })
     }
 
-    fn revive(&mut self) -> Result<State, StoreError> {
-        // A little room is soon used up: what goes on with it stops again at once.
+    fn reopen(&mut self) -> Result<FabricState, StoreError> {
+        // With less free space, the next commits would fail again at once.
         let free = statvfs(&self.path).map(|fs| fs.blocks_available().saturating_mul(fs.fragment_size()));
         if let Ok(free) = free
             && free < ROOM_MIN
@@ -155,7 +147,7 @@ impl Store for RedbStore {
             );
             return Err(StoreError::Write { place: self.place(), reason });
         }
-        // redb does nothing more with a file of which a write failed; it has to be closed first, as it is locked.
+        // redb refuses further use of a file after a failed write. The file is closed first, to release its lock.
         if let Some(database) = self.database.take() {
             guarded(&self.path, || {
                 drop(database);
@@ -163,7 +155,7 @@ impl Store for RedbStore {
             })?;
         }
         let opened = open_database(&self.path).map_err(|error| match error {
-            // To open it may take writing.
+            // Opening the file may require a write.
             StoreError::Place { source, .. } => {
                 StoreError::Write { place: self.place(), reason: source.to_string() }
             }
@@ -206,7 +198,7 @@ impl<'t> Tables<'t> {
     }
 }
 
-/// Opens a store that is there.
+/// Opens an existing store, and checks its integrity.
 fn open_database(path: &Path) -> Result<Database, StoreError> {
     guarded(path, || {
         let mut database = builder().open(path).map_err(|error| open_error(path, error))?;
@@ -221,7 +213,7 @@ fn builder() -> redb::Builder {
     builder
 }
 
-/// Makes an empty store and puts it at `path` when it is whole and on disk.
+/// Makes an empty store in a temporary file, and links it to `path` once it is complete and on disk.
 fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
     let place = |source| StoreError::Place { path: path.to_owned(), source };
     let write = |reason: String| StoreError::Write { place: path.display().to_string(), reason };
@@ -239,7 +231,7 @@ fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
     fresh.write(&[Change::Meta(Meta::default())]).map_err(|error| write(error.to_string()))?;
     fresh.write_format().map_err(|error| write(error.to_string()))?;
     drop(fresh);
-    // A link fails if another process was faster; its store is then the one to open.
+    // The link fails if another process has made a store at the same time; that store is then opened.
     let linked = fs::hard_link(&draft, path);
     fs::remove_file(&draft).map_err(place)?;
     match linked {
@@ -259,14 +251,14 @@ impl RedbStore {
 }
 
 thread_local! {
-    /// Whether a panic of this thread is caught by [`guarded`].
+    /// True while [`guarded`] catches panics of this thread.
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs what reads a file nobody has vouched for. redb checks the pages of its trees but believes its own book-keeping: on
-/// some kinds of damage it panics, and then this is an error like any other.
+/// Runs code that reads an untrusted file. redb verifies the pages of its trees but not its metadata: some kinds of
+/// damage make it panic, and the panic is returned as an error.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    // What is caught here is told as an error, and not besides as a panic of this program's.
+    // The panic hook does not report a panic that is caught here: the caller gets an error.
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let usual = std::panic::take_hook();

@@ -1,4 +1,4 @@
-//! The `gmm` command as people and scripts use it.
+//! The `gmm` command as used by people and scripts.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! What people do with a fabric from the command line, over real processes: regions, slices, nodes, and following events.
+//! Management of a fabric from the command line, over real processes: regions, slices, nodes, and following events.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
@@ -103,7 +103,7 @@ async fn regions_are_made_grown_listed_and_taken_down() {
     assert_eq!(all(&ports, "port"), [&json!(0), &json!(1), &json!(2), &json!(3), &json!(127)]);
     assert_eq!(all(&ports, "link"), [&json!("up"); 5]);
 
-    // Several kinds: --json has one object, --cxl what a pipe gets as yet, with a warning.
+    // With several kinds, `--json` prints one object; `--cxl` prints the array of a pipe, with a warning.
     let both = json(url, &["list", "-MR", "--json"]).await;
     assert_eq!(both.as_object().unwrap().keys().collect::<Vec<_>>(), ["memdevs", "regions"]);
     let cxl = ask(url, &["list", "-MR", "--cxl"]).await;
@@ -111,7 +111,7 @@ async fn regions_are_made_grown_listed_and_taken_down() {
     let piped = ask(url, &["list", "-MR"]).await;
     assert!(piped.stdout == cxl.stdout && err(&piped).contains("--cxl"), "{}", err(&piped));
 
-    // Waiting for the agent of the owner, which hears of it, and for one that is not there.
+    // `--wait` waits for an owner's agent that receives the region, and for one that is not running.
     let known = ask(url, &["create-region", "--wait", "-s", "4M", "-o", "cn0", "known"]).await;
     assert_eq!((code(&known), err(&known).as_str()), (0, ""));
     assert!(client.region_status(&name("known")).await.unwrap().owner_knows);
@@ -120,7 +120,7 @@ async fn regions_are_made_grown_listed_and_taken_down() {
     assert!(code(&nobody) == 0 && err(&nobody).contains("is not there"), "{}", err(&nobody));
     json(url, &["destroy-region", "--force", "known", "nobodys"]).await;
 
-    // Disabled ones are idle: listed when named, or with -i.
+    // Disabled regions are idle: they are listed if named, or with `-i`.
     let disabled = json(url, &["disable-region", "region0", "region1"]).await;
     assert_eq!(all(&disabled, "state"), [&json!("disabled"); 2]);
     let none = ask(url, &["list", "-R"]).await;
@@ -136,10 +136,10 @@ async fn regions_are_made_grown_listed_and_taken_down() {
     assert_eq!(all(&enabled, "state"), [&json!("active"); 2]);
     agent.agent().clings = true;
     let late = ask(url, &["disable-region", "--wait-ms", "20", "region0"]).await;
-    assert!(code(&late) == 0 && err(&late).contains("has yet to let go"), "{}", err(&late));
+    assert!(code(&late) == 0 && err(&late).contains("has not released it yet"), "{}", err(&late));
     json(url, &["enable-region", "region0"]).await;
 
-    // What fails for one does not keep it from the others.
+    // A failure for one region does not affect the others.
     let mixed = ask(url, &["destroy-region", "--force", "nothing", "region1", "neither"]).await;
     assert_eq!(code(&mixed), 4);
     assert!(
@@ -199,7 +199,7 @@ async fn slices_and_nodes_are_run_by_hand() {
     agent.agent().clings = true;
     let clinging = ask(url, &["unbind", "mn0", "3", "--wait-ms", "300"]).await;
     assert!(
-        code(&clinging) == 0 && err(&clinging).contains("its compute node to let go"),
+        code(&clinging) == 0 && err(&clinging).contains("its compute node to release it"),
         "{}",
         err(&clinging)
     );

@@ -1,9 +1,9 @@
-//! A manager that is killed (SIGKILL) again and again, at points that a seed decides, while clients create, grow and
-//! destroy regions and memory nodes carry out what they are told. After each kill the store is opened and compared with
-//! what was answered and with what the nodes serve: no extent has two owners, none is lost, and whatever was acknowledged
-//! is there.
+//! A manager that is killed (SIGKILL) repeatedly, at points that a seed determines, while clients create, grow and
+//! destroy regions and memory nodes carry out commands. After each kill, the store is opened and compared with the
+//! answers given and with the mappings of the nodes: no extent has two owners, no extent is lost, and every
+//! acknowledged change is in the store.
 //!
-//! The seed is printed; `CXLOE_CRASH_SEED` repeats a run's decisions (what the machine does in between is its own).
+//! The seed is printed. `CXLOE_CRASH_SEED` repeats the decisions of a run, but not the scheduling of the machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,44 +13,45 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::node::Node;
-use crate::common::{EXTENT, PATIENCE, Served, cn, eventually, gmm, memory_node, name};
+use crate::common::{EXTENT, Served, TEST_TIMEOUT, cn, eventually, gmm, memory_node, name};
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion};
+use cxloe_fabric::hdm::Ways;
 use cxloe_fabric::model::{ByteSize, LegState, RegionState};
-use cxloe_gmm::manager::State;
 use cxloe_gmm::store::{RedbStore, Store};
+use cxloe_gmm_core::manager::FabricState;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
-/// Kills of the usual run.
+/// Number of kills in the usual run.
 const KILLS: u32 = 200;
-/// Kills of the long run.
+/// Number of kills in the long run.
 const KILLS_LONG: u32 = 3000;
-/// Clients at a time.
+/// Number of simultaneous clients.
 const CLIENTS: u8 = 3;
-/// Regions a client keeps at most.
+/// Maximum number of regions of a client.
 const OWN_MAX: usize = 12;
-/// Memory nodes.
+/// Number of memory nodes.
 const NODES: u8 = 3;
-/// Extents of each.
+/// Number of extents of each memory node.
 const EXTENTS: u64 = 4096;
 
-/// What is known of a region from the answers there were.
+/// State of a region according to the answers that its client has received.
 #[derive(Debug, Clone, Copy, Default)]
 struct Told {
-    /// Its creation was acknowledged.
+    /// True if the creation was acknowledged.
     created: bool,
-    /// The largest size acknowledged, in bytes.
+    /// The largest acknowledged size, in bytes.
     size: u64,
-    /// The largest size asked for, in bytes.
+    /// The largest requested size, in bytes.
     size_asked: u64,
-    /// Its end was asked for.
+    /// True if the destruction was requested.
     destroy_asked: bool,
-    /// Its end was acknowledged.
+    /// True if the destruction was acknowledged.
     destroyed: bool,
 }
 
-/// What clients asked and were told.
+/// Requests that clients have sent, and the answers that they have received.
 #[derive(Default)]
 struct Ledger {
     regions: Mutex<BTreeMap<String, Told>>,
@@ -68,10 +69,10 @@ impl Ledger {
     }
 }
 
-/// Regions, each with its size in extents.
+/// Names of regions with their sizes in extents.
 type Regions = Vec<(String, u64)>;
 
-/// One client: asks until the manager is gone. It begins with the regions it had before.
+/// One client, which sends requests until the manager has ended. It begins with the regions of its previous run.
 async fn ask(
     client: Client,
     ledger: Arc<Ledger>,
@@ -83,7 +84,7 @@ async fn ask(
     for number in 0..1000 {
         let wait_ms = if random.random_bool(0.5) { 0 } else { 5000 };
         let pick = (!own.is_empty()).then(|| random.random_range(0..own.len()));
-        // Beyond so many regions, those there are go first.
+        // A client with more regions than the limit destroys some first.
         let choice = if own.len() > OWN_MAX { 2 } else { random.random_range(0..6) };
         let unreachable = match (choice, pick) {
             (0 | 1, Some(pick)) => {
@@ -119,7 +120,7 @@ async fn ask(
                 let ways = [1, 1, 2, 3][random.random_range(0..4)];
                 let extents = ways * random.random_range(1..6);
                 let mut create = CreateRegion::new(name(&region), extents * EXTENT, cn(owner));
-                create.ways = ways as u32;
+                create.ways = Ways::try_from(ways as u32).unwrap();
                 create.wait_ms = wait_ms;
                 ledger.note(&region, |told| told.size_asked = create.size.0);
                 match client.create_region(&create).await {
@@ -138,8 +139,8 @@ async fn ask(
     }
 }
 
-/// Compares what is on disk with what was answered and with what the nodes serve.
-fn check(state: &State, ledger: &Ledger, nodes: &[Node]) {
+/// Compares the store with the answers given and with the mappings of the nodes.
+fn check(state: &FabricState, ledger: &Ledger, nodes: &[Node]) {
     let told = ledger.regions.lock().unwrap();
     for (region, told) in told.iter() {
         let Some(found) = state.regions.get(&name(region)) else {
@@ -191,8 +192,8 @@ fn check(state: &State, ledger: &Ledger, nodes: &[Node]) {
     }
 }
 
-/// The regions that client number `client` goes on with: those nobody has asked the end of.
-fn kept(state: &State, ledger: &Ledger, client: u8) -> Regions {
+/// The regions with which client number `client` continues: those whose destruction was not requested.
+fn kept(state: &FabricState, ledger: &Ledger, client: u8) -> Regions {
     let told = ledger.regions.lock().unwrap();
     let own = state.regions.values().filter(|region| {
         region.owner == cn(client) && !told.get(region.name.as_str()).is_some_and(|told| told.destroy_asked)
@@ -214,7 +215,7 @@ fn killed_again_and_again(kills: u32) {
     let nodes: Vec<Node> =
         (0..NODES).map(|node| Node::new(memory_node(&format!("mn{node}"), node, EXTENTS))).collect();
     let ledger = Arc::new(Ledger::default());
-    let (mut term, mut state) = (0, State::default());
+    let (mut term, mut state) = (0, FabricState::default());
     for round in 0..kills {
         let jitter = Duration::from_micros(random.random_range(0..4000));
         if random.random_range(0..10) == 0 {
@@ -233,7 +234,7 @@ fn killed_again_and_again(kills: u32) {
                     runtime.spawn(ask(served.client(), Arc::clone(&ledger), random, prefix, client, own))
                 })
                 .collect();
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TEST_TIMEOUT;
             while ledger.answers.load(Ordering::SeqCst) < wanted {
                 assert!(Instant::now() < deadline, "nothing is answered: {}", served.log());
                 std::thread::sleep(Duration::from_micros(200));
@@ -245,7 +246,7 @@ fn killed_again_and_again(kills: u32) {
             }
             links.into_iter().for_each(|link| drop(link.stop()));
         }
-        // A manager killed before it had made the store has left none.
+        // A manager that was killed before its store was complete has left no store.
         let mut store = RedbStore::open(&folder.path().join("gmm.redb")).unwrap();
         state = store.load().unwrap();
         let now = state.meta.watermark.term;
@@ -259,7 +260,7 @@ fn killed_again_and_again(kills: u32) {
     everything_can_be_had_back(&runtime, folder.path(), &nodes);
 }
 
-/// Ends a manager that may not have got as far as serving.
+/// Starts a manager and kills it after this time, possibly before it serves.
 fn killed_at_its_start(folder: &Path, after: Duration) {
     let mut child = gmm()
         .args(["serve", "--insecure", "--listen", "127.0.0.1:0", "--data-dir"])
@@ -273,7 +274,7 @@ fn killed_at_its_start(folder: &Path, after: Duration) {
     child.wait().unwrap();
 }
 
-/// No extent is lost: when every region is destroyed, all is free, and no node serves anything.
+/// No extent is lost: after every region is destroyed, all extents are free, and no node maps any.
 fn everything_can_be_had_back(runtime: &tokio::runtime::Runtime, folder: &Path, nodes: &[Node]) {
     let served = Served::start(folder, &[]);
     let links: Vec<_> = nodes.iter().map(|node| node.start(&served.url)).collect();
@@ -283,7 +284,7 @@ fn everything_can_be_had_back(runtime: &tokio::runtime::Runtime, folder: &Path, 
             let destroyed = client
                 .destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 0, created_ms: None })
                 .await;
-            // One that was being taken down before may have come to its end meanwhile.
+            // A region under destruction may have been removed since it was listed.
             let refused = destroyed.is_err_and(|error| error.code() != Some(ErrorCode::NotFound));
             assert!(!refused, "{} cannot be destroyed", region.name);
         }

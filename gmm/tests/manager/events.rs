@@ -1,4 +1,4 @@
-//! The event log over a real process: queries of it, and streams that go on where they broke off.
+//! The event log over a real process: queries, and streams that continue after an interruption.
 
 use crate::common::patient::PatientNode;
 use crate::common::{EXTENT, Served, cn, compute_node, memory_node, name};
@@ -61,7 +61,7 @@ async fn events_are_filtered_and_paged() {
         "{error}"
     );
 
-    // Page by page: each once, none left out.
+    // Page by page: each event appears once, none is left out.
     let (mut paged, mut next) = (Vec::new(), EventsQuery { kind: kinds, limit: Some(1), ..query() });
     while next.after < all.newest {
         let page = client.events(next.clone()).await.unwrap();
@@ -73,7 +73,7 @@ async fn events_are_filtered_and_paged() {
     assert!(seqs(&client, EventsQuery { after: u64::MAX, ..query() }).await.is_empty());
 }
 
-/// Messages of a stream of server-sent events.
+/// The messages of a stream of server-sent events, one after the other.
 struct Messages {
     response: reqwest::Response,
     text: String,
@@ -89,7 +89,7 @@ impl Messages {
         Self { response: request.send().await.unwrap().error_for_status().unwrap(), text: String::new() }
     }
 
-    /// The id, or none, the type, and the data of the next message.
+    /// Id (if any), type and data of the next message.
     async fn next(&mut self) -> (Option<u64>, String, serde_json::Value) {
         loop {
             if let Some((message, rest)) = self.text.split_once("\n\n") {
@@ -106,8 +106,10 @@ impl Messages {
                 }
                 continue;
             }
-            let chunk =
-                tokio::time::timeout(crate::common::PATIENCE, self.response.chunk()).await.unwrap().unwrap();
+            let chunk = tokio::time::timeout(crate::common::TEST_TIMEOUT, self.response.chunk())
+                .await
+                .unwrap()
+                .unwrap();
             self.text.push_str(std::str::from_utf8(&chunk.expect("the stream ended")).unwrap());
         }
     }
@@ -128,7 +130,7 @@ async fn a_stream_goes_on_where_it_broke_off() {
     for quota in 0..3 {
         client.set_quota(&Owner::CnId(cn(1)), Some(quota)).await.unwrap();
     }
-    // The header outweighs the query: it is what a reader sends that reconnects to the URL it began with.
+    // The header takes precedence over the query: a reader that reconnects sends it to the original URL.
     let mut again = Messages::open(&format!("{stream}?after=0"), two.0).await;
     for (seq, quota) in (3..6).zip(0..) {
         let (id, _, event) = again.next().await;
@@ -146,7 +148,7 @@ async fn a_stream_says_what_is_no_longer_kept() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &[]);
     let client = served.client();
-    let kept = cxloe_gmm::manager::EVENTS_KEPT;
+    let kept = cxloe_gmm_core::manager::EVENTS_KEPT;
     let mut setting = tokio::task::JoinSet::new();
     for worker in 0..64 {
         let client = client.clone();

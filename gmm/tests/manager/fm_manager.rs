@@ -1,35 +1,36 @@
-//! The FM API over a real manager process: driven by `gmm fm`, looked at through the REST interface.
+//! The FM API of a real manager process: `gmm fm` uses it, and the REST interface shows the effects.
 
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 use std::time::Instant;
 
 use crate::common::patient::{PatientAgent, PatientNode};
-use crate::common::{EXTENT, PATIENCE, Served, cn, compute_node, eventually, gmm, memory_node, name};
+use crate::common::{EXTENT, Served, TEST_TIMEOUT, cn, compute_node, eventually, gmm, memory_node, name};
 use cxloe_fabric::api::VppbError;
 use cxloe_fabric::model::{DeviceKind, RegionState};
 use cxloe_fm::client::{FmClient, Recipient};
 use cxloe_fm::component::BackgroundStatus;
 use cxloe_fm::dcd::{GetExtents, InitiateAdd, selection};
-use cxloe_fm::event_record::{Events, GetEvents, Happening};
+use cxloe_fm::event_record::{EventContent, Events, GetEvents};
 use cxloe_fm::fabric::LDS_MAX;
 use cxloe_fm::header::{Dialect, ReturnCode};
 use cxloe_fm::opcode::Opcode;
 use cxloe_fm::virtual_switch::VppbStatus;
 use serde_json::{Value, json};
 
-/// A manager with the FM API, and where that is.
+/// A manager with the FM API, and the FM API's addresses.
 fn serve(folder: &Path, more: &[&str]) -> (Served, Vec<String>) {
     let usual =
         ["--fm-listen", "127.0.0.1:0", "--fm-answer-within-ms", "20000", "--node-timeout-ms", "60000"];
     let served = Served::start(folder, &[usual.as_slice(), more].concat());
     let addresses = |log: &str| -> Vec<String> {
         let lines = log.lines().filter(|line| line.contains("FM API of switch"));
-        // What the line says is followed by its fields.
+        // In the log line, fields follow the address.
         let address = |line: &str| Some(line.rsplit_once(" on ")?.1.split_whitespace().next()?.to_owned());
         lines.filter_map(address).collect()
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while addresses(&served.log()).is_empty() {
         assert!(Instant::now() < deadline, "the FM API is not served: {}", served.log());
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -55,6 +56,62 @@ async fn json_of(address: &str, args: &[&str]) -> Value {
     let output = ask(address, &[args, &["--json"]].concat()).await;
     ends(&output, 0);
     serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+}
+
+/// Ports follow the order of first registration, so listings and the log of a refusal name the node at each port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_at_which_port_is_listed_and_said_where_a_port_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let (served, addresses) = serve(folder.path(), &[]);
+    let (client, fm) = (served.client(), addresses[0].as_str());
+    let _second = PatientNode::start(client.clone(), memory_node("mn1", 1, 1024)).await;
+    let _first = PatientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
+    let _agent = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
+    json_of(fm, &["ld-alloc", "--port", "1", "--first", "2", "--set", "512M"]).await;
+
+    for (wrong, said) in [
+        (
+            "bind --vcs 0 --vppb 1 --port 5 --ld 2",
+            "no memory node is at port 5; port 0 is mn1, port 1 is mn0",
+        ),
+        ("ld-alloc --port 6", "no memory node is at port 6; port 0 is mn1, port 1 is mn0"),
+        ("--port 7 config --ld 2 0", "no memory node is at port 7; port 0 is mn1, port 1 is mn0"),
+        ("bind --vcs 9 --vppb 1 --port 1 --ld 2", "no compute node is VCS 9; VCS 0 is cn0"),
+    ] {
+        let args: Vec<&str> = wrong.split(' ').collect();
+        let err = ends(&ask(fm, &args).await, 5);
+        assert!(err.contains("`gmm list -LPi`"), "{err}");
+        // The log's line may follow the answer.
+        let mut log = served.log();
+        for _ in 0..250 {
+            if log.contains(said) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            log = served.log();
+        }
+        let line = log.lines().find(|line| line.contains(said)).unwrap_or_else(|| panic!("{wrong}: {log}"));
+        assert!(line.contains("FM API: refused: ") && line.contains("FM API of switch 0"), "{line}");
+    }
+
+    json_of(fm, &["bind", "--vcs", "0", "--vppb", "1", "--port", "1", "--ld", "2"]).await;
+    let device = client.logical_devices().await.unwrap().remove(0);
+    assert_eq!((device.device.memory_node, device.device.id), (name("mn0"), 2));
+    assert_eq!((device.switch, device.port), (Some(0), Some(1)));
+    let listed = |kind: &'static str| {
+        let output = gmm().args(["--manager", &served.url, "list", kind, "--json"]).output().unwrap();
+        ends(&output, 0);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let places = |kind: &'static str, fields: [&str; 3]| {
+        let listed = listed(kind);
+        let items = listed.as_array().unwrap().iter();
+        items.map(|item| json!(fields.map(|field| item[field].clone()))).collect::<Vec<_>>()
+    };
+    assert_eq!(places("-M", ["memdev", "switch", "port"]), [json!(["mn0", 0, 1]), json!(["mn1", 0, 0])]);
+    assert_eq!(places("-C", ["name", "switch", "vcs"]), [json!(["cn0", 0, 0])]);
+    assert_eq!(places("-L", ["memdev", "ld", "port"]), [json!(["mn0", 2, 1])]);
+    assert_eq!(places("-B", ["memdev", "ld", "port"]), [json!(["mn0", 2, 1])]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,7 +152,7 @@ async fn a_fabric_is_driven_from_the_command_line() {
         assert!(ends(&ask(fm, &args).await, 5).contains("invalid input"), "{wrong}");
     }
 
-    // What it is made of, as extents and as registers.
+    // Extents and registers of the LD.
     let extents = json_of(fm, &["--port", "0", "dcd", "extents", "--ld", "2"]).await;
     assert_eq!(extents["extents"], json!([{"dpa": 0, "length": 512 << 20, "tag": "mn0-ld2"}]));
     ends(
@@ -112,7 +169,7 @@ async fn a_fabric_is_driven_from_the_command_line() {
         ask(fm, &["--port", "0", "dcd", "add", "--ld", "2", "--size", "256M", "--tag", "scratch"]).await;
     ends(&again, 5);
     ends(&ask(fm, &["--port", "0", "dcd", "add", "--ld", "9", "--size", "256M"]).await, 5);
-    // Its agent lets go when it is asked to.
+    // The compute node's agent releases the capacity when it is asked to.
     ends(&ask(fm, &["--port", "0", "dcd", "release", "--ld", "2", "--tag", "scratch"]).await, 0);
     eventually("the release", || async { client.region(&name("scratch")).await.is_err().then_some(()) })
         .await;
@@ -142,12 +199,12 @@ async fn a_fabric_is_driven_from_the_command_line() {
     ends(&ask(fm, &["--port", "0", "qos", "--moderate", "99"]).await, 5);
     ends(&ask(fm, &["--port", "1", "qos"]).await, 1);
 
-    // The device that is given away whole.
+    // The memory node that is allocated as a whole.
     json_of(fm, &["bind", "--vcs", "0", "--vppb", "3", "--port", "1"]).await;
     let vcs = json_of(fm, &["vcs", "0"]).await;
     assert_eq!(vcs[0]["vppbs"][1], json!({"vppb": 3, "status": "bound", "port": 1, "ld": null}));
 
-    // What happened is in the log, and can be cleared.
+    // The events are in the switch's log, and can be cleared.
     let logs = json_of(fm, &["events", "--log", "0", "--clear"]).await;
     let told: Vec<_> = logs[0]["records"].as_array().unwrap().iter().map(|record| &record["event"]).collect();
     assert!(told.contains(&&json!("vPPB 1 of VCS 0 bound to port 0, LD 2")), "{told:?}");
@@ -211,7 +268,7 @@ async fn an_unbinding_goes_on_where_it_was_after_a_restart_and_waits_for_no_memo
     run(address, "bind --vcs 0 --vppb 0 --port 0 --ld 0", 0).await;
     run(address, "--port 0 qos --severe 60", 0).await;
 
-    // A managed hot-remove waits for the host, which is seen as 0 percent.
+    // A managed hot-remove waits for the host, at 0 percent.
     agent.agent().clings = true;
     run(address, "unbind --vcs 0 --vppb 0 --no-wait", 0).await;
     assert!(run(address, "unbind --vcs 0 --vppb 0", 5).await.contains("busy"));
@@ -221,7 +278,7 @@ async fn an_unbinding_goes_on_where_it_was_after_a_restart_and_waits_for_no_memo
     };
     let asked = status(address).await;
     assert_eq!((asked.running, asked.percent, asked.opcode), (true, 0, 0x5202));
-    // Whoever asked can think better of it.
+    // The FM client can abort the unbinding.
     run(address, "background --abort", 0).await;
     assert_eq!(status(address).await.code, ReturnCode::Aborted);
     assert_eq!(client.region(&name("mn0-ld0")).await.unwrap().state, RegionState::Active);
@@ -243,7 +300,7 @@ async fn an_unbinding_goes_on_where_it_was_after_a_restart_and_waits_for_no_memo
     let mut fm_client = FmClient::connect(address, Dialect::Spec).await.unwrap();
     let after: Events = fm_client.ask(Recipient::Switch, Opcode::GetEventRecords, &log).await.unwrap();
     assert_eq!((after.records.len(), after.overflow), (0, None));
-    // It ends when the link goes down, though the memory node is away and nothing is zeroed.
+    // The unbinding ends when the link is down, even though the memory node is unreachable and nothing is zeroed.
     run(address, "port-control --port 127 assert", 0).await;
     run(address, "background --wait", 0).await;
     let done = status(address).await;
@@ -259,7 +316,7 @@ async fn an_unbinding_goes_on_where_it_was_after_a_restart_and_waits_for_no_memo
         fm.ask(Recipient::Device(0), Opcode::GetQosControl, &()).await.unwrap();
     assert_eq!(qos.severe, 60);
 
-    // A binding whose region the memory node refuses ends as failed.
+    // A binding fails if the memory node refuses to map its region.
     node.orders().refuse = Some("no".to_owned());
     run(address, "bind --vcs 0 --vppb 1 --port 0 --ld 0", 1).await;
     assert_eq!(status(address).await.code, ReturnCode::InternalError);
@@ -283,7 +340,7 @@ async fn nodes_have_their_places_on_several_switches() {
         (&second["switch"]["active_ports"], first["serial"].as_u64().unwrap() + 1),
         (&json!([127]), second["serial"].as_u64().unwrap())
     );
-    // A region of the last on the memory node of the first switch: bound, but not to be seen at a vPPB.
+    // The last compute node gets a region on a memory node of the first switch: it is bound, but not at a vPPB.
     let create = cxloe_fabric::api::CreateRegion::new(name("far"), 64 << 20, cn(127));
     client.create_region(&create).await.unwrap();
     assert_eq!(json_of(&addresses[1], &["vcs"]).await[0]["vppbs"], json!([]));
@@ -296,7 +353,7 @@ async fn nodes_have_their_places_on_several_switches() {
         (extents.extents.len(), extents.extents[0].length, &extents.extents[0].tag[..4]),
         (1, 64 << 20, b"far\0".as_slice())
     );
-    // Another tag for the same LD; without one, the manager finds a name.
+    // A second tag on the same LD; without a tag, the manager chooses the region's name.
     let add = InitiateAdd {
         host: 0,
         policy: selection::FREE,
@@ -313,7 +370,7 @@ async fn nodes_have_their_places_on_several_switches() {
         client.regions().await.unwrap().iter().map(|region| region.name.to_string()).collect();
     names.sort();
     assert_eq!(names, ["dc-abababababababababababababababab", "dc-mn0-0-1", "far"]);
-    // Capacity shows up in the device's own log.
+    // Capacity events are in the device's log, not in the switch's.
     let events: Events = eventually("the events of all three", || async {
         let mut fm = FmClient::connect(&addresses[0], Dialect::Tools).await.unwrap();
         let request = GetEvents { log: 4 };
@@ -325,12 +382,12 @@ async fn nodes_have_their_places_on_several_switches() {
         events
             .records
             .iter()
-            .all(|record| matches!(record.happening, Happening::Capacity { change: 0, host: 0, .. }))
+            .all(|record| matches!(record.happening, EventContent::Capacity { change: 0, host: 0, .. }))
     );
     let switch: Events =
         fm.ask(Recipient::Switch, Opcode::GetEventRecords, &GetEvents { log: 0 }).await.unwrap();
     let bound = |record: &&cxloe_fm::event_record::EventRecord| {
-        matches!(record.happening, Happening::Binding { status: VppbStatus::BoundLd, .. })
+        matches!(record.happening, EventContent::Binding { status: VppbStatus::BoundLd, .. })
     };
     assert_eq!(switch.records.iter().filter(bound).count(), 0, "the host is on another switch");
 }

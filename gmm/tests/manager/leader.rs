@@ -1,5 +1,6 @@
-//! Three managers over one etcd: real processes, one of which leads. Whatever happens to the leader, another one goes on
-//! with all that was acknowledged, nodes and clients find it by themselves, and a leader of the past does no harm.
+//! Three managers over one etcd: real processes, one of which leads. Whatever happens to the leader, another manager
+//! continues with all acknowledged changes, nodes and clients find the new leader by themselves, and a former leader
+//! cannot change anything.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use nix::unistd::Pid;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-/// Managers over one store; each has a folder for its log.
+/// Managers that share one store; each has a folder for its log.
 struct Managers {
     store: String,
     served: Vec<(Served, tempfile::TempDir)>,
@@ -43,20 +44,20 @@ impl Managers {
         Client::new(&self.urls()).unwrap()
     }
 
-    /// Who leads, once somebody does.
+    /// Index of the leader, after waiting for one.
     async fn leader(&self) -> usize {
         let client = self.client();
         let leader = eventually("a leader", || async { client.health().await.ok()?.leader }).await;
         self.served.iter().position(|(served, _)| served.url == leader).expect("one of these leads")
     }
 
-    /// Takes one out, for the test to end it.
+    /// Removes the manager with this index from the list, for the test to end it.
     fn take(&mut self, index: usize) -> (Served, tempfile::TempDir) {
         self.served.remove(index)
     }
 }
 
-/// Asks one manager and does not go where it points to: status, location, body.
+/// Sends a request to one manager without following redirections. Returns status, location and body.
 async fn ask(
     method: Method,
     url: &str,
@@ -83,7 +84,7 @@ fn signal(served: &Served, signal: Signal) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_goes_on_when_the_leader_is_killed_or_told_to_end() {
+async fn another_manager_leads_after_the_leader_is_killed_or_stopped() {
     let etcd = Etcd::start();
     let mut managers = Managers::start(&etcd, 3);
     let urls = managers.urls();
@@ -97,7 +98,7 @@ async fn another_goes_on_when_the_leader_is_killed_or_told_to_end() {
     let first = eventually("a region", || create(&client, "first")).await;
     assert_eq!(first, RegionState::Active);
 
-    // Those that follow point to the leader, for any method and path; clients go there.
+    // Followers redirect every method and path to the leader; clients follow the redirection.
     for (index, (served, _)) in managers.served.iter().enumerate() {
         let leading = managers.served[leader].0.url.as_str();
         if index != leader {
@@ -129,7 +130,7 @@ async fn another_goes_on_when_the_leader_is_killed_or_told_to_end() {
     let found = client.region(&name("first")).await.unwrap();
     assert_eq!(found.state, RegionState::Active);
 
-    // What the first leader might still say is refused by a node that has heard of the second.
+    // A node that has seen the second leader refuses late commands of the first one.
     let mapping = Mapping {
         cn: cn(9),
         region: name("stale"),
@@ -164,7 +165,7 @@ async fn another_goes_on_when_the_leader_is_killed_or_told_to_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_was_stopped_and_replaced_wakes_up_and_harms_nobody() {
+async fn a_replaced_leader_resumes_without_effect() {
     let etcd = Etcd::start();
     let mut managers = Managers::start(&etcd, 2);
     let node = Node::new(memory_node("mn0", 0, 1024));
@@ -175,7 +176,7 @@ async fn a_leader_that_was_stopped_and_replaced_wakes_up_and_harms_nobody() {
     let (stopped, _folder) = managers.take(stopped);
     signal(&stopped, Signal::SIGSTOP);
 
-    // Asked while it cannot answer: to show what it believes, and to change it.
+    // Two requests during the stop: one reads the manager's state, the other changes it.
     let url = stopped.url.clone();
     let body = json!({"name": "stale", "size": EXTENT, "owner": "02:00:00:00:01:01", "wait_ms": 0});
     let asked: Vec<_> = [
@@ -216,12 +217,12 @@ async fn a_leader_that_was_stopped_and_replaced_wakes_up_and_harms_nobody() {
     })
     .await;
     assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
-    // By its lease, or by a write that was refused, whichever came first.
+    // It loses the lead by the end of its lease or by a refused write, whichever comes first.
     let log = stopped.log();
     assert!(log.contains("the lead is lost") || log.contains("stepping down"), "{log}");
     assert_eq!(node.known().seen.term, 2);
 
-    // It leads again when it is its turn.
+    // The former leader becomes the leader again later.
     managers.take(0).0.kill();
     let again = Client::new(&url).unwrap();
     eventually("that it leads again", || create(&again, "again")).await;
@@ -263,7 +264,7 @@ async fn etcd_may_be_away_for_a_while() {
     let regions = client.regions().await.unwrap();
     assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
 
-    // Gone for less than the lease lasts, nobody steps down for it: at most another one's turn has come.
+    // During an outage shorter than the lease, the leader keeps the lead, or loses it only to another manager.
     etcd.kill();
     assert!(etcd.run());
     eventually("a region after a restart", || create(&client, "later")).await;

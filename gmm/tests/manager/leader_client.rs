@@ -1,4 +1,4 @@
-//! How a client finds the manager that leads, among several: tried with servers that answer what they are told to.
+//! The search of a client for the leader among several managers; the servers give prepared answers.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use cxloe_fabric::api::{CreateRegion, ErrorCode};
 use cxloe_fabric::model::{CnId, Name};
 use cxloe_fabric::{Client, ClientError};
 
-/// A server that counts what it is asked.
+/// A server that counts its requests.
 struct Fake {
     url: String,
     asked: Arc<AtomicU32>,
@@ -57,7 +57,7 @@ impl Fake {
     }
 }
 
-/// Where nobody listens.
+/// A URL at which no process listens.
 fn nowhere() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
@@ -125,7 +125,7 @@ async fn managers_that_point_to_each_other_are_an_error() {
 }
 
 #[tokio::test]
-async fn that_nobody_leads_is_said_after_all_were_asked() {
+async fn a_missing_leader_is_reported_after_all_managers_answered() {
     let (first, gone, second) = (Fake::leaderless().await, nowhere(), Fake::leaderless().await);
     let error = client(&[&first.url, &gone, &second.url]).create_region(&create()).await.unwrap_err();
     assert_eq!((error.code(), error.is_passing()), (Some(ErrorCode::Unavailable), true));
@@ -135,7 +135,7 @@ async fn that_nobody_leads_is_said_after_all_were_asked() {
     assert_eq!((first.asked(), leader.asked()), (1, 1));
 }
 
-/// A server that takes a request and hangs up: the request may have been carried out.
+/// A server that receives a request and closes the connection: the request may have been carried out.
 fn hanging_up() -> (String, std::thread::JoinHandle<()>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -161,7 +161,7 @@ async fn what_may_have_been_done_is_not_asked_twice_but_the_next_request_goes_el
     managers.regions().await.unwrap();
     assert_eq!(leader.asked(), 1);
 
-    // What only reads may be asked of another at once.
+    // A request that only reads is sent to another manager at once.
     let (broken, thread) = hanging_up();
     client(&[&broken, &leader.url]).regions().await.unwrap();
     assert_eq!(leader.asked(), 1);

@@ -1,19 +1,22 @@
-//! The manager from outside, one file per subject: a running `gmm`, its stores, its clients. One program, so that the manager
-//! is linked once for all of them.
+//! System tests of the manager, one file per subject: a running `gmm`, its stores, its clients. One program, so that
+//! the manager is linked once for all of them.
 
+mod access;
+mod access_etcd;
 mod cli;
 mod cli_fabric;
 mod common;
 mod crash;
-mod doors;
-mod doors_etcd;
 mod events;
-mod fm_doors;
+mod fm_access;
 mod fm_manager;
+mod http;
 mod leader;
 mod leader_client;
+mod mirror;
 mod openapi;
 mod rest;
+mod schemathesis;
 mod server;
 mod store;
 mod store_etcd;

@@ -1,5 +1,5 @@
-//! The OpenAPI document of a running manager: it describes the interface as it is, no route more and none less, and what
-//! the manager answers, successes and refusals, is what the document says.
+//! The OpenAPI document of a running manager: it has exactly the routes of the interface, and the manager's answers,
+//! successes and refusals, conform to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use crate::common::{EXTENT, Served, cn, compute_node, memory_node};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// An operation: its method, in capitals, and its path as the document has it.
+/// An operation: its method, in capitals, and its path in the document.
 type Operation = (String, String);
 
-/// The document, and which of its operations were answered, with success or without.
+/// The document, and the operations that have been answered until now, by success or refusal.
 struct Checked {
     url: String,
     http: reqwest::Client,
@@ -41,13 +41,14 @@ impl Checked {
         .collect()
     }
 
-    /// A validator of `schema`, whose references lead into the document.
+    /// A validator of `schema`, whose references point into the document.
     fn validator(&self, schema: &Value) -> jsonschema::Validator {
         let schema = json!({"allOf": [schema], "components": self.document["components"]});
         jsonschema::draft202012::new(&schema).unwrap()
     }
 
-    /// Asks, and checks the answer by what the document says of `path`, which `target` is an example of.
+    /// Sends a request, and checks the answer against the document's description of `path`; `target` is an example of
+    /// it.
     async fn ask(&mut self, method: Method, path: &str, target: &str, body: Option<Value>) -> (u16, Value) {
         let mut request = self.http.request(method.clone(), format!("{}{target}", self.url));
         request = request.header("content-type", "application/json");
@@ -94,7 +95,7 @@ impl Checked {
     }
 }
 
-/// Every reference in `value`.
+/// Collects every reference in `value`.
 fn references(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| references(item, found)),
@@ -132,22 +133,32 @@ async fn the_document_is_whole_and_describes_the_routes_there_are() {
         let given: BTreeSet<_> =
             parameters.filter(|p| p["in"] == "path").map(|p| p["name"].as_str().unwrap()).collect();
         assert_eq!(wanted, given, "{path}");
+        let security = match described["x-cxloe-right"].as_str() {
+            Some("anybody") => Value::Null,
+            _ => json!([{"token": []}, {"certificate": []}]),
+        };
+        assert_eq!(described["security"], security, "{path}: a token or a certificate identifies the caller");
     }
+    let schemes = &checked.document["components"]["securitySchemes"];
+    assert_eq!(
+        (&schemes["token"]["scheme"], &schemes["certificate"]["type"]),
+        (&json!("bearer"), &json!("mutualTLS"))
+    );
 
-    // Each path of the document is there and takes the methods named, and no other.
+    // Each path of the document exists and accepts exactly its methods.
     let paths: BTreeSet<&String> = operations.keys().map(|(_, path)| path).collect();
     for path in paths {
         let target = path.replace("{name}", "x").replace("{compute_node}", "x");
         for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
             let known = operations.contains_key(&(method.to_string(), path.clone()));
-            // A streaming answer never ends: its status is looked at, not its body.
+            // A streaming answer never ends: only its status is checked.
             let request = checked.http.request(method.clone(), format!("{}{target}", served.url));
             let request = request.header("content-type", "application/json");
             let status = request.send().await.unwrap().status().as_u16();
             assert_eq!(status != 405, known, "{method} {path}: {status}");
         }
     }
-    // What people read in the crate's documentation are the same routes.
+    // The table in the crate's documentation has the same routes.
     let table =
         include_str!("../../fabric/src/api.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
     let mut written = BTreeSet::new();
@@ -163,10 +174,49 @@ async fn the_document_is_whole_and_describes_the_routes_there_are() {
     assert_eq!(written, operations.into_keys().collect());
 }
 
+/// The schemas reject the values that the manager refuses, as far as a schema can express that.
+#[tokio::test]
+async fn the_schemas_forbid_what_is_never_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let checked = Checked::new(&served.url).await;
+    let validator = |name: &str| checked.validator(&json!({"$ref": format!("#/components/schemas/{name}")}));
+    let good = ["02:00:00:00:00:01", "fe-00-00-00-00-00", "00:00:00:00:00:10"];
+    for (name, good, bad) in [
+        ("CnId", good.map(Value::from).to_vec(), json!(["00:00:00:00:00:00", "01:00:00:00:00:01", "x"])),
+        (
+            "ByteSize",
+            vec![
+                json!("2M"),
+                json!("0x1000"),
+                json!("16 GiB"),
+                json!("512mb"),
+                json!("4096"),
+                json!(u64::MAX),
+            ],
+            json!(["", "M", "2X", "-1", "0x", -1, 2.5, 3e20]),
+        ),
+    ] {
+        let validator = validator(name);
+        let refused: Vec<_> = good.iter().filter(|value| !validator.is_valid(value)).collect();
+        assert!(refused.is_empty(), "{name}: {refused:?}");
+        let taken: Vec<_> =
+            bad.as_array().unwrap().iter().filter(|value| validator.is_valid(value)).collect();
+        assert!(taken.is_empty(), "{name}: {taken:?}");
+    }
+    let after = &checked.operations()[&("GET".to_owned(), "/v1/events".to_owned())]["parameters"][0];
+    assert_eq!((&after["name"], &after["schema"]["maximum"]), (&json!("after"), &json!(u64::MAX)));
+    // A value that is neither a CN id nor a name is answered with an error body of the interface.
+    let zeros = format!("{}/v1/compute-nodes/00:00:00:00:00:00", served.url);
+    let delete = checked.http.delete(zeros).header("content-type", "application/json");
+    let said = delete.send().await.unwrap().text().await.unwrap();
+    assert!(said.contains("neither the CN id nor the name of a compute node"), "{said}");
+}
+
 #[tokio::test]
 async fn what_is_answered_is_what_is_described() {
     let folder = tempfile::tempdir().unwrap();
-    // One that a node refuses makes regions all the same.
+    // A region that a memory node refuses to map.
     let served = Served::start(folder.path(), &["--node-timeout", "2000", "--new-fabric"]);
     let client = served.client();
     let mut checked = Checked::new(&served.url).await;
@@ -176,7 +226,7 @@ async fn what_is_answered_is_what_is_described() {
     let mut statuses = Vec::new();
     let (nodes, cns) = ("/v1/memory-nodes", "/v1/compute-nodes");
 
-    // Nodes, as their daemons speak.
+    // Requests of nodes' daemons.
     let register = serde_json::to_value(memory_node("mn1", 1, 8)).unwrap();
     let (_, registered) = checked.ask(post.clone(), nodes, nodes, Some(register)).await;
     let sync =
@@ -186,7 +236,7 @@ async fn what_is_answered_is_what_is_described() {
     let stale = json!({"registration": 0, "acked_seq": 0});
     checked.ask(post.clone(), "/v1/memory-nodes/{name}/sync", "/v1/memory-nodes/mn1/sync", Some(stale)).await;
 
-    // Nodes that have seen what is not here, and memory that no region has.
+    // Nodes that have seen changes this store lacks, and memory that belongs to no region.
     let (seen, held) =
         (json!({"term": 9, "revision": 9, "run": 9}), json!({"compute_node": cn(1), "bytes": EXTENT}));
     let said = json!({"node": {"memory_node": "mn9"}, "seen": seen, "holds": [held]});
@@ -221,6 +271,39 @@ async fn what_is_answered_is_what_is_described() {
     checked.ask(post.clone(), path, "/v1/compute-nodes/nobody/sync", Some(json!({}))).await;
     checked.ask(post.clone(), cns, cns, Some(json!({}))).await;
 
+    // Copies of regions, and a drained memory node.
+    let create = json!({"name": "p", "size": EXTENT, "owner": "cn0", "on": ["mn0"]});
+    checked.ask(post.clone(), "/v1/regions", "/v1/regions", Some(create)).await;
+    let leg = client.region(&crate::common::name("p")).await.unwrap().legs.remove(0);
+    let stale = json!({"registration": registered["registration"], "mac": "02:00:00:00:00:77", "epoch": 0});
+    let mut filled = stale.clone();
+    (filled["mac"], filled["cmem_base"]) = (json!(leg.mac()), json!(leg.cmem_base));
+    let paths = [
+        "/v1/regions/{name}/legs/stale",
+        "/v1/regions/{name}/legs/filled",
+        "/v1/regions/{name}/protect",
+        "/v1/memory-nodes/{name}/drain",
+        "/v1/memory-nodes/{name}/stop-drain",
+    ];
+    let steps = [
+        (paths[0], "/v1/regions/p/legs/stale", Some(stale.clone())),
+        (paths[0], "/v1/regions/none/legs/stale", Some(stale)),
+        (paths[1], "/v1/regions/p/legs/filled", Some(filled.clone())),
+        (paths[1], "/v1/regions/none/legs/filled", Some(filled)),
+        (paths[2], "/v1/regions/p/protect", Some(json!({"protect": "none"}))),
+        (paths[2], "/v1/regions/none/protect", Some(json!({"protect": "none"}))),
+        (paths[3], "/v1/memory-nodes/mn1/drain", None),
+        (paths[3], "/v1/memory-nodes/none/drain", None),
+        (paths[4], "/v1/memory-nodes/mn1/stop-drain", None),
+        (paths[4], "/v1/memory-nodes/none/stop-drain", None),
+    ];
+    let mut answered = Vec::new();
+    for (path, target, body) in steps {
+        answered.push(checked.ask(post.clone(), path, target, body).await.0);
+    }
+    assert_eq!(answered, [200, 404, 200, 404, 200, 404, 204, 404, 204, 404]);
+    checked.ask(delete.clone(), "/v1/regions/{name}", "/v1/regions/p?force=true", None).await;
+
     // Regions.
     let size = EXTENT;
     let steps = [
@@ -240,6 +323,7 @@ async fn what_is_answered_is_what_is_described() {
         (post.clone(), "/v1/regions/{name}/grow", "/v1/regions/r/grow", Some(json!({"size": size}))),
         (get.clone(), "/v1/regions", "/v1/regions", None),
         (get.clone(), "/v1/regions/{name}", "/v1/regions/r", None),
+        (get.clone(), "/v1/regions/{name}", "/v1/regions/r?owner_wait_ms=1", None),
         (get.clone(), "/v1/regions/{name}", "/v1/regions/none", None),
         (post.clone(), "/v1/regions/{name}/disable", "/v1/regions/r/disable?wait_ms=0", None),
         (post.clone(), "/v1/regions/{name}/disable", "/v1/regions/none/disable", None),
@@ -252,7 +336,7 @@ async fn what_is_answered_is_what_is_described() {
     for (method, path, target, body) in steps {
         statuses.push(checked.ask(method, path, target, body).await.0);
     }
-    assert_eq!(statuses, [201, 409, 200, 400, 200, 200, 404, 202, 404, 200, 404, 409, 409, 204]);
+    assert_eq!(statuses, [201, 409, 200, 400, 200, 200, 200, 404, 202, 404, 200, 404, 409, 409, 204]);
     node.orders().zero_only = Some(0);
     let create = json!({"name": "s", "size": size, "owner": "cn0", "on": ["mn0"]});
     checked.ask(post.clone(), "/v1/regions", "/v1/regions", Some(create)).await;
@@ -312,7 +396,7 @@ async fn what_is_answered_is_what_is_described() {
         400, 200, 200, 400, 200, 200, 404,
     ];
     assert_eq!(statuses, expected);
-    // Silent since it registered: it is forgotten as soon as that is noticed.
+    // The node is silent since it registered, and can be forgotten once the manager has noticed that.
     crate::common::eventually("mn1 is silent", || async {
         let nodes = client.memory_nodes().await.unwrap();
         let silent =
@@ -352,8 +436,8 @@ async fn what_is_answered_is_what_is_described() {
     assert_eq!(access(&get, "/v1/whoami", "/v1/whoami", None).await.0, 200);
 
     let all: BTreeSet<Operation> = checked.operations().into_keys().collect();
-    // A reset succeeds only where content was lost, the stream of a success never ends, and some take TLS: all of these are
-    // tested elsewhere.
+    // Not covered here but by other tests: a reset succeeds only after lost content, a stream never ends, and some
+    // operations need TLS.
     let stream: Operation = ("GET".into(), "/v1/events/stream".into());
     let reset: Operation = ("POST".into(), "/v1/regions/{name}/reset".into());
     let unanswered: Vec<_> = all.difference(&checked.succeeded).collect();
@@ -368,7 +452,7 @@ async fn what_is_answered_is_what_is_described() {
     let never_refused: Vec<_> = all.difference(&checked.refused).filter(|(_, path)| !lists(path)).collect();
     assert!(never_refused.is_empty(), "{never_refused:?}");
 
-    // The schemas forbid something: an answer without one of its parts is none.
+    // The schemas are strict: an answer that lacks a required property does not conform.
     let mut broken = client.memory_nodes().await.map(|nodes| json!(nodes)).unwrap();
     let schema = &checked.operations()[&("GET".to_owned(), nodes.to_owned())]["responses"]["200"]["content"];
     let validator = checked.validator(&schema["application/json"]["schema"]);

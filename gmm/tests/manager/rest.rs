@@ -1,17 +1,19 @@
-//! The REST interface over a real process: what is waited for comes about, or is told how far it has come.
+//! The REST interface of a real process: a wait returns the result, or the progress until then.
 
 use crate::common::patient::{PatientAgent, PatientNode};
 use crate::common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
+use cxloe_fabric::ClientError;
 use cxloe_fabric::api::{
-    Bind, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, Overview, Owner, RegionsPage,
-    RestoreStore, SetLdAllocations, Unbind,
+    Bind, ComputeNodeSync, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, Overview,
+    Owner, RegionsPage, RestoreStore, SetLdAllocations, Unbind,
 };
 use cxloe_fabric::client::{Destroyed, Unbound};
-use cxloe_fabric::model::{ByteSize, RegionState, UnbindOption};
+use cxloe_fabric::hdm::Ways;
+use cxloe_fabric::model::{ByteSize, Region, RegionState, UnbindOption};
 
-/// Long enough for whatever is going to happen.
+/// A wait longer than any operation takes, in milliseconds.
 const LONG_MS: u64 = 20_000;
-/// Over before anything that is held up happens.
+/// A wait shorter than any delayed operation takes, in milliseconds.
 const SHORT_MS: u64 = 50;
 const LD: u64 = 256 << 20;
 
@@ -72,7 +74,7 @@ async fn growing_goes_on_without_the_one_who_asked() {
 }
 
 #[tokio::test]
-async fn an_owner_lets_go_and_has_it_again() {
+async fn an_owner_releases_a_region_and_regains_it() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &[]);
     let client = served.client();
@@ -148,9 +150,9 @@ async fn a_slice_is_bound_and_taken_back() {
     assert!(left.waits_for_owner && left.unbound_percent == Some(0));
     agent.agent().clings = false;
     let freed = client.unbind(&unbind(UnbindOption::Managed, LONG_MS)).await;
-    // It may have come to its end between the two calls.
+    // The device may have been removed between the two calls.
     assert!(matches!(&freed, Ok(Unbound::Free)) || freed.unwrap_err().code() == Some(ErrorCode::NotFound));
-    // It is free before its memory is.
+    // The device is free before its memory is zeroed.
     eventually("half of it zeroed", || async {
         let statuses = client.region_statuses().await.unwrap();
         (statuses[0].zeroed_percent == Some(50) && statuses[0].region.state == RegionState::Draining)
@@ -189,6 +191,41 @@ async fn destroying_tells_how_far_it_has_come() {
         Ok(destroyed) => assert_eq!(destroyed, Destroyed::Gone),
         Err(error) => assert_eq!(error.code(), Some(ErrorCode::NotFound), "{error}"),
     }
+}
+
+#[tokio::test]
+async fn the_wait_for_an_owner_is_one_long_poll() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let _node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    client.create_region(&CreateRegion::new(name("absent"), EXTENT, cn(2))).await.unwrap();
+    assert!(!client.region_at_owner(&name("absent"), LONG_MS).await.unwrap().owner_knows, "no agent runs");
+    assert_eq!(
+        client.region_at_owner(&name("none"), LONG_MS).await.unwrap_err().code(),
+        Some(ErrorCode::NotFound)
+    );
+
+    let registered = client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    client.create_region(&CreateRegion::new(name("r"), EXTENT, cn(1))).await.unwrap();
+    assert!(!client.region_at_owner(&name("r"), SHORT_MS).await.unwrap().owner_knows, "it has not synced");
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.region_at_owner(&name("r"), LONG_MS).await }
+    });
+    let mut sync = ComputeNodeSync {
+        registration: registered.registration,
+        after_event: registered.after_event,
+        released: Vec::new(),
+        quiet: 0,
+        settled: false,
+        wait_ms: 0,
+    };
+    // The answer to a sync contains the region; the next sync acknowledges it.
+    for _ in 0..2 {
+        sync.after_event = client.sync_compute_node(cn(1), &sync).await.unwrap().after_event;
+    }
+    assert!(waiting.await.unwrap().unwrap().owner_knows);
 }
 
 #[tokio::test]
@@ -258,7 +295,7 @@ async fn the_overview_says_who_has_what_and_finds_regions() {
     client.register_compute_node(&compute_node("Alpha", 1)).await.unwrap();
     let create = |region: &str, extents: u64, owner: u8, on: &[&str]| CreateRegion {
         on: on.iter().copied().map(name).collect(),
-        ways: on.len() as u32,
+        ways: Ways::try_from(on.len() as u32).unwrap(),
         ..CreateRegion::new(name(region), extents * EXTENT, cn(owner))
     };
     for region in [
@@ -370,7 +407,7 @@ async fn a_backup_is_taken_and_put_back_while_the_manager_runs() {
     assert!(restored.restored.revision < restored.before.revision, "{restored:?}");
     assert_eq!(names().await, ["kept"]);
 
-    // Another fabric's is not put in its place by accident; a new one may be begun with it.
+    // The backup of another fabric is restored only if that is requested; a new fabric may begin with it.
     let elsewhere = tempfile::tempdir().unwrap();
     let other = Served::start(elsewhere.path(), &[]);
     let theirs = other.client();
@@ -382,4 +419,24 @@ async fn a_backup_is_taken_and_put_back_while_the_manager_runs() {
     let error = third.client().restore(&restore(backup.clone())).await.unwrap_err();
     assert!(error.to_string().contains("another fabric's"), "{error}");
     third.client().restore(&RestoreStore { backup, other_fabric: true }).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_memory_node_is_named_once_in_a_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let _node = ObedientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    let refused = |result: Result<Region, ClientError>| {
+        let error = result.unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::BadRequest), "{error}");
+        assert!(error.to_string().contains("mn0 is named twice"), "{error}");
+    };
+    let create =
+        CreateRegion { on: vec![name("mn0"); 16], ..CreateRegion::new(name("r"), 16 * EXTENT, cn(1)) };
+    refused(client.create_region(&CreateRegion { ways: Ways::Sixteen, ..create.clone() }).await);
+    refused(client.create_region(&create).await);
+    client.create_region(&CreateRegion { on: vec![name("mn0")], ..create }).await.unwrap();
+    let grow = GrowRegion { size: ByteSize(32 * EXTENT), on: vec![name("mn0"); 2], wait_ms: 0 };
+    refused(client.grow_region(&name("r"), &grow).await);
 }

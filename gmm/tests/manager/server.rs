@@ -1,4 +1,4 @@
-//! The manager as a process on the loopback interface, asked with the real client.
+//! The manager as a process on the loopback interface, used by the real client.
 
 use crate::common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
 use cxloe_fabric::api::{
@@ -26,6 +26,7 @@ async fn a_region_lives_from_creation_to_destruction() {
         after_event: compute.after_event,
         released: Vec::new(),
         quiet: 0,
+        settled: false,
         wait_ms: 5000,
     };
     let watching = tokio::spawn({
@@ -55,7 +56,7 @@ async fn a_region_lives_from_creation_to_destruction() {
     assert_eq!(client.region(&name("r")).await.unwrap_err().code(), Some(ErrorCode::NotFound));
     assert_eq!(client.memory_nodes().await.unwrap()[0].free_bytes, 64 * EXTENT);
     let events = client.events(EventsQuery::default()).await.unwrap();
-    // Without a region on the memory node the compute node is no longer bound there; the memory is zeroed after that.
+    // Without a region on the memory node, the compute node is no longer bound there; its memory is zeroed afterwards.
     let [.., unbound, destroyed] = &events.events[..] else { panic!("{events:?}") };
     assert!(matches!(destroyed.kind, EventKind::RegionDestroyed { .. }), "{destroyed:?}");
     assert!(matches!(unbound.kind, EventKind::LdUnbound { .. }), "{unbound:?}");
@@ -163,7 +164,7 @@ async fn a_manager_that_is_killed_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_node_that_stays_silent_is_noticed_and_forgiven() {
+async fn a_silent_node_is_detected_and_accepted_again() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &["--node-timeout", "300"]);
     let client = served.client();
@@ -274,7 +275,8 @@ async fn events_stream_as_they_happen() {
     served.client().register_memory_node(&memory_node("mn0", 0, 8)).await.unwrap();
     let mut text = String::new();
     while !text.contains("memory_node_registered") {
-        let chunk = tokio::time::timeout(crate::common::PATIENCE, response.chunk()).await.unwrap().unwrap();
+        let chunk =
+            tokio::time::timeout(crate::common::TEST_TIMEOUT, response.chunk()).await.unwrap().unwrap();
         text.push_str(std::str::from_utf8(&chunk.expect("the stream ended")).unwrap());
     }
     assert!(text.contains("manager_started") && text.contains("id: 2"), "{text}");
@@ -364,11 +366,11 @@ async fn a_page_of_another_origin_changes_nothing() {
             assert_eq!(answer.status().as_u16(), status, "{path} {headers:?}");
         }
     }
-    // Nothing but that it was tried.
+    // The only new event is the record of the refused request.
     let events = client.events(EventsQuery { after: before, ..EventsQuery::default() }).await.unwrap().events;
     assert!(events.iter().all(|event| event.kind.label() == "access_refused"), "{events:?}");
     assert_eq!(client.region(&name("r")).await.unwrap().state, RegionState::Active);
-    // The manager's own page, by address or by a name it was told, and what is no browser.
+    // Accepted are the manager's own page, by address or by a configured name, and clients that are not browsers.
     let origin = format!("http://{own}");
     for headers in [
         vec![("origin", origin.as_str()), json],
@@ -381,7 +383,7 @@ async fn a_page_of_another_origin_changes_nothing() {
 }
 
 #[tokio::test]
-async fn thousands_of_half_sent_requests_keep_nobody_out() {
+async fn thousands_of_partial_requests_block_no_client() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &["--connections-max", "100", "--node-timeout", "1000"]);
     let address = served.url.trim_start_matches("http://").to_owned();
@@ -391,7 +393,7 @@ async fn thousands_of_half_sent_requests_keep_nobody_out() {
     for stranger in 0..600 {
         let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
         let sent = if stranger % 2 == 0 { "GET /v1/hea" } else { body };
-        // Those who had to go already cannot.
+        // The server may have closed the connection already.
         drop(stream.write_all(sent.as_bytes()).await);
         strangers.push(stream);
         if stranger % 100 == 99 {
@@ -414,7 +416,7 @@ async fn a_body_that_is_too_large_is_refused() {
     let head = "POST /v1/memory-nodes HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n";
     let length = cxloe_gmm::server::BODY_BYTES_MAX + 1;
     stream.write_all(format!("{head}Content-Length: {length}\r\n\r\n").as_bytes()).await.unwrap();
-    // The manager answers once it has read too much, and closes: the rest may be refused by a reset, in any order.
+    // The manager answers once it has read the limit, and closes the connection: a reset may refuse the rest.
     drop(stream.write_all(&vec![b' '; length]).await);
     let mut answer = Vec::new();
     drop(stream.read_to_end(&mut answer).await);
@@ -423,7 +425,7 @@ async fn a_body_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn a_half_sent_request_does_not_keep_others_out() {
+async fn a_partial_request_does_not_block_others() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &["--connections-max", "2"]);
     let address = served.url.trim_start_matches("http://").to_owned();

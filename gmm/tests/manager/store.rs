@@ -1,14 +1,14 @@
-//! The store in a file: what it says of files that are no store, are damaged, in use, or of another version. That it gives
-//! back what was put in is tested for all stores at once.
+//! The store in a file: errors for files that are no store, are damaged, in use, or of another version. The suite for
+//! all stores tests storing and loading.
 
 use std::path::Path;
 
 use crate::common::{EXTENT, Served, cn, memory_node, name};
 use cxloe_fabric::api::CreateRegion;
-use cxloe_gmm::manager::{Command, Manager, Options, State};
 use cxloe_gmm::store::{RedbStore, Store, StoreError};
+use cxloe_gmm_core::manager::{Command, FabricState, Manager, Options};
 
-fn open(path: &Path) -> Result<(RedbStore, State), StoreError> {
+fn open(path: &Path) -> Result<(RedbStore, FabricState), StoreError> {
     let mut store = RedbStore::open(path)?;
     let state = store.load()?;
     Ok((store, state))

@@ -1,5 +1,5 @@
-//! What etcd as a store has to do beyond keeping what it is given: nobody but the leader writes, whatever arrives late; a
-//! commit of many transactions is all or nothing wherever it breaks off; etcd may restart meanwhile.
+//! Requirements of the store in etcd beyond those of every store: only the leader writes, however late requests arrive;
+//! a commit of many transactions is all or nothing, wherever it is interrupted; etcd may restart at any time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::common::etcd::{Etcd, lead};
 use crate::common::proxy::{Fate, Proxy};
-use crate::common::{EXTENT, PATIENCE, cn, memory_node, name};
+use crate::common::{EXTENT, TEST_TIMEOUT, cn, memory_node, name};
 use cxloe_fabric::api::CreateRegion;
-use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
 use cxloe_gmm::store::etcd::{Attempt, Campaign, Leadership};
 use cxloe_gmm::store::{EtcdPlace, EtcdStore, Store, StoreError};
+use cxloe_gmm_core::manager::{Change, Command, FabricState, Manager, Options};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// The store at `place` as another one leads it now, reached through `port`.
+/// The store at `place`, taken over by another leader that connects through `port`.
 fn take_over(place: &EtcdPlace, port: u16) -> (Leadership, EtcdStore) {
     let leadership = lead(place);
     let through: EtcdPlace =
@@ -26,7 +26,7 @@ fn take_over(place: &EtcdPlace, port: u16) -> (Leadership, EtcdStore) {
     (leadership, store)
 }
 
-/// A manager that took over `store`.
+/// A manager that has taken over `store`.
 fn manager(store: &mut EtcdStore) -> Manager {
     let (mut manager, outcome) = Manager::take_over(store.load().unwrap(), Options::default(), 1).unwrap();
     store.commit(&outcome.changes).unwrap();
@@ -42,12 +42,12 @@ fn create(manager: &mut Manager, region: &str) -> Vec<Change> {
     manager.apply(Command::CreateRegion(create), 3).unwrap().changes
 }
 
-/// The state that a new leader finds.
-fn found(place: &EtcdPlace, port: u16) -> State {
+/// The state that a new leader loads from the store.
+fn found(place: &EtcdPlace, port: u16) -> FabricState {
     let (leadership, mut store) = take_over(place, port);
     let state = store.load().unwrap();
     drop(store);
-    block_on(leadership.give_back()).unwrap();
+    block_on(leadership.resign()).unwrap();
     state
 }
 
@@ -63,7 +63,7 @@ fn a_deposed_leader_cannot_write_and_the_next_one_does_not_notice() {
         Ok(Attempt::Led(url)) if url == "http://127.0.0.1:1"
     ));
 
-    // Its lease ends without its knowledge: it still believes that it leads.
+    // The leader loses its lease without notice, and continues as if it led.
     etcd.depose(&place);
     let late = create(&mut old_manager, "late");
     let error = old_store.commit(&late).unwrap_err();
@@ -77,7 +77,7 @@ fn a_deposed_leader_cannot_write_and_the_next_one_does_not_notice() {
     assert!(matches!(old_store.load(), Err(StoreError::Deposed { .. })), "nor may it read");
     new_store.commit(&create(&mut new_manager, "after")).unwrap();
     drop(new_store);
-    block_on(new.give_back()).unwrap();
+    block_on(new.resign()).unwrap();
     assert_eq!(&found(&place, etcd.port()), new_manager.state());
 }
 
@@ -98,12 +98,12 @@ fn what_arrives_late_changes_nothing() {
     let bytes = wait_for("the connection to end", || Some(proxy.replay()).filter(|bytes| *bytes > 0));
     assert!(bytes > 10_000, "{bytes} bytes were sent again");
     assert_eq!((etcd.content(&place, "state"), etcd.content(&place, "redo")), before);
-    block_on(leadership.give_back()).unwrap();
+    block_on(leadership.resign()).unwrap();
     assert_eq!(&found(&place, etcd.port()), manager.state());
 }
 
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;
@@ -113,8 +113,8 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A commit of several transactions breaks off after each of its requests in turn: what is found is the state before it,
-/// until it was written down whole, and the state after it from then on.
+/// A commit of several transactions is interrupted after each of its requests in turn. A new leader loads the state
+/// before the commit until the redo log is complete, and the state after it from then on.
 #[test]
 fn a_commit_of_many_transactions_is_all_or_nothing_wherever_it_breaks_off() {
     let etcd = Etcd::start();
@@ -137,7 +137,7 @@ fn a_commit_of_many_transactions_is_all_or_nothing_wherever_it_breaks_off() {
         wait_for("the commit to end or to get stuck", || {
             (committing.is_finished() || left.load(Ordering::SeqCst) < 0).then_some(())
         });
-        block_on(leadership.give_back()).unwrap();
+        block_on(leadership.resign()).unwrap();
         let committed = committing.join().unwrap();
         let state = found(&place, etcd.port());
         assert!(etcd.content(&place, "redo").is_empty(), "what was written down is left over");
@@ -200,5 +200,5 @@ fn a_store_that_is_none_or_another_versions_is_named() {
     put("commit", "someone");
     let error = store.commit(&[Change::EventsForgotten(1)]).unwrap_err();
     assert!(error.to_string().contains("does not lead"), "{error}");
-    block_on(leadership.give_back()).unwrap();
+    block_on(leadership.resign()).unwrap();
 }

@@ -1,5 +1,5 @@
-//! What every store has to do, tried on each of them: in memory, in a file, in etcd, and in etcd over a network that loses
-//! requests and answers. What a manager did is what the next one finds, whatever it was told, restarts in between included.
+//! Requirements of every store, tested on each: in memory, in a file, in etcd, and in etcd over a network that loses
+//! requests and answers. A manager loads exactly what the previous one has committed, after any commands and restarts.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,34 +7,35 @@ use crate::common::etcd::{Etcd, lead};
 use crate::common::proxy::{Fate, Proxy};
 use crate::common::{EXTENT, cn, compute_node, memory_node, name};
 use cxloe_fabric::api::{Bind, CreateRegion, GrowRegion, MemoryNodeSync, Owner, Unbind};
+use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{ByteSize, CommandResult, LD_UNIT, Name, Qos, UnbindOption};
-use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
 use cxloe_gmm::store::backup;
 use cxloe_gmm::store::etcd::Leadership;
 use cxloe_gmm::store::{EtcdPlace, EtcdStore, MemoryStore, RedbStore, Store, StoreError};
+use cxloe_gmm_core::manager::{Change, Command, FabricState, Manager, Options};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Extents of each memory node.
+/// Number of extents of each memory node.
 const EXTENTS: u64 = 1 << 12;
 const NODES: u8 = 3;
 
-/// A kind of store.
+/// A kind of store to run the suite on.
 trait Kind {
     /// A store for a new fabric.
     fn fresh(&mut self) -> Box<dyn Store>;
-    /// The same store, after the one that had it has ended.
+    /// The same store, opened again after its manager has ended.
     fn again(&mut self, before: Box<dyn Store>) -> Box<dyn Store>;
 }
 
 #[derive(Default)]
 struct InMemory(Arc<Mutex<MemoryStore>>);
 
-/// A store in memory that outlives who uses it.
+/// A store in memory that outlives its managers.
 struct Outliving(Arc<Mutex<MemoryStore>>);
 
 impl Store for Outliving {
-    fn load(&mut self) -> Result<State, StoreError> {
+    fn load(&mut self) -> Result<FabricState, StoreError> {
         self.0.lock().unwrap().load()
     }
 
@@ -74,7 +75,7 @@ impl Kind for InFile {
     }
 }
 
-/// In etcd, reached through a proxy if there is one.
+/// A store in etcd, connected through a proxy if there is one.
 struct InEtcd {
     etcd: Etcd,
     proxy: Option<Proxy>,
@@ -85,7 +86,7 @@ struct InEtcd {
 impl InEtcd {
     fn new(lossy: bool) -> Self {
         let etcd = Etcd::start();
-        // One request in eight is lost, and one answer in eight; always the same ones.
+        // One request in eight and one answer in eight are lost, always the same ones.
         let mut count = 0_u32;
         let plan = move || {
             count = count.wrapping_add(1);
@@ -102,7 +103,7 @@ impl InEtcd {
     fn open(&mut self) -> Box<dyn Store> {
         if let Some(leadership) = self.leadership.take() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(leadership.give_back()).unwrap();
+            runtime.block_on(leadership.resign()).unwrap();
         }
         let prefix = format!("fabric-{}", self.fabrics);
         let leadership = lead(&self.etcd.place(&prefix));
@@ -137,7 +138,7 @@ enum Step {
     Grow(prop::sample::Index, u64),
     Destroy(prop::sample::Index),
     Disable(prop::sample::Index, bool),
-    /// A memory node does what it was told.
+    /// The memory node of this number carries out its commands.
     Sync(u8),
     SetAside(u8, u16, u64),
     Bind(u8, u16, u8),
@@ -149,7 +150,7 @@ enum Step {
     ForgetCn(u8),
     /// A backup is taken.
     Backup,
-    /// The backup is put back.
+    /// The latest backup is restored.
     Restore,
     Silence(u64),
     /// Another manager takes over.
@@ -194,8 +195,8 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn start(kind: &'a mut dyn Kind) -> Self {
         let mut store = kind.fresh();
-        assert_eq!(store.load().unwrap(), State::default(), "a new store is empty");
-        let (manager, outcome) = Manager::take_over(State::default(), Options::default(), 1).unwrap();
+        assert_eq!(store.load().unwrap(), FabricState::default(), "a new store is empty");
+        let (manager, outcome) = Manager::take_over(FabricState::default(), Options::default(), 1).unwrap();
         store.commit(&outcome.changes).unwrap();
         let mut run = Self { kind, store: Some(store), manager, now_ms: 1, regions: 0, backup: None };
         (0..NODES).for_each(|node| run.register(node));
@@ -207,7 +208,7 @@ impl<'a> Run<'a> {
         self.apply(Command::RegisterMemoryNode(memory_node(&format!("mn{node}"), node, EXTENTS)));
     }
 
-    /// Carries out a command, if the manager takes it, and stores what it did.
+    /// Carries out a command, and stores its changes unless the manager refuses it.
     fn apply(&mut self, command: Command) {
         self.now_ms += 1;
         if let Ok(outcome) = self.manager.apply(command, self.now_ms) {
@@ -215,7 +216,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Ends this manager, and has another one take over what it finds.
+    /// Ends the manager, and starts another one from the loaded state.
     fn restart(&mut self) {
         let mut store = self.kind.again(self.store.take().unwrap());
         let found = store.load().unwrap();
@@ -256,7 +257,7 @@ impl<'a> Run<'a> {
                 self.regions += 1;
                 let region = name(&format!("r{}", self.regions));
                 let mut create = CreateRegion::new(region, extents * EXTENT, cn(owner));
-                create.ways = ways;
+                create.ways = Ways::try_from(ways).unwrap();
                 self.apply(Command::CreateRegion(create));
             }
             Step::Grow(pick, extents) => {
@@ -328,11 +329,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whatever a manager is told: what it has in memory is what is in the store.
+/// After any commands, the stored state equals the manager's state.
 fn random_commands_are_found_again(kind: &mut dyn Kind, cases: u32, steps: usize) {
     let cases =
         std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse::<u32>().ok()).map_or(cases, |all| {
-            // A long run has so many times more cases as for tests in memory.
+            // A long run has more cases, in the same proportion as the tests in memory.
             cases * (all / 256).max(1)
         });
     let kind = std::cell::RefCell::new(kind);
@@ -347,13 +348,13 @@ fn random_commands_are_found_again(kind: &mut dyn Kind, cases: u32, steps: usize
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Many commands committed at once are there at once, however many they are.
+/// Any number of commands committed together is stored together.
 fn a_large_batch_is_one(kind: &mut dyn Kind) {
     let mut run = Run::start(kind);
     let mut batch = Vec::new();
     for region in 0..400 {
         let mut create = CreateRegion::new(name(&format!("large-{region}")), 3 * EXTENT, cn(1));
-        (create.ways, create.granularity) = (3, 1024);
+        (create.ways, create.granularity) = (Ways::Three, Granularity::try_from(1024).unwrap());
         batch.extend(run.manager.apply(Command::CreateRegion(create), 2).unwrap().changes);
     }
     for region in 0..100 {
@@ -370,7 +371,7 @@ fn a_large_batch_is_one(kind: &mut dyn Kind) {
     assert_eq!(run.manager.state().regions.len(), 300);
 }
 
-/// The log of events is cut at its old end, in the store too.
+/// The removal of the oldest events also reaches the store.
 fn forgotten_events_are_gone(kind: &mut dyn Kind) {
     let mut run = Run::start(kind);
     let mut batch = Vec::new();

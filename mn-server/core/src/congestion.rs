@@ -1,35 +1,35 @@
-//! When the receive queue says stop: the memory node's half of rate control.
+//! The memory node's part of rate control: signals to slow down while the receive queue is too long.
 //!
 //! ```text
 //!            more than `threshold` frames wait                        no more than half of it wait
 //!   quiet --------------------------------------> pausing ---------------------------------------> quiet
-//!            tell everyone                         tell again each `repeat`     let the cable go on
+//!            signal CNs and cable                  again each `repeat`          resume the cable
 //! ```
 //!
-//! Told are the CNs whose frames make the queue, each by a Congestion frame, which crosses switches; and whoever is
-//! at the other end of the cable, by an 802.1Qbb frame, which does not. A CN takes signals closer together than its
-//! t2 for one, so that hearing both does no harm. Only the 802.1Qbb frame needs an end (quanta of 0): it stops the
-//! cable, while a CN speeds up by itself.
+//! Signals go to the CNs with recent frames, by Congestion frames, which switches forward, and to the device at the
+//! other end of the cable, by an 802.1Qbb frame, which no switch forwards. A CN counts signals closer together than its
+//! t2 as one, so that both together do no harm. Only the 802.1Qbb pause needs an end (quanta of 0): it stops the cable,
+//! while a CN speeds up again by itself.
 
 use std::time::Duration;
 
 use cxloe_wire::frame::PfcVector;
 use cxloe_wire::time::Time;
 
-/// Frames that may wait unless told otherwise: half the receive ring, so that what is on its way when the CNs hear
-/// of it still finds room.
+/// Default of `threshold`: half the receive ring, so that there is room for frames sent before the CNs receive the
+/// signal.
 pub const THRESHOLD_DEFAULT: usize = 512;
 
-/// When to say stop, and how.
+/// Options of congestion signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionConfig {
-    /// Frames that may wait in the receive queue; 0: any number, nobody is ever told.
+    /// Most frames that may wait in the receive queue without a signal; 0: no signals at all.
     pub threshold: usize,
-    /// How often it is said again while the queue is long.
+    /// Interval of further signals while the queue is long.
     pub repeat: Duration,
-    /// How long the cable is to pause, in quanta of 512 bit times.
+    /// Length of the cable's pause, in quanta of 512 bit times.
     pub quanta: u16,
-    /// The PFC class of our frames, 0 to 7.
+    /// PFC class of the fabric's frames, 0 to 7.
     pub class: u8,
 }
 
@@ -45,21 +45,21 @@ impl Default for CongestionConfig {
     }
 }
 
-/// What is to be said.
+/// Signals to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing.
+pub enum CongestionSignals {
+    /// Nothing to send.
     Quiet,
-    /// To all who have sent since this time, and to the cable: pause.
+    /// Pause: to all CNs with a frame since `since`, and to the cable.
     Pause {
-        /// Those not heard of since then are not the cause.
+        /// Time of the oldest frames that may be in the queue.
         since: Time,
     },
-    /// To the cable: go on.
+    /// End of the pause: to the cable only.
     Resume,
 }
 
-/// Watches one receive queue.
+/// Congestion state of one receive queue.
 #[derive(Clone, Debug)]
 pub struct CongestionWatch {
     config: CongestionConfig,
@@ -67,54 +67,55 @@ pub struct CongestionWatch {
     told_at: Time,
 }
 
-/// Whose last frame is older is not among those whose frames wait: at a million frames a second, the queue is long
-/// done with it.
+/// Age above which a CN's last frame is no longer in the queue: at a million frames a second, the whole queue is
+/// replaced in this time.
 const RECENT: Duration = Duration::from_millis(1);
 
 impl CongestionWatch {
-    /// A watch over a queue that is short.
+    /// Makes the state of a short queue.
     pub fn new(config: CongestionConfig) -> CongestionWatch {
         CongestionWatch { config, pausing: false, told_at: Time::ZERO }
     }
 
-    /// Whether the queue is longer than it may be, as far as is known.
-    pub fn is_pausing(&self) -> bool {
+    /// Whether the queue was too long at the last check and has not been short since.
+    pub(crate) fn is_pausing(&self) -> bool {
         self.pausing
     }
 
-    /// Looks at the queue; `holds` says whether at least so many frames wait in it.
+    /// Checks the queue and returns the signals to send; `holds` returns whether at least the given number of frames
+    /// wait.
     #[inline]
-    pub fn look(&mut self, mut holds: impl FnMut(usize) -> bool, now: Time) -> Verdict {
+    pub fn check(&mut self, mut holds: impl FnMut(usize) -> bool, now: Time) -> CongestionSignals {
         let threshold = self.config.threshold;
         if threshold == 0 {
-            return Verdict::Quiet;
+            return CongestionSignals::Quiet;
         }
         if holds(threshold + 1) {
             return self.above(now);
         }
         if self.pausing && !holds(threshold / 2 + 1) {
             self.pausing = false;
-            return Verdict::Resume;
+            return CongestionSignals::Resume;
         }
-        Verdict::Quiet
+        CongestionSignals::Quiet
     }
 
     #[cold]
-    fn above(&mut self, now: Time) -> Verdict {
+    fn above(&mut self, now: Time) -> CongestionSignals {
         if self.pausing && now < self.told_at + self.config.repeat {
-            return Verdict::Quiet;
+            return CongestionSignals::Quiet;
         }
         self.pausing = true;
         self.told_at = now;
-        Verdict::Pause { since: Time(now.0.saturating_sub(RECENT.as_nanos() as u64)) }
+        CongestionSignals::Pause { since: Time(now.0.saturating_sub(RECENT.as_nanos() as u64)) }
     }
 
-    /// The vector that says pause.
+    /// Content of the 802.1Qbb or Congestion frame that begins the pause.
     pub fn pause(&self) -> PfcVector {
         self.vector(self.config.quanta.max(1))
     }
 
-    /// The vector that says go on.
+    /// Content of the 802.1Qbb frame that ends the pause.
     pub fn resume(&self) -> PfcVector {
         self.vector(0)
     }
@@ -154,13 +155,13 @@ mod tests {
             (120, 50),
             (121, 0),
         ] {
-            let told = match watch.look(|count| waiting >= count, at(us)) {
-                Verdict::Quiet => continue,
-                Verdict::Pause { since } => {
+            let told = match watch.check(|count| waiting >= count, at(us)) {
+                CongestionSignals::Quiet => continue,
+                CongestionSignals::Pause { since } => {
                     assert_eq!(since, Time(at(us).0 - 1_000_000));
                     "pause"
                 }
-                Verdict::Resume => "resume",
+                CongestionSignals::Resume => "resume",
             };
             story.push((us, told));
         }
@@ -172,7 +173,7 @@ mod tests {
     fn without_a_threshold_it_says_nothing() {
         let mut watch =
             CongestionWatch::new(CongestionConfig { threshold: 0, ..CongestionConfig::default() });
-        assert_eq!(watch.look(|_| true, at(0)), Verdict::Quiet);
+        assert_eq!(watch.check(|_| true, at(0)), CongestionSignals::Quiet);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Which public key belongs to which compute node: who speaks for it has to show that key. Looked at when sessions are
-//! agreed on and once in a while, never for a request.
+//! Public keys of compute nodes: a peer has to prove that it has the key of the compute node whose address it uses. The
+//! keys are read when sessions are agreed on and at intervals, never for a request.
 //!
 //! | a compute node | is |
 //! |---|---|
@@ -8,7 +8,8 @@
 //! | that had a key and has no memory here any more | refused: nothing here is its own |
 //! | that never had a key | admitted without one |
 //!
-//! So a compute node that had a key does without one never again: what belongs to it is a key that nobody has.
+//! So a compute node that ever had a key is not admitted without one: if it has no key now, the map has a key for it
+//! that no node can prove.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,32 +17,32 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use cxloe_wire::frame::{Mac, PublicKey};
 
-/// Compute nodes remembered that had a key: as many as a fabric has.
+/// Most former compute nodes remembered: as many as a fabric has.
 const REMEMBERED_MAX: usize = 16_384;
 
-/// A compute node that has, or had, a key.
+/// State of a compute node that has, or had, a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyState {
-    /// This is its key.
+    /// The node has to prove this key.
     Key(PublicKey),
-    /// Its key was taken back.
+    /// The key was withdrawn; the node has memory here.
     Withdrawn,
-    /// It has no memory here.
+    /// The node had a key, and has no memory here any more.
     Absent,
 }
 
-/// The keys that this node admits, for all its workers.
+/// Keys of compute nodes that this node admits, shared by all its workers.
 #[derive(Debug, Default)]
 pub struct AdmittedKeys {
     keys: RwLock<BTreeMap<u64, KeyState>>,
-    /// How often they have changed.
+    /// Number of changes since the start, so that workers see a change cheaply.
     changes: AtomicU64,
 }
 
 impl AdmittedKeys {
-    /// These keys, and no others from now on; [`PublicKey::NOBODY`] for a compute node whose key was taken back. One that had
-    /// a key before and is not named is admitted no more, not even without a key.
-    pub fn admit(&self, keys: impl IntoIterator<Item = (Mac, PublicKey)>) {
+    /// Replaces the admitted keys by `keys`, in which [`PublicKey::NOBODY`] marks a withdrawn key. A compute node that
+    /// had a key and is not listed is not admitted any more, not even without a key.
+    pub fn set_admitted(&self, keys: impl IntoIterator<Item = (Mac, PublicKey)>) {
         let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         all.values_mut().for_each(|state| *state = KeyState::Absent);
         for (mac, key) in keys {
@@ -55,7 +56,7 @@ impl AdmittedKeys {
         self.changed(&mut all);
     }
 
-    /// Compute nodes that had a key once.
+    /// Marks compute nodes that had a key in an earlier run.
     pub fn remember(&self, cns: impl IntoIterator<Item = Mac>) {
         let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         for cn in cns {
@@ -78,7 +79,7 @@ impl AdmittedKeys {
         self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key of CN `cn`, its MAC as a number; [`PublicKey::NOBODY`] if it had one and has none now.
+    /// Key of CN `cn` (its MAC as a number); [`PublicKey::NOBODY`] if it had a key and has none now.
     pub fn of(&self, cn: u64) -> Option<PublicKey> {
         match *self.all().get(&cn)? {
             KeyState::Key(key) => Some(key),
@@ -86,17 +87,17 @@ impl AdmittedKeys {
         }
     }
 
-    /// Whether the key of CN `cn` was taken back while it has memory here.
-    pub fn is_withdrawn(&self, cn: u64) -> bool {
+    /// Whether the key of CN `cn` was withdrawn while it has memory here.
+    pub(crate) fn is_withdrawn(&self, cn: u64) -> bool {
         self.all().get(&cn) == Some(&KeyState::Withdrawn)
     }
 
-    /// The CNs that have a key.
+    /// MAC addresses of CNs that have a key.
     pub fn admitted(&self) -> Vec<Mac> {
         self.those(|state| matches!(state, KeyState::Key(_)))
     }
 
-    /// The CNs that had a key once and have none now.
+    /// MAC addresses of CNs that had a key and have none now.
     pub fn former(&self) -> Vec<Mac> {
         self.those(|state| !matches!(state, KeyState::Key(_)))
     }
@@ -106,18 +107,18 @@ impl AdmittedKeys {
         all.iter().filter(|(_, state)| are(state)).map(|(cn, _)| Mac::from_u64(*cn)).collect()
     }
 
-    /// How often they have changed.
+    /// Number of changes since the start.
     #[inline]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// How many there are.
+    /// Number of admitted keys.
     pub fn len(&self) -> usize {
         self.all().values().filter(|state| matches!(state, KeyState::Key(_))).count()
     }
 
-    /// Whether there are none.
+    /// Whether no CN has a key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -131,38 +132,38 @@ mod tests {
     fn who_had_a_key_is_never_admitted_without_one() {
         let (one, other) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
         let keys = AdmittedKeys::default();
-        keys.admit([(one, PublicKey([1; 32])), (other, PublicKey([2; 32]))]);
+        keys.set_admitted([(one, PublicKey([1; 32])), (other, PublicKey([2; 32]))]);
         assert_eq!((keys.len(), keys.changes()), (2, 1));
-        keys.admit([(one, PublicKey([1; 32]))]);
+        keys.set_admitted([(one, PublicKey([1; 32]))]);
         assert_eq!((keys.len(), keys.of(other.to_u64())), (1, Some(PublicKey::NOBODY)));
         assert_eq!(keys.former(), [other]);
-        keys.admit([]);
+        keys.set_admitted([]);
         assert!(keys.is_empty() && keys.former() == [one, other]);
-        keys.admit([(other, PublicKey([3; 32]))]);
+        keys.set_admitted([(other, PublicKey([3; 32]))]);
         assert_eq!((keys.of(other.to_u64()), keys.former()), (Some(PublicKey([3; 32])), vec![one]));
         assert_eq!(keys.of(77), None, "who never had one");
-        // Bounded, and whoever has a key now stays.
+        // The number of remembered nodes is limited; nodes that have a key now are kept.
         let many = |from: u64| (from..from + 20_000).map(|n| (Mac::from_u64(n), PublicKey([4; 32])));
-        keys.admit(many(1 << 20));
-        keys.admit(many(1 << 30).take(10));
+        keys.set_admitted(many(1 << 20));
+        keys.set_admitted(many(1 << 30).take(10));
         assert_eq!((keys.len(), keys.former().len()), (10, REMEMBERED_MAX - 10));
     }
 
     #[test]
-    fn a_key_taken_back_and_memory_that_is_gone_are_told_apart() {
+    fn a_revoked_key_and_lost_memory_have_different_errors() {
         let (one, other, stranger) =
             (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 3]));
         let keys = AdmittedKeys::default();
-        keys.admit([(one, PublicKey([1; 32])), (other, PublicKey([2; 32]))]);
-        keys.admit([(one, PublicKey::NOBODY), (stranger, PublicKey::NOBODY)]);
+        keys.set_admitted([(one, PublicKey([1; 32])), (other, PublicKey([2; 32]))]);
+        keys.set_admitted([(one, PublicKey::NOBODY), (stranger, PublicKey::NOBODY)]);
         assert!(keys.is_withdrawn(one.to_u64()) && !keys.is_withdrawn(other.to_u64()));
         assert_eq!(keys.of(other.to_u64()), Some(PublicKey::NOBODY), "nor without a key");
         assert_eq!(keys.of(stranger.to_u64()), None, "who never had a key has none taken back");
-        keys.admit([]);
+        keys.set_admitted([]);
         assert!(!keys.is_withdrawn(one.to_u64()));
         keys.remember([stranger, one]);
         assert_eq!(keys.former(), [one, other, stranger]);
-        keys.admit([(one, PublicKey([1; 32]))]);
+        keys.set_admitted([(one, PublicKey([1; 32]))]);
         assert_eq!(keys.of(one.to_u64()), Some(PublicKey([1; 32])));
     }
 }

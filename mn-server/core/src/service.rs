@@ -1,8 +1,8 @@
-//! A request frame in, response frames out: what one worker decides, without I/O.
+//! Protocol logic of one worker, without I/O: request frames in, response frames out.
 //!
-//! The [`Responder`] keeps order and answers; `NodeMemory` translates `(CN id, CMem)` through this worker's
-//! TLB and the shared page table and copies lines between pool and frame. Under the simulated network and in
-//! a worker thread it is the same machine.
+//! The [`Responder`] keeps order and answers; `NodeMemory` translates `(CN id, CMem)` through this worker's TLB and
+//! the shared page table and copies lines between pool and frame. The simulated network and worker threads run the
+//! same state machine.
 
 use std::sync::Arc;
 
@@ -14,28 +14,29 @@ use cxloe_wire::frame::{
 use cxloe_wire::session::{HandshakeDone, Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 
-use crate::congestion::{CongestionConfig, CongestionWatch, Verdict};
+use crate::congestion::{CongestionConfig, CongestionSignals, CongestionWatch};
 use crate::keys::AdmittedKeys;
 use crate::pool::{MpAddr, prefetch_bytes};
 use crate::trace::{Trace, Untraced};
-use crate::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
+use crate::translation::{PageTable, Tlb, TlbCounters, Unmapped, WorkerGeneration};
 
-/// Of so many CNs at most all addresses are named that they may call from, else the first of each.
+/// Largest number of CNs of which all addresses are listed as known; of more CNs only the first address is listed.
 const SHARDS_NAMED_OF: usize = 8;
 
-/// The memory node as one worker sees it. `T` is told when memory is touched.
+/// State of one worker of the memory node. `T` observes accesses to memory.
 pub struct Service<T: Trace = Untraced> {
     responder: Responder,
     memory: NodeMemory<T>,
-    passage: Passage,
-    /// The same for shards of CNs whose agents have been replaced.
-    shards: Passage,
-    /// How often the keys of CNs had changed when sessions were last looked at for it.
+    passage: WorkerGeneration,
+    /// This worker's passage through the generations of [`Instances`](crate::translation::Instances), at which it ends
+    /// shards of replaced agents.
+    shards: WorkerGeneration,
+    /// Value of [`AdmittedKeys::changes`] at the last check of sessions.
     keys_changes: u64,
     congestion: CongestionWatch,
 }
 
-/// Translation and pool.
+/// Translation and pool, as the memory that the responder executes requests on.
 struct NodeMemory<T> {
     table: Arc<PageTable>,
     keys: Arc<AdmittedKeys>,
@@ -44,14 +45,14 @@ struct NodeMemory<T> {
 }
 
 impl Service {
-    /// A service over `table` with a TLB of `tlb_entries`.
+    /// Makes a service over `table` with a TLB of `tlb_entries`.
     pub fn new(config: ResponderConfig, table: Arc<PageTable>, tlb_entries: usize) -> Service {
         Service::traced(config, table, tlb_entries, Untraced)
     }
 }
 
 impl<T: Trace> Service<T> {
-    /// The same, and `trace` is told whenever a request reaches the memory.
+    /// [`new`](Service::new) with an observer `trace` of every access to memory.
     pub fn traced(
         config: ResponderConfig,
         table: Arc<PageTable>,
@@ -69,47 +70,48 @@ impl<T: Trace> Service<T> {
         }
     }
 
-    /// Takes a CN for who shows the key that `keys` names for it.
+    /// Sets the keys by which CNs are authenticated.
     pub fn set_keys(&mut self, keys: Arc<AdmittedKeys>) {
         self.memory.keys = keys;
     }
 
-    /// Takes what has come of a handshake that the responder has asked for.
+    /// Passes the result of a handshake to the responder, which handed the job out.
     pub fn handshake_done(&mut self, done: HandshakeDone, now: Time, tx: &mut dyn Transmit) {
         self.responder.handshake_done(done, now, &mut self.memory, tx);
     }
 
-    /// Ends the sessions of CNs whose key is another by now. To be called about twice a second, between batches.
+    /// Ends the sessions of CNs whose key has changed. Call about twice a second, between batches.
     pub fn end_revoked(&mut self, tx: &mut dyn Transmit) {
         self.responder.end_revoked(&mut self.memory, tx);
     }
 
-    /// To be called before each batch: if keys of CNs have changed, sessions end whose key is another by now, before
-    /// anything else is done for them.
+    /// Ends the sessions under former keys, if keys of CNs have changed. Call before each batch, so that no request of
+    /// such a session is executed.
     #[inline]
     pub fn follow_keys(&mut self, tx: &mut dyn Transmit) {
         let changes = self.memory.keys.changes();
         if changes != self.keys_changes {
             self.keys_changes = changes;
             self.end_revoked(tx);
-            self.tell_addresses();
+            self.update_known_addresses();
         }
     }
 
-    /// Tells whose Hellos are no strangers'. Every CN has a number of addresses, one for each queue it may have.
+    /// Updates the responder's list of known addresses, whose Hellos have precedence. A CN has several addresses, one
+    /// for each queue.
     #[cold]
-    fn tell_addresses(&mut self) {
+    fn update_known_addresses(&mut self) {
         let known = self.memory.keys.admitted();
         let shards = if known.len() <= SHARDS_NAMED_OF { SHARDS_MAX } else { 1 };
         self.responder.know((0..shards).flat_map(|shard| known.iter().map(move |cn| cn.shard(shard))));
     }
 
-    /// Sets from which length on the receive queue is too long, and what is said then.
+    /// Sets the options of congestion signals.
     pub fn set_congestion(&mut self, config: CongestionConfig) {
         self.congestion = CongestionWatch::new(config);
     }
 
-    /// To be called before each batch: takes note of mappings that have been removed, and agents replaced.
+    /// Applies removed mappings and replaced agents. Call before each batch.
     #[inline]
     pub fn begin_batch(&mut self) {
         let Service { memory, responder, .. } = self;
@@ -117,9 +119,8 @@ impl<T: Trace> Service<T> {
         self.shards.pass(|| responder.end_replaced(memory));
     }
 
-    /// Looks at a frame that will be handled soon and starts fetching the memory it names, so that the reads of
-    /// a batch wait for DRAM together and not one after the other. The frame is not checked yet: this is a
-    /// hint, and neither changes nor tells anything.
+    /// Prefetches the memory that the next frames will access, so that the reads of a batch wait for DRAM together and
+    /// not one after the other. The frame is not checked yet: nothing is changed or sent.
     #[inline]
     pub fn prefetch(&self, frame: &[u8]) {
         let Some(header) = Header::parse(frame) else { return };
@@ -131,9 +132,9 @@ impl<T: Trace> Service<T> {
         const MULTI_WRITE: u8 = Command::MultiWriteReq as u8;
         let lines = match header.command {
             READ | WRITE => 1,
-            // The processor sees by itself where this is going.
+            // The hardware prefetcher continues the sequence from the fourth line.
             BURST_READ => 4,
-            // So it does of the pool; the frame itself still lies in the cache of the core that received it.
+            // As for a burst read; the frame itself is still in the cache of the core that received it.
             BURST_WRITE => {
                 prefetch_bytes(frame);
                 4
@@ -152,8 +153,8 @@ impl<T: Trace> Service<T> {
         self.prefetch_lines(self.responder.owner(header.src), header.addr, lines);
     }
 
-    /// The same for the lines that a frame of many names behind its first. In a sealed session those are anywhere, and so
-    /// is what is fetched.
+    /// Prefetches all lines after the first of a frame of many. In a sealed session these bytes are ciphertext, and the
+    /// addresses arbitrary, which is harmless.
     #[inline]
     fn prefetch_others(&self, header: &Header, frame: &[u8]) {
         let Some((count, addresses)) = frame.get(HEADER_LEN..).and_then(|payload| payload.split_first())
@@ -176,14 +177,14 @@ impl<T: Trace> Service<T> {
         }
     }
 
-    /// Takes a frame and answers it.
+    /// Handles a frame and sends the answers.
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) {
         self.responder.handle(frame, now, &mut self.memory, tx);
     }
 
-    /// To be called after each batch, and while it [is stalled](Self::is_stalled): sends what waited for its end, or for
-    /// room.
+    /// Sends answers that waited for the end of the batch or for room. Call after each batch, and while the service [is
+    /// stalled](Self::is_stalled).
     #[inline]
     pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
         if self.responder.is_stalled() {
@@ -193,77 +194,77 @@ impl<T: Trace> Service<T> {
         }
     }
 
-    /// Whether requests wait for room for their answers only.
+    /// Whether requests wait only for room for their answers.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         self.responder.is_stalled()
     }
 
-    /// To be called after each batch that did not empty the receive queue, and after each one while it
-    /// [is long](Self::is_congested): whether somebody is to be [told](Self::tell). `holds` says whether at least so
-    /// many frames wait.
+    /// Checks the receive queue and returns the signals for [`send_signals`](Self::send_signals); `holds` returns
+    /// whether at least the given number of frames wait. Call after each batch that did not empty the queue, and after
+    /// each batch while the queue [is long](Self::is_congested).
     #[inline]
-    pub fn look_at_queue(&mut self, holds: impl FnMut(usize) -> bool, now: Time) -> Verdict {
-        self.congestion.look(holds, now)
+    pub fn check_queue(&mut self, holds: impl FnMut(usize) -> bool, now: Time) -> CongestionSignals {
+        self.congestion.check(holds, now)
     }
 
-    /// Carries a verdict out: tells CNs, and returns what the cable is to be told.
+    /// Sends the signals of `verdict` to the CNs, and returns the content of the frame for the cable, if any.
     #[cold]
-    pub fn tell(&mut self, verdict: Verdict, tx: &mut dyn Transmit) -> Option<PfcVector> {
+    pub fn send_signals(&mut self, verdict: CongestionSignals, tx: &mut dyn Transmit) -> Option<PfcVector> {
         match verdict {
-            Verdict::Quiet => None,
-            Verdict::Pause { since } => {
+            CongestionSignals::Quiet => None,
+            CongestionSignals::Pause { since } => {
                 let vector = self.congestion.pause();
                 self.responder.congested(&vector, since, tx);
                 Some(vector)
             }
-            Verdict::Resume => Some(self.congestion.resume()),
+            CongestionSignals::Resume => Some(self.congestion.resume()),
         }
     }
 
-    /// Whether the receive queue was too long when last looked at, and not yet short again.
+    /// Whether the receive queue was too long and has not been short since.
     #[inline]
     pub fn is_congested(&self) -> bool {
         self.congestion.is_pausing()
     }
 
-    /// To be called before going to sleep: nobody needs to wait for this worker meanwhile.
+    /// Marks the worker as parked, so that the control thread does not wait for it. Call before the worker sleeps.
     pub fn park(&mut self) {
         self.passage.park();
         self.shards.park();
     }
 
-    /// Whether CN `cn` has a session, and memory here.
-    pub fn has_customer(&self, cn: Mac) -> bool {
+    /// Whether CN `cn` has a session, and memory on this node.
+    pub fn serves_cn(&self, cn: Mac) -> bool {
         self.responder.has_session(cn) && self.memory.has_memory(self.responder.owner(cn).to_u64())
     }
 
-    /// The sessions, for events, figures and the end.
+    /// Responder of this worker, for its events and counters, and for ending sessions.
     pub fn responder(&mut self) -> &mut Responder {
         &mut self.responder
     }
 
-    /// How the TLB does.
+    /// Counts of the TLB.
     pub fn tlb_counters(&self) -> TlbCounters {
         self.memory.tlb.counters()
     }
 }
 
 impl<T> NodeMemory<T> {
-    /// Whether anything is mapped for CN `cn`.
+    /// Whether CN `cn` has any mapping.
     fn has_memory(&self, cn: u64) -> bool {
         self.table.unmapped(cn) == Unmapped::Nxm
     }
 }
 
 impl<T: Trace> NodeMemory<T> {
-    /// Where `len` bytes at `addr` of CN `cn` lie, if all of them are the CN's own.
+    /// MPMem address of `len` bytes at `addr` of CN `cn`, if all of them are mapped.
     #[inline]
     fn translate(&mut self, cn: u64, addr: u64, len: usize) -> Result<MpAddr, FaultStatus> {
         debug_assert!(len > 0 && len <= 4096);
         let mp = self.tlb.translate(&self.table, cn, addr).map_err(status)?;
-        // Bursts stay inside a 4 KiB page (checked with the frame) and extents are larger, so that one
-        // translation holds for all of it.
+        // A burst stays inside a 4 KiB page (checked with the frame), and extents are larger: one translation holds for
+        // the whole burst.
         debug_assert_eq!(
             addr >> self.table.extent_shift(),
             (addr + len as u64 - 1) >> self.table.extent_shift()
@@ -295,7 +296,7 @@ impl<T: Trace> Memory for NodeMemory<T> {
         let mp = self.translate(cn, addr, span.max(LINE_SIZE))?;
         let pool = self.table.pool();
         if data.len() == span {
-            // No holes: one copy.
+            // All lines are written, so that one copy suffices.
             pool.write_lines(mp, data);
             return Ok(());
         }
@@ -309,8 +310,8 @@ impl<T: Trace> Memory for NodeMemory<T> {
     }
 
     fn admits(&mut self, _cn: u64) -> bool {
-        // A CN without memory may well have a session, if there is room for guests: by it a CN whose memory was lost
-        // with the pool hears of the new incarnation. Every request of it is answered with Denied.
+        // A CN without memory may have a session if there is room for guests: by the session a CN whose memory was lost
+        // with the pool learns the new incarnation. Its requests are answered with Denied.
         true
     }
 

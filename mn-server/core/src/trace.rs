@@ -1,16 +1,16 @@
-//! A moment on the way of a request through the memory node, told to whoever times it.
+//! Observation of accesses to memory, for measuring the parts of a request's latency.
 //!
-//! What happens before and after a frame is handled can be timed from outside a [`Service`](crate::service::Service);
-//! when the pool is touched cannot. A service is made with something that is told: [`Untraced`] for every worker, which
-//! compiles to nothing, and a clock where the parts of a request's latency are measured (paper, Fig. 8).
+//! The time before and after a [`Service`](crate::service::Service) handles a frame can be measured outside; the time
+//! of the access to the pool cannot. So a service has an observer: [`Untraced`] in every worker, for which no code is
+//! generated, and a clock for measurements (paper, Fig. 8).
 
-/// Is told when a request reaches the memory.
+/// Observer of accesses to memory.
 pub trait Trace {
-    /// The address is translated, and its lines are about to be read or written.
+    /// Observes that an address has been translated and its lines are about to be read or written.
     fn access(&mut self);
 }
 
-/// Takes no notice.
+/// Observer without any code, for workers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Untraced;
 

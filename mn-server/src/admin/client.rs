@@ -1,4 +1,4 @@
-//! The asking end of the socket: connects, and reads until the end of the answer.
+//! Client of the administration socket: connects, and reads until the end of the answer.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -9,58 +9,58 @@ use serde::Deserialize;
 
 use super::{ANSWER_MAX, NodeStatus, VERSION};
 
-/// How long the node may be silent.
+/// Longest wait for the node's answer.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Why a node did not tell how things stand.
+/// Errors in asking a node for its status.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens.
+    /// No process listens.
     #[error(
         "no memory node at {}: {source}; start one with `mn-server run`, or name its socket with --socket",
         .path.display()
     )]
     NoNode {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It is somebody else's.
+    /// The node runs as another user.
     #[error(
-        "the memory node at {} runs as another user, who alone may ask it; ask as that user, or as root",
+        "the memory node at {} runs as another user; query it as that user, or as root",
         .0.display()
     )]
     Forbidden(PathBuf),
     /// It does not answer.
     #[error(
-        "the memory node at {} does not answer within {}s: it is bringing its pool in, or stuck; its log tells",
+        "the memory node at {} does not answer within {}s: it is loading its pool, or stuck; see its log",
         .0.display(),
         SILENCE_MAX.as_secs()
     )]
     Silent(PathBuf),
-    /// It went away before the answer was complete.
-    #[error("the memory node at {} ended while it was asked: {source}", .path.display())]
+    /// The connection ended before the answer was complete.
+    #[error("the memory node at {} ended during the query: {source}", .path.display())]
     Broken {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What went wrong.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It answers in another form.
+    /// The answer has another form.
     #[error(
         "the memory node at {} is of another release, and its answer cannot be read: {reason}; use the `mn-server` it runs",
         .path.display()
     )]
     Version {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What is different.
+        /// Difference to the expected form.
         reason: String,
     },
 }
 
-/// Asks the node that listens on `path` how things stand.
+/// Gets the status of the node that listens on `path`.
 ///
 /// # Errors
 /// Any [`AskError`].
@@ -84,7 +84,7 @@ pub fn ask(path: &Path) -> Result<NodeStatus, AskError> {
 }
 
 fn decode(answer: &[u8]) -> Result<NodeStatus, String> {
-    // Of another version, the rest may look otherwise.
+    // Part of the answer that all versions have; other fields may differ.
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
@@ -121,7 +121,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mn.sock");
         let server = Server::start(bind(&path).unwrap(), || status(VERSION)).unwrap();
-        // Neither one who leaves at once nor one who says something is in the way of others.
+        // Clients that disconnect at once, or send data, do not disturb others.
         drop(UnixStream::connect(&path).unwrap());
         io::Write::write_all(&mut UnixStream::connect(&path).unwrap(), b"GET / HTTP/1.1\r\n\r\n").unwrap();
         for _ in 0..3 {

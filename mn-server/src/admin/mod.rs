@@ -1,4 +1,4 @@
-//! How operators look into a running node: a Unix socket on which it tells how things stand.
+//! Administration socket: a Unix socket on which a running node answers with its status.
 //!
 //! ```text
 //!   mn-server sessions, counters          mn-server
@@ -7,9 +7,8 @@
 //!                <--- NodeStatus ----   v  JSON, then the end of the stream
 //! ```
 //!
-//! Nothing is read from who connects: there is one answer for all, so there is nothing to get wrong. The socket is
-//! the user's own (mode 0600), and the data path knows nothing of it: workers write a report between two batches when
-//! one is wanted.
+//! Nothing is read from clients: all get the same answer. Only the node's user can open the socket (mode 0600). The
+//! socket costs the data path nothing: a worker writes a report between two batches, on request.
 
 pub mod client;
 pub mod server;
@@ -22,48 +21,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::worker::WorkerReport;
 
-/// Version of the answer; both ends have to have the same.
+/// Version of the answer's form; client and node must have the same.
 pub const VERSION: u32 = 1;
-/// The longest answer in bytes: that of a node with all the sessions there can be has about half of it.
+/// Longest answer in bytes: about twice that of a node with the most sessions possible.
 pub const ANSWER_MAX: u64 = 64 << 20;
 
-/// Reports older than this are shown with their age.
+/// Age below which a report is shown without its age.
 pub const FRESH: Duration = Duration::from_secs(2);
 
-/// How things stand at a node.
+/// Status of a node, the answer on the socket.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// [`VERSION`].
+    /// Version of the answer's form ([`VERSION`]).
     pub version: u32,
-    /// The node's name in the fabric.
+    /// Name of the node in the fabric.
     pub name: String,
-    /// The interface it serves on.
+    /// Name of the network interface that the node serves on.
     pub interface: String,
-    /// Reads, and as many writes, that a stream may have unanswered (R1).
+    /// Most unanswered reads of a stream, and most unanswered writes (R1).
     pub window: usize,
-    /// Why it has no link at present; `None` while it has one.
+    /// Reason why the link is down; `None` while it works.
     #[serde(default)]
     pub link_down: Option<LinkDown>,
-    /// How often its links have been opened again since it started.
+    /// Number of times the links were reopened since the node started.
     #[serde(default)]
     pub link_reopened: u64,
-    /// Its workers, by number.
+    /// Status of each worker, by number.
     pub workers: Vec<WorkerStatus>,
 }
 
-/// How things stand at a worker.
+/// Status of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// Its number, from 0.
+    /// Number of the worker, from 0.
     pub worker: usize,
-    /// How old the report is, in nanoseconds; `None` when there is none, for the worker has not come to it yet.
+    /// Age of the report in nanoseconds; `None` before the worker's first report.
     pub age_ns: Option<u64>,
-    /// What it has done.
+    /// Last report of the worker.
     #[serde(flatten)]
     pub report: WorkerReport,
 }
 
-/// Where a node listens unless told otherwise: `/run/cxloe/mn-server.sock` as root, else below `$XDG_RUNTIME_DIR`.
+/// Default path of the socket: `/run/cxloe/mn-server.sock` as root, else below `$XDG_RUNTIME_DIR`.
 pub fn default_socket() -> PathBuf {
-    cxloe_daemon::places::socket("mn-server.sock")
+    cxloe_daemon::default_paths::socket("mn-server.sock")
 }

@@ -1,5 +1,5 @@
-//! The node's end of the socket: bound before anything else, so that of two nodes with one socket the second does not
-//! start; served by one thread, one connection after the other, each within a bounded time.
+//! Server of the administration socket, which is bound first of all, so that the second of two nodes with one socket
+//! does not start. One thread serves the connections one after the other, each within a limited time.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -13,12 +13,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::NodeStatus;
 
-/// How long who asked may take to read the answer.
+/// Longest time that a client may take to read the answer.
 const WRITE_MAX: Duration = Duration::from_secs(2);
-/// The pause after a failed accept, most likely for want of descriptors.
+/// Pause after a failed accept, which most likely lacked descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Binds the node's socket at `path`, for its own user only.
+/// Binds the node's socket at `path`, with access for the node's user only.
 ///
 /// # Errors
 /// Any [`SocketError`].
@@ -26,19 +26,19 @@ pub fn bind(path: &Path) -> Result<Bound, SocketError> {
     Bound::bind(path, 0o600, "memory node")
 }
 
-/// The running server; ends when dropped, and its socket with it.
+/// A running server; dropping it stops the server and removes the socket.
 #[derive(Debug)]
 pub struct Server {
-    /// Closing it tells the thread to end.
+    /// Socket whose closing stops the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Starts telling whoever connects to `socket` what `status` says.
+    /// Starts a thread that answers each client of `socket` with the result of `status`.
     ///
     /// # Errors
-    /// [`SocketError::Io`] when there is no thread.
+    /// [`SocketError::Io`] if the thread cannot be started.
     pub fn start(
         socket: Bound,
         status: impl Fn() -> NodeStatus + Send + 'static,
@@ -61,7 +61,7 @@ impl Drop for Server {
     }
 }
 
-/// Answers until the other end of `stopped` is closed.
+/// Answers clients until the other end of `stopped` is closed.
 fn answer(socket: &Bound, stopped: &UnixStream, status: impl Fn() -> NodeStatus) {
     loop {
         let mut ready = [
@@ -79,8 +79,8 @@ fn answer(socket: &Bound, stopped: &UnixStream, status: impl Fn() -> NodeStatus)
         }
         match socket.listener().accept() {
             Ok((mut stream, _)) => {
-                if let Err(error) = tell(&mut stream, &status()) {
-                    tracing::debug!(%error, "who asked did not wait for the answer");
+                if let Err(error) = send_status(&mut stream, &status()) {
+                    tracing::debug!(%error, "the client did not wait for the answer");
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -92,7 +92,7 @@ fn answer(socket: &Bound, stopped: &UnixStream, status: impl Fn() -> NodeStatus)
     }
 }
 
-fn tell(stream: &mut UnixStream, status: &NodeStatus) -> io::Result<()> {
+fn send_status(stream: &mut UnixStream, status: &NodeStatus) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(WRITE_MAX))?;
     stream.write_all(&serde_json::to_vec(status)?)

@@ -1,14 +1,14 @@
-//! `mn-server counters`: what the workers have counted, one column each.
+//! `mn-server counters`: counters of the workers, one column per worker.
 
 use cxloe_daemon::command_line::{Failure, new_table, output};
 use cxloe_mn::admin::NodeStatus;
 use cxloe_mn::worker::WorkerReport;
 use serde_json::Value;
 
-/// A name and where its number is.
-type Line = (&'static str, fn(&WorkerReport) -> u64);
+/// Name of a counter, and a function that reads it from a report.
+type CounterColumn = (&'static str, fn(&WorkerReport) -> u64);
 
-const LINES: &[Line] = &[
+const LINES: &[CounterColumn] = &[
     ("requests executed", |r| r.requests.executed),
     ("requests refused (Fault)", |r| r.requests.faults),
     ("requests early", |r| r.requests.early),
@@ -37,10 +37,10 @@ const LINES: &[Line] = &[
     ("TLB misses", |r| r.tlb_misses),
 ];
 
-/// The workers as they reported, without their sessions, which `mn-server sessions` shows.
+/// Reports of the workers as JSON, without their sessions, which `mn-server sessions` shows.
 ///
 /// # Errors
-/// Never, for what a node answers.
+/// None for a node's answer, which always has a JSON form.
 pub fn json(status: &NodeStatus) -> Result<Value, Failure> {
     let mut workers = output::value(&status.workers)?;
     for worker in workers.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -49,7 +49,7 @@ pub fn json(status: &NodeStatus) -> Result<Value, Failure> {
     Ok(workers)
 }
 
-/// The same as a table; with several workers, their sums first.
+/// Reports of the workers as a table; with several workers, their sums first.
 pub fn text(status: &NodeStatus) -> String {
     let workers = &status.workers;
     let several = workers.len() > 1;
@@ -88,10 +88,7 @@ mod tests {
         };
         let row = |shown: &str| -> Vec<String> {
             let line = shown.lines().find(|line| line.contains("TLB hits")).unwrap();
-            line.split(['│', '┆'])
-                .map(|cell| cell.trim().to_owned())
-                .filter(|cell| !cell.is_empty())
-                .collect()
+            line.split("  ").map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect()
         };
         assert_eq!(row(&text(&node)), ["TLB hits", "12", "5", "7"]);
         let value = json(&node).unwrap();

@@ -1,10 +1,11 @@
-//! `mn-server join`: has this machine let in as a memory node, and starts it.
+//! `mn-server join`: registers this machine as a memory node, and starts it.
 
 use clap::Args;
+use cxloe_daemon::OptionSources;
 use cxloe_daemon::command_line::Failure;
-use cxloe_daemon::join::{JoinArgs as Common, NodeSettings};
-use cxloe_link::keys::node_key;
+use cxloe_daemon::join::JoinArgs as Common;
 use cxloe_mn::config::{Cli as RunArgs, Settings};
+use cxloe_node::{ProgramSettings, join_node};
 
 /// Arguments of `mn-server join`.
 #[derive(Args, Clone, Debug)]
@@ -22,19 +23,22 @@ pub struct JoinArgs {
     common: Common,
     /// Options of the node, which go to its configuration file.
     #[command(flatten)]
-    settings: Settings,
+    settings: OptionSources<Settings>,
 }
 
-/// Joins. Returns how to run the node, if that is to be done now.
+/// Joins the fabric. Returns the arguments for running the node in this process, if the options request that.
 ///
 /// # Errors
-/// When the options do not work, the manager does not let it in, or the service cannot be started.
+/// The options contradict each other, the manager refuses, or the service cannot be started.
 pub fn run(args: JoinArgs) -> Result<Option<RunArgs>, Failure> {
     let JoinArgs { common, settings } = args;
-    let key_in = |path: &std::path::Path| Ok(node_key(path).map_err(Failure::failed)?.public());
-    let file = common.join_node(&settings, key_in)?;
+    let file = join_node(&common, &settings.flags)?;
     if common.run {
-        return Ok(Some(RunArgs { config: Some(file), print_config: false, settings: Settings::default() }));
+        return Ok(Some(RunArgs {
+            config: Some(file),
+            print_config: false,
+            settings: OptionSources::default(),
+        }));
     }
     common.start(Settings::PROGRAM, &file).map(|()| None)
 }

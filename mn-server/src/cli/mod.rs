@@ -1,4 +1,4 @@
-//! The command line: to be a memory node, or to look into one that runs.
+//! The command line: runs a memory node, or executes a command for a running one.
 
 mod counters;
 mod doctor;
@@ -15,6 +15,7 @@ use cxloe_daemon::command_line::{Exit, Failure, ManArgs, finish, output};
 use cxloe_mn::admin::client::{AskError, ask};
 use cxloe_mn::admin::{FRESH, NodeStatus, WorkerStatus, default_socket};
 use cxloe_mn::config::{Cli as RunArgs, EXAMPLES};
+use cxloe_mn::keeper::process::{self, KeeperArgs};
 use serde_json::Value;
 
 const AFTER_HELP: &str = "\
@@ -33,7 +34,7 @@ Exit codes:
   1  failed                      3  no memory node there, or it does not answer
 
 Environment:
-  CXLOE_MN   the node's socket, as --socket";
+  CXLOE_MN   the node's socket, as --socket; for `run`, if its configuration file has none";
 
 /// The command line of `mn-server`.
 #[derive(Parser, Debug)]
@@ -66,6 +67,9 @@ enum Command {
     Counters(ShowArgs),
     /// Print the public half of this node's key
     Key(key::KeyArgs),
+    /// Keep a pool's memory for the next process of a node; `run` starts it
+    #[command(hide = true)]
+    KeepPool(KeeperArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mn-server completions bash > /etc/bash_completion.d/mn-server")]
     Completions {
@@ -77,7 +81,7 @@ enum Command {
     Man(ManArgs),
 }
 
-/// Which node to show, and how.
+/// Options of commands that show a node.
 #[derive(ClapArgs, Debug)]
 struct ShowArgs {
     /// The node's socket [default: /run/cxloe/mn-server.sock as root, else below $XDG_RUNTIME_DIR]
@@ -88,15 +92,15 @@ struct ShowArgs {
     json: bool,
 }
 
-/// What the command line asks for.
+/// Task of this process, from its command line.
 pub enum Task {
-    /// To be a memory node.
+    /// The process runs a memory node.
     Run(Box<RunArgs>),
-    /// Something that is done already.
+    /// A command was executed; this is its exit code.
     Done(ExitCode),
 }
 
-/// Parses the arguments, and does what they ask for unless it is to run.
+/// Parses the arguments and executes the command, unless it is `run`.
 pub fn parse() -> Task {
     let Args { command, run } = Args::parse();
     let shown = match command {
@@ -111,6 +115,9 @@ pub fn parse() -> Task {
         Some(Command::Sessions(args)) => show(&args, sessions::json, sessions::text),
         Some(Command::Counters(args)) => show(&args, counters::json, counters::text),
         Some(Command::Key(args)) => key::run(&args),
+        Some(Command::KeepPool(args)) => {
+            process::run(&args).map_err(|error| Failure::new(Exit::Failed, error.to_string()))
+        }
         Some(Command::Completions { shell }) => output::completions(shell, Args::command()),
         Some(Command::Man(man)) => man.write(Args::command()),
     };
@@ -122,7 +129,7 @@ fn show(
     json: fn(&NodeStatus) -> Result<Value, Failure>,
     text: fn(&NodeStatus) -> String,
 ) -> Result<(), Failure> {
-    let status = ask(&args.socket.clone().unwrap_or_else(default_socket)).map_err(not_told)?;
+    let status = ask(&args.socket.clone().unwrap_or_else(default_socket)).map_err(query_failure)?;
     if args.json {
         return output::print(json(&status)?, false);
     }
@@ -130,7 +137,7 @@ fn show(
     output::line(shown.trim_end())
 }
 
-fn not_told(error: AskError) -> Failure {
+fn query_failure(error: AskError) -> Failure {
     let exit = match error {
         AskError::Version { .. } => Exit::Failed,
         _ => Exit::Unreachable,
@@ -138,13 +145,13 @@ fn not_told(error: AskError) -> Failure {
     Failure::new(exit, error)
 }
 
-/// A line for each worker whose figures are not those of now.
+/// Lines of text, one for each worker whose report is old.
 fn stale(status: &NodeStatus) -> String {
     let line = |worker: &WorkerStatus| match worker.age_ns.map(Duration::from_nanos) {
         None => format!("worker {} has not reported yet: its figures are missing\n", worker.worker),
         Some(age) if age > FRESH => {
             format!(
-                "worker {} has reported {age:.1?} ago and not since: its log may tell why\n",
+                "worker {} has reported {age:.1?} ago and not since: its log may show why\n",
                 worker.worker
             )
         }

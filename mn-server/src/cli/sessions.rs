@@ -1,4 +1,4 @@
-//! `mn-server sessions`: the compute nodes, and how each is doing.
+//! `mn-server sessions`: the sessions with compute nodes, their state and counters.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use cxloe_wire::session::{ResponderCounters, SessionStatus};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Said below the tables, for they are looked for here.
-const ELSEWHERE: &str = "Round-trip times, time-outs and retransmissions are the compute node's to know: `cn-agent sessions` there.\n";
+/// Line below the tables that names where to find the figures kept by compute nodes.
+const ELSEWHERE: &str = "Round-trip times, time-outs and retransmissions are recorded by the compute node: `cn-agent sessions` there.\n";
 
-/// A session as JSON has it.
+/// A session in JSON output, with data of its worker.
 #[derive(Serialize)]
 struct Row<'s> {
-    /// The number of the worker it is with.
+    /// Number of the session's worker.
     worker: usize,
-    /// How old the figures are, in nanoseconds.
+    /// Age of the worker's report in nanoseconds.
     age_ns: Option<u64>,
-    /// Reads, and as many writes, a stream may have unanswered.
+    /// Most unanswered reads of a stream, and most unanswered writes.
     window: usize,
     #[serde(flatten)]
     session: &'s SessionStatus,
@@ -32,15 +32,15 @@ fn rows(status: &NodeStatus) -> impl Iterator<Item = Row<'_>> {
     })
 }
 
-/// The sessions of all workers.
+/// Sessions of all workers as JSON.
 ///
 /// # Errors
-/// Never, for what a node answers.
+/// None for a node's answer, which always has a JSON form.
 pub fn json(status: &NodeStatus) -> Result<Value, Failure> {
     output::value(rows(status).collect::<Vec<_>>())
 }
 
-/// The same as tables: how things stand, and what has happened.
+/// Sessions of all workers as two tables: state, then counters.
 pub fn text(status: &NodeStatus) -> String {
     if rows(status).next().is_none() {
         return "no sessions: no compute node is connected\n".into();
@@ -87,7 +87,7 @@ pub fn text(status: &NodeStatus) -> String {
     format!("{state}\n{counted}\n{ELSEWHERE}")
 }
 
-/// Frames dropped, by cause, as far as there are any.
+/// Text of the frames dropped, by cause; causes without a frame are left out.
 fn drops(c: &ResponderCounters) -> String {
     breakdown(&[
         ("length", c.dropped_length),
@@ -146,7 +146,7 @@ mod tests {
         let rows: Vec<Vec<&str>> = shown
             .lines()
             .filter(|line| line.contains("02:00"))
-            .map(|line| line.split(['│', '┆']).map(str::trim).filter(|cell| !cell.is_empty()).collect())
+            .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
             .collect();
         assert_eq!(rows[0], ["02:00:00:00:00:01", "insecure", "3", "4", "256", "1514 B", "5", "6", "1.5ms"]);
         assert_eq!(rows[1][1..], ["70", "0", "0", "8", "9", "0", "0", "trailer 2, foreign 1"]);

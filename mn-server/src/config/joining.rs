@@ -1,39 +1,30 @@
-//! The options of a memory node as joining needs them.
+//! Options of a memory node that the `join` command reads and sets.
 
 use cxloe_daemon::command_line::Failure;
-use cxloe_daemon::join::{FilledIn, NodeDescription, NodeSettings, mac_of};
 use cxloe_fabric::api::Party;
-use cxloe_fabric::model::Name;
-use cxloe_link::LinkConfig;
-use cxloe_link::udp::own_mac;
+use cxloe_fabric::model::{Mac, Name};
+use cxloe_node::{LinkSettings, NodeConfig, NodeSettings, ProgramSettings};
 
 use super::{Config, Settings};
 
-impl NodeSettings for Settings {
+impl ProgramSettings for Settings {
     const PROGRAM: &'static str = "mn-server";
     const FILES: &'static str = "mn";
 
+    fn common(&mut self) -> (&mut NodeSettings, &mut LinkSettings) {
+        (&mut self.node, &mut self.link)
+    }
+
     fn follow(&mut self, manager: String) {
-        self.manager = Some(manager);
+        self.node.manager = Some(manager);
         self.static_map = None;
     }
 
-    fn filled_in(&mut self) -> FilledIn<'_> {
-        let Settings { identity, name, node_key, .. } = self;
-        FilledIn { identity, name, node_key }
+    fn check(&self) -> Result<NodeConfig, Failure> {
+        Ok(Config::new(self.clone()).map_err(Failure::usage)?.node)
     }
 
-    fn describe(&self) -> Result<NodeDescription, Failure> {
-        let config = Config::new(self.clone()).map_err(Failure::usage)?;
-        let mac = match config.is_over_udp() {
-            true => {
-                let link = LinkConfig { udp: config.udp(), ..LinkConfig::new(&config.interface) };
-                own_mac(&link).map_err(Failure::failed)?
-            }
-            false => mac_of(&config.interface)?,
-        };
-        let node = Party::MemoryNode(Name::new(config.name.clone()).map_err(Failure::usage)?);
-        let (name, data_dir, insecure) = (config.name, config.data_dir, config.insecure);
-        Ok(NodeDescription { node, name, mac, data_dir, insecure })
+    fn party(name: Name, _: Mac) -> Result<Party, Failure> {
+        Ok(Party::MemoryNode(name))
     }
 }

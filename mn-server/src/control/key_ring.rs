@@ -1,29 +1,30 @@
-//! The keys that this node admits, kept on disk: a node that starts while the manager is away knows its compute nodes.
+//! Keys that this node admits, stored on disk: so a node that starts while the manager is unreachable has the keys of
+//! its compute nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cxloe_daemon::{Remembered, StateError, StateFile};
+use cxloe_daemon::{NodeState, StateError, StateFile};
 use cxloe_fabric::model::ComputeNodeKey;
 use cxloe_mn_core::keys::AdmittedKeys;
 use cxloe_wire::frame::{Mac, PublicKey};
 use serde::{Deserialize, Serialize};
 
-/// What is kept.
+/// Content of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptKeys {
-    /// As the manager told them last.
+    /// Last list of keys from the manager.
     told: Vec<ComputeNodeKey>,
-    /// Compute nodes that had a key and have none now: they are not served without one either.
+    /// Compute nodes that had a key and have none now; they get no session without a key either.
     #[serde(default, alias = "taken_back")]
     former: Vec<Mac>,
 }
 
-impl Remembered for KeptKeys {
-    const REMEDY: &str = "remove it: the manager tells the keys again";
+impl NodeState for KeptKeys {
+    const REMEDY: &str = "remove it: the manager sends the keys again";
 }
 
-/// The keys that were named to this node, and those that the manager told it.
+/// Admitted keys: those of this node's options, and those from the manager.
 #[derive(Clone, Debug)]
 pub struct KeyRing {
     admitted: Arc<AdmittedKeys>,
@@ -33,7 +34,7 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Admits what `named` says, which outweighs the manager, and what `file` has kept.
+    /// Admits the keys in `named`, which override the manager's, and the keys stored in `file`.
     ///
     /// # Errors
     /// Any [`StateError`].
@@ -44,32 +45,32 @@ impl KeyRing {
         let kept = file.as_ref().map(StateFile::load).transpose()?.unwrap_or_default();
         let ring = KeyRing { admitted: Arc::default(), named, file, kept };
         ring.admitted.remember(ring.kept.former.iter().copied());
-        ring.admit();
+        ring.set_admitted();
         Ok(ring)
     }
 
-    /// What workers look into.
+    /// Map of the admitted keys, shared with the workers.
     pub fn admitted(&self) -> Arc<AdmittedKeys> {
         Arc::clone(&self.admitted)
     }
 
-    /// Admits these keys of the manager and no others of it, and keeps them.
+    /// Replaces the keys from the manager, and stores them.
     ///
     /// # Errors
-    /// Any [`StateError`]; the keys are admitted all the same.
-    pub fn tell(&mut self, told: &[ComputeNodeKey]) -> Result<(), StateError> {
+    /// Any [`StateError`]; the keys are admitted nevertheless.
+    pub fn set_from_manager(&mut self, told: &[ComputeNodeKey]) -> Result<(), StateError> {
         if self.kept.told == told {
             return Ok(());
         }
         self.kept.told = told.to_vec();
-        self.admit();
+        self.set_admitted();
         self.kept.former = self.admitted.former();
         self.file.as_ref().map_or(Ok(()), |file| file.store(&self.kept))
     }
 
-    fn admit(&self) {
+    fn set_admitted(&self) {
         let told = self.kept.told.iter().map(|told| (told.compute_node.mac(), told.key));
-        self.admitted.admit(told.chain(self.named.clone()));
+        self.admitted.set_admitted(told.chain(self.named.clone()));
     }
 }
 
@@ -87,8 +88,8 @@ mod tests {
             key: PublicKey([key; 32]),
         };
         let mut ring = KeyRing::open(BTreeMap::new(), file()).unwrap();
-        ring.tell(&[told(cn, 1), told(other, 2)]).unwrap();
-        ring.tell(&[told(cn, 3)]).unwrap();
+        ring.set_from_manager(&[told(cn, 1), told(other, 2)]).unwrap();
+        ring.set_from_manager(&[told(cn, 3)]).unwrap();
         assert_eq!((ring.admitted().of(cn.to_u64()), ring.admitted().len()), (Some(PublicKey([3; 32])), 1));
         let named = BTreeMap::from([(cn, PublicKey([4; 32]))]);
         let ring = KeyRing::open(named, file()).unwrap();
@@ -96,7 +97,7 @@ mod tests {
         let ring = KeyRing::open(BTreeMap::new(), file()).unwrap();
         assert_eq!(ring.admitted().of(cn.to_u64()), Some(PublicKey([3; 32])));
         assert!(!ring.admitted().is_empty());
-        // What was taken back stays so, in the next process too.
+        // A withdrawn key stays withdrawn in the next process.
         assert_eq!(ring.admitted().of(other.to_u64()), Some(PublicKey::NOBODY));
     }
 }

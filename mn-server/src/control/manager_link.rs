@@ -1,5 +1,5 @@
-//! What this node does when it is in touch with the manager: it registers, waits for commands, carries them out, and
-//! reports results. Trying again when the manager is away is [`cxloe_daemon::ManagerLink`]'s.
+//! I/O around [`Follow`]: sends its requests to the manager by HTTP, runs its jobs on a thread, and passes answers to
+//! disk and to the workers. [`cxloe_daemon::ManagerLink`] retries while the manager is unreachable.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -8,66 +8,67 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cxloe_daemon::{Backoff, Break, Connection, Contact, NodeIdentity, StateError, StateFile, Stopped};
-use cxloe_fabric::api::{
-    ErrorCode, MemoryNodeRegistered, MemoryNodeSync, NotFollowed, Party, Progress, RegisterMemoryNode,
-    ReportOrphans,
+use cxloe_daemon::{
+    Backoff, Connection, Contact, NodeIdentity, RegistrationEnd, StateError, StateFile, Stopped,
 };
-use cxloe_fabric::model::{
-    ComputeNodeKey, DeviceKind, Name, NameError, NodeAction, NodeCommand, UdpPeer, Watermark,
-};
+use cxloe_fabric::api::RegisterMemoryNode;
+use cxloe_fabric::model::{DeviceKind, Name, NameError, UdpPeer, Watermark};
 use cxloe_link::outer::{Peer, Peers};
+use cxloe_mn_core::follow::{AnswerUpdate, Follow, FollowStep, ManagerAnswer, ManagerRequest};
+use cxloe_mn_core::job::{Job, JobError};
+use cxloe_mn_core::mappings::Mappings;
 use cxloe_wire::frame::{Mac, PublicKey};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use super::background;
-use super::heard::{Heard, KEEP_EVERY_MS};
-use super::job::{Job, JobError};
 use super::key_ring::KeyRing;
-use super::mappings::{Mappings, Refusal};
+use super::last_answer::{KEEP_EVERY_MS, LastAnswer};
+use super::{background, waiting};
 
-/// How often the manager hears how far a long change has come; more often where its heartbeat is faster than that.
+/// Interval of progress reports to the manager during a long change; the manager's heartbeat interval, if shorter.
 const PROGRESS_EVERY: Duration = Duration::from_millis(400);
 
-/// Where the manager is and what it is to know of this node.
+/// Address of the manager, and the registration data of this node.
 #[derive(Clone, Debug)]
 pub struct ManagerLinkOptions {
-    /// `https://HOST:PORT` or `unix:/path/to/socket`.
+    /// URL of the manager: `https://HOST:PORT` or `unix:/path/to/socket`.
     pub url: String,
-    /// What this node shows the manager, if it has joined.
+    /// Credentials of this node; `None` before it has joined.
     pub identity: Option<Arc<NodeIdentity>>,
-    /// This node's name, its identity in the fabric.
+    /// Name of this node, its identity in the fabric.
     pub name: String,
-    /// Whether it is given away in slices or whole.
+    /// Label of the rack that the node is in, if any.
+    pub rack: Option<Name>,
+    /// Whether the manager assigns the memory in slices or as a whole.
     pub kind: DeviceKind,
-    /// The addresses of its ports; CNs use the first.
+    /// MAC addresses of the node's ports; CNs use the first.
     pub macs: Vec<Mac>,
-    /// Where frames for these go over the `udp` link, if it uses it.
+    /// UDP address of the node's ports; `None` without a `udp` link.
     pub udp: Option<SocketAddr>,
-    /// Who hears where compute nodes are over UDP.
+    /// Table that receives the UDP addresses of compute nodes.
     pub peers: Peers,
-    /// The MTU of its ports in bytes.
+    /// MTU of the node's ports in bytes.
     pub mtu: u32,
-    /// This node's public key, if it has one.
+    /// Public key of this node, if it has a key.
     pub key: Option<PublicKey>,
-    /// Who hears which keys belong to which compute nodes.
+    /// Store that receives the keys of compute nodes.
     pub keys: Option<KeyRing>,
-    /// Where the highest term and revision seen are kept; `None` forgets them with the process.
+    /// State file of the highest watermark seen; `None`: not stored.
     pub state: Option<StateFile<Watermark>>,
-    /// Where it is kept for how long no manager has been heard; `None` counts from the start of the process.
-    pub heard: Option<StateFile<Heard>>,
-    /// The pauses between two tries.
+    /// State file of the time since a manager's last answer; `None`: counted from the start of the process.
+    pub heard: Option<StateFile<LastAnswer>>,
+    /// Pauses between attempts to reach the manager.
     pub backoff: Backoff,
 }
 
 impl ManagerLinkOptions {
-    /// A multi-logical device with the usual pauses and no state file.
+    /// Makes options for a device in slices (`mld`), with default pauses and without state files.
     pub fn new(url: impl Into<String>, name: impl Into<String>, macs: Vec<Mac>, mtu: u32) -> Self {
         ManagerLinkOptions {
             url: url.into(),
             identity: None,
             name: name.into(),
+            rack: None,
             kind: DeviceKind::default(),
             macs,
             udp: None,
@@ -82,29 +83,29 @@ impl ManagerLinkOptions {
     }
 }
 
-/// Why the link could not be started.
+/// Reason why the link cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerLinkError {
-    /// The name cannot be one.
+    /// The name is not valid.
     #[error("node name: {0}")]
     Name(#[from] NameError),
-    /// When a manager was heard last cannot be read.
+    /// The state file of the time since a manager's last answer cannot be read.
     #[error(transparent)]
     Heard(#[from] StateError),
-    /// The URL cannot be one, or there is no thread.
+    /// The URL is not valid, or the thread cannot be started.
     #[error(transparent)]
     Link(#[from] cxloe_daemon::ManagerLinkError),
 }
 
-/// What a node reports of itself with each sync; shown as it is in the manager's list of memory nodes.
+/// Statistics of a node in each sync; shown unchanged in the manager's list of memory nodes.
 pub type Stats = Box<dyn FnMut() -> serde_json::Value + Send>;
 
-/// A running link to the manager; ends when dropped.
+/// A running link to the manager; dropping it stops the link.
 #[derive(Debug)]
 pub struct ManagerLink(cxloe_daemon::ManagerLink<Shell>);
 
 impl ManagerLink {
-    /// Starts the link. Returns at once; the manager need not be there.
+    /// Starts the link and returns at once; the manager need not be reachable.
     ///
     /// # Errors
     /// Any [`ManagerLinkError`].
@@ -119,9 +120,25 @@ impl ManagerLink {
         let name = Name::new(options.name.clone())?;
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
         let identity = options.identity.clone();
-        let (instance, started_ms, began) = (rand::random(), wall_ms(), Instant::now());
-        let shell =
-            Shell { mappings, options, stats, name, instance, started_ms, began, heard_kept_ms: None };
+        let pool = mappings.table().pool();
+        let node = RegisterMemoryNode {
+            name,
+            kind: options.kind,
+            macs: options.macs.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect(),
+            udp: options.udp,
+            key: options.key,
+            rack: options.rack.clone(),
+            pool_bytes: pool.bytes(),
+            extent_bytes: pool.extent_bytes(),
+            incarnation: pool.incarnation(),
+            instance_id: rand::random(),
+            // Start by the wall clock, by which the manager determines which of two processes is the later one.
+            started_ms: wall_ms(),
+            mtu: options.mtu,
+            seen: mappings.seen(),
+        };
+        let (follow, kept, began) = (Follow::new(node), mappings.seen(), Instant::now());
+        let shell = Shell { mappings, follow, options, stats, began, heard_kept_ms: None, kept };
         Ok(ManagerLink(cxloe_daemon::ManagerLink::start(
             &url,
             identity,
@@ -131,17 +148,17 @@ impl ManagerLink {
         )?))
     }
 
-    /// How things stand.
+    /// Present state of the connection to the manager.
     pub fn connection(&self) -> Connection {
         self.0.connection()
     }
 
-    /// A receiver that hears of every change of [`connection`](Self::connection).
+    /// Receiver that is notified of changes of [`connection`](Self::connection).
     pub fn watch(&self) -> watch::Receiver<Connection> {
         self.0.watch()
     }
 
-    /// Ends the link and returns the mappings as they are. A change under way is left for the next start.
+    /// Stops the link and returns the mappings. A change that has not ended is completed after the next start.
     pub fn stop(self) -> Mappings {
         self.0.stop().mappings
     }
@@ -149,224 +166,146 @@ impl ManagerLink {
 
 struct Shell {
     mappings: Mappings,
+    follow: Follow,
     options: ManagerLinkOptions,
     stats: Stats,
-    name: Name,
-    instance: u64,
-    /// By the wall clock, for the manager, to which this process is later than those before it.
-    started_ms: u64,
-    /// What the time is counted from by which authorisations end.
+    /// Origin of the monotonic clock that measures the time since a manager's last answer.
     began: Instant,
-    /// When it was kept last for how long no manager had been heard, on the same clock.
+    /// Time of the last write of [`LastAnswer`] to disk, in milliseconds since `began`.
     heard_kept_ms: Option<u64>,
+    /// Watermark stored on disk.
+    kept: Watermark,
 }
 
 impl Shell {
-    /// From a registration until something breaks it.
-    async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
-        self.mappings.expire(self.now_ms());
+    /// Registers, and follows the manager until an error ends the registration.
+    async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, RegistrationEnd> {
+        self.follow.restart();
         self.keep_heard()?;
-        let request = self.introduction();
-        let client = contact.client();
-        let answered = contact.ask(client.register_memory_node(&request)).await;
-        if answered.as_ref().is_err_and(is_stale) {
-            self.say_not_followed(contact).await?;
-        }
-        let answer = answered?;
-        if let Err(refusal) = self.mappings.accept(answer.watermark, &answer.lineage) {
-            self.say_not_followed(contact).await?;
-            return Err(Break::node(refusal));
-        }
-        self.mappings.confirm(self.now_ms());
-        self.remember(request.seen)?;
-        self.hear_peers(&answer.udp_peers);
-        self.hear_keys(&answer.cn_keys)?;
-        let job = self.mappings.registered(&answer).map_err(Break::node)?;
-        let mut heartbeat = Duration::from_millis(answer.heartbeat_ms.max(1));
-        self.carry_out(job, contact, &answer, heartbeat).await?;
-        if contact.registered() {
-            let (url, extents) = (client.url(), self.mappings.len());
-            tracing::info!(%url, name = %self.name, extents, "registered with the manager");
-        }
         loop {
-            self.report_orphans(answer.registration, contact).await?;
-            let sync = self.sync(answer.registration, heartbeat);
-            let reported = sync.results.len();
-            let synced = contact.ask(client.sync_memory_node(&self.name, &sync)).await?;
-            self.mappings.reported(reported);
-            heartbeat = Duration::from_millis(synced.heartbeat_ms.max(1));
-            let before = self.mappings.seen();
-            self.mappings.hear(synced.watermark).map_err(|refusal| match refusal {
-                Refusal::AnotherRun => Break::Anew,
-                refusal => Break::node(refusal),
-            })?;
-            self.mappings.confirm(self.now_ms());
-            self.keep_heard()?;
-            self.remember(before)?;
-            // Before a compute node is given memory here, so that it is heard when it says Hello.
-            self.hear_peers(&synced.udp_peers);
-            self.hear_keys(&synced.cn_keys)?;
-            for command in &synced.commands {
-                if let Some(job) = self.mappings.start(command).map_err(Break::node)? {
-                    log(command);
-                    self.carry_out(job, contact, &answer, heartbeat).await?;
+            let now_ms = self.now_ms();
+            match self.follow.next(&mut self.mappings, now_ms).map_err(|halt| contact.halted(halt))? {
+                FollowStep::CarryOut(job) => self.carry_out(job, contact).await?,
+                FollowStep::Ask(request) => {
+                    let answer = self.ask(request, contact).await?;
+                    let now_ms = self.now_ms();
+                    match self.follow.on_answer(answer, &mut self.mappings, now_ms) {
+                        Ok(Some(news)) => self.keep(&news)?,
+                        Ok(None) => {}
+                        Err(halt) => return Err(contact.halted(halt)),
+                    }
                 }
             }
         }
+    }
+
+    /// Sends a request and returns the answer.
+    async fn ask(
+        &mut self,
+        request: ManagerRequest,
+        contact: &mut Contact,
+    ) -> Result<ManagerAnswer, RegistrationEnd> {
+        let client = contact.client();
+        match request {
+            ManagerRequest::Register(node) => {
+                let registered = contact.register(client.register_memory_node(&node)).await?;
+                Ok(registered
+                    .map_or(ManagerAnswer::Stale, |answer| ManagerAnswer::Registered(Box::new(answer))))
+            }
+            ManagerRequest::NotFollowed(body) => {
+                contact.not_followed(&body).await.map(|()| ManagerAnswer::Done)
+            }
+            ManagerRequest::ReportOrphans(report) => {
+                self.registered(contact);
+                contact.ask(client.report_orphans(self.name(), &report)).await?;
+                Ok(ManagerAnswer::Done)
+            }
+            ManagerRequest::Sync(mut sync) => {
+                self.registered(contact);
+                sync.stats = (self.stats)();
+                let synced = contact.ask(client.sync_memory_node(self.name(), &sync)).await?;
+                Ok(ManagerAnswer::Synced(Box::new(synced)))
+            }
+        }
+    }
+
+    /// Reports that the node serves all mappings that the manager has listed.
+    fn registered(&self, contact: &mut Contact) {
+        if contact.registered() {
+            let (client, extents) = (contact.client(), self.mappings.len());
+            tracing::info!(url = %client.url(), name = %self.name(), extents, "registered with the manager");
+        }
+    }
+
+    fn name(&self) -> &Name {
+        &self.follow.node().name
     }
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Keeps for how long no manager has been heard, from time to time.
-    fn keep_heard(&mut self) -> Result<(), Break> {
+    /// Stores the update of an answer before its commands are carried out: the watermark on disk, peers and keys in
+    /// memory, so that a compute node's first Hello is answered.
+    fn keep(&mut self, news: &AnswerUpdate) -> Result<(), RegistrationEnd> {
+        self.keep_heard()?;
+        if let Some(file) = self.options.state.as_ref().filter(|_| news.seen != self.kept) {
+            file.store(&news.seen)?;
+        }
+        self.kept = news.seen;
+        let peer =
+            |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
+        self.options.peers.set_from_manager(news.udp_peers.iter().map(peer).flat_map(Peer::shards));
+        Ok(self.options.keys.as_mut().map_or(Ok(()), |ring| ring.set_from_manager(&news.cn_keys))?)
+    }
+
+    /// Stores the time since a manager's last answer, at intervals.
+    fn keep_heard(&mut self) -> Result<(), RegistrationEnd> {
         let now_ms = self.now_ms();
         let due = self.heard_kept_ms.is_none_or(|kept_ms| kept_ms + KEEP_EVERY_MS <= now_ms);
         if let Some(file) = self.options.heard.as_ref().filter(|_| due) {
-            file.store(&Heard { kept_ms: wall_ms(), silent_ms: self.mappings.silent_ms(now_ms) })?;
+            file.store(&LastAnswer { kept_ms: wall_ms(), silent_ms: self.mappings.silent_ms(now_ms) })?;
             self.heard_kept_ms = Some(now_ms);
         }
         Ok(())
     }
 
-    /// Takes over where compute nodes are.
-    fn hear_peers(&self, peers: &[UdpPeer]) {
-        let peer =
-            |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
-        self.options.peers.tell(peers.iter().map(peer).flat_map(Peer::shards));
-    }
-
-    /// Takes over whose keys are whose.
-    fn hear_keys(&mut self, keys: &[ComputeNodeKey]) -> Result<(), Break> {
-        Ok(self.options.keys.as_mut().map_or(Ok(()), |ring| ring.tell(keys))?)
-    }
-
-    /// Lets the manager show that this node does not follow, and what it holds. A manager that does not understand need not.
-    async fn say_not_followed(&self, contact: &Contact) -> Result<(), Break> {
-        let (node, seen) = (Party::MemoryNode(self.name.clone()), self.mappings.seen());
-        let said = NotFollowed { node, seen, holds: self.mappings.held() };
-        let client = contact.client();
-        if let Err(error) = contact.stop().or(client.not_followed(&said)).await? {
-            tracing::debug!(%error, "the manager was not told that this node does not follow");
-        }
-        Ok(())
-    }
-
-    /// Lets the manager know what this node holds that no region has.
-    async fn report_orphans(&mut self, registration: u64, contact: &Contact) -> Result<(), Break> {
-        let orphans = self.mappings.orphans_to_report();
-        if orphans.is_empty() {
-            return Ok(());
-        }
-        let client = contact.client();
-        let report = ReportOrphans { registration, orphans };
-        match contact.ask(client.report_orphans(&self.name, &report)).await {
-            // A manager of a release before: it cannot know.
-            Err(Break::Client(error)) if error.code() == Some(ErrorCode::NotFound) => {}
-            answered => answered?,
-        }
-        self.mappings.orphans_reported();
-        Ok(())
-    }
-
-    fn introduction(&self) -> RegisterMemoryNode {
-        let pool = self.mappings.table().pool();
-        RegisterMemoryNode {
-            name: self.name.clone(),
-            kind: self.options.kind,
-            macs: self.options.macs.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect(),
-            udp: self.options.udp,
-            key: self.options.key,
-            pool_bytes: pool.bytes(),
-            extent_bytes: pool.extent_bytes(),
-            incarnation: pool.incarnation(),
-            instance_id: self.instance,
-            started_ms: self.started_ms,
-            mtu: self.options.mtu,
-            seen: self.mappings.seen(),
-        }
-    }
-
-    fn sync(&mut self, registration: u64, wait: Duration) -> MemoryNodeSync {
-        MemoryNodeSync {
-            registration,
-            acked_seq: self.mappings.acked(),
-            results: self.mappings.results().to_vec(),
-            progress: None,
-            stats: (self.stats)(),
-            wait_ms: wait.as_millis() as u64,
-        }
-    }
-
-    /// Has the job done on a thread of its own, and lets the manager know meanwhile that this node lives and how far it
-    /// has come.
-    async fn carry_out(
-        &mut self,
-        job: Job,
-        contact: &Contact,
-        registered: &MemoryNodeRegistered,
-        heartbeat: Duration,
-    ) -> Result<(), Break> {
-        if job.is_quick() {
-            self.mappings.finish(job, Ok(()));
-            return Ok(());
-        }
+    /// Runs the job on a thread of its own. Syncs until it ends, so that the manager counts this node as reachable and
+    /// has the job's progress.
+    async fn carry_out(&mut self, job: Job, contact: &Contact) -> Result<(), RegistrationEnd> {
         let (client, stop) = (contact.client(), contact.stop().clone());
         let (table, command) = (self.mappings.table().clone(), job.command());
+        let heartbeat = Duration::from_millis(self.follow.heartbeat_ms());
         let done = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&done);
-        let (tell, mut told) = oneshot::channel();
+        let (ended, mut ending) = oneshot::channel();
         let work = move || {
-            let outcome = job.carry_out(&table, stop.flag(), &counter, background::step_behind);
-            // Whoever waits for it gives up only with this process.
-            let _ = tell.send((job, outcome));
+            let outcome =
+                waiting::carry_out(&job, &table, stop.flag(), &counter, background::set_lowest_priority);
+            // The receiver is dropped only when the process ends.
+            let _ = ended.send((job, outcome));
         };
-        thread::Builder::new().name("zeroing".into()).spawn(work).map_err(Break::node)?;
+        thread::Builder::new().name("zeroing".into()).spawn(work).map_err(RegistrationEnd::node)?;
         let (job, outcome) = loop {
-            match timeout(PROGRESS_EVERY.min(heartbeat / 2), &mut told).await {
-                Ok(done) => break done.map_err(Break::node)?,
+            match timeout(PROGRESS_EVERY.min(heartbeat / 2), &mut ending).await {
+                Ok(done) => break done.map_err(RegistrationEnd::node)?,
                 Err(_) => {
                     let done = done.load(Ordering::Relaxed);
-                    let mut sync = self.sync(registered.registration, Duration::ZERO);
-                    sync.progress = command.map(|seq| Progress { seq, done });
-                    let alive = timeout(heartbeat, client.sync_memory_node(&self.name, &sync)).await;
+                    let mut sync = self.follow.progress(&self.mappings, command, done);
+                    sync.stats = (self.stats)();
+                    let alive = timeout(heartbeat, client.sync_memory_node(self.name(), &sync)).await;
                     tracing::debug!(answered = matches!(alive, Ok(Ok(_))), "sync during a long change");
                 }
             }
         };
         let stopped = matches!(outcome, Err(JobError::Stopped));
-        self.mappings.finish(job, outcome);
+        self.follow.on_job(job, outcome, &mut self.mappings);
         if stopped { Err(Stopped.into()) } else { Ok(()) }
-    }
-
-    /// Keeps the watermark on disk if it has moved, before anything that came with it is carried out.
-    fn remember(&self, before: Watermark) -> Result<(), Break> {
-        match &self.options.state {
-            Some(file) if self.mappings.seen() != before => Ok(file.store(&self.mappings.seen())?),
-            _ => Ok(()),
-        }
     }
 }
 
-/// The wall clock, in milliseconds since the Unix epoch.
+/// Time of the wall clock in milliseconds since the Unix epoch.
 fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn is_stale(reason: &Break) -> bool {
-    matches!(reason, Break::Client(error) if error.code() == Some(ErrorCode::StaleManager))
-}
-
-fn log(command: &NodeCommand) {
-    let mapping = command.action.mapping();
-    let what = match &command.action {
-        NodeAction::MapCmem(_) => "map",
-        NodeAction::UnmapCmem(_) => "unmap",
-    };
-    tracing::info!(
-        seq = command.seq, what, region = %mapping.region, cn = %mapping.cn,
-        base = format_args!("{:#x}", mapping.cmem_base), bytes = mapping.bytes(), "command of the manager"
-    );
 }

@@ -1,33 +1,30 @@
-//! Control: what the manager wants of this node, carried out on the page table.
+//! Control: executes the manager's commands on the page table.
 //!
 //! ```text
 //!   gmm  <-- register, sync (HTTP) -->  manager link (a thread with a small tokio runtime)
 //!                                          | commands        ^ results
 //!                                          v                 |
-//!                                       Mappings (decides; the page table's only writer)
+//!                                       Follow, Mappings (cxloe-mn-core: they decide; the page table's only writer)
 //!                                          | jobs            ^ done
 //!                                          v                 |
 //!                                       zeroing, waiting for the workers (a thread of its own)
 //! ```
 //!
-//! [`Mappings`] decides without I/O: a command becomes a [`Job`], a finished job a result. [`ManagerLink`] is
-//! the shell around it. When the manager is away, everything mapped goes on being served for 24 hours,
-//! counted across restarts ([`Heard`]). Where there is no
-//! manager, a [`StaticMap`] says who gets what.
+//! [`cxloe_mn_core::follow`] decides the next request without I/O, [`cxloe_mn_core::mappings`] the effect of a
+//! command. [`ManagerLink`] is the shell around both. While the manager is unreachable, all mappings are served for
+//! 24 hours, counted across restarts ([`LastAnswer`]). Without a manager, a [static map](static_map) lists the mappings.
 
 mod background;
-mod heard;
-mod job;
 mod key_ring;
+mod last_answer;
 mod manager_link;
-mod mappings;
 mod report;
-mod static_map;
+pub mod static_map;
+mod waiting;
 
-pub use heard::Heard;
-pub use job::{Job, JobError};
+pub use cxloe_mn_core::mappings::Mappings;
 pub use key_ring::{KeptKeys, KeyRing};
+pub use last_answer::LastAnswer;
 pub use manager_link::{ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};
-pub use mappings::{AUTHORISATION_MS, Mappings, Refusal};
 pub use report::bounded_report;
-pub use static_map::{StaticMap, StaticMapError, StaticRange};
+pub use waiting::carry_out;

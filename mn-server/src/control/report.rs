@@ -1,15 +1,16 @@
-//! What a memory node says of itself with each sync, and no more of it than the manager takes: of sessions, those that were
-//! heard last.
+//! Statistics of a memory node in each sync, within the manager's size limit: sessions with the latest frames come
+//! first.
 
 use serde_json::Value;
 
 use crate::worker::WorkerReport;
 
-/// Sessions in one report. About 700 bytes each, they fit the largest request of a node (1 MiB), with room for results.
+/// Most sessions in one report. At about 700 bytes each, they fit the largest request of a node (1 MiB) and leave room
+/// for results.
 const SESSIONS_MAX: usize = 512;
 
-/// The reports of all workers as the manager takes them. A worker of which sessions are left out says how many in
-/// `sessions_left_out`.
+/// Reports of all workers, within the manager's limit. A worker's `sessions_left_out` is the number of its sessions
+/// left out.
 pub fn bounded_report(mut reports: Vec<WorkerReport>) -> Value {
     let mut ages: Vec<u64> =
         reports.iter().flat_map(|r| &r.sessions).map(|session| session.idle_ns).collect();
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     fn worker(sessions: u64, idle_ns: u64) -> WorkerReport {
-        // As long as counters get.
+        // Counters with the largest number of digits.
         let counters: ResponderCounters = {
             let zeros = serde_json::to_value(ResponderCounters::default()).unwrap();
             let most =

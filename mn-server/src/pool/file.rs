@@ -1,4 +1,4 @@
-//! A mapping and, behind it, the file, memfd or device it shows: what a pool lies in.
+//! Mapped memory of a pool, together with the file, memfd or device that is mapped.
 
 use std::fs::File;
 use std::io;
@@ -13,17 +13,17 @@ use nix::sys::statvfs::fstatvfs;
 
 use super::mapping::Mapping;
 
-/// Memory of this process.
+/// Memory of a pool in this process's address space.
 #[derive(Debug)]
 pub(super) struct Mapped {
     pub spec: PoolSpec,
     pub mapping: Mapping,
-    /// The file, memfd or device behind the mapping, locked for as long as the pool is open.
+    /// File, memfd or device behind the mapping, locked while the pool is open.
     pub file: Option<Flock<File>>,
 }
 
 impl Mapped {
-    /// `false` where there is no file, or its file system cannot.
+    /// Calls `fallocate`. Returns `false` if there is no file, or its file system does not support it.
     fn allocate(&self, offset: u64, len: u64, how: FallocateFlags) -> Result<bool, PoolError> {
         let (PoolSpec::File(path), Some(file)) = (&self.spec, &self.file) else { return Ok(false) };
         match fallocate(file.as_fd(), how, offset as i64, len as i64) {
@@ -39,8 +39,8 @@ impl Mapped {
     }
 }
 
-// SAFETY: the mapping is this process's own, from its first byte on as long as it says until it is dropped, and page
-// aligned; nothing but this hands out its address, and the lock on the file keeps other pools out.
+// SAFETY: the mapping belongs to this process, is page aligned, and stays at one address with one length until it is
+// dropped; only this value gives out its address, and the lock on the file keeps other pools out.
 unsafe impl Backing for Mapped {
     fn base(&self) -> NonNull<u8> {
         self.mapping.base()
@@ -51,10 +51,7 @@ unsafe impl Backing for Mapped {
     }
 
     fn sync(&self, len: usize) -> io::Result<()> {
-        match self.file {
-            Some(_) => self.mapping.sync(0, len),
-            None => Ok(()),
-        }
+        if self.spec.is_memory() { Ok(()) } else { self.mapping.sync(0, len) }
     }
 
     fn reserve(&self, offset: u64, len: u64) -> Result<(), PoolError> {
@@ -71,19 +68,19 @@ unsafe impl Backing for Mapped {
 
     fn memory_fd(&self) -> Option<BorrowedFd<'_>> {
         match (&self.spec, &self.file) {
-            (PoolSpec::Memfd, Some(file)) => Some(file.as_fd()),
+            (spec, Some(file)) if spec.is_memory() => Some(file.as_fd()),
             _ => None,
         }
     }
 }
 
-/// Bytes free on the file system of `file`.
+/// Free bytes of the file system that has `file`.
 pub(super) fn free_disk(file: &File) -> Option<u64> {
     let stat = fstatvfs(file.as_fd()).ok()?;
     Some(stat.blocks_available() * stat.fragment_size())
 }
 
-/// The error for a file system without room for `needed` more bytes of `file`.
+/// Error for a file system that has no room for `needed` more bytes of `file`.
 pub(super) fn disk_full(path: &Path, file: &File, needed: u64) -> PoolError {
     PoolError::Disk { path: path.into(), needed, available: free_disk(file).unwrap_or(0) }
 }

@@ -1,10 +1,10 @@
-//! What the kernel says about this machine: its boot, its memory, its huge pages, its devices. All of it is
-//! read below one root directory, so that tests can describe another machine.
+//! Data from the kernel about this machine: its boot, memory, huge pages and devices. All are read below one root
+//! directory, so that tests can describe another machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The machine, as `/proc` and `/sys` describe it.
+/// A machine, as `/proc` and `/sys` below one root describe it.
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
@@ -17,7 +17,7 @@ impl Default for Host {
 }
 
 impl Host {
-    /// A machine whose `proc` and `sys` lie in `root`.
+    /// Makes a machine whose `proc` and `sys` are in `root`.
     pub fn at(root: impl Into<PathBuf>) -> Host {
         Host { root: root.into() }
     }
@@ -30,15 +30,15 @@ impl Host {
         self.read(path)?.trim().parse().ok()
     }
 
-    /// The kernel's random id of this boot, 0 if it does not tell. A pool's content can only have survived
-    /// without being closed if this has not changed.
+    /// Random id of this boot, from the kernel; 0 if unknown. Content of a pool that was not closed is valid only as
+    /// long as the boot id is the same.
     pub fn boot_id(&self) -> u128 {
         let text = self.read("proc/sys/kernel/random/boot_id").unwrap_or_default();
         u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0)
     }
 
-    /// Bytes that can be allocated without swapping: the least of `MemAvailable` and what the control groups
-    /// of this process leave; `None` if the kernel does not tell.
+    /// Bytes that can be allocated without swapping: the least of `MemAvailable` and the limits of this process's
+    /// control groups; `None` if unknown.
     pub fn available_memory(&self) -> Option<u64> {
         let meminfo = self.read("proc/meminfo")?;
         let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -46,7 +46,7 @@ impl Host {
         Some(self.cgroup_left().map_or(kib << 10, |left| left.min(kib << 10)))
     }
 
-    /// What the memory limits of this process's control group (version 2) and its ancestors leave, in bytes.
+    /// Memory left by the limits of this process's control group (version 2) and its ancestors, in bytes.
     fn cgroup_left(&self) -> Option<u64> {
         let groups = self.read("proc/self/cgroup")?;
         let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -65,7 +65,7 @@ impl Host {
         self.root.join(format!("sys/kernel/mm/hugepages/hugepages-{}kB", page_bytes >> 10))
     }
 
-    /// Huge pages of this size: (free, reserved in all). Zeros if the kernel has none of that size.
+    /// Numbers of huge pages of this size: free, and reserved in all. Zeros if the kernel has no pages of that size.
     pub fn huge_pages(&self, page_bytes: u64) -> (u64, u64) {
         let dir = self.huge_pages_dir(page_bytes);
         (
@@ -74,17 +74,17 @@ impl Host {
         )
     }
 
-    /// The file that sets how many huge pages of this size are reserved.
+    /// Path of the file that sets the number of reserved huge pages of this size.
     pub fn huge_pages_knob(&self, page_bytes: u64) -> PathBuf {
         self.huge_pages_dir(page_bytes).join("nr_hugepages")
     }
 
-    /// The size in bytes of the device-DAX node called `name` (for example `dax0.0`).
+    /// Size in bytes of the device-DAX node `name` (for example `dax0.0`).
     pub fn dax_bytes(&self, name: &str) -> Option<u64> {
         self.number(Path::new("sys/bus/dax/devices").join(name).join("size"))
     }
 
-    /// Whether NUMA node `node` exists; and, for messages, the kernel's list of those online.
+    /// Whether NUMA node `node` exists, and, for messages, the kernel's list of online nodes.
     pub fn numa_node(&self, node: u32) -> (bool, String) {
         let nodes = self.root.join("sys/devices/system/node");
         let online = fs::read_to_string(nodes.join("online")).unwrap_or_else(|_| "none".into());

@@ -1,5 +1,5 @@
-//! The memory itself: one contiguous range of this process's addresses, and the only place of the pool where
-//! the kernel is asked for memory. Everything here is about pages; lines and extents come in `pool::lines`.
+//! Memory of a pool as one contiguous range of this process's addresses; only this module requests memory for the pool
+//! from the kernel. It handles pages; lines and extents are in `pool::lines`.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use cxloe_mn_core::pool::HEAD_ALIGN;
 
-/// Pages are brought in piece by piece, so that threads can share the work and progress can be seen.
+/// Bytes populated at a time, so that threads share the work and progress is visible.
 const PREFAULT_PIECE: usize = 64 << 20;
 const PREFAULT_THREADS_MAX: usize = 8;
 
@@ -20,39 +20,27 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a mapping is a range of addresses, valid in every thread until it is dropped; `Mapping` itself
-// gives out nothing but the raw base address.
+// SAFETY: a mapping is a range of addresses, valid in every thread until it is dropped; `Mapping` itself gives out only
+// the raw base address.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; all methods but `drop` only pass the range to the kernel or touch it atomically.
+// SAFETY: as for `Send`; all methods but `drop` only pass the range to the kernel or access it atomically.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed anonymous memory, aligned so that transparent huge pages fit.
-    pub fn anonymous(len: usize) -> io::Result<Mapping> {
-        let mapping = Self::aligned(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
-        mapping.advise_huge();
-        Ok(mapping)
-    }
-
-    /// Memory of the kernel's huge page reserve, in pages of `page_bytes`; `len` is a multiple of them.
-    pub fn huge(len: usize, page_bytes: u64) -> io::Result<Mapping> {
-        let page_shift = page_bytes.trailing_zeros() as i32;
-        let flags = libc::MAP_PRIVATE
-            | libc::MAP_ANONYMOUS
-            | libc::MAP_HUGETLB
-            | (page_shift << libc::MAP_HUGE_SHIFT);
-        Self::map(ptr::null_mut(), len, flags, -1)
-    }
-
-    /// The first `len` bytes of a file or device, shared with it.
+    /// Maps the first `len` bytes of a file or device, shared, aligned so that transparent huge pages fit.
     pub fn shared(file: &File, len: usize) -> io::Result<Mapping> {
         let mapping = Self::aligned(len, libc::MAP_SHARED, file.as_raw_fd())?;
         mapping.advise_huge();
         Ok(mapping)
     }
 
+    /// Maps the first `len` bytes of memory in huge pages, shared; `len` is a multiple of their size.
+    pub fn huge(file: &File, len: usize) -> io::Result<Mapping> {
+        Self::map(ptr::null_mut(), len, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
     fn map(at: *mut libc::c_void, len: usize, flags: i32, fd: i32) -> io::Result<Mapping> {
-        // SAFETY: asks for a new mapping; where `at` is not null, `aligned` has just reserved the range.
+        // SAFETY: requests a new mapping; if `at` is not null, `aligned` has just reserved the range.
         let base = unsafe { libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
         match NonNull::new(base.cast::<u8>()) {
             Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Mapping { base, len }),
@@ -64,7 +52,7 @@ impl Mapping {
     fn aligned(len: usize, flags: i32, fd: i32) -> io::Result<Mapping> {
         let align = HEAD_ALIGN as usize;
         let reserved = len.checked_add(align).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        // SAFETY: asks for a new range of addresses without access; nothing exists there yet.
+        // SAFETY: requests a new range of addresses without access, in which nothing exists.
         let start = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             libc::mmap(ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0)
@@ -76,7 +64,7 @@ impl Mapping {
         let mapping = Self::map(start.wrapping_byte_add(before), len, flags | libc::MAP_FIXED, fd);
         let unmap = |offset: usize, bytes: usize| {
             if bytes > 0 {
-                // SAFETY: this part of the reservation is given back; nothing was ever put there.
+                // SAFETY: this part of the reservation is returned; nothing was ever mapped there.
                 unsafe { libc::munmap(start.wrapping_byte_add(offset), bytes) };
             }
         };
@@ -91,27 +79,27 @@ impl Mapping {
         mapping
     }
 
-    /// The first byte; valid for [`len`](Self::len) bytes until the mapping is dropped.
+    /// Address of the first byte; valid for [`len`](Self::len) bytes until the mapping is dropped.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Bytes mapped.
+    /// Length of the mapping in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
     fn advise_huge(&self) {
-        // SAFETY: advice about our own range; it changes no content. Where huge pages are off it fails,
-        // which does no harm.
+        // SAFETY: advice about a range of this process; it changes no content. It fails harmlessly if huge pages are
+        // off.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
     }
 
-    /// Asks that pages not yet present come from one NUMA node (below 1024, checked by the caller).
+    /// Makes pages not yet present come from one NUMA node (below 1024, checked by the caller).
     pub fn bind(&self, node: u32) -> io::Result<()> {
         let mut mask = [0u64; 16];
         mask[node as usize / 64] = 1 << (node % 64);
-        // SAFETY: the range is our own, and the mask outlives the call and holds the bits it is said to.
+        // SAFETY: the range belongs to this mapping; the mask outlives the call and has as many bits as stated.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -126,9 +114,9 @@ impl Mapping {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Locks every page into memory, now and for good.
+    /// Locks all pages into memory until the mapping is dropped.
     pub fn lock(&self) -> io::Result<()> {
-        // SAFETY: the range is our own; locking changes no content.
+        // SAFETY: the range belongs to this mapping; locking changes no content.
         let done = unsafe { libc::mlock(self.base.as_ptr().cast(), self.len) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -136,13 +124,13 @@ impl Mapping {
     /// Writes `len` bytes from `offset` (a multiple of the page size) back to the file and waits for them.
     pub fn sync(&self, offset: usize, len: usize) -> io::Result<()> {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
-        // SAFETY: a part of our own range, as just checked.
+        // SAFETY: the part lies in this mapping, as just checked.
         let done = unsafe { libc::msync(self.base.as_ptr().add(offset).cast(), len, libc::MS_SYNC) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Brings every page in, writable, with several threads; content stays as it is. `progress` hears the
-    /// bytes done and the bytes in all, from any of the threads.
+    /// Populates all pages, writable, with several threads; content stays as it is. `progress` gets the bytes done and
+    /// the total, from any of the threads.
     pub fn prefault(&self, progress: &(dyn Fn(u64, u64) + Sync)) -> io::Result<()> {
         let pieces = self.len.div_ceil(PREFAULT_PIECE);
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(PREFAULT_THREADS_MAX);
@@ -170,18 +158,19 @@ impl Mapping {
 
     fn populate(&self, offset: usize, bytes: usize) -> io::Result<()> {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.len));
-        // SAFETY: a part of our own range, as just checked; populating changes no content.
+        // SAFETY: the part lies in this mapping, as just checked; populating changes no content.
         let done =
             unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), bytes, libc::MADV_POPULATE_WRITE) };
         if done == 0 {
+            self.collapse(offset, bytes);
             return Ok(());
         }
         match io::Error::last_os_error() {
-            // Linux before 5.14 does not know the advice: touch each page instead.
+            // Linux before 5.14 does not support this advice: access each page instead.
             error if error.raw_os_error() == Some(libc::EINVAL) => {
                 for at in (offset..offset + bytes).step_by(page_bytes()) {
-                    // SAFETY: `at` lies in our range; adding no bits atomically changes nothing, whoever
-                    // else may use the byte.
+                    // SAFETY: `at` lies in this mapping; an atomic OR with 0 changes nothing, even if other code uses
+                    // the byte.
                     unsafe { AtomicU8::from_ptr(self.base.as_ptr().add(at)).fetch_or(0, Ordering::Relaxed) };
                 }
                 Ok(())
@@ -191,16 +180,27 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Asks for transparent huge pages in place of the ordinary ones of a range within the mapping. Memory behind a
+    /// descriptor gets them by this alone where they are off for it (`never` in
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled`, as on most systems). Linux 6.1; where the kernel refuses,
+    /// pages stay as they are.
+    fn collapse(&self, offset: usize, bytes: usize) {
+        // SAFETY: the caller has checked that the range is our own; its pages keep their content.
+        unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), bytes, libc::MADV_COLLAPSE) };
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by us and is not used after this.
+        // SAFETY: this value made the mapping, and nothing uses it afterwards.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// The size of an ordinary page.
+/// Size of an ordinary page in bytes.
 fn page_bytes() -> usize {
-    // SAFETY: asks for a constant.
+    // SAFETY: the call returns a constant.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
@@ -211,14 +211,16 @@ mod tests {
 
     fn byte(mapping: &Mapping, at: usize) -> &AtomicU8 {
         assert!(at < mapping.len());
-        // SAFETY: in range, and only touched atomically in these tests.
+        // SAFETY: `at` is in range, and these tests only access it atomically.
         unsafe { AtomicU8::from_ptr(mapping.base().as_ptr().add(at)) }
     }
 
     #[test]
-    fn prefault_keeps_content_and_tells_progress() {
+    fn prefault_keeps_content_and_reports_progress() {
         let len = PREFAULT_PIECE + (3 << 20);
-        let mapping = Mapping::anonymous(len).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(len as u64).unwrap();
+        let mapping = Mapping::shared(&file, len).unwrap();
         assert!(mapping.base().as_ptr().addr().is_multiple_of(2 << 20));
         byte(&mapping, len - 1).store(7, Ordering::Relaxed);
         let seen = Mutex::new(Vec::new());
@@ -245,7 +247,8 @@ mod tests {
 
     #[test]
     fn more_than_the_address_space_is_refused() {
-        assert!(Mapping::anonymous(usize::MAX - (1 << 20)).is_err());
-        assert!(Mapping::anonymous(1 << 60).is_err());
+        let file = tempfile::tempfile().unwrap();
+        assert!(Mapping::shared(&file, usize::MAX - (1 << 20)).is_err());
+        assert!(Mapping::shared(&file, 1 << 60).is_err());
     }
 }

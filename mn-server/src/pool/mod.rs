@@ -1,10 +1,10 @@
 //! The pool: the memory that this node lends to compute nodes.
 //!
-//! One contiguous mapping of anonymous memory, huge pages, a memfd, a file or a device ([`PoolSpec`]), laid
-//! out as superblock, page table and extents. [`open()`] makes it or finds it again, checks that it fits
-//! the machine, and brings its pages in; after that nothing on the data path asks the kernel for anything.
+//! A pool is one contiguous mapping of memory, huge pages, a file or a device ([`PoolSpec`]), laid out as superblock,
+//! page table and extents. [`open()`] creates a pool or opens an existing one, checks that it fits the machine, and
+//! populates its pages; after that the data path makes no system call for memory.
 //!
-//! The pool itself, as workers and control use it, is [`cxloe_mn_core::pool`].
+//! [`cxloe_mn_core::pool`] is the pool as workers and the control thread use it.
 
 mod file;
 mod host;
@@ -13,4 +13,4 @@ mod open;
 
 pub use cxloe_mn_core::pool::*;
 pub use host::Host;
-pub use open::{POOL_BYTES_DEFAULT, PoolOptions, adopt, open};
+pub use open::{POOL_BYTES_DEFAULT, PoolOptions, open};

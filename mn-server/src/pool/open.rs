@@ -1,10 +1,10 @@
-//! How a pool comes to be: memory is asked for or a file found again, checked against what the machine has,
-//! and brought in before anything is served from it.
+//! Opening a pool: allocates memory or opens an existing file, checks the machine's resources, and populates the pages
+//! before the pool is served.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use cxloe_fabric::model::ByteSize;
@@ -21,84 +21,80 @@ use super::file::{Mapped, disk_full, free_disk};
 use super::host::Host;
 use super::mapping::Mapping;
 
-/// The size of a new pool unless an option says otherwise, in bytes.
+/// Default size of a new pool, in bytes.
 pub const POOL_BYTES_DEFAULT: u64 = 1 << 30;
 
 const GIB: u64 = 1 << 30;
 const MIB2: u64 = 2 << 20;
-/// NUMA nodes that a node mask holds.
+/// Number of NUMA nodes in a node mask.
 const NUMA_NODES: u32 = 1024;
 
-/// What pool is wanted.
+/// Options of a pool, as given by the user.
 #[derive(Clone, Debug, Default)]
 pub struct PoolOptions {
-    /// What it is made of.
+    /// Kind of memory, as given in `--pool`.
     pub spec: PoolSpec,
-    /// Bytes that CNs can be given; the page table comes on top, except for `huge1g` and `dax`, where it
-    /// takes a part. `None`: what the file or device has; else [`POOL_BYTES_DEFAULT`].
+    /// Bytes of all extents; the page table is added, except for `huge1g` and `dax`, where it takes a part. `None`: the
+    /// size of the file or device, else [`POOL_BYTES_DEFAULT`].
     pub bytes: Option<u64>,
-    /// Bytes of an extent. `None`: what the file has; else 2 MiB.
+    /// Length of an extent in bytes. `None`: as in the file, else 2 MiB.
     pub extent_bytes: Option<u64>,
-    /// Whether to bring all pages in first. `None`: as [`PoolSpec::prefaults_by_default`] has it.
+    /// Whether to populate all pages first. `None`: as
     pub prefault: Option<bool>,
-    /// Lock the pages into memory, so that they are never swapped.
+    /// Set to lock the pages into memory, so that they are never swapped out.
     pub mlock: bool,
-    /// Take the pages from this NUMA node.
+    /// NUMA node that the pages come from; `None`: any.
     pub numa_node: Option<u32>,
 }
 
-/// What opening has found or made so far.
-struct Found {
+/// Mapping and state of a pool that is being opened.
+struct OpenedMapping {
     mapping: Mapping,
     layout: Layout,
     file: Option<Flock<File>>,
-    /// The superblock of a pool that existed before.
+    /// Superblock of a pool that existed before.
     earlier: Option<Superblock>,
-    /// Whether everything behind the superblock is certain to be zero.
+    /// Set if everything behind the superblock certainly is zero.
     zero: bool,
 }
 
-/// Opens the pool: makes it, or finds a file's or device's content again. `progress` hears how many
-/// bytes of how many have been brought in, from several threads.
+/// Opens the pool: creates it, or opens a file, a device or memory `kept` from an earlier process ([`Pool::memory_fd`])
+/// with its content. The earlier process must have stopped serving. `progress` gets the bytes populated and the total,
+/// from several threads.
 ///
 /// # Errors
-/// Any [`PoolError`]; each says what to do.
+/// Any [`PoolError`]; each message names a remedy.
 pub fn open(
     options: &PoolOptions,
     host: &Host,
+    kept: Option<File>,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Pool, PoolError> {
-    let found = match &options.spec {
-        PoolSpec::Anon => anonymous(options, host)?,
-        PoolSpec::Huge2M => huge(options, host, MIB2)?,
-        PoolSpec::Huge1G => huge(options, host, GIB)?,
-        PoolSpec::Memfd => memfd(options, host)?,
-        PoolSpec::File(path) => in_file(options, path)?,
-        PoolSpec::Dax(path) => on_device(options, host, path)?,
+    let found = match (&options.spec, kept) {
+        (PoolSpec::File(path), _) => in_file(options, path)?,
+        (PoolSpec::Dax(path), _) => on_device(options, host, path)?,
+        (spec, Some(memory)) => earlier_memory(options, memory, page_bytes(spec))?,
+        (spec, None) => new_memory(options, host, page_bytes(spec))?,
     };
     start(options, host, found, progress)
 }
 
-/// Takes over the memory of a predecessor's memfd pool ([`Pool::memory_fd`]) with its content, its
-/// mappings and its incarnation. The predecessor must have stopped serving.
-///
-/// # Errors
-/// As [`open`].
-pub fn adopt(memory: File, host: &Host) -> Result<Pool, PoolError> {
-    let options = PoolOptions { spec: PoolSpec::Memfd, prefault: Some(false), ..PoolOptions::default() };
-    let path = PathBuf::from("memfd");
-    let len = memory.metadata().map_err(io_error("look at the memfd", &options.spec))?.len();
-    let found = existing(&options, &path, lock(memory, &path)?, len)?;
-    start(&options, host, found, &|_, _| {})
+/// Size in bytes of a huge page for this kind of memory; `None` for ordinary pages.
+fn page_bytes(spec: &PoolSpec) -> Option<u64> {
+    match spec {
+        PoolSpec::Huge2M => Some(MIB2),
+        PoolSpec::Huge1G => Some(GIB),
+        _ => None,
+    }
 }
 
 fn start(
     options: &PoolOptions,
     host: &Host,
-    found: Found,
+    found: OpenedMapping,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Pool, PoolError> {
-    let Found { mapping, layout, file, earlier, zero } = found;
+    let OpenedMapping { mapping, layout, file, earlier, zero } = found;
     let spec = options.spec.clone();
     if let Some(node) = options.numa_node {
         let (exists, online) = host.numa_node(node);
@@ -107,7 +103,9 @@ fn start(
         }
         mapping.bind(node).map_err(io_error("bind memory to the NUMA node", &spec))?;
     }
-    if options.prefault.unwrap_or(spec.prefaults_by_default()) {
+    // Pages kept from an earlier process are present already; populating them would only delay the start.
+    let kept_in_memory = spec.is_memory() && earlier.is_some();
+    if options.prefault.unwrap_or(spec.prefaults_by_default() && !kept_in_memory) {
         if let (PoolSpec::File(path), Some(file)) = (&spec, &file) {
             reserve_all(path, file, mapping.len() as u64)?;
         }
@@ -119,16 +117,19 @@ fn start(
     }
     let boot_id = host.boot_id();
     let same_boot = |earlier: &Superblock| boot_id != 0 && earlier.boot_id == boot_id;
-    let kept = earlier.filter(|earlier| match spec {
+    let retained = earlier.filter(|earlier| match spec {
         PoolSpec::File(_) => earlier.clean || same_boot(earlier),
-        _ => same_boot(earlier),
+        PoolSpec::Dax(_) => same_boot(earlier),
+        // A process of this boot has passed the memory on.
+        PoolSpec::Anon | PoolSpec::Huge2M | PoolSpec::Huge1G => true,
     });
-    let incarnation = kept.map_or_else(|| rand::random_range(1..=u64::MAX), |kept| kept.incarnation);
-    let content = Content { layout, incarnation, boot_id, retained: kept.is_some(), zero };
+    let incarnation =
+        retained.map_or_else(|| rand::random_range(1..=u64::MAX), |earlier| earlier.incarnation);
+    let content = Content { layout, incarnation, boot_id, retained: retained.is_some(), zero };
     Pool::start(spec.clone(), Box::new(Mapped { spec, mapping, file }), content)
 }
 
-/// The stored superblock of a mapping of at least 4 KiB.
+/// Superblock stored in a mapping of at least 4 KiB.
 fn stored_superblock(mapping: &Mapping) -> [u8; Superblock::BYTES] {
     assert!(mapping.len() >= SUPERBLOCK_BYTES as usize);
     let mut bytes = [0; Superblock::BYTES];
@@ -137,55 +138,125 @@ fn stored_superblock(mapping: &Mapping) -> [u8; Superblock::BYTES] {
     bytes
 }
 
-fn anonymous(options: &PoolOptions, host: &Host) -> Result<Found, PoolError> {
-    let layout = wanted(options)?;
-    check_memory(layout.total_bytes(), host)?;
-    let mapping = Mapping::anonymous(layout.total_bytes() as usize)
-        .map_err(io_error("map anonymous memory", &options.spec))?;
-    Ok(Found { mapping, layout, file: None, earlier: None, zero: true })
-}
-
-fn huge(options: &PoolOptions, host: &Host, page_bytes: u64) -> Result<Found, PoolError> {
-    let layout = if page_bytes == GIB {
-        // A page of its own for the page table would cost a GiB: it takes a part of what was asked for.
+/// Allocates new memory with a descriptor, so that another process can keep it.
+fn new_memory(options: &PoolOptions, host: &Host, huge: Option<u64>) -> Result<OpenedMapping, PoolError> {
+    let failed = |what| io_error(what, &options.spec);
+    let layout = if huge == Some(GIB) {
+        // A page for the page table alone would take a GiB: so the page table takes a part of the size requested.
         let total = options.bytes.unwrap_or(POOL_BYTES_DEFAULT).next_multiple_of(GIB);
         Layout::within(total, options.extent_bytes.unwrap_or(EXTENT_BYTES_DEFAULT))?
     } else {
-        wanted(options)?
+        required_layout(options)?
     };
-    let len = layout.total_bytes().next_multiple_of(page_bytes);
-    let mapping = Mapping::huge(len as usize, page_bytes).map_err(|source| {
-        let (free, reserved) = host.huge_pages(page_bytes);
-        let needed = len / page_bytes;
-        match source.raw_os_error() {
-            Some(libc::ENOMEM | libc::EINVAL) if free < needed => PoolError::HugePages {
+    let len = mapped_bytes(&layout, huge);
+    if huge.is_none() {
+        check_memory(len, host)?;
+    }
+    let too_few = |source: io::Error| match (huge, source.raw_os_error()) {
+        (Some(page), Some(libc::ENOMEM | libc::EINVAL | libc::ENODEV | libc::ENOSPC | libc::ENOENT))
+            if host.huge_pages(page).0 < len / page =>
+        {
+            let (free, reserved) = host.huge_pages(page);
+            let needed = len / page;
+            PoolError::HugePages {
                 pool: options.spec.clone(),
-                page: ByteSize(page_bytes),
+                page: ByteSize(page),
                 needed,
                 free,
                 reserve: reserved + needed - free,
-                knob: host.huge_pages_knob(page_bytes),
-            },
-            _ => io_error("map huge pages", &options.spec)(source),
+                knob: host.huge_pages_knob(page),
+            }
         }
-    })?;
-    Ok(Found { mapping, layout, file: None, earlier: None, zero: true })
-}
-
-fn memfd(options: &PoolOptions, host: &Host) -> Result<Found, PoolError> {
-    let layout = wanted(options)?;
-    check_memory(layout.total_bytes(), host)?;
-    let failed = |what| io_error(what, &options.spec);
-    let file = memfd_create(c"cxloe-pool", MFdFlags::MFD_CLOEXEC)
-        .map_err(|errno| failed("create a memfd")(errno.into()))?;
+        _ => failed("map memory")(source),
+    };
+    let flags = match huge {
+        Some(GIB) => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_1GB,
+        Some(_) => MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB,
+        None => MFdFlags::empty(),
+    };
+    let file =
+        memfd_create(c"cxloe-pool", flags | MFdFlags::MFD_CLOEXEC).map_err(|errno| too_few(errno.into()))?;
     let file = File::from(file);
-    file.set_len(layout.total_bytes()).map_err(failed("size the memfd"))?;
-    let file = lock(file, Path::new("memfd"))?;
-    let mapping = Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the memfd"))?;
-    Ok(Found { mapping, layout, file: Some(file), earlier: None, zero: true })
+    file.set_len(len).map_err(failed("size the memory"))?;
+    let mapping = map_memory(&file, len, huge).map_err(too_few)?;
+    Ok(OpenedMapping { mapping, layout, file: Some(lock(file, &memory_name())?), earlier: None, zero: true })
 }
 
-fn in_file(options: &PoolOptions, path: &Path) -> Result<Found, PoolError> {
+/// Maps memory of an earlier process, with its content.
+fn earlier_memory(
+    options: &PoolOptions,
+    memory: File,
+    huge: Option<u64>,
+) -> Result<OpenedMapping, PoolError> {
+    let failed = |what| io_error(what, &options.spec);
+    let differs = |why| PoolError::Kept { why };
+    let metadata = memory.metadata().map_err(failed("look at the memory"))?;
+    if let Some(page) = huge.filter(|page| *page != metadata.blksize()) {
+        let found = ByteSize(metadata.blksize());
+        return Err(differs(format!("its pages are of {found}, not of {} (--pool)", ByteSize(page))));
+    }
+    let file = lock(memory, &memory_name())?;
+    let earlier = match stored_in(&file) {
+        Ok(Ok(earlier)) => earlier,
+        Ok(Err(BadSuperblock::Damaged(why))) => {
+            return Err(differs(format!("its superblock is damaged ({why})")));
+        }
+        Ok(Err(BadSuperblock::Foreign)) | Err(_) => return Err(differs("it is no pool".into())),
+    };
+    let layout = earlier.layout;
+    let len = mapped_bytes(&layout, huge);
+    if metadata.len() < len {
+        return Err(differs(format!("it has {} bytes of {len}", metadata.len())));
+    }
+    let (size, extent) = asked(options, &layout);
+    let fits = match huge {
+        // The page table takes a part of the size.
+        Some(GIB) => options.bytes.is_none_or(|bytes| bytes.next_multiple_of(GIB) == layout.total_bytes()),
+        _ => size == layout.served_bytes(),
+    };
+    if !fits || extent != layout.extent_bytes {
+        let (found, found_extent) = (ByteSize(layout.served_bytes()), ByteSize(layout.extent_bytes));
+        return Err(differs(format!(
+            "it is a pool of {found} in extents of {found_extent}, not of {} in extents of {} (--pool-size, \
+             --extent-size)",
+            ByteSize(size),
+            ByteSize(extent)
+        )));
+    }
+    let mapping = map_memory(&file, len, huge).map_err(failed("map the memory"))?;
+    Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: Some(earlier), zero: false })
+}
+
+/// Text in messages for memory without a path.
+fn memory_name() -> PathBuf {
+    PathBuf::from("the pool's memory")
+}
+
+/// Bytes to map for a pool: whole pages.
+fn mapped_bytes(layout: &Layout, huge: Option<u64>) -> u64 {
+    layout.total_bytes().next_multiple_of(huge.unwrap_or(1))
+}
+
+fn map_memory(file: &File, len: u64, huge: Option<u64>) -> io::Result<Mapping> {
+    match huge {
+        Some(_) => Mapping::huge(file, len as usize),
+        None => Mapping::shared(file, len as usize),
+    }
+}
+
+/// Superblock of a file, or the reason why the file has none.
+fn stored_in(file: &File) -> io::Result<Result<Superblock, BadSuperblock>> {
+    let mut bytes = [0; Superblock::BYTES];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(Superblock::parse(&bytes))
+}
+
+/// Size and extent size requested; those of the existing pool where the options name none.
+fn asked(options: &PoolOptions, there: &Layout) -> (u64, u64) {
+    (options.bytes.unwrap_or(there.served_bytes()), options.extent_bytes.unwrap_or(there.extent_bytes))
+}
+
+fn in_file(options: &PoolOptions, path: &Path) -> Result<OpenedMapping, PoolError> {
     let failed = |what| io_error(what, &options.spec);
     if path.exists() && !path.is_file() {
         return Err(PoolError::Kind { path: path.into(), expected: "a regular file" });
@@ -195,11 +266,11 @@ fn in_file(options: &PoolOptions, path: &Path) -> Result<Found, PoolError> {
     let file = cxloe_private::open(path, &own);
     let file = lock(file.map_err(failed("open or create the file"))?, path)?;
     let metadata = file.metadata().map_err(failed("look at the file"))?;
-    // Only a file that is empty, or a hole from end to end as an interrupted creation leaves it, is made a pool.
+    // Only an empty file, or one without blocks as left by an interrupted creation, is made a pool.
     if metadata.len() > 0 && metadata.blocks() > 0 {
         return existing(options, path, file, metadata.len());
     }
-    let made = wanted(options).and_then(|layout| {
+    let made = required_layout(options).and_then(|layout| {
         check_disk(path, &file, layout.total_bytes())?;
         file.set_len(layout.total_bytes()).map_err(failed("size the file"))?;
         let mapping =
@@ -207,7 +278,9 @@ fn in_file(options: &PoolOptions, path: &Path) -> Result<Found, PoolError> {
         Ok((mapping, layout))
     });
     match made {
-        Ok((mapping, layout)) => Ok(Found { mapping, layout, file: Some(file), earlier: None, zero: true }),
+        Ok((mapping, layout)) => {
+            Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: None, zero: true })
+        }
         Err(error) => {
             if metadata.len() == 0 {
                 let _ = std::fs::remove_file(path);
@@ -217,7 +290,7 @@ fn in_file(options: &PoolOptions, path: &Path) -> Result<Found, PoolError> {
     }
 }
 
-fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<Found, PoolError> {
+fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<OpenedMapping, PoolError> {
     let failed = |what| io_error(what, &options.spec);
     let not_a_device = || PoolError::Kind { path: path.into(), expected: "a device-DAX node (/dev/daxX.Y)" };
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed("open the device"))?;
@@ -236,7 +309,7 @@ fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<Found, P
         let layout = earlier.layout;
         let mapping =
             Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the device"))?;
-        return Ok(Found { mapping, layout, file: Some(file), earlier: Some(earlier), zero: false });
+        return Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: Some(earlier), zero: false });
     }
     let total = options.bytes.map_or(len, |bytes| bytes / HEAD_ALIGN * HEAD_ALIGN);
     if total > len {
@@ -245,18 +318,22 @@ fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<Found, P
     let layout = Layout::within(total, options.extent_bytes.unwrap_or(EXTENT_BYTES_DEFAULT))?;
     let bytes = layout.total_bytes().next_multiple_of(HEAD_ALIGN);
     let mapping = Mapping::shared(&file, bytes as usize).map_err(failed("map the device"))?;
-    Ok(Found { mapping, layout, file: Some(file), earlier: None, zero: false })
+    Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: None, zero: false })
 }
 
-/// A file that has content: a pool of the geometry asked for, or an error.
-fn existing(options: &PoolOptions, path: &Path, file: Flock<File>, len: u64) -> Result<Found, PoolError> {
+/// Opens a file with content, which has to be a pool of the geometry requested.
+fn existing(
+    options: &PoolOptions,
+    path: &Path,
+    file: Flock<File>,
+    len: u64,
+) -> Result<OpenedMapping, PoolError> {
     let failed = |what| io_error(what, &options.spec);
     let damaged = |why| PoolError::Superblock { path: path.into(), why };
     if len < SUPERBLOCK_BYTES {
         return Err(PoolError::Foreign { path: path.into() });
     }
-    let start = Mapping::shared(&file, SUPERBLOCK_BYTES as usize).map_err(failed("map the file"))?;
-    let earlier = Superblock::parse(&stored_superblock(&start)).map_err(|bad| match bad {
+    let earlier = stored_in(&file).map_err(failed("read the file"))?.map_err(|bad| match bad {
         BadSuperblock::Foreign => PoolError::Foreign { path: path.into() },
         BadSuperblock::Damaged(why) => damaged(why),
     })?;
@@ -264,8 +341,7 @@ fn existing(options: &PoolOptions, path: &Path, file: Flock<File>, len: u64) -> 
     if len < layout.total_bytes() {
         return Err(damaged(format!("the file has {len} bytes of {}", layout.total_bytes())));
     }
-    let size = options.bytes.unwrap_or(layout.served_bytes());
-    let extent = options.extent_bytes.unwrap_or(layout.extent_bytes);
+    let (size, extent) = asked(options, &layout);
     if (size, extent) != (layout.served_bytes(), layout.extent_bytes) {
         return Err(PoolError::Geometry {
             path: path.into(),
@@ -276,10 +352,10 @@ fn existing(options: &PoolOptions, path: &Path, file: Flock<File>, len: u64) -> 
         });
     }
     let mapping = Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the file"))?;
-    Ok(Found { mapping, layout, file: Some(file), earlier: Some(earlier), zero: false })
+    Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: Some(earlier), zero: false })
 }
 
-fn wanted(options: &PoolOptions) -> Result<Layout, PoolError> {
+fn required_layout(options: &PoolOptions) -> Result<Layout, PoolError> {
     Layout::serving(
         options.bytes.unwrap_or(POOL_BYTES_DEFAULT),
         options.extent_bytes.unwrap_or(EXTENT_BYTES_DEFAULT),
@@ -301,7 +377,7 @@ fn check_disk(path: &Path, file: &File, needed: u64) -> Result<(), PoolError> {
     }
 }
 
-/// Reserves disk blocks for the whole file, where its file system can.
+/// Reserves disk blocks for the whole file, if the file system supports that.
 fn reserve_all(path: &Path, file: &File, len: u64) -> Result<(), PoolError> {
     match fallocate(file.as_fd(), FallocateFlags::empty(), 0, len as i64) {
         Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),

@@ -1,5 +1,5 @@
-//! The handshake between keys: a genuine Hello and a genuine HelloAck, into which the input is mixed. What was changed
-//! leads to no session, and nothing of it makes either end fall.
+//! The handshake between keys: the input changes a genuine Hello or HelloAck. A changed frame leads to no session and
+//! makes neither end panic.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,9 +17,9 @@ const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const NOW: Time = Time(1_000);
 
 #[derive(Default)]
-struct Sent(Vec<Vec<u8>>, Vec<u8>);
+struct SentFrames(Vec<Vec<u8>>, Vec<u8>);
 
-impl Transmit for Sent {
+impl Transmit for SentFrames {
     fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
         self.1 = vec![0xee; len];
         Some(&mut self.1)
@@ -30,15 +30,15 @@ impl Transmit for Sent {
     }
 }
 
-struct Nothing;
+struct DiscardCompletions;
 
-impl Completions for Nothing {
+impl Completions for DiscardCompletions {
     fn read(&mut self, _: u64, _: &[u8]) {}
     fn written(&mut self, _: u64) {}
     fn failed(&mut self, _: u64, _: OpError, _: &[u8]) {}
 }
 
-impl Memory for Nothing {
+impl Memory for DiscardCompletions {
     fn read(&mut self, _: u64, _: u64, _: &mut [u8]) -> Result<(), FaultStatus> {
         panic!("there is no session")
     }
@@ -68,7 +68,7 @@ fn responder() -> Responder {
     })
 }
 
-/// A CN that has called, and its Hello.
+/// Makes a CN that has sent a Hello; returns the CN and that Hello.
 fn requester() -> (Requester, Vec<u8>) {
     let (own, mn) = keys();
     let mut requester = Requester::new(RequesterConfig {
@@ -81,26 +81,26 @@ fn requester() -> (Requester, Vec<u8>) {
         timing: Timing::default(),
         seed: 6.into(),
     });
-    let mut sent = Sent::default();
+    let mut sent = SentFrames::default();
     requester.connect(NOW);
     let job = requester.poll_handshake().expect("message 1 is to be made");
     requester.handshake_done(job.run(), NOW);
-    requester.poll(NOW, &mut sent, &mut Nothing);
+    requester.poll(NOW, &mut sent, &mut DiscardCompletions);
     (requester, sent.0.pop().expect("a Hello"))
 }
 
-/// What the responder answers.
+/// Answer of the responder to a Hello.
 fn answer(responder: &mut Responder, hello: &mut [u8]) -> Option<Vec<u8>> {
-    let mut sent = Sent::default();
-    responder.handle(hello, NOW, &mut Nothing, &mut sent);
+    let mut sent = SentFrames::default();
+    responder.handle(hello, NOW, &mut DiscardCompletions, &mut sent);
     while let Some(job) = responder.poll_handshake() {
-        responder.handshake_done(job.run(), NOW, &mut Nothing, &mut sent);
+        responder.handshake_done(job.run(), NOW, &mut DiscardCompletions, &mut sent);
     }
     assert_eq!(responder.sessions(), 0);
     sent.0.pop()
 }
 
-/// The handshake that nobody changes.
+/// Hello and HelloAck of a handshake without changes.
 fn genuine() -> &'static (Vec<u8>, Vec<u8>) {
     static GENUINE: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
     GENUINE.get_or_init(|| {
@@ -110,7 +110,7 @@ fn genuine() -> &'static (Vec<u8>, Vec<u8>) {
     })
 }
 
-/// Mixes the input into one of the two frames, from where it says on.
+/// Mixes the input into one of the two frames, from the place that the input names on.
 pub fn keyed(data: &[u8]) {
     let Some(([which, at, cut], mix)) = data.split_first_chunk::<3>() else { return };
     let (hello, ack) = genuine();
@@ -119,7 +119,7 @@ pub fn keyed(data: &[u8]) {
     frame.iter_mut().skip(usize::from(*at)).zip(mix).for_each(|(byte, mix)| *byte ^= mix);
     frame.truncate(frame.len() - usize::from(*cut) % 64);
     if which & 1 == 0 {
-        // mac2 is not looked at while little is under way.
+        // mac2 is not checked while few handshakes are under way.
         let changed = frame.get(..MAC2_AT) != original.get(..MAC2_AT) || frame.len() < original.len();
         let offered = answer(&mut responder(), &mut frame).and_then(|answer| {
             Message::parse(&answer).ok().map(
@@ -134,12 +134,12 @@ pub fn keyed(data: &[u8]) {
     }
     let (mut requester, _) = requester();
     let changed = frame != *ack;
-    let mut sent = Sent::default();
-    requester.handle(&mut frame, NOW, &mut sent, &mut Nothing);
+    let mut sent = SentFrames::default();
+    requester.handle(&mut frame, NOW, &mut sent, &mut DiscardCompletions);
     while let Some(job) = requester.poll_handshake() {
         requester.handshake_done(job.run(), NOW);
     }
-    requester.poll(NOW, &mut sent, &mut Nothing);
+    requester.poll(NOW, &mut sent, &mut DiscardCompletions);
     let started = sent.0.iter().any(|frame| frame[14] == Command::Start as u8);
     assert_eq!(started, !changed, "who is answered by the other node, and nobody else, starts the session");
 }

@@ -1,7 +1,6 @@
-//! What must hold for any bytes at all, one function per parser, and one for a whole end of
-//! a session. The fuzz targets run them on what libFuzzer
-//! thinks up; `wire/tests/frame_corpus.rs` runs them on the inputs kept under `corpus/`, so that an ordinary
-//! test run goes through everything found so far.
+//! Properties that must hold for any bytes, with one function per parser and one for a whole end of a session. The fuzz
+//! targets run them on the inputs of libFuzzer; `wire/tests/frame_corpus.rs` runs them on the inputs stored under
+//! `corpus/`, so that an ordinary test run repeats all findings.
 
 mod keyed;
 mod responder;
@@ -11,8 +10,8 @@ pub use responder::responder;
 
 use cxloe_wire::frame::*;
 
-/// Parsing a frame: it is delimited or dropped, it means something or is malformed, and what was understood
-/// can be written and understood again.
+/// Parsing of a frame: the frame is delimited or dropped; if delimited, it is decoded or malformed; a decoded message
+/// can be written and decoded again.
 pub fn message(data: &[u8]) {
     let end = body_len(data);
     match Message::parse(data) {
@@ -23,7 +22,7 @@ pub fn message(data: &[u8]) {
             let mut again = vec![0xee; end];
             message.emit(&header, &mut again);
             assert_eq!(Message::parse(&again), Ok((header, message)));
-            // Only these have bytes that are reserved and so not repeated.
+            // Only these messages have reserved bytes, which are not written again.
             if !matches!(message, Message::Hello(_) | Message::HelloAck(_) | Message::Congestion(_)) {
                 assert_eq!(again, data[..end]);
             }
@@ -59,7 +58,7 @@ pub fn view(data: &[u8]) {
     }
 }
 
-/// Both payloads of the handshake.
+/// Parsing of both payloads of the handshake.
 pub fn handshake(data: &[u8]) {
     if let Some(bytes) = data.first_chunk() {
         let hello = Hello::parse(bytes);
@@ -73,7 +72,7 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// A whole 802.1Qbb frame.
+/// Parsing of a whole 802.1Qbb frame.
 pub fn pfc(data: &[u8]) {
     if let Some((source, vector)) = PfcVector::parse_frame(data) {
         let frame = vector.frame(source);
@@ -86,7 +85,7 @@ pub fn pfc(data: &[u8]) {
     }
 }
 
-/// Taking a tag off what arrives, and putting one on and off again.
+/// Removal of a tag, and insertion and removal of one.
 pub fn vlan(data: &[u8]) {
     let mut frame = data.to_vec();
     let tagged = data.len() >= 16 && data[12..14] == [0x81, 0x00];
@@ -99,8 +98,8 @@ pub fn vlan(data: &[u8]) {
     }
 }
 
-/// The integrity trailer. The first 16 bytes choose how to seal; the rest is a frame as it might arrive, which
-/// is opened as it is, and then one that was sealed, damaged in one byte, and must not pass.
+/// The integrity trailer. The first 16 bytes choose the seal; the rest is a frame, which is opened as received, then
+/// sealed, damaged in one byte, and must not open.
 pub fn trailer(data: &[u8]) {
     let Some(([choice, stream, at_high, at_low, change, _, _, _, seq @ ..], frame)) =
         data.split_first_chunk::<16>()
@@ -143,7 +142,7 @@ pub fn trailer(data: &[u8]) {
     assert!(bytes[frame.len() + seal.len()..].iter().all(|byte| *byte == 0));
 }
 
-/// Keys of some session, under a pre-shared key and between keys of nodes.
+/// Keys of a session: from a pre-shared key, and from a handshake between keys of nodes.
 fn sealed() -> (Seal, Seal) {
     let (hello, ack) = (Hello::parse(&[1; Hello::LEN]), HelloAck::parse(&[2; HelloAck::LEN]));
     let mac = Mac([2, 0, 0, 0, 0, 1]);

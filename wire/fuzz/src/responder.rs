@@ -1,4 +1,4 @@
-//! What must hold for a memory node's end whatever compute nodes send, in whatever order, and however time passes.
+//! Properties of a memory node's end for any frames from compute nodes, in any order, and any course of time.
 //!
 //! The input is a list of steps. Some are raw bytes; most build a frame that is genuine but senseless: commands, streams,
 //! numbers, addresses and payloads as the input says, under the seal of a session that was really agreed, since no
@@ -25,16 +25,16 @@ const MAX_FRAME: usize = 1514;
 const SESSIONS_MAX: usize = 3;
 const EARLY_BUFFERS: usize = 4;
 const EARLY_BUFFERS_TOTAL: usize = 5;
-/// Compute nodes; the last has no memory, the one before may have no session.
+/// Number of compute nodes; the last one has no memory, the one before may have no session.
 const CNS: u8 = 6;
-/// Marks addresses that say which request they are of.
+/// Bit of addresses that encode the request that they belong to.
 const NAMED: u64 = 1 << 47;
 
 fn mac(cn: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, cn])
 }
 
-/// Takes an input apart; what is missing at its end is 0.
+/// Reader of an input; bytes beyond its end are 0.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -53,7 +53,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A transmit ring of few slots.
+/// Transmit ring of few slots.
 #[derive(Default)]
 struct Ring {
     frames: Vec<Vec<u8>>,
@@ -66,7 +66,7 @@ impl Transmit for Ring {
         if self.frames.len() >= self.room || len > MAX_FRAME {
             return None;
         }
-        // What a slot held before is not to be sent.
+        // Earlier content of a slot must not be sent.
         self.slot = vec![0xee; len];
         Some(&mut self.slot)
     }
@@ -78,7 +78,7 @@ impl Transmit for Ring {
     }
 }
 
-/// The last number executed of each session's stream, by the names in the addresses.
+/// Last number executed of each session's stream, according to the addresses.
 #[derive(Default)]
 struct Pages {
     executed: HashMap<(u64, u64), u64>,
@@ -122,17 +122,17 @@ fn check_span(addr: u64, lines: usize) {
     assert!(burst_fits_page(addr, lines - 1), "{lines} lines from {addr:#x}");
 }
 
-/// A session as its CN sees it.
+/// A session in the view of its CN.
 struct Agreed {
     session: u64,
     seal: Seal,
-    /// Counts sessions of all CNs.
+    /// Number of the session, counted over all CNs.
     name: u64,
     control: u64,
     next: [u64; 4],
 }
 
-/// What a CN knows: the Hello it has sent and the sessions it was offered.
+/// State of a CN: the Hello that it sent last and the sessions that it was offered.
 #[derive(Default)]
 struct Cn {
     hello: Option<Hello>,
@@ -147,7 +147,7 @@ struct World {
     sealed: bool,
     cns: Vec<Cn>,
     offers: u64,
-    /// The last frame that was sent to the memory node.
+    /// Last frame sent to the memory node.
     last: Vec<u8>,
 }
 
@@ -195,7 +195,7 @@ impl World {
                 self.deliver(frame);
             }
             8 => {
-                // The last frame again, perhaps damaged.
+                // Sends the last frame again, perhaps damaged.
                 let (at, change) = (usize::from(input.u16()), input.u8());
                 let mut frame = self.last.clone();
                 if let Some(byte) = frame.get_mut(at) {
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// What waits for room goes on as far as there is some, and no further.
+    /// Requests that wait for room are executed as far as there is room, and no further.
     fn resume(&mut self) {
         let before = self.ring.frames.len();
         self.responder.resume(&mut self.memory, &mut self.ring);
@@ -258,7 +258,7 @@ impl World {
         self.deliver(frame);
     }
 
-    /// Start in a session offered: the last, or one before.
+    /// Sends a Start of an offered session: the last one, or an earlier one.
     fn start(&mut self, cn: u8, back: u8) {
         let Some(agreed) = self.agreed(cn, back) else { return };
         agreed.control += 1;
@@ -271,7 +271,7 @@ impl World {
         self.cns[usize::from(cn)].agreed.iter_mut().rev().nth(usize::from(back % 3))
     }
 
-    /// A write that names its session, stream and number; the same each time it is sent. Or many of them.
+    /// Sends a write, or many, whose address encodes session, stream and number; a repetition has the same address.
     fn write(&mut self, cn: u8, input: &mut Input<'_>) {
         let (stream, ahead) = (input.u8(), input.u8());
         if stream >= 128 {
@@ -280,7 +280,7 @@ impl World {
         let stream = stream % 4;
         let Some(agreed) = self.agreed(cn, 0) else { return };
         let next = &mut agreed.next[usize::from(stream)];
-        // Mostly the next; some before it, some after.
+        // Usually the next number; sometimes an earlier or later one.
         let seq = match ahead {
             0..128 => {
                 *next += 1;
@@ -306,7 +306,7 @@ impl World {
         self.deliver(frame);
     }
 
-    /// Writes in one frame that name their session, stream and numbers; the numbers mostly the next.
+    /// Sends many writes in one frame, whose addresses encode session, stream and numbers; usually the next numbers.
     fn write_many(&mut self, cn: u8, stream: u8, ahead: u8, lines: u64) {
         let Some(agreed) = self.agreed(cn, 0) else { return };
         let next = &mut agreed.next[usize::from(stream)];
@@ -337,7 +337,7 @@ impl World {
         self.deliver(frame);
     }
 
-    /// Any command, with any payload, under a genuine seal.
+    /// Sends any command with any payload under a genuine seal.
     fn anything(&mut self, cn: u8, input: &mut Input<'_>) {
         let (code, stream, ahead) = (input.u8(), input.u8() % 5, input.u16());
         let addr = u64::from(input.u16()) << 3;
@@ -372,7 +372,7 @@ impl World {
         self.responder.handle(&mut frame, self.now, &mut self.memory, &mut self.ring);
     }
 
-    /// What holds at any time; takes what was sent.
+    /// Checks the properties that always hold; removes the frames sent.
     fn check(&mut self) {
         let statuses = self.responder.statuses(self.now);
         assert_eq!(statuses.len(), self.responder.sessions());
@@ -430,7 +430,7 @@ impl World {
     }
 }
 
-/// A frame of a message, or of a code and payload, sealed.
+/// Makes a sealed frame of a message, or of a code and a payload.
 #[allow(clippy::too_many_arguments, reason = "the parts of a frame")]
 fn frame(
     cn: u8,
@@ -461,7 +461,7 @@ fn frame(
             bytes[HEADER_LEN..HEADER_LEN + payload.len()].copy_from_slice(payload);
         }
     }
-    // Where the responder will look for the trailer, if the command says.
+    // Place at which the responder will expect the trailer, if the command determines it.
     let body = body_len(&bytes).map_or(body, |end| end.min(bytes.len() - seal.len()));
     seal.seal(Direction::ToMn, space, &mut bytes, body, seq);
     bytes

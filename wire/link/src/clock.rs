@@ -1,22 +1,23 @@
-//! The clock that shells read and hand down to what decides.
+//! Clock that I/O code reads; the state machines get its times as arguments.
 
 use cxloe_wire::time::Time;
 
-/// The machine's monotonic clock, counted from the moment it was made. Reads the processor's time-stamp counter
-/// where that is invariant, which takes a few nanoseconds, else asks the operating system.
+/// Monotonic clock of the machine, counted from its creation. Reads the processor's time-stamp counter if that is
+/// invariant, which takes a few nanoseconds, else the operating system's clock.
 #[derive(Clone, Debug)]
 pub struct Clock {
     clock: quanta::Clock,
     start: u64,
-    /// Nanoseconds of 2^[`TICKS_LOG2`] ticks of the time-stamp counter, where that is what the clock counts; else 0.
+    /// Nanoseconds of 2^[`TICKS_LOG2`] ticks of the time-stamp counter; 0 if the operating system's clock is used.
     scale: u64,
 }
 
-/// Ticks over which the scale is taken: some minutes, so that it is exact to less than a nanosecond in a minute.
+/// Logarithm of the number of ticks by which the scale is set: some minutes, so that the error is below a nanosecond
+/// per minute.
 const TICKS_LOG2: u32 = 40;
 
 impl Clock {
-    /// A clock that reads 1 ns now (so that [`Time::ZERO`] is always in the past).
+    /// Makes a clock that reads 1 ns now, so that [`Time::ZERO`] is always in the past.
     pub fn new() -> Self {
         let clock = quanta::Clock::new();
         let start = clock.raw();
@@ -28,8 +29,8 @@ impl Clock {
         Clock { clock, start, scale }
     }
 
-    /// The time now.
-    // The clock of the crate is three calls; a line read looks at it twice.
+    /// Present time, in nanoseconds since about the clock's creation.
+    // `quanta::Clock` takes three calls per reading; a line read takes two readings.
     #[inline]
     pub fn now(&self) -> Time {
         match counter() {
@@ -42,7 +43,7 @@ impl Clock {
     }
 }
 
-/// The time-stamp counter, on processors whose counter is read here.
+/// Reads the time-stamp counter; `None` on processors for which that is not implemented.
 #[inline(always)]
 fn counter() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
@@ -64,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// However it is read, it goes as the machine's other clock does, and never back.
+    /// The clock advances as the operating system's clock does, and never goes back.
     #[test]
     fn goes_as_the_systems_clock() {
         let ours = Clock::new();

@@ -1,4 +1,4 @@
-//! Which link to open, and how.
+//! Configuration of a link.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,17 +9,17 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 
 use crate::outer::{Peers, UdpAddress};
 
-/// An implementation of [`Link`](crate::Link) on a real interface, or what one is to be chosen for.
+/// Implementation of [`Link`](crate::Link) for a real interface, or the rule by which to choose one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Backend {
-    /// The raw link that works here, with what is known of the interface, and serves both single lines and streams: AF_XDP where the
-    /// driver hands frames over without a copy, else AF_PACKET rings, else pnet.
+    /// The raw link that works on this interface and suits both single lines and streams: AF_XDP if the driver passes
+    /// frames without a copy, else AF_PACKET rings, else pnet.
     #[default]
     Auto,
-    /// The same for the shortest round trip of a line.
+    /// As `Auto`, but chosen for the shortest round trip of a line.
     AutoLatency,
-    /// The same for the most frames a second.
+    /// As `Auto`, but chosen for the most frames per second.
     AutoThroughput,
     /// AF_XDP: needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace.
     Xdp,
@@ -27,15 +27,15 @@ pub enum Backend {
     Packet,
     /// pnet: portable, slow, for kernels without packet rings.
     Pnet,
-    /// UDP sockets: no rights needed, any network that carries IP. Never chosen by itself: both ends have to use it.
+    /// UDP sockets: need no rights, and any network that carries IP. Never chosen by `Auto`, as both ends must use UDP.
     Udp,
 }
 
 impl Backend {
-    /// What options show as their values.
+    /// Values of `--link`, separated by `|`.
     pub const VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet|udp";
 
-    /// The same where frames cannot be inside UDP.
+    /// Values of `--link` that are no UDP sockets, separated by `|`.
     pub const RAW_VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet";
 
     /// Whether the implementation is chosen when the link is opened.
@@ -78,32 +78,21 @@ impl FromStr for Backend {
     }
 }
 
-impl TryFrom<String> for Backend {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
+cxloe_wire::spelled!(Backend);
 
-impl From<Backend> for String {
-    fn from(backend: Backend) -> String {
-        backend.to_string()
-    }
-}
-
-/// What frames of a raw link travel in.
+/// Encapsulation of a raw link's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encap {
-    /// Ethernet, with an EtherType of their own.
+    /// Frames are directly on Ethernet, with their own EtherType.
     #[default]
     None,
-    /// UDP over IPv4, as those of link `udp`, under headers that the link writes.
+    /// Frames are inside UDP over IPv4, as on a `udp` link; this link writes the outer headers.
     Udp,
 }
 
 impl Encap {
-    /// What options show as their values.
+    /// Values of the option, separated by `|`.
     pub const VALUES: &str = "none|udp";
 }
 
@@ -127,69 +116,70 @@ impl FromStr for Encap {
     }
 }
 
-/// How to open a link.
+/// Parameters for opening a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// The network interface, in the network namespace of the opening thread.
+    /// Name of the network interface, in the network namespace of the opening thread.
     pub interface: String,
-    /// Which implementation.
+    /// Implementation, or the rule by which to choose one.
     pub backend: Backend,
-    /// What frames travel in, where the implementation is a raw one.
+    /// Encapsulation of the frames of a raw link.
     pub encap: Encap,
-    /// EtherType of the frames.
+    /// EtherType of the frames ([`ETHERTYPE_DEFAULT`] unless configured).
     pub ethertype: u16,
     /// Priority (PCP 0-7) of an 802.1Q tag with VID 0 that every frame sent gets, so that PFC acts on this
     /// class only; `None` sends untagged.
     pub priority: Option<u8>,
-    /// Which receive queue of the interface (AF_XDP) this link serves.
+    /// Receive queue of the interface that this link serves (AF_XDP).
     pub queue: u32,
-    /// How many links of this process share the interface. With AF_PACKET more than one makes a fan-out
-    /// group by source address.
+    /// Number of links that this process has on the interface. Several AF_PACKET links form a fan-out group by source
+    /// address.
     pub queues: u32,
-    /// Whether each of them has an address of its own, [`Mac::shard`](cxloe_wire::frame::Mac::shard) of the interface's by
-    /// its queue (over UDP also a port, counted up), instead of a share of those who send to the interface's.
+    /// Set if each link has an address of its own, the [`Mac::shard`](cxloe_wire::frame::Mac::shard) of the interface's
+    /// address by its queue (over UDP also a port, counted up). If not set, all have the interface's address, and each
+    /// receives from a part of the senders.
     pub sharded: bool,
-    /// AF_PACKET: hand frames to the driver directly, past the queueing discipline (and `tc`).
+    /// AF_PACKET: pass frames directly to the driver, without the queueing discipline (and `tc`).
     pub qdisc_bypass: bool,
-    /// AF_XDP: the receiving thread runs the driver's receive path itself (SO_PREFER_BUSY_POLL). Fastest
-    /// for a thread that spins, pointless for one that sleeps.
+    /// AF_XDP: the receiving thread executes the driver's receive path (SO_PREFER_BUSY_POLL). Fastest for a thread that
+    /// spins, useless for one that sleeps.
     pub busy_poll: bool,
-    /// What a `udp` link needs to know besides.
+    /// Parameters for frames inside UDP.
     pub udp: UdpConfig,
 }
 
-/// Where a `udp` link listens, and whom it knows.
+/// Local address and peers of a `udp` link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UdpConfig {
-    /// The outer address; by default the interface's first at the usual port.
+    /// Local outer address; by default the first address of the interface, with the default port.
     pub address: UdpAddress,
-    /// Which outer address speaks for which MAC. Shared with those who learn of nodes.
+    /// Outer address registered for each MAC. Clones of this table share it.
     pub peers: Peers,
 }
 
 impl LinkConfig {
-    /// Whether frames travel inside UDP, by whatever link: then nodes have outer addresses.
+    /// Whether frames are inside UDP, on any link, so that nodes have outer addresses.
     pub fn is_over_udp(&self) -> bool {
         self.backend == Backend::Udp || self.encap == Encap::Udp
     }
 
-    /// Which shard of its node the link is; 0 if it has the node's own address.
+    /// Number of the shard that the link serves; 0 if it has the node's own address.
     pub(crate) fn shard(&self) -> u8 {
         if self.sharded { self.queue as u8 } else { 0 }
     }
 
-    /// How many links share the address of this one.
+    /// Number of links that share this link's address.
     pub(crate) fn sharers(&self) -> u32 {
         if self.sharded { 1 } else { self.queues }
     }
 
-    /// The addresses of all links of the interface, given the interface's.
+    /// Addresses of all links on the interface with the address `interface`.
     pub(crate) fn addresses(&self, interface: Mac) -> Vec<Mac> {
         let count = if self.sharded { self.queues } else { 1 };
         (0..count).map(|shard| interface.shard(shard as u8)).collect()
     }
 
-    /// The defaults on `interface`: the best backend, the default EtherType, untagged, one queue.
+    /// Default parameters for `interface`: backend by `Auto`, default EtherType, untagged, one queue.
     pub fn new(interface: impl Into<String>) -> Self {
         LinkConfig {
             interface: interface.into(),

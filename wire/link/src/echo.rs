@@ -1,9 +1,9 @@
-//! Bare echo: the limit of a link, with no protocol on top.
+//! Bare echo: measures a link without a protocol.
 //!
-//! A frame goes out, the other end answers with frames of the sizes asked for, and nothing else happens: no
-//! session, no trailer, no copy of a payload (slots keep whatever they held). What a line of remote memory
-//! costs over the same link can be no less. A memory node answers only when it was started for measuring, and beside
-//! its sessions, never in their place: an Echo asks for many frames by one.
+//! One end sends a request, and the other answers with frames of the requested sizes: no session, no trailer, no copy
+//! of a payload (slots keep earlier content). This is the lower bound for a line of remote memory over the same link. A
+//! memory node answers only if it was started for measurements, and in addition to its sessions, as one Echo requests
+//! many frames.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use super::{Link, LinkError};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Axi, Command, HEADER_LEN, Header, MIN_FRAME, Mac};
 
-/// Bytes of an Echo request that mean something: header, reply length, reply count.
+/// Length of an Echo request in bytes: header, reply length, reply count.
 pub const ECHO_BODY: usize = HEADER_LEN + 4;
 
-/// Most frames one Echo may ask for.
-pub const REPLIES_MAX: u16 = 64;
+/// Most frames that one Echo may request.
+pub(crate) const REPLIES_MAX: u16 = 64;
 
-/// Frames taken from the ring before the answers are sent.
+/// Most frames taken from the ring before the answers are sent.
 const BATCH: usize = 64;
-/// The longest that [`serve`] stays, and after how many looks at the link it looks at the clock.
+/// Longest run of [`serve`], and the number of polls between two readings of the clock.
 const SERVE_MAX: Duration = Duration::from_secs(1);
 const CLOCK_EVERY: u32 = 4096;
 
@@ -29,25 +29,25 @@ pub fn is_echo(frame: &[u8]) -> bool {
     frame.len() >= ECHO_BODY && frame[14] == Command::Echo as u8
 }
 
-/// Whether `frame` is a reply to one.
+/// Whether `frame` is a reply to an Echo request.
 #[inline]
 pub fn is_reply(frame: &[u8]) -> bool {
     frame.len() >= ECHO_BODY && frame[14] == Command::EchoReply as u8
 }
 
-/// What one end asks of the other.
+/// Parameters of an Echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo {
     /// Length of the request frame in bytes, at least 60.
     pub request_len: usize,
     /// Length of each reply frame in bytes, at least 60.
     pub reply_len: usize,
-    /// Number of reply frames.
+    /// Number of reply frames that the request asks for.
     pub replies: u16,
 }
 
 impl Echo {
-    /// Queues one request. `false` if the transmit ring is full.
+    /// Queues one request; returns `false` if the transmit ring is full.
     #[inline]
     pub fn send(&self, from: Mac, to: Mac, ethertype: u16, tx: &mut dyn Transmit) -> bool {
         let Some(slot) = tx.slot(self.request_len.max(MIN_FRAME)) else { return false };
@@ -68,8 +68,8 @@ impl Echo {
     }
 }
 
-/// Answers one request, with `most` frames at most and as far as the transmit ring has room; returns how many. What is
-/// no request is not answered.
+/// Answers one request, with at most `most` frames and as many as the transmit ring has room for; returns their number.
+/// Frames that are no request are not answered.
 #[inline]
 pub fn answer(frame: &[u8], own: Mac, most: u16, tx: &mut dyn Transmit) -> u16 {
     if !is_echo(frame) {
@@ -89,9 +89,9 @@ pub fn answer(frame: &[u8], own: Mac, most: u16, tx: &mut dyn Transmit) -> u16 {
     count
 }
 
-/// Answers requests, spinning, until none has come for `idle`, or for a second at most: who serves is to look after
-/// other things too. Frames that are no echo are dropped meanwhile, as a full ring would drop them. Returns the number
-/// of requests answered.
+/// Answers requests, spinning, until none has come for `idle`, and at most for a second, as the server has other work
+/// too. Frames that are no Echo are dropped, like frames that a full ring drops. Returns the number of requests
+/// answered.
 pub fn serve(link: &mut dyn Link, idle: Duration) -> Result<u64, LinkError> {
     let own = link.info().mac;
     let (mut served, mut seen, mut spins) = (0, 0, 0_u32);

@@ -1,15 +1,15 @@
-//! What a driver tells of its interface: name, speed, statistics (`SIOCETHTOOL`), and which of the statistics count
-//! the PFC frames that the NIC kept to itself.
+//! Ethtool data of an interface's driver: name, speed, statistics (`SIOCETHTOOL`), and the statistics that count PFC
+//! frames handled inside the NIC.
 //!
-//! A driver may take a millisecond to gather its statistics: never ask on the data path.
+//! A driver may take a millisecond to gather its statistics: do not read them on the data path.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::LinkError;
 use super::interface::Interface;
-use super::rate::Rate;
 use super::socket::owned;
+use cxloe_net::rate::Rate;
 
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GSET: u32 = 0x01;
@@ -17,14 +17,14 @@ const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
-/// Bytes of a statistic's name.
+/// Length in bytes of a statistic's name.
 const NAME_LEN: usize = 32;
-/// More statistics than any driver has.
+/// Limit above the number of statistics of every driver.
 const STATISTICS_MAX: usize = 1 << 16;
-/// Room for statistics beyond those a driver had when asked how many: their number may change in that very moment.
+/// Room for more statistics than the driver has just reported, because their number may change in between.
 const SPARE_STATISTICS: usize = 1024;
 
-/// Drivers that count received PFC frames, and what they call the count of a class (`{}`).
+/// Drivers that count received PFC frames, and the name of their counter for a class (`{}`).
 const PFC_COUNTERS: &[(&str, &str)] = &[
     ("mlx5_core", "rx_prio{}_pause"),
     ("mlx4_en", "rx_pause_prio_{}"),
@@ -39,7 +39,7 @@ const PFC_COUNTERS: &[(&str, &str)] = &[
     ("qede", "rx_pfc_frames"),
 ];
 
-/// An interface, to be asked about.
+/// Ethtool queries on one interface.
 pub struct Ethtool {
     interface: Interface,
     socket: OwnedFd,
@@ -50,24 +50,24 @@ pub struct DriverCounter {
     ethtool: Ethtool,
     name: String,
     index: usize,
-    /// The kernel's answer: command and count, then the values.
+    /// Answer of the kernel: command and count, then the values.
     values: Vec<u64>,
 }
 
 impl Ethtool {
-    /// Prepares to ask about `interface`, in this thread's network namespace.
+    /// Prepares queries on `interface`, in this thread's network namespace.
     ///
     /// # Errors
     /// [`LinkError::NoSuchInterface`] and [`LinkError::Down`], as for opening a link.
     pub fn open(interface: &str) -> Result<Ethtool, LinkError> {
         let interface = Interface::find(interface)?;
-        // SAFETY: plain socket creation; the result is checked.
+        // SAFETY: creates a socket; the result is checked.
         let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(|e| interface.error("open a control socket", "", e))?;
         Ok(Ethtool { interface, socket })
     }
 
-    /// The interface's speed; `None` if the driver knows none or there is no carrier.
+    /// Speed of the interface; `None` if the driver reports none or there is no carrier.
     pub fn speed(&self) -> Option<Rate> {
         // struct ethtool_cmd: 44 bytes, the speed in Mbit/s in two halves at 12 and 28.
         let mut request = [0; 11];
@@ -82,12 +82,12 @@ impl Ethtool {
         Rate::bits_per_s(u64::from(mbit) * 1_000_000)
     }
 
-    /// The driver's name; empty if it does not say.
+    /// Name of the driver; empty if it reports none.
     pub fn driver(&self) -> String {
         self.info().map(|info| text(&bytes(&info)[4..36])).unwrap_or_default()
     }
 
-    /// struct ethtool_drvinfo: 196 bytes.
+    /// Driver information, struct ethtool_drvinfo: 196 bytes.
     fn info(&self) -> io::Result<[u32; 49]> {
         let mut info = [0; 49];
         info[0] = ETHTOOL_GDRVINFO;
@@ -95,29 +95,29 @@ impl Ethtool {
         Ok(info)
     }
 
-    /// The names of the driver's statistics, in their order.
+    /// Names of the driver's statistics, in the order of their values.
     ///
     /// # Errors
-    /// [`LinkError::Io`] if the driver has none or does not tell.
+    /// [`LinkError::Io`] if the driver has no statistics or does not report them.
     pub fn statistics(&self) -> Result<Vec<String>, LinkError> {
         let fail = |e| self.interface.error("ask for the names of the driver's statistics", "", e);
-        // n_stats lies at 180.
+        // The field n_stats is at byte 180.
         let count = self.info().map_err(fail)?[45] as usize;
         if count > STATISTICS_MAX {
             return Err(fail(io::Error::from_raw_os_error(libc::E2BIG)));
         }
-        // The driver writes as many names as it has now, whatever the count it is given.
+        // The driver writes all its present names, whatever count the request has.
         let mut request = vec![0; 3 + (count + SPARE_STATISTICS) * NAME_LEN / 4];
         request[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_STATS, count as u32]);
         self.ask(&mut request).map_err(fail)?;
         Ok(bytes(&request)[12..].chunks_exact(NAME_LEN).take(count).map(text).collect())
     }
 
-    /// The driver's count of PFC frames received for `class`, if it is one of those known to have one; or the
-    /// statistic called `name`, in which `{}` stands for the class.
+    /// Finds the driver's counter of PFC frames received for `class`, if the driver is in the table, or the statistic
+    /// called `name`, in which `{}` stands for the class.
     ///
     /// # Errors
-    /// [`LinkError::Unsupported`], which says what there is, if there is none or not that one.
+    /// [`LinkError::Unsupported`], with the names of the existing statistics, if that counter does not exist.
     pub fn pfc_counter(self, class: u8, name: Option<&str>) -> Result<DriverCounter, LinkError> {
         let driver = self.driver();
         let known = PFC_COUNTERS.iter().filter(|(of, _)| *of == driver).map(|(_, name)| *name);
@@ -147,12 +147,12 @@ impl Ethtool {
             );
             return Err(unsupported(self.interface.name, why));
         };
-        // struct ethtool_stats: command and count in the first eight bytes.
+        // struct ethtool_stats: command and count are the first eight bytes.
         let values = vec![0; 1 + names.len()];
         Ok(DriverCounter { ethtool: self, name, index, values })
     }
 
-    /// Hands a request, which the kernel fills in place, to the driver.
+    /// Passes a request to the driver; the kernel writes the answer into it.
     fn ask<T>(&self, request: &mut [T]) -> io::Result<()> {
         // SAFETY: ifreq is plain data for which all zeros is valid.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -160,27 +160,27 @@ impl Ethtool {
             *to = from as libc::c_char;
         }
         ifreq.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
-        // SAFETY: the kernel reads the command at the start of `request` and writes no more than the structure of
-        // that command, whose size, counts and some spare included, the callers above have made room for.
+        // SAFETY: the kernel reads the command at the start of `request` and writes at most the structure of that
+        // command, whose size the callers above have reserved, with counts and some spare.
         let rc = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, std::ptr::from_mut(&mut ifreq)) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
 impl DriverCounter {
-    /// The statistic's name.
+    /// Name of the statistic that is read.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its value now.
+    /// Present value of the counter.
     ///
     /// # Errors
-    /// [`LinkError::Io`], also when the driver's statistics have become others (a changed number of queues).
+    /// [`LinkError::Io`], also if the driver's statistics have changed (with the number of queues).
     pub fn read(&mut self) -> Result<u64, LinkError> {
         let count = self.values.len() - 1;
         let fail = |e| self.ethtool.interface.error("read the driver's statistics", "", e);
-        // The driver writes as many values as it has now, whatever the count it is given.
+        // The driver writes all its present values, whatever count the request has.
         if self.ethtool.info().map_err(fail)?[45] as usize != count {
             return Err(fail(io::Error::other("the driver has other statistics than before")));
         }
@@ -194,18 +194,18 @@ impl DriverCounter {
     }
 }
 
-/// A counter's name for a class.
+/// Replaces `{}` in a counter's name by a class.
 fn fill(name: &str, class: u8) -> String {
     name.replace("{}", &class.to_string())
 }
 
-/// A name as the kernel gives it: to the first zero, blanks around it dropped.
+/// Text of a name from the kernel: up to the first zero, without blanks around it.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
 }
 
-/// The bytes of words, as they lie in memory.
+/// Bytes of words in memory order.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

@@ -1,16 +1,15 @@
 //! The fault injector: a link that behaves like a bad network, reproducibly.
 //!
-//! [`FaultInjector`] goes around any link and loses, doubles, delays, reorders and damages frames as its
-//! [`FaultPlan`] says: frames sent when they are committed, frames received before they are handed over. Each
-//! direction has a sequence of [`Impairments`] of its own, drawn from the plan's seed, so that the same frames in
-//! the same order meet the same impairments in every run.
+//! [`FaultInjector`] wraps any link and loses, duplicates, delays, reorders and damages frames by its [`FaultPlan`]:
+//! frames sent when they are committed, frames received before they are passed on. Each direction has a sequence of
+//! [`Impairments`] of its own, drawn from the plan's seed, so that the same frames in the same order get the same
+//! impairments in every run.
 //!
-//! A direction with faults costs a copy per frame sent; one without costs nothing, its frames are written and
-//! read where the link beneath has them. Frames held back lie in buffers allocated at the start, 64 per
-//! direction; when all are taken, a frame that should be held back passes ([`FaultCounters::forgone`]). A
-//! held frame leaves when enough others have passed it, or after its time, which is looked at in every
-//! [`receive`](Link::receive), [`flush`](Link::flush) and [`wait`](Link::wait); a caller that sleeps on
-//! [`readiness`](Link::readiness) instead of `wait` gets it with its next call.
+//! A direction with faults costs a copy per frame; without faults frames are written and read in the slots of the link
+//! below. Frames held back lie in buffers allocated at the start, 64 per direction; if all are in use, a frame that
+//! should be held back passes ([`FaultCounters::forgone`]). A held frame leaves when enough others have passed, or
+//! after its time, which every [`receive`](Link::receive), [`flush`](Link::flush) and [`wait`](Link::wait) checks; a
+//! caller that sleeps on [`readiness`](Link::readiness) instead gets the frame with its next call.
 
 mod delay_queue;
 
@@ -19,28 +18,28 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use self::delay_queue::DelayQueue;
-pub use super::impairment::{Burst, FaultCounters, Faults, FaultsError};
-use super::impairment::{Impairments, pairs};
-use super::link::pass_on;
 use super::{Link, LinkCounters, LinkError, OnFrame};
 use crate::Clock;
+pub use cxloe_net::impairment::{Burst, FaultCounters, Faults, FaultsError};
+use cxloe_net::impairment::{Impairments, pairs};
+use cxloe_net::pass_on;
 use cxloe_wire::Transmit;
 use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
-/// Frames that can be held back per direction.
+/// Most frames held back per direction.
 const DELAYED_MAX: usize = 64;
 
-/// What a fault injector does to each direction, and the seed it does it by.
+/// Faults of each direction, and the seed of their random numbers.
 ///
 /// Written like [`Faults`], with two more names: `seed=7` and `dir=tx`, `dir=rx` or `dir=both`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultPlan {
-    /// What happens to frames sent.
+    /// Faults of frames sent.
     pub tx: Faults,
-    /// What happens to frames received.
+    /// Faults of frames received.
     pub rx: Faults,
-    /// Where the random numbers start.
+    /// Seed from which the impairments of both directions are drawn.
     pub seed: u64,
 }
 
@@ -92,9 +91,9 @@ impl fmt::Display for FaultPlan {
     }
 }
 
-/// One direction: its impairments and the frames held back in it.
+/// State of one direction: its impairments and its held frames.
 struct Side {
-    /// `None` if nothing ever happens in this direction.
+    /// Generator of impairments; `None` without faults in this direction.
     impairments: Option<Impairments>,
     passed: u64,
     delayed: DelayQueue,
@@ -113,7 +112,7 @@ impl Side {
         }
     }
 
-    /// What is to become of `frame`, which is damaged already if it is to be.
+    /// Draws the impairment of `frame`, damages it if that is drawn, and returns what to do with it.
     fn judge(&mut self, frame: &mut [u8], now: &dyn Fn() -> Time) -> Verdict {
         let Some(impairments) = &mut self.impairments else { return Verdict::Pass { twice: false } };
         let impairment = impairments.next(frame.len());
@@ -137,7 +136,7 @@ impl Side {
         Verdict::Pass { twice: impairment.duplicated }
     }
 
-    /// Makes a second `frame` of the one that passes, due at once.
+    /// Adds a copy of `frame`, due at once.
     fn double(&mut self, frame: &[u8]) {
         match self.delayed.put(frame, 0, Time::ZERO) {
             true => self.counters.duplicated += 1,
@@ -147,14 +146,14 @@ impl Side {
 }
 
 enum Verdict {
-    /// Lost, or delayed.
+    /// The frame was lost or is held back.
     Gone,
     Pass {
         twice: bool,
     },
 }
 
-/// The transmit direction: frames are written into `staged`, judged when committed, and copied on.
+/// Transmit direction: frames are written into `staged`, impaired when committed, and copied to the link below.
 struct Sender {
     side: Side,
     staged: Box<[u8]>,
@@ -167,7 +166,7 @@ impl Sender {
         if self.side.impairments.is_none() {
             return inner.slot(len);
         }
-        // Without room beneath there is none here: what is committed must be able to leave.
+        // A slot is lent only if the link below has one, as a committed frame must be able to leave.
         inner.slot(len)?;
         let slot = self.staged.get_mut(..len)?;
         self.lent = Some(len);
@@ -182,7 +181,7 @@ impl Sender {
         let frame = &mut self.staged[..len];
         if let Verdict::Pass { twice } = self.side.judge(frame, &self.now) {
             if !send(inner, frame) {
-                // The slot seen before is gone (a flush in between took it for a held frame): wait for one.
+                // A flush in between has used the slot for a held frame: this frame waits for the next slot.
                 let _ = self.side.delayed.put(frame, 0, Time::ZERO);
             }
             if twice {
@@ -192,7 +191,7 @@ impl Sender {
         self.release(inner);
     }
 
-    /// Sends what is due, as far as there is room; says whether anything was.
+    /// Sends frames that are due, as many as there is room for; returns whether any was sent.
     fn release(&mut self, inner: &mut dyn Transmit) -> bool {
         let mut any = false;
         while let Some(mut held) = self.side.delayed.take_due(self.side.passed, &self.now) {
@@ -214,7 +213,7 @@ fn send(inner: &mut dyn Transmit, frame: &[u8]) -> bool {
     true
 }
 
-/// The transmit side that frames answered from within `receive` go through.
+/// Transmit side for frames sent during `receive`.
 struct Answers<'a> {
     sender: &'a mut Sender,
     inner: &'a mut dyn Transmit,
@@ -234,7 +233,7 @@ impl Transmit for Answers<'_> {
     }
 }
 
-/// A link with faults, around any other link. See the [module](self) for how they are carried out.
+/// Wraps a link and impairs its frames; see the [module](self).
 pub struct FaultInjector<L> {
     inner: L,
     sender: Sender,
@@ -242,13 +241,13 @@ pub struct FaultInjector<L> {
 }
 
 impl<L: Link> FaultInjector<L> {
-    /// Puts the faults of `plan` around `inner`; held frames are timed by the machine's clock.
+    /// Wraps `inner` with the faults of `plan`; the machine's clock times held frames.
     pub fn new(inner: L, plan: &FaultPlan) -> Self {
         let clock = Clock::new();
         Self::with_now(inner, plan, move || clock.now())
     }
 
-    /// As [`FaultInjector::new`], with time read from `now`, which a simulation gives.
+    /// As [`FaultInjector::new`], with time read from `now`, for a simulation.
     pub fn with_now(inner: L, plan: &FaultPlan, now: impl Fn() -> Time + Send + 'static) -> Self {
         let frame_max = inner.info().max_frame;
         let sender = Sender {
@@ -261,22 +260,24 @@ impl<L: Link> FaultInjector<L> {
         FaultInjector { inner, sender, receiver }
     }
 
-    /// What has been done to frames sent.
-    pub fn tx_faults(&self) -> FaultCounters {
+    /// Counts of impairments of frames sent.
+    #[cfg(test)]
+    pub(crate) fn tx_faults(&self) -> FaultCounters {
         self.sender.side.counters
     }
 
-    /// What has been done to frames received.
-    pub fn rx_faults(&self) -> FaultCounters {
+    /// Counts of impairments of frames received.
+    #[cfg(test)]
+    pub(crate) fn rx_faults(&self) -> FaultCounters {
         self.receiver.counters
     }
 
-    /// The link beneath.
+    /// Link below the injector.
     pub fn inner(&self) -> &L {
         &self.inner
     }
 
-    /// Sends frames held back that are due, and kicks the link if there were any.
+    /// Sends held frames that are due, and flushes the link if there were any.
     fn release(&mut self) -> Result<(), LinkError> {
         if !self.sender.side.delayed.is_empty() && self.sender.release(self.inner.transmit()) {
             self.inner.flush()?;
@@ -299,7 +300,7 @@ impl<L: Link> Transmit for FaultInjector<L> {
     }
 }
 
-/// Hands over frames of `side` that are due until `handed` reaches `limit`.
+/// Passes frames of `side` that are due to the receiver until `handed` reaches `limit`.
 fn hand_over_due(
     side: &mut Side,
     answers: &mut Answers<'_>,
@@ -318,8 +319,7 @@ fn hand_over_due(
 impl<L: Link> Link for FaultInjector<L> {
     pass_on!(self => self.inner; info holds has_unsent readiness reopened);
 
-    /// Takes at most `budget` frames from the link beneath: fewer are handed over than there were when some
-    /// are lost or held back, none if all are.
+    /// Takes at most `budget` frames from the link below; fewer are passed on if some are lost or held back.
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         self.release()?;
         let FaultInjector { inner, sender, receiver: side } = self;
@@ -335,14 +335,14 @@ impl<L: Link> Link for FaultInjector<L> {
         while handed < budget && taken < budget {
             let mut answers = Answers { sender, inner: inner.transmit() };
             hand_over_due(side, &mut answers, on_frame, &mut handed, budget);
-            // Half of what is left for new frames, the other half for second copies and frames overtaken.
+            // Half of the remaining budget is for new frames, the other half for duplicates and held frames.
             let ask = (budget - handed).div_ceil(2);
             let mut seen = 0;
             let got = inner.receive(ask, &mut |frame, transmit| {
                 let mut answers = Answers { sender, inner: transmit };
                 seen += 1;
                 if let Verdict::Pass { twice } = side.judge(frame, &answers.sender.now) {
-                    // Doubled first: the receiver may decrypt the frame in place.
+                    // Copied first, because the receiver may decrypt the frame in place.
                     if twice {
                         side.double(frame);
                     }
@@ -374,7 +374,7 @@ impl<L: Link> Link for FaultInjector<L> {
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let due = |side: &Side| side.delayed.next_deadline(side.passed);
-        // Frames to be sent that are due but found no room are tried again after a moment, not in a spin.
+        // Due frames that found no room are tried again after a moment, without spinning.
         let send = due(&self.sender.side).map(|at| at.since((self.sender.now)()).max(RING_FULL_SLEEP));
         let receive = due(&self.receiver).map(|at| at.since((self.sender.now)()));
         let timeout = [send, receive].into_iter().flatten().fold(timeout, Duration::min);
@@ -384,13 +384,13 @@ impl<L: Link> Link for FaultInjector<L> {
         self.release()
     }
 
-    /// What has passed the link beneath: before the faults of receiving, after those of sending.
+    /// Counts of the link below: before the faults on receipt, after those on sending.
     fn counters(&mut self) -> LinkCounters {
         self.inner.counters()
     }
 }
 
-/// How long [`Link::wait`] sleeps when a held frame could leave but the ring beneath is full.
+/// Sleep of [`Link::wait`] when a held frame is due but the ring below is full.
 const RING_FULL_SLEEP: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What the kernel knows about a network interface: the checks every link starts with, so that they all fail with the
-//! same words.
+//! A network interface as the kernel reports it, with the checks that every link makes when it is opened, so that all
+//! links fail with the same messages.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,13 +8,12 @@ use super::LinkError;
 use super::socket::owned;
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, Mac};
 
-/// Ethernet header bytes that an MTU does not count.
-pub const ETHERNET_HEADER: usize = 14;
+pub use cxloe_net::ETHERNET_HEADER;
 
-/// Header, one line and the longest trailer: what the smallest usable frame carries.
+/// Payload of the smallest usable frame: header, one line and the longest trailer.
 const MTU_MIN: usize = HEADER_LEN + LINE_SIZE + 16 - ETHERNET_HEADER;
 
-/// An interface that exists, is up, and carries at least a line.
+/// An interface that exists, is up, and has an MTU for at least a line.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
     pub name: String,
@@ -24,7 +23,7 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// Looks `name` up in this thread's network namespace and checks that frames can pass.
+    /// Finds `name` in this thread's network namespace and checks that frames can pass.
     pub fn find(name: &str) -> Result<Interface, LinkError> {
         let (interface, kind) = Interface::look_up(name)?;
         if kind != libc::ARPHRD_ETHER {
@@ -41,7 +40,7 @@ impl Interface {
         Ok(interface)
     }
 
-    /// Looks `name` up, whatever kind of interface it is. One that is not Ethernet has no MAC (all zeros).
+    /// Finds `name`, an interface of any kind; one that is not Ethernet has a MAC of all zeros.
     pub fn find_any(name: &str) -> Result<Interface, LinkError> {
         let (mut interface, kind) = Interface::look_up(name)?;
         if kind != libc::ARPHRD_ETHER {
@@ -50,13 +49,13 @@ impl Interface {
         Ok(interface)
     }
 
-    /// The interface, which is up, and its hardware type.
+    /// Reads an interface that is up, and its hardware type.
     fn look_up(name: &str) -> Result<(Interface, u16), LinkError> {
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.bytes().any(|b| b == 0) {
             return Err(LinkError::NoSuchInterface(name.to_owned()));
         }
         let io = |what| move |source| LinkError::Io { what, interface: name.to_owned(), source };
-        // SAFETY: plain socket creation; the result is checked.
+        // SAFETY: creates a socket; the result is checked.
         let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(io("open a control socket"))?;
 
@@ -99,7 +98,7 @@ impl Interface {
         Ok((Interface { name: name.to_owned(), index, mac, mtu }, hw.sa_family))
     }
 
-    /// An error of a system call on this interface, with EPERM and EACCES told apart.
+    /// The error of a system call on this interface, with a variant of its own for EPERM and EACCES.
     pub fn error(&self, what: &'static str, needs: &'static str, source: io::Error) -> LinkError {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {

@@ -1,29 +1,27 @@
-//! The rate limit: a link that sends no faster than a given wire, so that a test on a fast machine meets a
-//! slow one.
+//! The rate limit: a link that sends no faster than a given wire, so that slow links can be tested on a fast machine.
 //!
-//! [`RateLimit`] keeps the time at which everything committed would have left a wire of its [`Rate`]. While
-//! that lies further ahead than the queue it allows, [`slot`](Transmit::slot) lends nothing and the caller
-//! holds back, as with a full transmit ring. What is let through leaves at once: the limit bounds the rate,
-//! it does not delay single frames, and a burst as long as the queue passes undiminished. Receiving is not
-//! limited.
+//! [`RateLimit`] tracks the time at which all committed frames would have left a wire of its [`Rate`]. While that is
+//! further ahead than the length of its queue, [`slot`](Transmit::slot) lends nothing, like a full transmit ring. A
+//! committed frame leaves at once: the rate is limited, single frames are not delayed, and a burst as long as the queue
+//! passes at full speed. Receiving is not limited.
 
 use std::time::Duration;
 
-use super::link::pass_on;
-use super::rate::Line;
-pub use super::rate::{Rate, RateError};
 use super::{Link, LinkCounters, LinkError, OnFrame};
 use crate::Clock;
+use cxloe_net::pass_on;
+use cxloe_net::rate::RatedWire;
+pub use cxloe_net::rate::{Rate, RateError};
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
-/// The wire imitated, and what has been refused for its sake.
+/// Modelled wire, and the count of refused slots.
 struct Gate {
-    line: Line,
+    line: RatedWire,
     queue: Duration,
     lent: Option<usize>,
     refused: u64,
-    /// The last slot asked for was refused: `wait` ends when the next one can be had.
+    /// Set if the last slot was refused: `wait` then ends when the next one can be lent.
     waiting: bool,
     now: Box<dyn Fn() -> Time + Send>,
 }
@@ -48,44 +46,50 @@ impl Gate {
     }
 }
 
-/// A link whose frames leave at a bounded rate, around any other link. See the [module](self).
+/// Wraps a link and limits its transmit rate; see the [module](self).
 pub struct RateLimit<L> {
     inner: L,
     gate: Gate,
 }
 
 impl<L: Link> RateLimit<L> {
-    /// Bounds what leaves `inner` to `rate`, with a queue of `queue` (time at that rate) before
-    /// back-pressure. Zero lends the next slot only when the frame before has left.
+    /// Limits `inner` to `rate`; slots are refused when the frames on the wire would take longer than `queue`. Zero: a
+    /// slot is lent only when the previous frame has left.
     pub fn new(inner: L, rate: Rate, queue: Duration) -> Self {
         let clock = Clock::new();
         Self::with_now(inner, rate, queue, move || clock.now())
     }
 
-    /// As [`RateLimit::new`], with time read from `now`, which a simulation gives.
+    /// As [`RateLimit::new`], with time read from `now`, for a simulation.
     pub fn with_now(inner: L, rate: Rate, queue: Duration, now: impl Fn() -> Time + Send + 'static) -> Self {
-        let gate =
-            Gate { line: Line::new(rate), queue, lent: None, refused: 0, waiting: false, now: Box::new(now) };
+        let gate = Gate {
+            line: RatedWire::new(rate),
+            queue,
+            lent: None,
+            refused: 0,
+            waiting: false,
+            now: Box::new(now),
+        };
         RateLimit { inner, gate }
     }
 
-    /// The rate.
+    /// Rate of the modelled wire.
     pub fn rate(&self) -> Rate {
         self.gate.line.rate()
     }
 
-    /// When the next slot can be had, as far as the rate is concerned: at `now` or later.
-    pub fn next_slot(&self, now: Time) -> Time {
+    /// Earliest time at which the rate permits the next slot: `now` or later.
+    pub(crate) fn next_slot(&self, now: Time) -> Time {
         now + self.gate.line.backlog(now).saturating_sub(self.gate.queue)
     }
 
-    /// The link beneath.
+    /// Link below the limit.
     pub fn inner(&self) -> &L {
         &self.inner
     }
 }
 
-/// The transmit side that frames answered from within `receive` go through.
+/// Transmit side for frames sent during `receive`.
 struct Answers<'a> {
     gate: &'a mut Gate,
     inner: &'a mut dyn Transmit,
@@ -132,7 +136,7 @@ impl<L: Link> Link for RateLimit<L> {
         self
     }
 
-    /// Ends early when a slot was refused and can be had again.
+    /// Ends early when a slot was refused and can be lent now.
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let timeout = if self.gate.waiting {
             let now = (self.gate.now)();
@@ -143,7 +147,7 @@ impl<L: Link> Link for RateLimit<L> {
         if timeout.is_zero() { Ok(()) } else { self.inner.wait(timeout) }
     }
 
-    /// As the link beneath, with the slots refused for the rate among [`LinkCounters::tx_full`].
+    /// Counts of the link below, with the slots refused for the rate added to [`LinkCounters::tx_full`].
     fn counters(&mut self) -> LinkCounters {
         let mut counters = self.inner.counters();
         counters.tx_full += self.gate.refused;
@@ -166,7 +170,7 @@ mod tests {
         slot[6..12].copy_from_slice(&A.0);
     }
 
-    /// A sender that takes every slot it gets, for a millisecond of virtual time.
+    /// A sender that uses every slot sends at the rate, after a burst as long as the queue.
     #[test]
     fn bounds_the_rate_and_the_burst() {
         let net = SimNetwork::new(1);
@@ -198,7 +202,7 @@ mod tests {
         assert_eq!(link.counters().tx_full, 1_000);
     }
 
-    /// Answers written while receiving are bounded as well.
+    /// Frames sent during `receive` are limited too.
     #[test]
     fn bounds_answers() {
         let net = SimNetwork::new(1);

@@ -1,19 +1,21 @@
-//! Opening a link: which implementation is tried first, and why another was taken.
+//! Opening a link: the order in which implementations are tried, and the reason for the choice.
 
 use crate::encap::EncapLink;
-use crate::link::Explain;
+use crate::interface::Interface;
+use crate::link_detail::LinkDetail;
 use crate::packet::PacketLink;
 use crate::pnet::PnetLink;
-use crate::udp::UdpLink;
+use crate::udp::{self, UdpLink};
 use crate::xdp::{self, XdpLink};
 use crate::{Backend, Encap, Link, LinkConfig, LinkError};
+use cxloe_wire::frame::Mac;
 
-/// Opens the link that `config` asks for. Where the choice is left to this function, each implementation that does not
-/// work is logged with its reason, the link's [`detail`](crate::LinkInfo::detail) says why it was taken, and the error of
-/// packet rings is returned if none works.
+/// Opens the link of `config`. With `auto`, each implementation that does not work is logged with its reason, the
+/// link's [`detail`](crate::LinkInfo::detail) has the reason of the choice, and if none works the error of packet rings
+/// is returned.
 ///
 /// # Errors
-/// The interface's, or those of the implementation.
+/// Errors of the interface or of the implementation.
 pub fn open(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
     let link = if config.backend.is_auto() { choose(config) } else { one(config, config.backend, None) }?;
     let info = link.info();
@@ -24,9 +26,18 @@ pub fn open(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
     Ok(link)
 }
 
-/// Opens one implementation, which was taken for the reason `why` if there was a choice.
+/// MAC of a link opened with `config` in this thread's network namespace: the node's identity. A shard's address
+/// follows from it.
+///
+/// # Errors
+/// Errors of the interface.
+pub fn own_mac(config: &LinkConfig) -> Result<Mac, LinkError> {
+    if config.is_over_udp() { udp::own_mac(config) } else { Ok(Interface::find(&config.interface)?.mac) }
+}
+
+/// Opens one implementation; `why` is the reason of the choice, if there was one.
 fn one(config: &LinkConfig, backend: Backend, why: Option<&str>) -> Result<Box<dyn Link>, LinkError> {
-    fn boxed(mut link: impl Link + Explain + 'static, why: Option<&str>) -> Box<dyn Link> {
+    fn boxed(mut link: impl Link + LinkDetail + 'static, why: Option<&str>) -> Box<dyn Link> {
         if let Some(why) = why {
             link.detail().push_str(&format!("; taken because {why}"));
         }
@@ -39,7 +50,9 @@ fn one(config: &LinkConfig, backend: Backend, why: Option<&str>) -> Result<Box<d
         Backend::Xdp => boxed(XdpLink::open(config)?, why),
         Backend::Pnet => boxed(PnetLink::open(config)?, why),
         Backend::Udp => boxed(UdpLink::open(config)?, why),
-        _ => boxed(PacketLink::open(config)?, why),
+        Backend::Packet | Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput => {
+            boxed(PacketLink::open(config)?, why)
+        }
     })
 }
 
@@ -49,7 +62,7 @@ fn choose(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
         tracing::info!(interface = %config.interface, %backend, %why, "link not taken");
     };
     one(config, first, Some(why)).or_else(|first_error| {
-        // What is wrong with the interface itself is wrong for every implementation.
+        // An error of the interface itself applies to every implementation.
         if matches!(
             first_error,
             LinkError::NoSuchInterface(_) | LinkError::Down(_) | LinkError::MtuTooSmall { .. }
@@ -59,14 +72,14 @@ fn choose(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
         refused(first, &first_error);
         one(config, second, Some(&format!("{first} does not work here"))).or_else(|second_error| {
             refused(second, &second_error);
-            // The packet ring's reason is the one worth acting on.
+            // The error of the packet ring is the most useful one.
             let error = if first == Backend::Packet { first_error } else { second_error };
             one(config, Backend::Pnet, Some("neither xdp nor packet works here")).map_err(|_| error)
         })
     })
 }
 
-/// What is tried first, with why it is the better one for what is wanted, and what then.
+/// Implementation to try first, the reason, and the one to try next.
 fn order(wanted: Backend, zero_copy: bool) -> ((Backend, &'static str), Backend) {
     match (zero_copy, wanted) {
         (true, _) => ((Backend::Xdp, "the driver does AF_XDP without a copy"), Backend::Packet),

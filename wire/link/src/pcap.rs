@@ -1,15 +1,15 @@
-//! The capture: a link that writes down every frame that passes, for Wireshark and tcpdump.
+//! The capture: a link that records every frame that passes, for Wireshark and tcpdump.
 //!
-//! [`PcapWriter`] goes around any link; frames go to a [`PcapFile`] when they are committed and before they
-//! are handed over. The file is pcapng (draft-ietf-opsawg-pcapng): one section, one Ethernet interface, time
-//! stamps in nanoseconds, and each frame's direction, which the older format has no place for. Writing is
-//! buffered and stops, with the link going on, at a size limit or at the first error.
+//! [`PcapWriter`] wraps any link; frames are written to a [`PcapFile`] when they are committed, or before they are
+//! passed to the receiver. The file is pcapng (draft-ietf-opsawg-pcapng): one section, one Ethernet interface, time
+//! stamps in nanoseconds, and each frame's direction, which the older pcap format cannot store. Writing is buffered; at
+//! a size limit or the first error it ends, and the link continues.
 
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::link::pass_on;
 use super::{Link, LinkError, OnFrame};
+use cxloe_net::pass_on;
 use cxloe_wire::Transmit;
 
 /// LINKTYPE_ETHERNET: a frame from its destination MAC on, without FCS.
@@ -17,21 +17,21 @@ const LINKTYPE_ETHERNET: u32 = 1;
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
-/// Bytes of an enhanced packet block without the frame: eight words of frame, three of options.
+/// Length in bytes of an enhanced packet block without the frame: eight words, and three of options.
 const PACKET_OVERHEAD: usize = 44;
 
-/// Which way a frame passed, seen from this end.
+/// Direction of a recorded frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PcapDirection {
-    /// Received.
+    /// Received by this end.
     Inbound,
-    /// Sent.
+    /// Sent by this end.
     Outbound,
 }
 
-/// A pcapng file being written, to anything that takes bytes.
+/// A pcapng file that is being written, to a file or any other writer.
 pub struct PcapFile {
-    /// `None` once the limit is reached or writing has failed.
+    /// Writer of the file; `None` once the limit is reached or a write has failed.
     out: Option<BufWriter<Box<dyn Write + Send>>>,
     written: u64,
     limit: u64,
@@ -40,20 +40,20 @@ pub struct PcapFile {
 }
 
 impl PcapFile {
-    /// Starts a file in `out`, which grows to at most `limit` bytes: the first frame that would exceed it
-    /// ends the capture. `u64::MAX` is no limit.
+    /// Begins a file in `out` of at most `limit` bytes: the first frame that would exceed the limit ends the capture.
+    /// `u64::MAX` is no limit.
     pub fn new(out: impl Write + Send + 'static, limit: u64) -> io::Result<Self> {
         let mut header = Vec::with_capacity(60);
         // Section header: byte order, version 1.0, length unknown, no options.
         words(&mut header, &[SECTION_HEADER, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
-        // Interface: no snapshot length; option 9 (if_tsresol), one byte: 10^-9 s; end of options.
+        // Interface description: no snapshot length; option 9 (if_tsresol), one byte: 10^-9 s; end of options.
         words(&mut header, &[INTERFACE_DESCRIPTION, 32, LINKTYPE_ETHERNET, 0, 9 | 1 << 16, 9, 0, 32]);
         let mut out: BufWriter<Box<dyn Write + Send>> = BufWriter::with_capacity(1 << 16, Box::new(out));
         out.write_all(&header)?;
         Ok(PcapFile { out: Some(out), written: header.len() as u64, limit, frames: 0, error: None })
     }
 
-    /// Writes `frame` down as having passed at `time` since the epoch (of 1970, or of a simulation).
+    /// Records that `frame` passed at `time`, counted from 1970 or from the start of a simulation.
     pub fn record(&mut self, time: Duration, direction: PcapDirection, frame: &[u8]) {
         let Some(out) = &mut self.out else { return };
         let padding = frame.len().next_multiple_of(4) - frame.len();
@@ -87,23 +87,23 @@ impl PcapFile {
         }
     }
 
-    /// Frames written down.
+    /// Number of frames recorded.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Whether frames are still being written down; if not and there is no [`error`](PcapFile::error), the
-    /// size limit was reached.
-    pub fn is_recording(&self) -> bool {
+    /// Whether frames are recorded; `false` without an [`error`](PcapFile::error) means that the limit was reached.
+    #[cfg(test)]
+    pub(crate) fn is_recording(&self) -> bool {
         self.out.is_some()
     }
 
-    /// What ended the capture before its limit.
+    /// Error of the write that ended the capture.
     pub fn error(&self) -> Option<&io::Error> {
         self.error.as_ref()
     }
 
-    /// Writes out what is buffered. Dropping does the same, without telling of errors.
+    /// Writes the buffer to the file. Dropping does the same but reports no errors.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.as_mut().map_or(Ok(()), Write::flush)
     }
@@ -119,10 +119,10 @@ fn words(to: &mut Vec<u8>, words: &[u32]) {
     to.extend(words.iter().flat_map(|word| word.to_le_bytes()));
 }
 
-/// A link whose frames are written down, around any other link. See the [module](self).
+/// Wraps a link and records its frames; see the [module](self).
 ///
-/// Frames sent are staged here and copied into the slot beneath, so that what is recorded is what was
-/// committed.
+/// Frames to send are written into a buffer here and copied to the slot below, so that the capture has the committed
+/// bytes.
 pub struct PcapWriter<L> {
     inner: L,
     recorder: Recorder,
@@ -155,23 +155,23 @@ impl Recorder {
 }
 
 impl<L: Link> PcapWriter<L> {
-    /// Records what passes `inner` in `file`, stamped with the time of day.
+    /// Records the frames of `inner` in `file`, with the time of day.
     pub fn new(inner: L, file: PcapFile) -> Self {
         Self::with_now(inner, file, || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 
-    /// As [`PcapWriter::new`], with the time since the epoch read from `now`, which a simulation gives.
+    /// As [`PcapWriter::new`], with the time read from `now`, for a simulation.
     pub fn with_now(inner: L, file: PcapFile, now: impl FnMut() -> Duration + Send + 'static) -> Self {
         let staged = vec![0; inner.info().max_frame].into_boxed_slice();
         PcapWriter { inner, recorder: Recorder { file, staged, lent: None, now: Box::new(now) } }
     }
 
-    /// The file, to ask how it goes or to flush it.
+    /// File of the capture, to read its state or to flush it.
     pub fn file(&mut self) -> &mut PcapFile {
         &mut self.recorder.file
     }
 
-    /// Ends the capture: the link beneath, and the first error of writing, if there was one.
+    /// Ends the capture; returns the link below, and the first write error, if any.
     pub fn finish(self) -> (L, io::Result<()>) {
         let mut file = self.recorder.file;
         let flushed = file.flush();
@@ -179,7 +179,7 @@ impl<L: Link> PcapWriter<L> {
     }
 }
 
-/// The transmit side that frames answered from within `receive` go through.
+/// Transmit side for frames sent during `receive`.
 struct Answers<'a> {
     recorder: &'a mut Recorder,
     inner: &'a mut dyn Transmit,
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(file.error().unwrap().kind(), io::ErrorKind::StorageFull);
     }
 
-    /// Both directions and answers from within `receive`, with the bytes that passed.
+    /// Frames of both directions, and answers sent during `receive`, are recorded as they passed.
     #[test]
     fn records_both_ways() {
         let net = SimNetwork::new(1);

@@ -1,10 +1,9 @@
-//! A socket of its own for 802.1Qbb frames: what the other end of the cable says about pausing, and what this end
-//! says.
+//! A separate socket for 802.1Qbb frames: receives those from the other end of the cable, and sends this end's.
 //!
-//! PFC frames have an EtherType and a group address of their own and never carry an 802.1Q tag, so they do not come
-//! through a [`Link`](super::Link). They lie in a small receive ring: looking whether there is one costs a load
-//! from memory, no system call. Many NICs keep these frames to themselves and only count them
-//! ([`ethtool`](super::ethtool)); where they do, this socket stays silent.
+//! PFC frames have an EtherType and a group address of their own and no 802.1Q tag, so no [`Link`](super::Link)
+//! receives them. They lie in a small receive ring: a check for a frame costs a load from memory, no system call. Many
+//! NICs do not pass these frames on and only count them ([`ethtool`](super::ethtool)); then this socket receives
+//! nothing.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,14 +16,14 @@ use super::packet::{NEEDS, RxRing, bind, open_socket, receive_ring};
 use super::socket::{send, set_option};
 use cxloe_wire::frame::{ETHERTYPE_MAC_CONTROL, Mac, PFC_DESTINATION, PfcVector};
 
-/// Slots of the ring, and their size: the header the kernel needs and a frame of 60 bytes. One page.
+/// Number of slots of the ring, and their length: the kernel's header and a frame of 60 bytes. One page in all.
 const SLOTS: usize = 16;
 const SLOT: usize = 256;
 
 /// Receives and sends PFC frames on one interface.
 pub struct PfcSocket {
     rx: RxRing,
-    // The ring is unmapped before the socket closes: fields drop in this order.
+    // Fields drop in this order: the ring is unmapped before the socket closes.
     socket: OwnedFd,
     interface: Interface,
     sent: u64,
@@ -34,7 +33,7 @@ impl PfcSocket {
     /// Opens a socket on `interface`, in this thread's network namespace.
     ///
     /// # Errors
-    /// As for a [`PacketLink`](super::packet::PacketLink): no such interface, down, no permission.
+    /// As for a [`PacketLink`](super::packet::PacketLink): no such interface, interface down, no permission.
     pub fn open(interface: &str) -> Result<PfcSocket, LinkError> {
         let interface = Interface::find(interface)?;
         let fail = |what| {
@@ -51,17 +50,17 @@ impl PfcSocket {
         Ok(PfcSocket { rx: RxRing::new(map, SLOT, SLOTS), socket, interface, sent: 0 })
     }
 
-    /// Opens the socket again, on an interface that was away and may be called otherwise now; what was sent is counted
-    /// on.
+    /// Opens the socket again after the interface, which may have another name now, was away; the count of frames sent
+    /// continues.
     ///
     /// # Errors
-    /// As for [`open`](Self::open); the socket stays as it was then.
+    /// As for [`open`](Self::open); the old socket is kept then.
     pub fn reopen(&mut self, interface: &str) -> Result<(), LinkError> {
         *self = PfcSocket { sent: self.sent, ..PfcSocket::open(interface)? };
         Ok(())
     }
 
-    /// The oldest PFC frame not yet taken, and who sent it.
+    /// Removes and returns the oldest PFC frame, with its sender.
     #[inline]
     pub fn receive(&mut self) -> Option<(Mac, PfcVector)> {
         if !self.rx.holds(1) { None } else { self.take() }
@@ -69,7 +68,7 @@ impl PfcSocket {
 
     #[cold]
     fn take(&mut self) -> Option<(Mac, PfcVector)> {
-        // Other MAC control frames (the older PAUSE) are of no use here.
+        // Other MAC control frames (the older PAUSE) are skipped.
         while let Some(frame) = self.rx.front() {
             let pfc = frame.and_then(|frame| PfcVector::parse_frame(frame));
             self.rx.release();
@@ -80,10 +79,10 @@ impl PfcSocket {
         None
     }
 
-    /// Sends a PFC frame to whoever is at the other end of the cable. A full queue loses it.
+    /// Sends a PFC frame to the other end of the cable; a frame for which the queue has no room is lost.
     ///
     /// # Errors
-    /// [`LinkError`] for everything but a full queue and an interface that is down for now.
+    /// [`LinkError`] for every error except a full queue and an interface that is down for now.
     pub fn send(&mut self, vector: &PfcVector) -> Result<(), LinkError> {
         let frame = vector.frame(self.interface.mac);
         let Err(error) = send(&self.socket, &frame) else {
@@ -96,13 +95,13 @@ impl PfcSocket {
         }
     }
 
-    /// PFC frames sent.
+    /// Number of PFC frames sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 }
 
-/// Has the interface let the group address of PFC frames through.
+/// Makes the interface accept the group address of PFC frames.
 fn join_group(socket: &OwnedFd, index: u32) -> io::Result<()> {
     let mut address = [0; 8];
     address[..6].copy_from_slice(&PFC_DESTINATION.0);

@@ -1,12 +1,11 @@
-//! pnet: the fallback for kernels without packet rings, one frame and several system calls at a time.
+//! pnet: the fallback for kernels without packet rings, with several system calls per frame.
 //!
-//! A plain packet socket driven by `pnet_datalink`. It asks nothing of the kernel but CAP_NET_RAW, and it is
-//! slow by its nature: for each frame received a `poll` and a `recvfrom` and a second copy (pnet lends its
-//! buffer read-only, a receiver here may decrypt in place), for each frame sent a `poll` and a `sendto`;
-//! nothing is batched. The socket is ours and handed to pnet, so that [`readiness`](Link::readiness) and
-//! [`wait`](Link::wait) are the kernel's. pnet binds it to every EtherType: frames of others wake this link
-//! too and are sorted out here. Frames leave when they are committed; one for which the socket has no room
-//! stays in its slot until it has.
+//! A plain packet socket driven by `pnet_datalink`. It needs only CAP_NET_RAW, and it is slow: a frame received costs a
+//! `poll`, a `recvfrom` and a second copy (pnet lends its buffer read-only, and a receiver may decrypt in place), a
+//! frame sent a `poll` and a `sendto`; nothing is batched. The socket is made here and passed to pnet, so that
+//! [`readiness`](Link::readiness) and [`wait`](Link::wait) use the kernel's. pnet binds it to every EtherType: frames
+//! of other protocols wake this link too and are dropped here. A frame leaves at its commit; if the socket has no room,
+//! it waits in its slot.
 
 use std::io;
 use std::os::fd::{IntoRawFd, RawFd};
@@ -15,7 +14,7 @@ use std::time::Duration;
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface};
 
 use super::interface::{ETHERNET_HEADER, Interface};
-use super::link::Explain;
+use super::link_detail::LinkDetail;
 use super::socket::{get_option, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
@@ -24,13 +23,13 @@ use cxloe_wire::frame::{Mac, vlan};
 const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";
 
-/// Not in the libc crate; from `linux/if_packet.h`, since Linux 4.20.
+/// Socket option of `linux/if_packet.h` since Linux 4.20, which the libc crate lacks.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
-/// What the receive queue of the socket may hold, as far as `net.core.rmem_max` lets it.
+/// Length of the socket's receive queue in bytes; `net.core.rmem_max` limits it.
 const RECEIVE_BUFFER: libc::c_int = 4 << 20;
 
-/// A link over pnet's data link channel.
+/// Link over a data link channel of pnet.
 pub struct PnetLink {
     info: LinkInfo,
     interface: Interface,
@@ -42,13 +41,13 @@ pub struct PnetLink {
     socket: RawFd,
     rx_frames: u64,
     rx_bytes: u64,
-    /// The kernel forgets its count of losses when asked; the sum is here.
+    /// Sum of frames lost, because the kernel resets its count at each read.
     rx_dropped: u64,
 }
 
 struct Sender {
     channel: Box<dyn DataLinkSender>,
-    /// Room for a tag, then the frame.
+    /// Buffer of a frame to send, with room for a tag in front.
     buffer: Box<[u8]>,
     priority: Option<u8>,
     max_frame: usize,
@@ -63,7 +62,7 @@ struct Sender {
 }
 
 impl PnetLink {
-    /// Opens a channel on `config.interface` for frames of `config.ethertype`. It has one queue only.
+    /// Opens a channel on `config.interface` for frames of `config.ethertype`. There is one queue only.
     pub fn open(config: &LinkConfig) -> Result<PnetLink, LinkError> {
         let interface = Interface::find(&config.interface)?;
         if config.queues > 1 {
@@ -84,7 +83,7 @@ impl PnetLink {
         // SAFETY: plain socket creation; the result is checked.
         let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(fail("open a packet socket"))?;
-        // Both are improvements only: without the first, own frames are dropped by their destination.
+        // Both options are optional: without the first, frames sent come back and are dropped by their destination.
         let _ = set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1);
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BUFFER);
 
@@ -102,12 +101,12 @@ impl PnetLink {
         let socket = socket.into_raw_fd();
         let channel = Config {
             read_buffer_size: frame_bytes,
-            // Sending goes through buffers of ours.
+            // Frames to send are written into this link's own buffer.
             write_buffer_size: 0,
             read_timeout: Some(Duration::ZERO),
             write_timeout: Some(Duration::ZERO),
             promiscuous: false,
-            // From here on the socket is pnet's, which closes it on an error too.
+            // From here on pnet owns the socket, and closes it on an error too.
             socket_fd: Some(socket),
             ..Config::default()
         };
@@ -157,8 +156,8 @@ impl PnetLink {
         })
     }
 
-    /// What a failed call says about the link, `None` if it only means "not now". pnet hides an error that
-    /// waits on the socket behind words of its own: the socket is asked for it.
+    /// Error of the link for a failed call; `None` if the error is temporary. pnet replaces an error pending on the
+    /// socket by its own, so the pending one is read from the socket.
     fn serious(&self, what: &'static str, error: io::Error) -> Option<LinkError> {
         if is_transient(&error) {
             return None;
@@ -175,12 +174,12 @@ impl PnetLink {
     }
 }
 
-/// Whether a frame from the wire is one of ours: our EtherType, to this station.
+/// Whether a frame from the wire has this protocol's EtherType and this station's address.
 fn is_ours(frame: &[u8], ethertype: u16, mac: Mac) -> bool {
     frame.len() >= ETHERNET_HEADER && frame[12..14] == ethertype.to_be_bytes() && frame[..6] == mac.0
 }
 
-/// Whether it may go better next time: nothing there, no room, or the interface is down for now.
+/// Whether a later attempt may succeed: no frame, no room, or the interface is down for now.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), TimedOut | WouldBlock | Interrupted)
@@ -188,12 +187,12 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 impl Sender {
-    /// Sends the frame that waits, if one does; whether none waits any more.
+    /// Sends the waiting frame, if any; returns whether no frame waits any more.
     fn drain(&mut self) -> bool {
         let Some((start, end)) = self.waiting else { return true };
         match self.channel.send_to(&self.buffer[start..end], None) {
             Some(Err(e)) if is_transient(&e) => return false,
-            // Longer than an MTU that has just shrunk: lost.
+            // The frame is too long for an MTU that has just shrunk: it is lost.
             Some(Err(e)) if e.raw_os_error() == Some(libc::EMSGSIZE) => self.errors += 1,
             Some(Err(e)) => {
                 self.errors += 1;
@@ -236,7 +235,7 @@ impl Transmit for Sender {
     }
 }
 
-impl Explain for PnetLink {
+impl LinkDetail for PnetLink {
     fn detail(&mut self) -> &mut String {
         &mut self.info.detail
     }
@@ -247,7 +246,7 @@ impl Link for PnetLink {
         &self.info
     }
 
-    /// Reads at most `budget` frames, those of others among them, which are not handed over.
+    /// Reads at most `budget` frames; frames of other protocols count but are not passed on.
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let mut received = 0;
         for _ in 0..budget {
@@ -297,7 +296,7 @@ impl Link for PnetLink {
     }
 
     fn counters(&mut self) -> LinkCounters {
-        // tpacket_stats: frames seen, frames dropped, since the last time it was asked.
+        // tpacket_stats: frames seen, frames dropped, since the last call.
         if let Ok([_, dropped]) =
             get_option::<[u32; 2]>(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
         {
@@ -321,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_our_frames_from_others() {
+    fn distinguishes_frames_of_the_protocol() {
         let me = Mac([2, 0, 0, 0, 0, 1]);
         let frame = |dst: [u8; 6], ethertype: u16| {
             let mut frame = vec![0u8; 60];

@@ -1,98 +1,89 @@
-//! Several links of one interface, each a queue with an address of its own, as one: what arrives at any of them is handed
-//! over, and what is written leaves by the one that was named last ([`Transmit::steer`]).
-//!
-//! ```text
-//!   receive <-- queue 0, 1, ... by turns
-//!   steer(2), slot, commit --> queue 2        answers: the queue the frame came by, unless steered
-//!   readiness <-- epoll <-- queue 0, 1, ...
-//! ```
+//! Several queues of an interface as one link: one descriptor to wait for all of them.
 
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use cxloe_wire::Transmit;
+use cxloe_net::queues::{JointReadiness, join};
 
 use crate::socket::{get_option, owned, poll_in};
-use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use crate::{Link, LinkError};
 
-/// Queues as one link.
-struct Queues {
-    links: Vec<Box<dyn Link>>,
-    /// By which what is written leaves.
-    queue: usize,
-    /// Which is received from first: they take turns.
-    first: usize,
-    info: LinkInfo,
-    reopened: u32,
+/// Joins the links of one process on one interface into one; queue `i` is the `i`-th link. A single link is returned
+/// unchanged.
+///
+/// # Errors
+/// The descriptor to wait for all links cannot be made.
+///
+/// # Panics
+/// If `links` is empty.
+pub fn join_queues(links: Vec<Box<dyn Link>>) -> Result<Box<dyn Link>, LinkError> {
+    let interface = links.first().map_or_else(String::new, |link| link.info().interface.clone());
+    // SAFETY: creates a descriptor; the result is checked.
+    let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+    let what = "make a descriptor for several queues";
+    let epoll = epoll.map_err(|source| LinkError::Io { what, interface: interface.clone(), source })?;
+    let readiness = RefCell::new(Readiness { epoll, entered: vec![(None, 0); links.len()] });
+    Ok(join(links, EpollReadiness { interface, readiness }))
+}
+
+/// An epoll descriptor with the descriptors of all links.
+struct EpollReadiness {
+    interface: String,
     readiness: RefCell<Readiness>,
 }
 
-/// One descriptor for those of all links.
+impl JointReadiness for EpollReadiness {
+    fn descriptor(&self, links: &[Box<dyn Link>]) -> Option<RawFd> {
+        let mut readiness = self.readiness.borrow_mut();
+        readiness.follow(links);
+        readiness.clear_errors();
+        Some(readiness.epoll.as_raw_fd())
+    }
+
+    fn wait(&self, links: &[Box<dyn Link>], timeout: Duration) -> Result<(), LinkError> {
+        self.descriptor(links);
+        let io = |source: io::Error| LinkError::Io {
+            what: "wait for frames",
+            interface: self.interface.clone(),
+            source,
+        };
+        poll_in(&self.readiness.borrow().epoll, timeout).map_err(io)
+    }
+}
+
+/// State of the epoll set.
 struct Readiness {
     epoll: OwnedFd,
-    /// Each link's descriptor, and how often the link had been opened again when it was entered.
+    /// Descriptor of each link in the set, and its [`reopened`](Link::reopened) count when it was added.
     entered: Vec<(Option<RawFd>, u32)>,
 }
 
-/// Makes one link of the links of a process on one interface; queue `i` is the `i`-th. One alone stays as it is.
-///
-/// # Errors
-/// No descriptor to wait for all of them.
-///
-/// # Panics
-/// If there is none.
-pub fn join_queues(mut links: Vec<Box<dyn Link>>) -> Result<Box<dyn Link>, LinkError> {
-    if links.len() == 1 {
-        return Ok(links.remove(0));
-    }
-    let info = joint_info(&links);
-    // SAFETY: makes a descriptor; the result is checked.
-    let epoll =
-        owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map_err(|source| LinkError::Io {
-            what: "make a descriptor for several queues",
-            interface: info.interface.clone(),
-            source,
-        })?;
-    let readiness = RefCell::new(Readiness { epoll, entered: vec![(None, 0); links.len()] });
-    Ok(Box::new(Queues { links, queue: 0, first: 0, info, reopened: 0, readiness }))
-}
-
-/// What the first says, and as much as all of them carry.
-fn joint_info(links: &[Box<dyn Link>]) -> LinkInfo {
-    let first = links.first().expect("at least one link is joined").info();
-    LinkInfo {
-        detail: format!("{}; {} queues", first.detail, links.len()),
-        mtu: links.iter().map(|link| link.info().mtu).min().unwrap_or(first.mtu),
-        max_frame: links.iter().map(|link| link.info().max_frame).min().unwrap_or(first.max_frame),
-        ..first.clone()
-    }
-}
-
 impl Readiness {
-    /// Enters the descriptors that have changed.
+    /// Adds the descriptors that have changed.
     fn follow(&mut self, links: &[Box<dyn Link>]) {
         for ((index, link), entered) in links.iter().enumerate().zip(&mut self.entered) {
             let now = (link.readiness(), link.reopened());
             if now == *entered {
                 continue;
             }
-            // What was closed has left by itself, and its number may be another's by now: only what is there is entered.
+            // A closed descriptor has left the set, and its number may be in use again: so open ones are added only.
             if let Some(fd) = now.0 {
                 let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: index as u64 };
-                // SAFETY: the descriptor is the link's, which is open, and the event outlives the call. One that is
-                // entered already is left as it is.
+                // SAFETY: the descriptor is that of an open link, and the event outlives the call. A descriptor already
+                // in the set is left unchanged.
                 unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
             }
             *entered = now;
         }
     }
 
-    /// Takes errors off sockets whose interface has gone down: until they are taken, every sleep ends at once.
+    /// Clears errors of sockets whose interface has gone down; with such an error every sleep would end at once.
     fn clear_errors(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
-        // SAFETY: the kernel writes at most as many events as the array has, which outlives the call; it does not wait.
+        // SAFETY: the kernel writes at most as many events as the array has; the array outlives the call, which does
+        // not wait.
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as libc::c_int, 0)
         };
@@ -107,148 +98,11 @@ impl Readiness {
     }
 }
 
-/// The transmit side for a frame that came by queue `index`: that queue's is lent by its link meanwhile.
-struct Answers<'a> {
-    index: usize,
-    own: &'a mut dyn Transmit,
-    before: &'a mut [Box<dyn Link>],
-    after: &'a mut [Box<dyn Link>],
-    queue: &'a mut usize,
-}
-
-impl Answers<'_> {
-    #[inline]
-    fn chosen(&mut self) -> &mut dyn Transmit {
-        match *self.queue {
-            queue if queue < self.index => self.before[queue].transmit(),
-            queue if queue > self.index => self.after[queue - self.index - 1].transmit(),
-            _ => self.own,
-        }
-    }
-}
-
-impl Transmit for Answers<'_> {
-    #[inline]
-    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
-        self.chosen().slot(len)
-    }
-
-    #[inline]
-    fn steer(&mut self, queue: u8) {
-        *self.queue = usize::from(queue).min(self.before.len() + self.after.len());
-    }
-
-    #[inline]
-    fn hasten(&mut self) {
-        self.chosen().hasten();
-    }
-
-    #[inline]
-    fn commit(&mut self) {
-        self.chosen().commit();
-    }
-}
-
-impl Transmit for Queues {
-    #[inline]
-    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
-        self.links[self.queue].transmit().slot(len)
-    }
-
-    #[inline]
-    fn steer(&mut self, queue: u8) {
-        self.queue = usize::from(queue).min(self.links.len() - 1);
-    }
-
-    #[inline]
-    fn hasten(&mut self) {
-        self.links[self.queue].transmit().hasten();
-    }
-
-    #[inline]
-    fn commit(&mut self) {
-        self.links[self.queue].transmit().commit();
-    }
-}
-
-impl Link for Queues {
-    fn info(&self) -> &LinkInfo {
-        &self.info
-    }
-
-    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
-        let count = self.links.len();
-        let mut received = 0;
-        self.first = (self.first + 1) % count;
-        for index in (self.first..count).chain(0..self.first) {
-            let (before, rest) = self.links.split_at_mut(index);
-            let Some((own, after)) = rest.split_first_mut() else { break };
-            let queue = &mut self.queue;
-            received += own.receive(budget - received, &mut |frame, own| {
-                *queue = index;
-                on_frame(frame, &mut Answers { index, own, before, after, queue });
-            })?;
-            if received == budget {
-                break;
-            }
-        }
-        let reopened = self.reopened();
-        if reopened != self.reopened {
-            self.reopened = reopened;
-            self.info = joint_info(&self.links);
-        }
-        Ok(received)
-    }
-
-    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
-        self.links.iter_mut().for_each(|link| link.peek(budget, look));
-    }
-
-    fn holds(&mut self, count: usize) -> bool {
-        self.links.iter_mut().any(|link| link.holds(count))
-    }
-
-    fn transmit(&mut self) -> &mut dyn Transmit {
-        self
-    }
-
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.links.iter_mut().try_for_each(|link| link.flush())
-    }
-
-    fn has_unsent(&mut self) -> bool {
-        self.links.iter_mut().any(|link| link.has_unsent())
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.readiness();
-        let io = |source: io::Error| LinkError::Io {
-            what: "wait for frames",
-            interface: self.info.interface.clone(),
-            source,
-        };
-        poll_in(&self.readiness.borrow().epoll, timeout).map_err(io)
-    }
-
-    fn readiness(&self) -> Option<RawFd> {
-        let mut readiness = self.readiness.borrow_mut();
-        readiness.follow(&self.links);
-        readiness.clear_errors();
-        Some(readiness.epoll.as_raw_fd())
-    }
-
-    fn counters(&mut self) -> LinkCounters {
-        self.links.iter_mut().fold(LinkCounters::default(), |sum, link| sum.plus(&link.counters()))
-    }
-
-    fn reopened(&self) -> u32 {
-        self.links.iter().map(|link| link.reopened()).fold(0, u32::wrapping_add)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cxloe_wire::Transmit;
+
     use crate::sim::{PortConfig, SimNetwork};
     use cxloe_wire::frame::Mac;
     use cxloe_wire::time::Time;
@@ -292,7 +146,7 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3]);
         net.step(Time(2_000_000));
-        // Each is answered by its queue; the one of shard 1 by queue 3, as steered.
+        // Each frame is answered by its own queue, except that of shard 1, which is steered to queue 3.
         let mut answers = 0;
         let all = link.receive(64, &mut |frame, tx| {
             let mark = frame[59];

@@ -1,20 +1,20 @@
-//! Calls of the operating system on sockets, as links make them: the pointers and lengths are checked here, once.
+//! System calls on sockets, with pointers and lengths checked in one place.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Takes ownership of a descriptor a system call has just returned, or of its error.
+/// Takes ownership of a descriptor that a system call has just returned, or returns the call's error.
 pub(crate) fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just returned this descriptor and nothing else owns it.
+    // SAFETY: the kernel has just returned this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What a call returned, or why it failed.
+/// Result of a system call, or its error.
 #[inline]
 fn checked(rc: isize) -> io::Result<usize> {
     usize::try_from(rc).map_err(|_| io::Error::last_os_error())
@@ -40,7 +40,7 @@ pub(crate) fn set_option<T: Copy>(
     checked(rc as isize).map(drop)
 }
 
-/// What the kernel may write into.
+/// Types that the kernel may write into: any bytes are valid.
 ///
 /// # Safety
 /// All bit patterns of the type's size are valid values.
@@ -79,7 +79,7 @@ pub(crate) fn bind<A: Copy>(socket: &OwnedFd, address: &A) -> io::Result<()> {
     checked(rc as isize).map(drop)
 }
 
-/// Sends one frame, or fails at once.
+/// Sends one frame without waiting.
 #[inline]
 pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     // SAFETY: the pointer and length describe `frame`, which outlives the call.
@@ -88,24 +88,25 @@ pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     checked(rc).map(drop)
 }
 
-/// Frames that [`send_many`] takes at most.
+/// Most frames that [`send_many`] sends.
 pub(crate) const SEND_MAX: usize = 32;
 
-/// Sends frames in order by one call, or fails at once; how many were sent, at least one. Those beyond [`SEND_MAX`] are not.
+/// Sends up to [`SEND_MAX`] frames in order by one call, without waiting; returns the number sent, at least one.
 pub(crate) fn send_many<'a>(socket: &OwnedFd, frames: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
-    // Not initialised as a whole: for a few frames that would be most of the work.
+    // Not initialised as a whole, which would be most of the work for a few frames.
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_MAX];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_MAX];
     let mut count = 0;
     for ((part, message), frame) in parts.iter_mut().zip(&mut messages).zip(frames) {
         let part =
             part.write(libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() });
-        // SAFETY: plain data, for which zeros are valid: no address, no control data.
+        // SAFETY: msghdr is plain data for which zeros are valid: no address, no control data.
         let message = message.write(unsafe { std::mem::zeroed() });
         (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
         count += 1;
     }
-    // SAFETY: the first `count` messages are initialised, each of one part that describes a live frame, which the kernel reads.
+    // SAFETY: the first `count` messages are initialised; each has one part that describes a live frame, which the
+    // kernel reads.
     let sent = unsafe {
         let socket = socket.as_raw_fd();
         libc::sendmmsg(socket, messages.as_mut_ptr().cast(), count, libc::MSG_DONTWAIT as _)
@@ -113,10 +114,10 @@ pub(crate) fn send_many<'a>(socket: &OwnedFd, frames: impl Iterator<Item = &'a [
     checked(sent as isize).map(|sent| sent.max(1))
 }
 
-/// Has the kernel send what a ring that it shares with us holds, and does not wait.
+/// Makes the kernel send the marked frames of a ring shared with it, without waiting.
 #[inline]
 pub(crate) fn kick(socket: &OwnedFd) -> io::Result<()> {
-    // SAFETY: no buffer and no address are passed.
+    // SAFETY: the call gets no buffer and no address.
     let rc = unsafe {
         libc::sendto(socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
     };
@@ -128,19 +129,19 @@ pub(crate) fn poll_in(fd: &impl AsRawFd, timeout: Duration) -> io::Result<()> {
     poll(fd, libc::POLLIN, timeout)
 }
 
-/// Sleeps until one of `events` comes about at `fd` or `timeout` is over.
+/// Sleeps until one of `events` occurs at `fd` or `timeout` is over.
 pub(crate) fn poll(fd: &impl AsRawFd, events: libc::c_short, timeout: Duration) -> io::Result<()> {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let ts = libc::timespec {
         tv_sec: timeout.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
     };
-    // SAFETY: one pollfd and one timespec, both alive; no signal mask.
+    // SAFETY: one pollfd and one timespec, both of which outlive the call; no signal mask.
     let rc = unsafe { libc::ppoll(&mut p, 1, &ts, std::ptr::null()) };
     if rc >= 0 {
         if p.revents & libc::POLLERR != 0 {
-            // Takes the error that waits on a socket. One is left there when its interface goes down; until it is
-            // taken, polls return at once instead of sleeping, also when the interface is long up again.
+            // Clears the error that is pending on a socket after its interface has gone down: until then polls return
+            // at once instead of sleeping, even if the interface is up again.
             let _ = get_option::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
         }
         return Ok(());

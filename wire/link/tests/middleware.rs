@@ -1,5 +1,5 @@
-//! The links that need no rings, as their users meet them: middlewares stacked on a boxed link, without allocating
-//! once they run, and the pnet link over a real veth pair in a network namespace of its own.
+//! Links without rings in use: middlewares around a boxed link, which do not allocate while they run, and the pnet link
+//! over a veth pair in a network namespace.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use cxloe_wire::time::Time;
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-/// The system's allocator, counting what each thread asks of it.
+/// Allocator of the system, with a count of each thread's allocations.
 struct Counting;
 
 thread_local! {
@@ -26,7 +26,7 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that is ending has no counter any more and is of no interest.
+    // A thread that is ending has no counter any more; its allocations do not matter.
     let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
 }
 
@@ -34,20 +34,20 @@ fn count() {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promises are the ones System asks for.
+        // SAFETY: the caller keeps the contract of System, which is the same.
         unsafe { System.alloc(layout) }
     }
 
     // SAFETY: the contract is that of `System`, to which the call goes.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract of System, which is the same.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     // SAFETY: the contract is that of `System`, to which the call goes.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract of System, which is the same.
         unsafe { System.realloc(ptr, layout, size) }
     }
 }
@@ -62,8 +62,8 @@ fn fill(slot: &mut [u8], to: Mac, from: Mac, ethertype: u16, mark: u8) {
     slot[12..14].copy_from_slice(&ethertype.to_be_bytes());
 }
 
-/// Requests from A, answers of B from within `receive`, over every middleware at once and a bad network: after the
-/// first rounds nothing is allocated, however long it goes on.
+/// Requests from A, and answers of B sent during `receive`, through all middlewares and a bad network: after the first
+/// rounds nothing is allocated.
 #[test]
 fn a_stack_of_middlewares_settles() {
     let net = SimNetwork::new(1);
@@ -112,7 +112,7 @@ fn a_stack_of_middlewares_settles() {
     assert!(a.counters().tx_full > 0, "the rate limit was never reached");
 }
 
-/// Runs `body` in a network namespace of its own: this test again, alone, in a child process.
+/// Runs `body` in a network namespace of its own, by running this test alone in a child process.
 fn in_namespace(test: &str, body: fn()) {
     const INSIDE: &str = "CXLOE_TEST_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {
@@ -140,7 +140,7 @@ fn veth() {
     ip("link add va type veth peer name vb");
     ip("link set va up");
     ip("link set vb up");
-    // The kernel drops what is sent until it has noticed that the other end is up, which it does up to a second later.
+    // The kernel drops frames until it has noticed, up to a second later, that the other end is up.
     let is_up = |name: &str| {
         let shown = Command::new("ip").args(["-o", "link", "show", name]).output().expect("run `ip`");
         String::from_utf8_lossy(&shown.stdout).contains("state UP")
@@ -158,7 +158,7 @@ fn pnet(interface: &str) -> PnetLink {
     PnetLink::open(&LinkConfig::new(interface)).unwrap()
 }
 
-/// Frames as they come, until `n` are there or two seconds have passed.
+/// Receives until `n` frames have come, for two seconds at most.
 fn collect(link: &mut PnetLink, n: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for _ in 0..200 {
@@ -181,7 +181,7 @@ fn pnet_carries_frames() {
         assert!(a.transmit().slot(1515).is_none());
         assert!(a.readiness().is_some());
 
-        // Foreign frames first: another EtherType, another destination.
+        // Frames of others come first: another EtherType, another destination.
         let mut stranger =
             PnetLink::open(&LinkConfig { ethertype: 0x88b6, ..LinkConfig::new("va") }).unwrap();
         fill(stranger.transmit().slot(60).unwrap(), mac_b, mac_a, 0x88b6, 0xff);
@@ -197,7 +197,7 @@ fn pnet_carries_frames() {
             sent.push(slot.to_vec());
             a.transmit().commit();
         }
-        // With a priority: it leaves with a tag and arrives without.
+        // A frame of a link with a priority leaves with a tag and arrives without one.
         let mut tagging = PnetLink::open(&LinkConfig { priority: Some(3), ..LinkConfig::new("va") }).unwrap();
         let slot = tagging.transmit().slot(1514).unwrap();
         fill(slot, mac_b, mac_a, ETHERTYPE_DEFAULT, 9);
@@ -210,7 +210,7 @@ fn pnet_carries_frames() {
         assert_eq!((a.counters().tx_frames, a.counters().tx_bytes), (5, 60 + 60 + 89 + 1000 + 1514));
         assert_eq!(b.counters().rx_frames, 5);
 
-        // An answer from within receive.
+        // An answer sent during `receive`.
         fill(a.transmit().slot(60).unwrap(), mac_b, mac_a, ETHERTYPE_DEFAULT, 1);
         a.transmit().commit();
         a.flush().unwrap();
@@ -236,7 +236,7 @@ fn pnet_carries_frames() {
     });
 }
 
-/// More frames than the receiver's socket holds, unread: the kernel's losses are counted.
+/// Frames that the kernel drops, because the receiver's socket is full, are counted.
 #[test]
 fn pnet_counts_what_the_kernel_drops() {
     in_namespace("pnet_counts_what_the_kernel_drops", || {
@@ -254,7 +254,7 @@ fn pnet_counts_what_the_kernel_drops() {
         }
         let received = collect(&mut b, sent as usize).len() as u64;
         assert!(received > 0 && received < sent, "{received} of {sent}");
-        // Other stations' frames (IPv6 neighbours looking around) may be among the losses.
+        // Frames of other stations (IPv6 neighbour discovery) may be among the lost ones.
         assert!(b.counters().rx_dropped >= sent - received, "{:?} of {sent}", b.counters());
         assert_eq!(a.counters().tx_errors, 0);
     });
@@ -274,7 +274,7 @@ fn pnet_names_what_is_wrong() {
 
         let mut b = pnet("vb");
         let mac_b = b.info().mac;
-        // Down passes, as a cable pulled does: nothing arrives, and what is to be sent waits.
+        // An interface that is down is no error, like an unplugged cable: nothing arrives, and frames to be sent wait.
         ip("link set vb down");
         assert_eq!(b.receive(1, &mut |_, _| {}).unwrap(), 0);
         fill(b.transmit().slot(60).unwrap(), A, mac_b, ETHERTYPE_DEFAULT, 0);
@@ -282,7 +282,7 @@ fn pnet_names_what_is_wrong() {
         b.flush().unwrap();
         assert!(b.transmit().slot(60).is_none(), "one frame waits, and there is room for one");
         assert_eq!(b.counters().tx_errors, 0);
-        // Back up, the same link works again.
+        // The same link works once the interface is up again.
         ip("link set vb up");
         b.receive(64, &mut |_, _| {}).unwrap();
         let mut a = pnet("va");
@@ -297,7 +297,7 @@ fn pnet_names_what_is_wrong() {
     });
 }
 
-/// A process in a user namespace of its own has no rights over the network around it.
+/// A process in its own user namespace has no rights over the network that it came from.
 #[test]
 fn pnet_says_which_permission_is_missing() {
     const POWERLESS: &str = "CXLOE_TEST_POWERLESS";

@@ -1,14 +1,14 @@
 //! The sealed trailer: AES-128-GCM-SIV (RFC 8452) under keys of this session alone.
 //!
-//! Why the SIV form. The nonce of a frame is its place in the session: direction, space and full sequence
-//! number. A response bears the number of its request, and one request may be answered more than once, with
-//! different bytes: first a SackNak, later the data, and after a retransmission a line that is read again
-//! (R7). Under plain GCM two plaintexts with one nonce give away their difference and the authentication key.
-//! GCM-SIV derives the key stream from the plaintext as well: all that a repeated nonce shows is whether two
-//! frames are equal, which a retransmission shows anyway. It also needs no counter in the frame.
+//! Reason for the SIV form: the nonce of a frame is its place in the session: direction, space and full sequence
+//! number. A response bears the number of its request, and one request may be answered more than once, with different
+//! bytes: first a SackNak, later the data, and after a retransmission a line that is read again (R7). Under plain GCM
+//! two plaintexts with one nonce give away their difference and the authentication key. GCM-SIV derives the key stream
+//! from the plaintext as well: all that a repeated nonce shows is whether two frames are equal, which a retransmission
+//! shows anyway. It also needs no counter in the frame.
 //!
-//! The keys come from the pre-shared key (`session_key`): whoever changed a byte of the handshake on its way leaves the
-//! two ends with different ones, and Start, the first sealed frame, then fails.
+//! The keys come from the pre-shared key (`session_key`): if a byte of the handshake was changed on its way, the two
+//! ends derive different keys, and Start, the first sealed frame, then fails.
 
 use aes_gcm_siv::aead::{AeadInOut, KeyInit};
 use aes_gcm_siv::{Aes128GcmSiv, Nonce, Tag};
@@ -17,7 +17,7 @@ use super::command::place;
 use super::header::field;
 use super::{Direction, Hello, HelloAck, Mac, Space, clear_len, session_key};
 
-/// What keys of this use are told apart by from any other use of the same pre-shared key.
+/// HKDF info that separates these keys from any other use of the same pre-shared key.
 const CONTEXT: &[u8] = b"cxloe 1 aes-128-gcm-siv";
 
 /// The pre-shared key is too short to protect anything.
@@ -31,7 +31,7 @@ pub struct AeadError {
     pub have: usize,
 }
 
-/// The keys of a session.
+/// Keys of a session, one for each direction.
 #[derive(Clone)]
 pub struct Aead {
     to_mn: Aes128GcmSiv,
@@ -39,7 +39,7 @@ pub struct Aead {
 }
 
 impl Aead {
-    /// Bytes of the tag.
+    /// Length of the tag in bytes.
     pub const TAG_LEN: usize = 16;
     /// The shortest pre-shared key accepted, in bytes.
     pub const KEY_LEN_MIN: usize = 16;
@@ -64,7 +64,7 @@ impl Aead {
         Ok(Self { to_mn, to_cn })
     }
 
-    /// Encrypts what follows the readable part of `body` and gives the tag over all of it.
+    /// Encrypts `body` behind its readable part and returns the tag over all of it.
     ///
     /// # Panics
     /// If `body` is shorter than its readable part.
@@ -83,7 +83,7 @@ impl Aead {
             .into()
     }
 
-    /// Decrypts what follows the first `clear_len` bytes in place and says whether the tag is right.
+    /// Decrypts the bytes behind the first `clear_len` in place and returns whether the tag is right.
     #[inline]
     pub(super) fn open(
         &self,
@@ -119,7 +119,7 @@ fn nonce(direction: Direction, space: Space, seq: u64) -> Nonce {
 }
 
 impl core::fmt::Debug for Aead {
-    /// Never shows the keys.
+    /// Leaves the keys out.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Aead").finish_non_exhaustive()
     }

@@ -1,12 +1,12 @@
 //! CRC-32C (Castagnoli) for the plain trailer, over the pseudo-header and then the frame.
 //!
-//! The checksum is on the path of every frame, up to four times in a round trip, so its cost is paid for where
-//! the processor allows: x86-64 has an instruction that takes 8 bytes per step. One step has to wait for the
-//! one before, yet a new one could begin in every cycle; so long inputs are read as three lanes side by side
-//! and their remainders brought together by two carry-less multiplications. Short frames need no set-up at all.
-//! Everywhere else the `crc32c` crate does the work, which knows the instructions of other processors.
+//! The checksum is computed for every frame, up to four times in a round trip, so it is worth optimizing where the
+//! processor allows: x86-64 has an instruction that takes 8 bytes per step. Its latency is three cycles, its throughput
+//! one per cycle; so long inputs are read as three lanes side by side and their remainders combined by two carry-less
+//! multiplications. Short frames need no set-up at all. Everywhere else the `crc32c` crate does the work, with the
+//! instructions of other processors.
 
-// Asked of the processor once, then an atomic load.
+// The check executes CPUID once; later checks are an atomic load.
 #[cfg(target_arch = "x86_64")]
 cpufeatures::new!(instructions, "sse4.2", "pclmulqdq");
 
@@ -21,7 +21,7 @@ pub(super) fn checksum(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u
     portable(session, seq, place, body)
 }
 
-/// The same by the crate.
+/// Same checksum, computed by the `crc32c` crate.
 fn portable(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&session.to_be_bytes());
     let crc = crc32c::crc32c_append(crc, &seq.to_be_bytes());
@@ -33,18 +33,18 @@ fn portable(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
 mod x86 {
     use core::arch::x86_64::*;
 
-    /// Words of 8 bytes in each of three lanes at most: with 3 x 8 x 176 bytes the longest frame of a session
-    /// is done in one go, a longer input in several.
+    /// Most words of 8 bytes in each of the three lanes: 3 x 8 x 176 bytes hold the longest frame of a session; a
+    /// longer input takes several rounds.
     const LANE_WORDS_MAX: usize = 176;
-    /// Below this many words per lane, bringing three lanes together costs more than it saves.
+    /// Below this many words per lane, combining three lanes costs more than it saves.
     const LANE_WORDS_MIN: usize = 4;
 
-    /// The polynomial, least significant bit the highest power.
+    /// The CRC-32C polynomial, highest power in the least significant bit.
     const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-    /// `SHIFT[n]` is x^(64 n - 33) modulo the polynomial: what to multiply a remainder by to move it past n
-    /// words. (The instruction itself multiplies by x^32, and the product of two bit-reversed factors comes
-    /// out one place short: together the 33.)
+    /// `SHIFT[n]` is x^(64 n - 33) modulo the polynomial: the factor that moves a remainder past n words. (The
+    /// instruction itself multiplies by x^32, and the product of two bit-reversed factors comes out one place short:
+    /// together the 33.)
     static SHIFT: [u32; 2 * LANE_WORDS_MAX + 1] = {
         let mut table = [0; 2 * LANE_WORDS_MAX + 1];
         let mut power = 1 << 31;
@@ -64,7 +64,7 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     pub fn checksum(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
-        // The instruction takes its bytes from the low end, and a big-endian number begins with the high one.
+        // The instruction takes its bytes from the low end; a big-endian number begins with the high end.
         let crc = _mm_crc32_u64(u64::from(u32::MAX), session.swap_bytes());
         let crc = _mm_crc32_u64(crc, seq.swap_bytes());
         let crc = _mm_crc32_u32(crc as u32, u32::from_le_bytes(place));
@@ -94,7 +94,7 @@ mod x86 {
         let (first, rest) = words.split_at(len);
         let (second, third) = rest.split_at(len);
         let (mut a, mut b, mut c) = (u64::from(crc), 0, 0);
-        // By index: an iterator over three slices is put together in memory, by calls.
+        // Indexed: the compiler would build an iterator over three slices in memory, by calls.
         let Some(last) = len.checked_sub(1) else { return crc };
         let (first, second, third) = (&first[..len], &second[..len], &third[..len]);
         for at in 0..last {
@@ -123,7 +123,7 @@ mod x86 {
         rest.iter().fold(crc, |crc, byte| _mm_crc32_u8(crc, *byte))
     }
 
-    /// The carry-less product.
+    /// Product of `a` and `b` without carries.
     #[inline]
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     fn multiply(a: u32, b: u32) -> u64 {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bit by bit, straight from the definition.
+    /// CRC-32C bit by bit, as the definition has it.
     fn definition(bytes: impl Iterator<Item = u8>) -> u32 {
         !bytes.fold(u32::MAX, |crc, byte| {
             (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 })
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(definition([0; 32].into_iter()), 0x8A91_36AA);
     }
 
-    /// The definition's result for a pseudo-header and a body.
+    /// Checksum of a pseudo-header and a body, by the definition.
     fn expected(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
         let pseudo = [&session.to_be_bytes()[..], &seq.to_be_bytes(), &place].concat();
         definition(pseudo.into_iter().chain(body.iter().copied()))

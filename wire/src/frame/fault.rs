@@ -1,19 +1,19 @@
-//! Why a memory node did not carry out a request.
+//! Reasons for which a memory node does not carry out a request.
 
-/// The status of a Fault. Codes without a name are kept as they came.
+/// Status of a Fault. Codes without a name are kept as received.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FaultStatus {
     /// 1: nothing is mapped at that CMem address ("non-existent memory").
     Nxm,
-    /// 2: what is mapped there is not this CN's to access in this way.
+    /// 2: the memory mapped there does not permit this access to this CN.
     Denied,
     /// 3: the memory there is known to have lost its content.
     Poisoned,
-    /// 4: the memory node lacks something it needs for the request.
+    /// 4: the memory node lacks a resource that the request needs.
     NoResources,
-    /// 5: the request makes no sense (R9).
+    /// 5: the request is malformed (R9).
     Malformed,
-    /// Any other code.
+    /// A code that this version does not define.
     Unknown(u8),
 }
 

@@ -1,9 +1,9 @@
-//! The two frames that agree on a session. Both have a fixed layout with room to grow: reserved bytes are sent
-//! as zero and ignored on receipt, and the fields that tell versions apart keep their places in every version.
+//! The two frames that agree on a session. Both have a fixed layout with room to grow: reserved bytes are sent as zero
+//! and ignored on receipt, and the version fields keep their places in every version.
 
 use super::{Mac, SHARDS_MAX};
 
-/// The integrity trailer a session uses.
+/// Integrity trailer of a session's frames.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Integrity {
     /// 0: CRC-32C, 4 bytes.
@@ -12,97 +12,97 @@ pub enum Integrity {
     Aead,
     /// 2: AES-128-GCM with keys from a handshake between keys of nodes, a 16-byte tag and a counter of 6 bytes.
     Gcm,
-    /// Any other code.
+    /// A code that this version does not define.
     Unknown(u8),
 }
 
-/// How the memory node answers a Hello.
+/// Answer of the memory node to a Hello.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HelloStatus {
     /// 0: the session may be started.
     Ok,
-    /// 1: no version in common; the answer says which the memory node speaks.
+    /// 1: no version in common; the answer holds the memory node's versions.
     VersionMismatch,
     /// 2: another agent with the same MAC address is alive.
     InstanceConflict,
     /// 3: this CN may not use this memory node.
     NotAllowed,
-    /// 4: the memory node serves as many sessions as it can.
+    /// 4: the memory node already serves its maximum number of sessions.
     NoResources,
-    /// 5: the integrity asked for is not what the memory node is configured to use.
+    /// 5: the integrity requested is not the one the memory node is configured to use.
     Integrity,
     /// 6: the memory node is about to stop and takes no new session.
     Draining,
-    /// 7: the Hello's address is not that of the shard that it names.
+    /// 7: the Hello's source address is not the address of the shard named in the Hello.
     Shard,
-    /// 8: the memory node knows a key of this CN, and takes nobody for it who does not show it.
+    /// 8: the memory node has a key for this CN and refuses Hellos in the CN's name without a proof of that key.
     KeyNeeded,
-    /// 9: the memory node has many handshakes to do: ask again with the cookie behind this answer.
+    /// 9: the memory node has many handshakes under way: repeat the Hello with the cookie behind this answer.
     Cookie,
-    /// 10: the key that this CN shows belongs to it no more.
+    /// 10: the key that this CN shows is withdrawn.
     KeyWithdrawn,
-    /// Any other code.
+    /// A code that this version does not define.
     Unknown(u8),
 }
 
-/// A CN asks for a session. It ends nothing by itself: an earlier session goes on until Start.
+/// A CN's request for a session. An earlier session goes on until the Start of the new one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Protocol version the CN wants to speak.
+    /// Protocol version that the CN requests.
     pub version: u16,
     /// Optional features the CN can use, one bit each ([`FEATURES`](super::FEATURES)).
     pub features: u32,
-    /// Random, new in every attempt.
+    /// Random number, new in every attempt.
     pub nonce: u64,
-    /// Random, drawn when the agent starts: tells two agents with one MAC address apart.
+    /// Random number drawn when the agent starts: tells two agents with one MAC address apart.
     pub instance: u64,
-    /// Streams wanted, at least 1.
+    /// Streams requested, at least 1.
     pub streams: u8,
-    /// The largest frame the CN's link carries, in bytes from the destination MAC to the end of the trailer.
+    /// Largest frame that the CN's link carries, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: u16,
-    /// The trailer wanted.
+    /// Integrity trailer that the CN requests.
     pub integrity: Integrity,
-    /// Which of the CN's shards the session is for; 0 is the CN itself. Those above need
+    /// Shard of the CN that gets the session; 0 is the CN itself. Shards above 0 need
     /// [`FEATURE_SHARDS`](super::FEATURE_SHARDS).
     pub shard: u8,
-    /// Of a shard above 0, the CN: whose memory the session reaches. Else all zeros.
+    /// For a shard above 0, the CN whose memory the session reaches; else all zeros.
     pub owner: Mac,
 }
 
-/// The memory node's answer.
+/// The memory node's answer to a Hello.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct HelloAck {
-    /// The nonce of the Hello answered.
+    /// Nonce of the Hello that this answers.
     pub hello_nonce: u64,
-    /// The oldest protocol version the memory node speaks.
+    /// Oldest protocol version of the memory node.
     pub version_min: u16,
-    /// The newest.
+    /// Newest protocol version of the memory node.
     pub version_max: u16,
-    /// The features both sides will use: of those that the CN can use, those that the memory node can.
+    /// Features that both sides use in the session: those that CN and memory node both support.
     pub features: u32,
     /// The new session's id: random, never 0 when the status is Ok.
     pub session: u64,
-    /// Random, new in every answer.
+    /// Random number, new in every answer.
     pub nonce: u64,
-    /// How many reads of a stream may be unanswered, and as many writes (R1).
+    /// Maximum number of unanswered reads of a stream, and of unanswered writes (R1).
     pub window: u16,
-    /// Streams granted.
+    /// Number of streams granted, at most the number requested.
     pub streams: u8,
-    /// The largest frame of the session, in bytes from the destination MAC to the end of the trailer.
+    /// Largest frame of the session, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: u16,
-    /// The pool's incarnation: another value means its memory has lost its content.
+    /// Incarnation of the pool: a changed value means that the pool has lost its content.
     pub incarnation: u64,
-    /// The trailer the session will use.
+    /// Integrity trailer of the session.
     pub integrity: Integrity,
-    /// Whether the session may be started.
+    /// Ok if the session may be started, else the reason of the refusal.
     pub status: HelloStatus,
 }
 
-/// Reads consecutive fields.
+/// Reader of consecutive fields of a payload.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    /// The next `N` bytes. Both layouts are fixed and shorter than their payload, so they are always there.
+    /// Takes the next `N` bytes. Both payloads have a fixed length that holds all fields.
     #[inline]
     fn next<const N: usize>(&mut self) -> [u8; N] {
         let (field, rest) = self.0.split_first_chunk().expect("a fixed layout holds its fields");
@@ -127,7 +127,7 @@ impl Reader<'_> {
     }
 }
 
-/// Writes consecutive fields.
+/// Writer of consecutive fields of a payload.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {
@@ -141,7 +141,7 @@ impl Writer<'_> {
 }
 
 impl Hello {
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub const LEN: usize = 40;
 
     /// Reads the payload of a Hello.
@@ -160,8 +160,8 @@ impl Hello {
         }
     }
 
-    /// The CN whose memory the session reaches, given the address that the Hello came from; `None` if that is not the
-    /// address of the shard it names.
+    /// CN whose memory the session reaches, where `from` is the source address of the Hello; `None` if `from` is not
+    /// the address of the shard named in the Hello.
     pub fn cn(&self, from: Mac) -> Option<Mac> {
         match self.shard {
             0 => Some(from),
@@ -170,7 +170,7 @@ impl Hello {
         }
     }
 
-    /// The payload of the Hello.
+    /// Encodes the payload of the Hello.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         Writer(&mut bytes)
@@ -187,7 +187,7 @@ impl Hello {
 }
 
 impl HelloAck {
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub const LEN: usize = 64;
 
     /// Reads the payload of a HelloAck.
@@ -209,7 +209,7 @@ impl HelloAck {
         }
     }
 
-    /// The payload of the HelloAck.
+    /// Encodes the payload of the HelloAck.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         Writer(&mut bytes)

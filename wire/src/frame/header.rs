@@ -4,18 +4,26 @@ use core::ops::Range;
 
 use super::Mac;
 
-/// Where each field of the base header lies, in bytes from the destination MAC.
-pub(super) mod field {
+/// Byte ranges of the base header's fields, from the destination MAC on, for frames that need not be valid. [`Header`]
+/// and [`FrameView`](super::FrameView) read and write whole headers.
+pub mod field {
     use core::ops::Range;
 
+    /// Destination MAC address, 6 bytes.
     pub const DST: Range<usize> = 0..6;
+    /// Source MAC address, 6 bytes.
     pub const SRC: Range<usize> = 6..12;
+    /// EtherType, big-endian.
     pub const ETHERTYPE: Range<usize> = 12..14;
-    /// Everything about a frame's extent follows from it.
+    /// Command code, which determines the frame's length: the first byte behind the Ethernet header.
     pub const COMMAND: usize = 14;
+    /// Low 16 bits of the sequence number.
     pub const SEQ: Range<usize> = 15..17;
+    /// Stream: high byte of the AXI id.
     pub const STREAM: usize = 17;
+    /// Tag of the requester: low byte of the AXI id.
     pub const TAG: usize = 18;
+    /// CMem byte address, 48 bits.
     pub const ADDR: Range<usize> = 19..25;
 }
 
@@ -27,46 +35,46 @@ pub const MIN_FRAME: usize = 60;
 pub const LINE_SIZE: usize = 64;
 /// Lines of a 4 KiB page, which a burst never leaves.
 pub const PAGE_LINES: usize = 64;
-/// The EtherType used unless another is configured: local experimental 1 (IEEE 802).
+/// EtherType used unless another is configured: local experimental 1 (IEEE 802).
 pub const ETHERTYPE_DEFAULT: u16 = 0x88B5;
 
-/// The AXI id: which stream a request belongs to and the requester's own tag, returned as it came.
+/// AXI id: the stream of a request and the requester's tag. A response bears the id of its request.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Axi {
-    /// The stream, high byte of the id.
+    /// Stream, the high byte of the id.
     pub stream: u8,
-    /// The tag, low byte of the id.
+    /// Tag, the low byte of the id.
     pub tag: u8,
 }
 
-/// The parsed base header.
+/// Base header of a frame, parsed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Destination MAC address.
+    /// MAC address of the receiver.
     pub dst: Mac,
-    /// Source MAC address; a CN's is its CN id.
+    /// MAC address of the sender; that of a CN is its CN id.
     pub src: Mac,
-    /// EtherType.
+    /// EtherType as received ([`ETHERTYPE_DEFAULT`] unless configured).
     pub ethertype: u16,
     /// Command code as received; see [`Command::from_u8`](super::Command::from_u8).
     pub command: u8,
-    /// The low 16 bits of the sequence number (R11).
+    /// Low 16 bits of the sequence number (R11).
     pub seq: u16,
-    /// The AXI id.
+    /// AXI id: stream and tag.
     pub axi: Axi,
     /// CMem byte address, 48 bits. Requests need the low 6 bits zero; that is not checked here.
     pub addr: u64,
 }
 
 impl Header {
-    /// Reads the header at the beginning of `frame`; `None` if it has fewer than [`HEADER_LEN`] bytes. All
-    /// values are taken as they are.
+    /// Reads the header at the beginning of `frame`; `None` if `frame` has fewer than [`HEADER_LEN`] bytes. No value is
+    /// checked.
     #[inline]
     pub fn parse(frame: &[u8]) -> Option<Self> {
         frame.first_chunk().map(Self::from_bytes)
     }
 
-    /// Reads the header from exactly its bytes.
+    /// Reads the header from its 25 bytes.
     #[inline]
     pub fn from_bytes(h: &[u8; HEADER_LEN]) -> Self {
         Self {
@@ -84,13 +92,13 @@ impl Header {
     ///
     /// # Panics
     /// If `frame` has fewer than [`HEADER_LEN`] bytes.
-    // Always, so that a header is made in registers.
+    // Always inlined, so that a header is built in registers.
     #[inline(always)]
     pub fn emit(&self, frame: &mut [u8]) {
         let h: &mut [u8; HEADER_LEN] =
             frame.first_chunk_mut().expect("a frame to be written holds at least its header");
-        // As whole words, because the checksum reads whole words right after this: a load that spans several
-        // smaller stores has to wait until all of them have reached the cache.
+        // Stores are whole words, because the checksum reads whole words right after this: a load that spans several
+        // smaller stores waits until all of them have reached the cache.
         let (dst, src, seq) = (self.dst.to_u64(), self.src.to_u64(), u64::from(self.seq));
         let (stream, tag) = (u64::from(self.axi.stream), u64::from(self.axi.tag));
         let to = dst << 16 | src >> 32;
@@ -103,13 +111,13 @@ impl Header {
     }
 }
 
-/// The bytes of one field; `N` is how many it has.
+/// Bytes of one field that is `N` bytes long.
 #[inline(always)]
 pub(super) fn bytes_at<const N: usize>(h: &[u8; HEADER_LEN], field: Range<usize>) -> [u8; N] {
     *h[field].first_chunk().expect("a field of N bytes")
 }
 
-/// The CMem byte address, which has 48 bits.
+/// CMem byte address, 48 bits.
 #[inline(always)]
 pub(super) fn addr(h: &[u8; HEADER_LEN]) -> u64 {
     let [a, b, c, d, e, f] = bytes_at(h, field::ADDR);

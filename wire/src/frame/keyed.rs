@@ -1,5 +1,5 @@
-//! The frames of the handshake of version 2: a Hello and a HelloAck as in version 1, with their checksum, and behind it what
-//! only ends with keys understand. So an end that has none answers by name, and a dissector shows the fields.
+//! The frames of the handshake of version 2: a Hello and a HelloAck as in version 1, with their checksum, followed by
+//! the part for ends with keys. So an end without a key can answer with a status, and a dissector shows the fields.
 //!
 //! | Hello, from | bytes | | HelloAck, from | bytes | |
 //! |---|---|---|---|---|---|
@@ -11,36 +11,36 @@
 
 use super::{HEADER_LEN, Hello, HelloAck, Seal};
 
-/// Bytes of a time stamp: TAI64N.
-pub const STAMP_LEN: usize = 12;
-/// Bytes of message 1.
-pub const CALL_LEN: usize = 32 + (32 + 16) + (STAMP_LEN + 16);
-/// Bytes of message 2.
-pub const ANSWER_LEN: usize = 32 + 16;
-/// Bytes of mac1 and of mac2.
+/// Length in bytes of a time stamp in TAI64N format.
+pub(crate) const STAMP_LEN: usize = 12;
+/// Length of message 1 in bytes.
+pub(crate) const CALL_LEN: usize = 32 + (32 + 16) + (STAMP_LEN + 16);
+/// Length of message 2 in bytes.
+pub(crate) const ANSWER_LEN: usize = 32 + 16;
+/// Length in bytes of mac1 and of mac2.
 pub const MAC_LEN: usize = 16;
-/// Bytes of the mac behind a HelloAck.
-pub const ACK_MAC_LEN: usize = MAC_LEN;
-/// Bytes of a cookie.
-pub const COOKIE_LEN: usize = 16;
-/// Bytes of a cookie on its way: nonce, cookie, tag.
-pub const COOKIE_SEALED_LEN: usize = 12 + COOKIE_LEN + 16;
+/// Length in bytes of the mac behind a HelloAck.
+pub(crate) const ACK_MAC_LEN: usize = MAC_LEN;
+/// Length of a cookie in bytes.
+pub(crate) const COOKIE_LEN: usize = 16;
+/// Length in bytes of an encrypted cookie: nonce, cookie, tag.
+pub(crate) const COOKIE_SEALED_LEN: usize = 12 + COOKIE_LEN + 16;
 
-/// Where message 1 begins.
+/// Offset of message 1 in the Hello.
 pub const CALL_AT: usize = HEADER_LEN + Hello::LEN + Seal::PLAIN_LEN;
-/// Where mac1 stands.
+/// Offset of mac1 in the Hello.
 pub const MAC1_AT: usize = CALL_AT + CALL_LEN;
-/// Where mac2 stands.
+/// Offset of mac2 in the Hello.
 pub const MAC2_AT: usize = MAC1_AT + MAC_LEN;
-/// Bytes of a Hello of version 2.
+/// Length in bytes of a Hello of version 2.
 pub const HELLO_FRAME_LEN: usize = MAC2_AT + MAC_LEN;
 
-/// Where message 2 begins.
-pub const ANSWER_AT: usize = HEADER_LEN + HelloAck::LEN + Seal::PLAIN_LEN;
-/// Bytes of a HelloAck of version 2 up to its mac.
-pub const ACK_SIGNED_LEN: usize = ANSWER_AT + ANSWER_LEN;
-/// Bytes of a HelloAck of version 2.
+/// Offset of message 2 in the HelloAck.
+pub(crate) const ANSWER_AT: usize = HEADER_LEN + HelloAck::LEN + Seal::PLAIN_LEN;
+/// Length in bytes of a HelloAck of version 2 up to its mac, which covers them.
+pub(crate) const ACK_SIGNED_LEN: usize = ANSWER_AT + ANSWER_LEN;
+/// Length in bytes of a HelloAck of version 2.
 pub const ACK_FRAME_LEN: usize = ACK_SIGNED_LEN + ACK_MAC_LEN;
-/// Bytes of a HelloAck that brings a cookie ([`HelloStatus::Cookie`](super::HelloStatus::Cookie)): it stands where message 2
-/// would.
+/// Length in bytes of a HelloAck with a cookie ([`HelloStatus::Cookie`](super::HelloStatus::Cookie)) in the place of
+/// message 2.
 pub const COOKIE_FRAME_LEN: usize = ANSWER_AT + COOKIE_SEALED_LEN;

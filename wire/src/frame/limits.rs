@@ -1,39 +1,40 @@
-//! Arithmetic on sizes: how long a frame is on the wire, and how many lines fit into one.
+//! Arithmetic on sizes: length of a frame on the wire, and number of lines that fit into one.
 
 use super::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES};
 
-/// The most lines a burst may have: those of a page.
+/// Most lines of a burst: those of a page.
 pub const BURST_LINES_MAX: usize = PAGE_LINES;
-/// No frame of a session is longer than this many bytes, whatever the link carries: a burst write of a whole
-/// page with the longer trailer.
+/// Length limit of all frames of a session, whatever the link carries: a burst write of a whole page under a pre-shared
+/// key.
 pub const MAX_FRAME_LIMIT: usize = HEADER_LEN + 8 + BURST_LINES_MAX * LINE_SIZE + 16;
 
-/// What a frame takes on the wire beyond its bytes: preamble (8), frame check sequence (4) and the shortest
-/// gap (12), IEEE 802.3.
+/// Bytes on the wire beyond the frame's own: preamble (8), frame check sequence (4) and the shortest gap (12), IEEE
+/// 802.3.
 pub const WIRE_OVERHEAD: usize = 24;
 
-/// Bytes to send for a frame whose data ends at `body_len`: at least [`MIN_FRAME`].
+/// Bytes to send for a frame whose data ends at `body_len`: data and trailer, padded to [`MIN_FRAME`].
 #[inline]
 pub const fn frame_len(body_len: usize, trailer_len: usize) -> usize {
     let len = body_len + trailer_len;
     if len < MIN_FRAME { MIN_FRAME } else { len }
 }
 
-/// How many lines a burst read's response carries in a frame of `max_frame` bytes (destination MAC to the end
-/// of the trailer; MTU + 14); 0 if not even one.
+/// Most lines of a burst read whose response fits a frame of `max_frame` bytes (destination MAC to the end of the
+/// trailer; MTU + 14); 0 if not even one line fits.
 #[inline]
 pub const fn burst_read_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     lines_max(max_frame, HEADER_LEN + 1 + trailer_len)
 }
 
-/// How many lines a burst write carries in a frame of `max_frame` bytes; 0 if not even one.
+/// Most lines of a burst write that fits a frame of `max_frame` bytes; 0 if not even one line fits.
 #[inline]
 pub const fn burst_write_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     lines_max(max_frame, HEADER_LEN + 8 + trailer_len)
 }
 
-/// The bursts, each of one answer, that a burst read of `lines` lines from `addr` on stands for where an answer carries
-/// `most` lines: first line's address and number of lines of each. All but the last have `most`. None if `most` is 0.
+/// Splits a burst read of `lines` lines from `addr` on into bursts of one answer each, where an answer carries `most`
+/// lines: address of the first line and number of lines of each. All but the last have `most` lines. No burst if `most`
+/// is 0.
 #[inline]
 pub fn long_burst_parts(addr: u64, lines: u8, most: usize) -> impl Iterator<Item = (u64, u8)> {
     let step = most.clamp(1, BURST_LINES_MAX) as u8;
@@ -73,6 +74,8 @@ mod tests {
         assert_eq!(burst_write_lines_max(mtu(1500), 4), 23);
         assert_eq!(burst_read_lines_max(mtu(1500), 16), 23);
         assert_eq!(burst_write_lines_max(mtu(1500), 16), 22);
+        assert_eq!(burst_read_lines_max(mtu(1500), 22), 22);
+        assert_eq!(burst_write_lines_max(mtu(1500), 22), 22);
         for trailer in [4, 16] {
             assert_eq!(burst_read_lines_max(mtu(9000), trailer), 64);
             assert_eq!(burst_write_lines_max(mtu(9000), trailer), 64);
@@ -81,6 +84,8 @@ mod tests {
         }
         assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT, 16), 64);
         assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT - 1, 16), 63);
+        assert_eq!(burst_read_lines_max(MAX_FRAME_LIMIT, 22), 64);
+        assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT, 22), 63);
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //! configuration files and six bytes in every frame.
 
 use alloc::borrow::ToOwned;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
-/// An IEEE 802 MAC address, in transmission order.
+/// IEEE 802 MAC address; octets in the order of transmission.
 #[derive(
     Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
 )]
@@ -21,7 +21,7 @@ pub struct Mac(pub [u8; 6]);
 pub struct ParseMacError(pub String);
 
 impl Mac {
-    /// Every station on the segment.
+    /// Broadcast address: every station on the segment receives the frame.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
     /// The address as the low 48 bits of an integer, first byte most significant.
@@ -38,22 +38,23 @@ impl Mac {
         Self([a, b, c, d, e, f])
     }
 
-    /// The six octets, first on the wire first.
+    /// Six octets in the order of transmission.
     #[inline]
     pub const fn octets(self) -> [u8; 6] {
         self.0
     }
 
-    /// Whether a station can own this address: neither all zeros nor a group address (IEEE 802: lowest bit of the first
-    /// octet).
+    /// Whether a station can have this address: neither all zeros nor a group address (IEEE 802: lowest bit of the
+    /// first octet).
     #[inline]
     pub const fn is_unicast(self) -> bool {
         self.to_u64() != 0 && !self.is_multicast()
     }
 
-    /// The address of shard `shard` (below [`SHARDS_MAX`](super::SHARDS_MAX)) of the station at this address: its own for
-    /// shard 0, else a locally administered one. The last two octets count up, so that what spreads frames by them spreads
-    /// shards; the high half of the first octet differs as well, so that shards are not neighbours' own addresses.
+    /// Address of shard `shard` (below [`SHARDS_MAX`](super::SHARDS_MAX)) of the station at this address: shard 0 has
+    /// the station's own, others a locally administered one. The last two octets count up, so that hashes of the
+    /// addresses spread shards; the high half of the first octet differs, so that no shard has the address of a
+    /// neighbouring station.
     #[inline]
     #[must_use]
     pub const fn shard(self, shard: u8) -> Self {
@@ -111,19 +112,7 @@ impl FromStr for Mac {
     }
 }
 
-impl TryFrom<String> for Mac {
-    type Error = ParseMacError;
-
-    fn try_from(text: String) -> Result<Self, ParseMacError> {
-        text.parse()
-    }
-}
-
-impl From<Mac> for String {
-    fn from(mac: Mac) -> Self {
-        mac.to_string()
-    }
-}
+crate::spelled!(Mac);
 
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for Mac {
@@ -171,7 +160,7 @@ mod tests {
         {
             assert_eq!(bad.parse::<Mac>(), Err(ParseMacError(bad.to_owned())));
         }
-        // `from_str_radix` alone would take a sign.
+        // `from_str_radix` alone would accept a sign.
         assert!("+2:ab:00:01:02:ff".parse::<Mac>().is_err());
     }
 

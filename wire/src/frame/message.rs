@@ -8,19 +8,19 @@ use super::{
     LINE_SIZE, PfcVector, burst_fits_page,
 };
 
-/// What a frame says. Line data stays where the frame lies.
+/// Content of a frame. Line data stays in the frame's memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// Read the line at the header's address.
     ReadReq,
     /// Write the line at the header's address.
     WriteReq {
-        /// The line.
+        /// Content of the line.
         data: &'a [u8; LINE_SIZE],
     },
     /// Read consecutive lines, the first at the header's address, all in one 4 KiB page.
     BurstReadReq {
-        /// How many, 1 to 64.
+        /// Number of lines, 1 to 64.
         lines: u8,
     },
     /// Write lines of one 4 KiB page.
@@ -30,100 +30,99 @@ pub enum Message<'a> {
         /// The lines, in order of their addresses, 64 bytes for each bit set.
         data: &'a [u8],
     },
-    /// Read lines of any addresses, the first at the header's: a request for each, of consecutive numbers.
+    /// Read lines at any addresses, the first at the header's: one request for each line, of consecutive numbers.
     MultiReadReq {
-        /// Where the others are, 1 to 63 ([`address_of`](super::address_of)).
+        /// Addresses of the other lines, 1 to 63 ([`address_of`](super::address_of)).
         others: &'a [[u8; ADDRESS_LEN]],
     },
-    /// Write lines of any addresses, the first at the header's: a request for each, of consecutive numbers.
+    /// Write lines at any addresses, the first at the header's: one request for each line, of consecutive numbers.
     MultiWriteReq {
-        /// Where the others are, 1 to 63 ([`address_of`](super::address_of)).
+        /// Addresses of the other lines, 1 to 63 ([`address_of`](super::address_of)).
         others: &'a [[u8; ADDRESS_LEN]],
-        /// The lines, in order of their numbers, one more than `others`.
+        /// Content of the lines in the order of their numbers, one more than `others`.
         data: &'a [[u8; LINE_SIZE]],
     },
-    /// Opens a session.
+    /// Request for a session.
     Hello(Hello),
-    /// Asks for a sign of life.
+    /// Request for a Pong.
     Ping,
-    /// Ends the session.
+    /// End of the session.
     Bye,
-    /// The session takes over.
+    /// Start of the session that a HelloAck offered.
     Start,
-    /// Asks for frames, for measuring.
+    /// Request for EchoReply frames, for measurements.
     Echo {
-        /// Bytes of each answer, from the destination MAC to its end; no shorter than 60.
+        /// Length in bytes of each reply, from the destination MAC to its end; at least 60.
         reply_len: u16,
-        /// How many answers.
+        /// Number of replies requested.
         reply_count: u16,
     },
-    /// The line read.
+    /// Response to a ReadReq.
     ReadResp {
-        /// The line.
+        /// Content of the line.
         data: &'a [u8; LINE_SIZE],
     },
     /// The write, single or burst, was executed.
     WriteResp,
-    /// The header's sequence number has arrived, some before it have not (R4).
+    /// The request with the header's number has arrived, but some request before it has not (R4).
     SackNak {
-        /// The last number up to which everything has arrived.
+        /// Number up to which every request has arrived.
         last_in_order: u16,
     },
-    /// The same, and a write is acknowledged (R4).
+    /// SackNak and the acknowledgement of one write in one frame (R4).
     SackNakAck {
-        /// The last number up to which everything has arrived.
+        /// Number up to which every request has arrived.
         last_in_order: u16,
-        /// Sequence number of the write acknowledged.
+        /// Sequence number of the acknowledged write.
         acked_seq: u16,
-        /// Its AXI id.
+        /// AXI id of the acknowledged write.
         acked_axi: Axi,
     },
-    /// A class was paused near the memory node.
+    /// Notice that a class was paused near the memory node.
     Congestion(PfcVector),
-    /// The lines read.
+    /// Response to a BurstReadReq.
     BurstReadResp {
-        /// How many, 1 to 64.
+        /// Number of lines, 1 to 64.
         lines: u8,
-        /// The lines in order, 64 bytes each.
+        /// Content of the lines in order of their addresses, 64 bytes each.
         data: &'a [u8],
     },
-    /// The lines that requests of consecutive numbers have read, the header's the first.
+    /// Response to reads of consecutive numbers; the header has the first number.
     MultiReadResp {
-        /// The lines in order of the numbers, 2 to 64.
+        /// Content of the lines in order of the numbers, 2 to 64 lines.
         data: &'a [[u8; LINE_SIZE]],
     },
-    /// Writes of consecutive numbers, the header's the first, were executed.
+    /// Response to writes of consecutive numbers; the header has the first number.
     MultiWriteResp {
-        /// How many, 2 to 64.
+        /// Number of writes executed, 2 to 64.
         lines: u8,
     },
     /// The request was not carried out.
     Fault {
-        /// Why.
+        /// Reason of the refusal.
         status: FaultStatus,
     },
-    /// Answers a Hello.
+    /// Answer to a Hello.
     HelloAck(HelloAck),
-    /// Answers a Ping.
+    /// Answer to a Ping.
     Pong,
-    /// Answers a Bye.
+    /// Answer to a Bye.
     ByeAck,
-    /// Answers a Start.
+    /// Answer to a Start.
     StartAck,
-    /// Answers an Echo, for measuring.
+    /// Answer to an Echo, for measurements.
     EchoReply {
-        /// Which answer, counted from 0.
+        /// Index of the reply among those requested, counted from 0.
         index: u16,
     },
 }
 
 impl<'a> Message<'a> {
-    /// Reads a frame, which may carry a trailer and padding; both are passed over. Verify the trailer first.
+    /// Reads a frame; a trailer and padding are ignored. Verify the trailer first.
     ///
-    /// Checks what R9 calls malformed: a request's address is a multiple of 64, a burst has 1 to 64 lines,
-    /// at least one bit in its mask, and stays inside one 4 KiB page; a frame of lines of any addresses has 2 to 64 of
-    /// them. Those addresses are not looked at, as each is a request by itself, and neither are those in responses and
-    /// control frames.
+    /// Checks R9: a request's address is a multiple of 64; a burst has 1 to 64 lines, at least one bit in its mask, and
+    /// stays inside one 4 KiB page; a frame of many lines has 2 to 64. The further addresses of a frame of many lines
+    /// are not checked here, as each is a request by itself; nor are addresses in responses and control frames.
     ///
     /// # Errors
     /// See [`FrameError`]. Where [`FrameError::is_malformed`] holds, [`Header::parse`] still gives the header
@@ -139,8 +138,8 @@ impl<'a> Message<'a> {
         Ok((header, Self::of(command, header.addr, payload)?))
     }
 
-    /// What `payload` says behind a header with this command and address. Inlined where the sessions read a frame, which
-    /// look at the answer at once: then nothing is copied.
+    /// Decodes `payload` behind a header with this command and address. Inlined where sessions read a frame and use the
+    /// result at once, so that nothing is copied.
     #[inline(always)]
     pub(super) fn of(command: Command, addr: u64, payload: &'a [u8]) -> Result<Self, FrameError> {
         if command.is_request() && !command.is_multi_request() && !addr.is_multiple_of(LINE_SIZE as u64) {
@@ -207,7 +206,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The command that says this.
+    /// Command code of this message.
     #[inline]
     pub const fn command(&self) -> Command {
         match self {
@@ -241,7 +240,7 @@ impl<'a> Message<'a> {
 
     /// Bytes between the base header and the trailer.
     #[inline]
-    pub const fn payload_len(&self) -> usize {
+    pub(crate) const fn payload_len(&self) -> usize {
         match self {
             Self::ReadReq
             | Self::WriteResp
@@ -273,11 +272,11 @@ impl<'a> Message<'a> {
         HEADER_LEN + self.payload_len()
     }
 
-    /// Writes the frame at the beginning of `frame`, exactly [`Message::body_len`] bytes. The command comes
-    /// from the message; `header.command` is not looked at.
+    /// Writes the frame at the beginning of `frame`, exactly [`Message::body_len`] bytes. The command comes from the
+    /// message; `header.command` is ignored.
     ///
     /// # Panics
-    /// If `frame` is shorter than that, or there is not a line of data for each line named.
+    /// If `frame` is shorter than that, or if the number of lines in the data differs from that of the addresses.
     #[inline(always)]
     pub fn emit(&self, header: &Header, frame: &mut [u8]) {
         Header { command: self.command() as u8, ..*header }.emit(frame);
@@ -342,7 +341,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// `N` bytes of the payload; [`delimit`] has made sure that they are there.
+/// `N` bytes of the payload from `at` on; [`delimit`] has checked the payload's length.
 #[inline]
 fn chunk<const N: usize>(payload: &[u8], at: usize) -> Result<&[u8; N], FrameError> {
     let truncated = FrameError::Truncated { have: HEADER_LEN + payload.len(), need: HEADER_LEN + at + N };

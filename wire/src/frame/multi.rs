@@ -1,5 +1,5 @@
-//! Frames that name many lines of any addresses: a request for each, of consecutive numbers, packed because a frame
-//! costs far more than a line does.
+//! Frames of many lines of any addresses: a request for each, of consecutive numbers, packed because a frame costs far
+//! more than a line does.
 //!
 //! ```text
 //!   MultiReadReq    header (first address) | n | n - 1 addresses
@@ -8,40 +8,40 @@
 //!   MultiWriteResp  header (first number)  | n
 //! ```
 //!
-//! Both ends must have agreed on them ([`FEATURE_MULTI`](super::FEATURE_MULTI)). One line alone travels in the plain
-//! frames, so `n` is 2 at least.
+//! Both ends must have agreed on these frames ([`FEATURE_MULTI`](super::FEATURE_MULTI)). One line alone travels in
+//! a plain frame, so `n` is 2 at least.
 
 use super::{BURST_LINES_MAX, FrameError, HEADER_LEN, LINE_SIZE};
 
-/// Bytes of an address in a payload.
+/// Length in bytes of an address in a payload.
 pub const ADDRESS_LEN: usize = 6;
-/// The fewest lines such a frame has.
+/// Fewest lines of a frame of many lines.
 pub const MULTI_LINES_MIN: usize = 2;
-/// The most.
+/// Most lines of a frame of many lines.
 pub const MULTI_LINES_MAX: usize = BURST_LINES_MAX;
 
-/// A CMem byte address as payloads have it. Bits above the 48th are not sent.
+/// Encodes a CMem byte address for a payload. Bits above the 48th are not sent.
 #[inline]
 pub const fn address_bytes(addr: u64) -> [u8; ADDRESS_LEN] {
     let [_, _, a, b, c, d, e, f] = addr.to_be_bytes();
     [a, b, c, d, e, f]
 }
 
-/// The CMem byte address that a payload has.
+/// Decodes a CMem byte address of a payload.
 #[inline]
 pub const fn address_of(bytes: &[u8; ADDRESS_LEN]) -> u64 {
     let [a, b, c, d, e, f] = *bytes;
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// How many lines a frame of many reads has at most where frames have at most `max_frame` bytes (destination MAC to the
-/// end of the trailer; MTU + 14), so that one frame carries the answer; 0 if fewer than two.
+/// Most lines in a frame of many reads whose answer fits one frame of `max_frame` bytes (destination MAC to the end of
+/// the trailer; MTU + 14); 0 if fewer than two.
 #[inline]
 pub const fn multi_read_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     lines_max(max_frame.saturating_sub(HEADER_LEN + trailer_len).saturating_sub(1) / LINE_SIZE)
 }
 
-/// How many lines a frame of many writes has at most where frames have at most `max_frame` bytes; 0 if fewer than two.
+/// Most lines in a frame of many writes of at most `max_frame` bytes; 0 if fewer than two.
 #[inline]
 pub const fn multi_write_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     let room = max_frame.saturating_sub(HEADER_LEN + trailer_len).saturating_sub(1);
@@ -58,19 +58,19 @@ const fn lines_max(lines: usize) -> usize {
     }
 }
 
-/// Bytes between header and trailer of a request to read `lines` lines, however many.
+/// Bytes between header and trailer of a request to read `lines` lines; valid for any `lines`.
 #[inline]
 pub(super) const fn read_req_len(lines: usize) -> usize {
     1 + lines.saturating_sub(1) * ADDRESS_LEN
 }
 
-/// Bytes between header and trailer of a request to write `lines` lines, however many.
+/// Bytes between header and trailer of a request to write `lines` lines; valid for any `lines`.
 #[inline]
 pub(super) const fn write_req_len(lines: usize) -> usize {
     read_req_len(lines) + lines * LINE_SIZE
 }
 
-/// The count of a frame of many lines, if it may have so many.
+/// Number of lines of a frame of many lines, checked: 2 to 64.
 #[inline]
 pub(super) const fn check_multi(lines: u8) -> Result<usize, FrameError> {
     let count = lines as usize;

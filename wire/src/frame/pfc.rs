@@ -1,39 +1,39 @@
-//! Priority-based flow control (IEEE 802.1Qbb): the frames switches and NICs pause each other with. They never
-//! cross a switch, so a memory node that sees one passes its content on to the CN in a Congestion frame of
+//! Priority-based flow control (IEEE 802.1Qbb): the frames by which switches and NICs pause each other. No switch
+//! forwards a PFC frame, so a memory node that receives one passes its content on to the CN in a Congestion frame of
 //! the protocol; both are read and written here.
 
 use super::Mac;
 
-/// Where PFC frames are addressed: a group address no bridge forwards.
+/// Destination of PFC frames: a group address that no bridge forwards.
 pub const PFC_DESTINATION: Mac = Mac([0x01, 0x80, 0xC2, 0x00, 0x00, 0x01]);
-/// The EtherType of MAC control frames.
+/// EtherType of MAC control frames (IEEE 802.3, clause 31).
 pub const ETHERTYPE_MAC_CONTROL: u16 = 0x8808;
-/// The MAC control opcode of PFC.
-pub const PFC_OPCODE: u16 = 0x0101;
-/// Bytes of a PFC frame without its frame check sequence.
-pub const PFC_FRAME_LEN: usize = 60;
+/// MAC control opcode of PFC frames.
+pub(crate) const PFC_OPCODE: u16 = 0x0101;
+/// Length in bytes of a PFC frame without its frame check sequence.
+pub(crate) const PFC_FRAME_LEN: usize = 60;
 
-/// Which classes are to pause, and for how long.
+/// Content of a PFC frame: the pause of each of the eight classes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PfcVector {
-    /// Bit n set: `quanta[n]` is meant (zero there ends a pause). Sixteen bits on the wire, the upper eight
-    /// zero and ignored.
+    /// Bit n set: `quanta[n]` is valid (zero there ends a pause). On the wire 16 bits, of which the upper eight are
+    /// ignored.
     pub enabled: u8,
-    /// The pause of each class in quanta, each 512 bit times of the link.
+    /// Pause of each class, in quanta of 512 bit times of the link.
     pub quanta: [u16; 8],
 }
 
 impl PfcVector {
-    /// Bytes of the vector: the class-enable field and eight times.
+    /// Length in bytes: the class-enable field and eight pauses.
     pub const LEN: usize = 18;
 
-    /// The pause asked for `class` (0 to 7), in quanta; `None` if the frame says nothing about it.
+    /// Pause of `class` (0 to 7), in quanta; `None` if its bit is not set.
     #[inline]
     pub const fn pause(&self, class: u8) -> Option<u16> {
         if class < 8 && self.enabled >> class & 1 == 1 { Some(self.quanta[class as usize]) } else { None }
     }
 
-    /// Reads a vector.
+    /// Decodes a vector; no value is checked.
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let mut quanta = [0; 8];
@@ -43,7 +43,7 @@ impl PfcVector {
         Self { enabled: bytes[1], quanta }
     }
 
-    /// The vector's bytes.
+    /// Encodes the vector as a PFC or Congestion frame carries it.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -54,7 +54,7 @@ impl PfcVector {
         bytes
     }
 
-    /// Reads a whole PFC frame, giving its sender too; `None` if `frame` is anything else.
+    /// Decodes a whole PFC frame and returns its sender too; `None` if `frame` is anything else.
     pub fn parse_frame(frame: &[u8]) -> Option<(Mac, Self)> {
         let (head, rest) = frame.split_first_chunk::<16>()?;
         let is_pfc = head[..6] == PFC_DESTINATION.0
@@ -67,7 +67,7 @@ impl PfcVector {
         Some((source, Self::parse(rest.first_chunk()?)))
     }
 
-    /// The whole PFC frame, sent by `source`.
+    /// Encodes a whole PFC frame with `source` as its sender.
     pub fn frame(&self, source: Mac) -> [u8; PFC_FRAME_LEN] {
         let mut frame = [0; PFC_FRAME_LEN];
         frame[..6].copy_from_slice(&PFC_DESTINATION.0);
@@ -123,7 +123,7 @@ mod tests {
         for len in 0..34 {
             assert_eq!(PfcVector::parse_frame(&FRAME[..len]), None);
         }
-        // Another destination, another EtherType, the older PAUSE (opcode 1).
+        // Wrong destination, wrong EtherType, the older PAUSE (opcode 1).
         for (at, value) in [(5, 0), (12, 0x87), (14, 0)] {
             let mut frame = FRAME;
             frame[at] = value;

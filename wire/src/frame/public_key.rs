@@ -1,15 +1,15 @@
-//! A node's public key (X25519, RFC 7748): who a node is, where its MAC address only says where it is. Written as WireGuard
-//! writes keys: 44 characters of base64.
+//! A node's public key (X25519, RFC 7748): the node's identity, where its MAC address is only its location. Written as
+//! WireGuard writes keys: 44 characters of base64.
 
 use alloc::borrow::ToOwned;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The public half of a node's key.
+/// Public half of a node's X25519 key pair.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PublicKey(pub [u8; 32]);
@@ -20,10 +20,10 @@ pub struct PublicKey(pub [u8; 32]);
 pub struct ParsePublicKeyError(pub String);
 
 impl PublicKey {
-    /// The key that nobody has: no secret belongs to it, and no handshake is completed with it.
+    /// The null key: no secret belongs to it, and no handshake is completed with it.
     pub const NOBODY: Self = Self([0; 32]);
 
-    /// Bytes of a key.
+    /// Length of a key in bytes.
     pub const LEN: usize = 32;
 }
 
@@ -48,19 +48,7 @@ impl FromStr for PublicKey {
     }
 }
 
-impl TryFrom<String> for PublicKey {
-    type Error = ParsePublicKeyError;
-
-    fn try_from(text: String) -> Result<Self, ParsePublicKeyError> {
-        text.parse()
-    }
-}
-
-impl From<PublicKey> for String {
-    fn from(key: PublicKey) -> Self {
-        key.to_string()
-    }
-}
+crate::spelled!(PublicKey);
 
 #[cfg(feature = "schema")]
 impl schemars::JsonSchema for PublicKey {

@@ -1,17 +1,17 @@
-//! The keys of a session, whatever cipher they are for: HKDF-SHA256 (RFC 5869) with both nonces as salt and both addresses
-//! and both handshake payloads as context. So they are new in every session, differ per direction, and whoever changed a
-//! byte of the handshake on its way leaves the two ends with different keys.
+//! The keys of a session, for any cipher: HKDF-SHA256 (RFC 5869) with both nonces as salt and both addresses and both
+//! handshake payloads as context. So they are new in every session, differ per direction, and if a byte of the
+//! handshake was changed on its way, the two ends derive different keys.
 
 use hkdf::Hkdf;
 use sha2::Sha256;
 
 use super::{Direction, Hello, HelloAck, Mac};
 
-/// Bytes of a key: AES-128.
+/// Length in bytes of a key for AES-128.
 pub(super) const KEY_LEN: usize = 16;
 
-/// The keys to the MN and to the CN of the session that `hello` and `ack` agree on between the CN at `cn` and the memory node
-/// at `mn`. `context` tells them apart from any other use of `secret`.
+/// Derives the keys of the session that `hello` and `ack` agree on between the CN at `cn` and the memory node at `mn`:
+/// for frames to the MN, and to the CN. `context` separates the keys from any other use of `secret`.
 pub(super) fn derive(
     context: &[u8],
     secret: &[u8],

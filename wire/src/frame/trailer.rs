@@ -1,14 +1,14 @@
-//! The integrity trailer: what tells a frame of this session, unharmed, from everything else.
+//! The integrity trailer: verifies that a frame is undamaged and of this session.
 //!
-//! Besides the frame itself it covers what the frame does not carry: the session id, all 64 bits of the sequence
-//! number (R11), whose number it is and which way the frame travels. So a frame of an earlier session or of an
-//! earlier turn of the 16-bit counter fails just as a damaged one does.
+//! Besides the frame itself it covers values that the frame does not carry: the session id, all 64 bits of the sequence
+//! number (R11), its space and the frame's direction. So a frame of an earlier session or of an earlier turn of the
+//! 16-bit counter fails just as a damaged one does.
 
 use super::command::place;
 use super::header::field;
 use super::{Aead, Direction, Gcm, Space, clear_len, crc};
 
-/// How frames of a session are sealed and opened.
+/// Integrity trailer of a session's frames, with its keys.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -17,23 +17,22 @@ use super::{Aead, Direction, Gcm, Space, clear_len, crc};
 pub enum Seal {
     /// CRC-32C, 4 bytes: against damage and mix-ups, not against an attacker.
     Plain {
-        /// The session id; 0 outside any session.
+        /// Session id; 0 outside any session.
         session: u64,
     },
-    /// An AEAD tag, 16 bytes, payload encrypted: against an attacker too. The session id is part of what the
-    /// keys are derived from.
+    /// AES-128-GCM-SIV, 16-byte tag, payload encrypted: against attackers too. The keys depend on the session id.
     Aead(Aead),
-    /// The same between keys of nodes, with a counter behind the tag: 22 bytes.
+    /// AES-128-GCM with keys from a handshake between nodes' keys, tag and counter of 22 bytes, payload encrypted.
     Gcm(Gcm),
 }
 
 impl Seal {
-    /// For Hello and HelloAck, which travel outside any session: use [`Space::Control`] and sequence number 0.
+    /// Trailer of Hello and HelloAck, which travel outside any session: use [`Space::Control`] and sequence number 0.
     pub const OUTSIDE: Self = Self::Plain { session: 0 };
-    /// Bytes of the plain trailer.
+    /// Length of the plain trailer in bytes.
     pub const PLAIN_LEN: usize = 4;
 
-    /// Bytes of the trailer.
+    /// Length of the trailer in bytes.
     #[inline]
     pub const fn len(&self) -> usize {
         match self {
@@ -43,20 +42,20 @@ impl Seal {
         }
     }
 
-    /// Whether it withstands an attacker.
+    /// Whether the trailer protects against an attacker.
     #[inline]
-    pub const fn is_sealed(&self) -> bool {
+    pub(crate) const fn is_sealed(&self) -> bool {
         !matches!(self, Self::Plain { .. })
     }
 
-    /// Never: every session has a trailer.
+    /// Always `false`: every session has a trailer.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes the trailer behind the first `body_len` bytes of `frame` and zeroes what follows it, so that
-    /// padding never carries what the buffer held before. A sealed session encrypts the payload in place.
+    /// Writes the trailer behind the first `body_len` bytes of `frame` and zeroes the rest, so that the padding does
+    /// not reveal earlier content of the buffer. A sealed session encrypts the payload in place.
     ///
     /// # Panics
     /// If `frame` has no room for the trailer, or `body_len` is less than a base header.
@@ -82,9 +81,9 @@ impl Seal {
         }
     }
 
-    /// Whether `frame`, whose data ends at `body_len`, carries the trailer it should; a sealed session decrypts
-    /// the payload in place. If not, the payload is worth nothing: drop the frame. For who has no
-    /// [`FrameView`](super::FrameView), which [opens](super::FrameView::open) without being told lengths.
+    /// Whether `frame`, whose data ends at `body_len`, has the right trailer; a sealed session decrypts the payload in
+    /// place. If `false`, the payload is undefined: drop the frame. [`FrameView::open`](super::FrameView::open) does
+    /// the same for callers that have a view, without lengths as arguments.
     #[inline]
     #[must_use]
     pub fn open(
@@ -99,7 +98,7 @@ impl Seal {
         self.open_delimited(direction, space, frame, body_len, clear, seq)
     }
 
-    /// The same, when it is known that a sealed session leaves `clear_len` bytes readable.
+    /// [`open`](Self::open) for callers that know the number of readable bytes of a sealed session.
     #[inline]
     pub(super) fn open_delimited(
         &self,
@@ -125,7 +124,7 @@ impl Seal {
     }
 }
 
-/// Zeroes what is behind a trailer: nothing, or what a short frame lacks, which is done without a call.
+/// Zeroes the bytes behind a trailer: none, or the padding of a short frame, for which no function is called.
 #[inline(always)]
 fn zero(padding: &mut [u8]) {
     fn both_ends<const N: usize>(padding: &mut [u8]) {
@@ -144,13 +143,13 @@ fn zero(padding: &mut [u8]) {
     }
 }
 
-/// Not inlined: the room that a cipher needs on the stack is not to be made for every plain frame.
+/// Seals by AES-GCM-SIV. Not inlined, so that plain frames do not pay for the cipher's stack frame.
 #[inline(never)]
 fn seal_by(aead: &Aead, direction: Direction, space: Space, body: &mut [u8], seq: u64, trailer: &mut [u8]) {
     trailer.copy_from_slice(&aead.seal(direction, space, body, seq));
 }
 
-/// As [`seal_by`].
+/// Opens by AES-GCM-SIV. Not inlined, as [`seal_by`].
 #[inline(never)]
 fn open_by(
     aead: &Aead,

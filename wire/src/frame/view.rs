@@ -1,4 +1,4 @@
-//! A frame as the sessions read it: delimited once, its command decoded once, its fields by name.
+//! A frame as used by the sessions: delimited once, its command decoded once, its fields by name.
 
 #[cfg(doc)]
 use super::body_len;
@@ -6,14 +6,14 @@ use super::extent::{clear_len_of, delimit};
 use super::header::{self, bytes_at, field};
 use super::{Axi, Command, Direction, FrameError, HEADER_LEN, Header, Mac, Message, Seal, Space};
 
-/// A frame whose length fits what its command says. It is delimited, and its command decoded, once, when the view is
+/// A frame of the length that its command requires. It is delimited, and its command decoded, once, when the view is
 /// made; accessors cannot panic. Nothing else about the content is checked before [`message`](FrameView::message).
 ///
 /// `T` is the frame's bytes: `&[u8]` to read them, `&mut [u8]` to [`open`](FrameView::open) them as well.
 #[derive(Copy, Clone, Debug)]
 pub struct FrameView<T> {
     bytes: T,
-    /// Where the data ends and the trailer begins: at least [`HEADER_LEN`], at most the length of `bytes`.
+    /// Offset of the end of the data, where the trailer begins: at least [`HEADER_LEN`], at most the length of `bytes`.
     body_len: usize,
     /// `None` for an unknown request.
     command: Option<Command>,
@@ -24,7 +24,7 @@ impl<T: AsRef<[u8]>> FrameView<T> {
     ///
     /// # Errors
     /// As [`body_len`].
-    // As `delimit`: a view lives in registers.
+    // Always inlined, as `delimit`: a view stays in registers.
     #[inline(always)]
     pub fn new_checked(frame: T) -> Result<Self, FrameError> {
         let (command, body_len) = delimit(frame.as_ref())?;
@@ -36,25 +36,25 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         self.bytes.as_ref().first_chunk().expect("checked when the view was made")
     }
 
-    /// All that was received, trailer and what follows it included.
+    /// All bytes received, including the trailer and the padding.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 
-    /// Destination MAC address.
+    /// Destination MAC address of the frame.
     #[inline]
     pub fn dst(&self) -> Mac {
         Mac(bytes_at(self.header_bytes(), field::DST))
     }
 
-    /// Source MAC address.
+    /// Source MAC address; that of a CN is its CN id.
     #[inline]
     pub fn src(&self) -> Mac {
         Mac(bytes_at(self.header_bytes(), field::SRC))
     }
 
-    /// EtherType.
+    /// EtherType as received.
     #[inline]
     pub fn ethertype(&self) -> u16 {
         u16::from_be_bytes(bytes_at(self.header_bytes(), field::ETHERTYPE))
@@ -66,56 +66,56 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         self.header_bytes()[field::COMMAND]
     }
 
-    /// The command; `None` for an unknown request.
+    /// Decoded command; `None` for an unknown request.
     #[inline]
     pub fn command(&self) -> Option<Command> {
         self.command
     }
 
-    /// Which way the frame travels.
+    /// Direction of the frame, by bit 7 of its command code.
     #[inline]
     pub fn direction(&self) -> Direction {
         Direction::of_code(self.code())
     }
 
-    /// Whose sequence numbers the frame bears; `None` outside any session.
+    /// Space of the frame's sequence number; `None` outside any session.
     #[inline]
     pub fn space(&self) -> Option<Space> {
         let stream = self.stream();
         self.command.map_or(Some(Space::Stream(stream)), |command| command.space(stream))
     }
 
-    /// The low 16 bits of the sequence number.
+    /// Low 16 bits of the sequence number (R11).
     #[inline]
     pub fn seq(&self) -> u16 {
         u16::from_be_bytes(bytes_at(self.header_bytes(), field::SEQ))
     }
 
-    /// The stream: the high byte of the AXI id.
+    /// Stream: high byte of the AXI id.
     #[inline]
     pub fn stream(&self) -> u8 {
         self.header_bytes()[field::STREAM]
     }
 
-    /// The AXI id.
+    /// AXI id: stream and tag.
     #[inline]
     pub fn axi(&self) -> Axi {
         Axi { stream: self.stream(), tag: self.header_bytes()[field::TAG] }
     }
 
-    /// CMem byte address.
+    /// CMem byte address, 48 bits.
     #[inline(always)]
     pub fn addr(&self) -> u64 {
         header::addr(self.header_bytes())
     }
 
-    /// The whole base header.
+    /// Base header, all fields decoded.
     #[inline]
     pub fn header(&self) -> Header {
         Header::from_bytes(self.header_bytes())
     }
 
-    /// Everything between the base header and the trailer.
+    /// Bytes between the base header and the trailer.
     #[inline(always)]
     pub fn payload(&self) -> &[u8] {
         &self.bytes.as_ref()[HEADER_LEN..self.body_len]
@@ -127,10 +127,10 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         self.body_len
     }
 
-    /// What the frame says. Of a session, [open](FrameView::open) it first.
+    /// Decodes the content of the frame. [Open](FrameView::open) a frame of a session first.
     ///
     /// # Errors
-    /// What R9 calls malformed, as [`Message::parse`].
+    /// Violations of R9, as for [`Message::parse`].
     #[inline(always)]
     pub fn message(&self) -> Result<Message<'_>, FrameError> {
         let Some(command) = self.command else {
@@ -141,8 +141,8 @@ impl<T: AsRef<[u8]>> FrameView<T> {
 }
 
 impl<T: AsMut<[u8]>> FrameView<T> {
-    /// Whether the frame carries the trailer it should ([`Seal::open`]); a sealed session decrypts the payload in
-    /// place. If not, the payload is worth nothing: drop the frame.
+    /// Whether the frame has the right trailer ([`Seal::open`]); a sealed session decrypts the payload in place. If
+    /// `false`, the payload is undefined: drop the frame.
     #[inline(always)]
     #[must_use]
     pub fn open(&mut self, seal: &Seal, direction: Direction, space: Space, seq: u64) -> bool {

@@ -1,18 +1,18 @@
-//! The 802.1Q tag. Frames carry one only so that PFC acts on their class alone; switches and kernels may take
-//! it off on the way, so nothing above the links ever sees it and no trailer covers it.
+//! The 802.1Q tag. A frame carries a tag only so that PFC acts on its class alone. Switches and kernels may remove the
+//! tag on the way, so no code above the links handles it and no trailer covers it.
 //!
-//! The tag stands between the source MAC and the EtherType, so both directions move the two addresses by four
-//! bytes and leave the rest, which is the long part, where it is.
+//! The tag stands between the source MAC and the EtherType, so both directions move the two addresses by four bytes and
+//! leave the longer rest in place.
 
-/// Bytes of the tag.
+/// Length of the tag in bytes.
 pub const TAG_LEN: usize = 4;
-/// The tag protocol identifier of a customer tag (IEEE 802.1Q).
-pub const TPID: u16 = 0x8100;
+/// Tag protocol identifier of a customer tag (IEEE 802.1Q).
+pub(crate) const TPID: u16 = 0x8100;
 
-/// Bytes of the two addresses.
+/// Length in bytes of destination and source address together.
 const MACS: usize = 12;
 
-/// Takes the tag off, if `frame` has one, and gives the untagged frame.
+/// Removes the tag, if `frame` has one, and returns the untagged frame.
 #[inline]
 pub fn strip(frame: &mut [u8]) -> &mut [u8] {
     if frame.len() < MACS + TAG_LEN || frame[MACS..MACS + 2] != TPID.to_be_bytes() {
@@ -22,8 +22,8 @@ pub fn strip(frame: &mut [u8]) -> &mut [u8] {
     &mut frame[TAG_LEN..]
 }
 
-/// Puts a tag on: `buf[TAG_LEN..]` holds an untagged frame, afterwards all of `buf` is the tagged one, VLAN id
-/// 0 (priority only) and priority code point `pcp` (0 to 7; upper bits are ignored).
+/// Inserts a tag: `buf[TAG_LEN..]` holds an untagged frame, afterwards all of `buf` is the tagged one, VLAN id 0
+/// (priority only) and priority code point `pcp` (0 to 7; upper bits are ignored).
 ///
 /// # Panics
 /// If `buf` is too short to hold the two addresses and a tag.

@@ -1,4 +1,4 @@
-//! Where ids, nonces and ephemeral keys come from: the operating system's generator, which the shell names, or a seed, so
+//! Source of ids, nonces and ephemeral keys: the operating system's generator, passed in by the I/O code, or a seed, so
 //! that a simulated run repeats.
 
 use crate::random::Random;
@@ -6,14 +6,14 @@ use crate::random::Random;
 /// A source of random bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum Entropy {
-    /// A sequence that repeats. Whoever sees a few numbers of it knows all: for simulations and tests alone.
+    /// Generator with a seed, for simulations and tests alone: a few of its numbers reveal all others.
     Seeded(u64),
-    /// Fills the bytes from the operating system's generator.
+    /// Function that fills a buffer with bytes of the operating system's generator.
     System(fn(&mut [u8])),
 }
 
 impl Entropy {
-    /// A source for part `label` of what runs under this one. A seed becomes another one.
+    /// Derives the source for part `label` of the calling code; parts of one seed have different seeds.
     pub fn part(self, label: u64) -> Self {
         match self {
             Self::Seeded(seed) => Self::Seeded(seed.wrapping_add(label)),
@@ -58,7 +58,7 @@ impl Nonces {
         bytes
     }
 
-    /// The next number, never 0: all 64 bits of it are random.
+    /// Returns the next number; all 64 bits are random, and it is never 0.
     pub fn next(&mut self) -> u64 {
         loop {
             let number = u64::from_be_bytes(self.bytes());

@@ -7,7 +7,7 @@ use core::ops::Deref;
 use crate::Transmit;
 use crate::frame::{Axi, Direction, FrameView, Header, Mac, Message, Seal, Space, frame_len};
 
-/// A key both ends were given beforehand, from which a sealed session derives its own; at least 16 bytes.
+/// Key given to both ends beforehand, at least 16 bytes; a sealed session derives its own keys from it.
 #[derive(Clone)]
 pub struct PreSharedKey(Arc<[u8]>);
 
@@ -32,27 +32,27 @@ impl Deref for PreSharedKey {
 }
 
 impl fmt::Debug for PreSharedKey {
-    /// Never shows the key: configurations are logged.
+    /// Leaves the key out, because configurations are logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PreSharedKey").finish_non_exhaustive()
     }
 }
 
-/// A frame that has arrived, delimited.
+/// A received frame, delimited.
 pub(super) type Received<'a> = FrameView<&'a mut [u8]>;
 
-/// Who talks to whom.
+/// Addresses of both ends of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// This end's address.
+    /// MAC address of this end.
     pub own: Mac,
-    /// The other end's.
+    /// MAC address of the other end.
     pub peer: Mac,
-    /// EtherType of the frames.
+    /// EtherType of the session's frames.
     pub ethertype: u16,
 }
 
-/// One session's frames in one direction out and the other in.
+/// Builds the session's frames of one direction and opens those of the other.
 #[derive(Debug)]
 pub(super) struct Framer {
     pub id: Identity,
@@ -76,7 +76,7 @@ impl Framer {
         }
     }
 
-    /// The base header of a frame to the other end.
+    /// Base header of a frame to the other end.
     #[inline(always)]
     pub fn header(&self, command: u8, seq: u64, axi: Axi, addr: u64) -> Header {
         Header {
@@ -90,7 +90,7 @@ impl Framer {
         }
     }
 
-    /// Queues one frame; `false` if the transmit ring is full.
+    /// Queues a frame; returns `false` if the transmit ring is full.
     #[inline]
     pub fn send(
         &self,
@@ -109,8 +109,7 @@ impl Framer {
         true
     }
 
-    /// Queues a Hello or HelloAck with something behind its trailer: `len` bytes in all, of which `write` does those that
-    /// follow the trailer.
+    /// Queues a Hello or HelloAck of `len` bytes in all; `write` fills in the bytes behind the CRC-32C.
     pub fn send_keyed(
         &self,
         tx: &mut dyn Transmit,
@@ -126,13 +125,13 @@ impl Framer {
         tx.commit();
     }
 
-    /// Writes the trailer of a frame whose body was written into a transmit slot in place.
+    /// Writes the trailer of a frame whose body is already in the transmit slot.
     #[inline]
     pub fn finish(&self, slot: &mut [u8], body: usize, space: Space, seq: u64) {
         self.seal.seal(self.out, space, slot, body, seq);
     }
 
-    /// Whether a frame from the other end is genuine; decrypts it in place if sealed.
+    /// Whether a frame is genuine, that is, from the other end and of this session; decrypts a sealed frame in place.
     #[inline(always)]
     pub fn open(&self, frame: &mut Received<'_>, space: Space, seq: u64) -> bool {
         frame.open(&self.seal, self.incoming(), space, seq)

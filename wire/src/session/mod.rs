@@ -1,21 +1,20 @@
-//! Sessions: the rules by which a compute node and a memory node talk, as two state machines without I/O.
+//! Sessions: the protocol between a compute node and a memory node, as two state machines without I/O.
 //!
 //! ```text
 //!   engine --read, write, bursts--> Requester --frames--> link ... link --frames--> Responder --> Memory
 //!          <----- completions -----          <--frames--                 <--frames--          <--
 //! ```
 //!
-//! A [`Requester`] lives at the CN, one for each MN. It numbers requests ([R1](#rules)), keeps them until
-//! they are answered, sends again what was lost, and puts early answers in order. A [`Responder`] lives at
-//! the MN, one for each worker, and serves all CNs of that worker: it executes each stream strictly in
-//! order and each request exactly once ([`Memory`] does the executing), and answers what it has answered
-//! before from its retry buffer.
+//! A [`Requester`] lives at the CN, one for each MN. It numbers requests ([R1](#rules)), keeps them until they are
+//! answered, retransmits lost ones, and puts early answers in order. A [`Responder`] lives at the MN, one for each
+//! worker, and serves all CNs of that worker: it executes each stream strictly in order and each request exactly once
+//! ([`Memory`] does the executing), and repeats earlier answers from its retry buffer.
 //!
-//! Both are driven the same way, and never call a clock, a socket or a random number source:
+//! Both ends are driven the same way, and never call a clock, a socket or a random number source:
 //!
 //! * *inputs*: `handle(frame, now, …)` for every frame, `poll(now, …)` when `deadline()` has come;
 //! * *commands*: `connect`, `read`, `write`, … at the CN; `drain` at the MN;
-//! * *beside the worker*: `poll_handshake` hands out Diffie-Hellman to be done, `handshake_done` takes what has come of it;
+//! * *beside the worker*: `poll_handshake` hands out Diffie-Hellman computations, `handshake_done` takes their results;
 //! * *outputs*: frames into the [`Transmit`](crate::Transmit) they are given; completions into
 //!   [`Completions`]; and events from `poll_event`.
 //!
@@ -29,13 +28,12 @@ mod noise;
 mod requester;
 mod responder;
 mod rtt;
-mod scheme;
 mod seq;
 mod slab;
 
 pub use entropy::Entropy;
 pub use framer::{Identity, PreSharedKey};
-pub use noise::{HandshakeDone, HandshakeError, HandshakeJob, KeyPair, NodeKey};
+pub use noise::{HandshakeDone, HandshakeError, HandshakeJob, HelloMac, KeyPair, NodeKey};
 pub use requester::{
     Completions, OpError, Rejected, Requester, RequesterConfig, RequesterCounters, RequesterStatus,
     SessionEvent, Timing,
@@ -44,15 +42,13 @@ pub use responder::{
     HelloSieve, Memory, Responder, ResponderConfig, ResponderCounters, ResponderEvent, SessionStatus, Share,
 };
 pub use rtt::RoundTrip;
-pub use scheme::Retransmission;
 pub use seq::{FIRST, infer};
 
-/// Reads, and as many writes, of a stream that may be unanswered at once (R1): the limit of the paper's CXL
-/// IP core.
+/// Most unanswered reads of a stream, and most unanswered writes (R1): the limit of the paper's CXL IP core.
 pub const WINDOW: usize = 256;
 
-/// Numbers of a stream that may be unanswered at once: reads and writes together.
+/// Most unanswered requests of a stream, reads and writes together.
 pub const SLOTS: usize = 2 * WINDOW;
 
-/// Streams a session may have.
+/// Most streams of a session.
 pub const STREAMS_MAX: usize = 64;

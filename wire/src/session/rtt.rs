@@ -1,15 +1,15 @@
-//! Round-trip time and the time-out that follows from it (the estimator of RFC 6298; R8).
+//! Round-trip time, and the time-out computed from it (the estimator of RFC 6298; R8).
 
 use core::time::Duration;
 
-/// Doublings of a time-out beyond which nothing changes any more.
+/// Doublings after which a time-out does not grow any more.
 const DOUBLINGS_MAX: u32 = 16;
 
-/// A probe waits at least this long, in nanoseconds: a shorter silence says only that a thread was not running.
+/// Shortest wait before a probe, in nanoseconds: a shorter silence may only mean that a thread was not running.
 const PROBE_MIN_NS: u64 = 100_000;
 
-/// Smoothed round-trip time and its variation. One for all streams of a session: they share the way.
-/// How often a time-out was doubled is each stream's own affair.
+/// Smoothed round-trip time and its variation, one for all streams of a session, as they share the path. Each stream
+/// counts its own doublings of the time-out.
 #[derive(Clone, Debug)]
 pub struct RoundTrip {
     smoothed_ns: u64,
@@ -20,7 +20,7 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// An estimator whose time-out starts at `initial` and stays within `min` and `max`.
+    /// Makes an estimator whose time-out starts at `initial` and stays within `min` and `max`.
     pub fn new(initial: Duration, min: Duration, max: Duration) -> Self {
         let ns = |d: Duration| d.as_nanos() as u64;
         RoundTrip {
@@ -32,7 +32,7 @@ impl RoundTrip {
         }
     }
 
-    /// Takes the time from a request's only transmission to its answer, in nanoseconds.
+    /// Adds a sample: nanoseconds from a request's only transmission to its answer.
     #[inline]
     pub fn sample(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.max(1);
@@ -46,25 +46,25 @@ impl RoundTrip {
         }
     }
 
-    /// The smoothed round-trip time in nanoseconds; before the first sample, the initial time-out.
+    /// Smoothed round-trip time in nanoseconds; before the first sample, the initial time-out.
     #[inline]
-    pub fn smoothed_ns(&self) -> u64 {
+    pub(crate) fn smoothed_ns(&self) -> u64 {
         if self.smoothed_ns == 0 { self.initial_ns } else { self.smoothed_ns }
     }
 
-    /// Whether there was a sample.
+    /// Whether a round trip has been measured.
     #[inline]
-    pub fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         self.smoothed_ns != 0
     }
 
-    /// How far samples stray from the smoothed value, in nanoseconds.
+    /// Mean deviation of samples from the smoothed value, in nanoseconds.
     #[inline]
-    pub fn variation_ns(&self) -> u64 {
+    pub(crate) fn variation_ns(&self) -> u64 {
         self.variation_ns
     }
 
-    /// How long to wait for an answer after `expiries` time-outs in a row, in nanoseconds.
+    /// Wait for an answer after `expiries` successive time-outs, in nanoseconds.
     #[inline]
     pub fn timeout_ns(&self, expiries: u32) -> u64 {
         let base = if self.smoothed_ns == 0 {
@@ -75,9 +75,8 @@ impl RoundTrip {
         base.saturating_mul(1 << expiries.min(DOUBLINGS_MAX)).min(self.max_ns)
     }
 
-    /// How long to wait for an answer before a probe asks what has become of it, in nanoseconds: two round trips and
-    /// their variation. Never more than the time-out that would follow, which is also what it is before the first
-    /// sample.
+    /// Wait for an answer before a probe, in nanoseconds: two round trips and their variation, and at most the
+    /// time-out, which it equals before the first sample.
     #[inline]
     pub fn probe_ns(&self) -> u64 {
         let silence = (2 * self.smoothed_ns + 4 * self.variation_ns).max(PROBE_MIN_NS);

@@ -1,17 +1,17 @@
-//! Sequence numbers: 64 bits wide, of which 16 travel (R11).
+//! Sequence numbers: 64 bits wide, of which frames carry the low 16 (R11).
 
-/// The first number of every count: of each stream's requests, and of control frames per direction.
+/// First number of each stream's requests, and of each direction's control frames.
 pub const FIRST: u64 = 1;
 
-/// The full number nearest to `near` whose low 16 bits are `low`. Both ends keep `near` within a window of
-/// at most 512 of what the other may send, far less than the 32,768 at which this becomes ambiguous; a
-/// guess that is wrong all the same fails the integrity trailer.
+/// Full number nearest to `near` whose low 16 bits are `low`. Both ends keep `near` within a window of at most 512 of
+/// the numbers that the other end may send, far less than the 32,768 at which the result becomes ambiguous; a wrong
+/// result fails the integrity trailer.
 #[inline]
 pub fn infer(near: u64, low: u16) -> u64 {
     let distance = low.wrapping_sub(near as u16) as i16;
     match near.checked_add_signed(i64::from(distance)) {
         Some(full) => full,
-        // Below 0: the number can only be ahead.
+        // The number below `near` would be negative: the number can only be ahead.
         None => near.wrapping_add(u64::from(low.wrapping_sub(near as u16))),
     }
 }

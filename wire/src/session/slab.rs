@@ -5,13 +5,13 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Names a buffer of a [`Slab`].
+/// Index of a buffer in a [`Slab`].
 pub(super) type Handle = u32;
 
-/// No buffer.
+/// Handle that names no buffer.
 pub(super) const NONE: Handle = u32::MAX;
 
-/// The buffers.
+/// Buffers of one size, with a list of the free ones.
 pub(super) struct Slab {
     bytes: Box<[u8]>,
     size: usize,
@@ -20,7 +20,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// `count` buffers of `size` bytes each.
+    /// Allocates `count` buffers of `size` bytes each.
     pub fn new(count: usize, size: usize) -> Slab {
         Slab {
             bytes: vec![0; count * size].into_boxed_slice(),
@@ -30,7 +30,7 @@ impl Slab {
         }
     }
 
-    /// Keeps a copy of `data`; `None` when all buffers are taken or it does not fit one.
+    /// Copies `data` into a free buffer; `None` if no buffer is free or `data` is longer than one.
     #[inline]
     pub fn store(&mut self, data: &[u8]) -> Option<Handle> {
         if data.len() > self.size {
@@ -42,14 +42,14 @@ impl Slab {
         Some(handle)
     }
 
-    /// The first `len` bytes kept under `handle`.
+    /// First `len` bytes of the buffer `handle`.
     #[inline]
     pub fn get(&self, handle: Handle, len: usize) -> &[u8] {
         let at = handle as usize * self.size;
         &self.bytes[at..at + len.min(self.size)]
     }
 
-    /// Gives a buffer back; [`NONE`] is allowed.
+    /// Frees a buffer; [`NONE`] is allowed.
     #[inline]
     pub fn release(&mut self, handle: Handle) {
         if handle != NONE {
@@ -58,7 +58,7 @@ impl Slab {
         }
     }
 
-    /// Buffers in use.
+    /// Number of buffers in use.
     pub fn used(&self) -> usize {
         self.count - self.free.len()
     }

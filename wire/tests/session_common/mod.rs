@@ -1,8 +1,7 @@
-//! Two ends of a session and frames that a test carries between them by hand.
+//! Two ends of a session; the test carries frames between them by hand.
 //!
-//! [`Pair`] holds a requester, a responder with its memory, and the frames each has sent and nobody has
-//! carried on yet. A test takes frames out, loses, repeats or forges some, delivers the others, and lets
-//! time pass as it likes.
+//! [`Pair`] holds a requester, a responder with its memory, and the frames that each has sent and that are not
+//! delivered yet. A test takes frames out, loses, repeats or forges some, delivers the others, and advances the time.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::HashMap;
@@ -25,15 +24,15 @@ pub const MAX_FRAME: usize = 1514;
 pub const US: Duration = Duration::from_micros(1);
 pub const MS: Duration = Duration::from_millis(1);
 
-/// Frames sent and not yet carried on.
+/// Frames sent and not yet delivered.
 #[derive(Default)]
 pub struct Sent {
     pub frames: Vec<Vec<u8>>,
     slot: Vec<u8>,
     lent: bool,
-    /// Slots left before the ring is full; `None` for no limit.
+    /// Number of slots left in the ring; `None` for no limit.
     pub room: Option<usize>,
-    /// The longest frame there is room for; `None` for no limit.
+    /// Length of the longest frame that a slot is lent for; `None` for no limit.
     pub len_max: Option<usize>,
 }
 
@@ -42,7 +41,7 @@ impl Transmit for Sent {
         if self.room == Some(0) || self.len_max.is_some_and(|max| len > max) {
             return None;
         }
-        // What a slot held before must not matter.
+        // Earlier content of a slot must not matter.
         self.slot.clear();
         self.slot.resize(len, 0xEE);
         self.lent = true;
@@ -57,30 +56,30 @@ impl Transmit for Sent {
     }
 }
 
-/// What the memory was asked to do.
+/// An access to the memory by a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Executed {
     Read(u64),
     Write(u64, u8),
 }
 
-/// Memory that notes each access. Lines from [`TestMemory::END`] on do not exist.
+/// Memory that records each access. Lines from [`TestMemory::END`] on do not exist.
 #[derive(Default)]
 pub struct TestMemory {
     pub lines: HashMap<u64, [u8; LINE_SIZE]>,
     pub log: Vec<Executed>,
     pub closed: bool,
-    /// Whether every CN but [`CN`] is without memory.
+    /// Set if no CN but [`CN`] has memory.
     pub strangers: bool,
-    /// Which instance [`CN`] is, if the node knows; else any.
+    /// Present instance of [`CN`], if shards need one; `None`: any instance counts as present.
     pub instance: Option<u64>,
-    /// Whether something of the one before may still be executed elsewhere.
+    /// Set while requests of the former instance may still be executed by other workers.
     pub busy: bool,
-    /// The key of [`CN`], if the node knows one.
+    /// Key of [`CN`]; `None` if it has no key.
     pub key: Option<PublicKey>,
-    /// Whether that is because the CN's was taken back.
+    /// Set if [`CN`] has no key because its key was withdrawn.
     pub key_withdrawn: bool,
-    /// Whose memory was reached.
+    /// CNs whose memory was accessed.
     pub cns: std::collections::BTreeSet<u64>,
 }
 
@@ -128,7 +127,7 @@ impl Memory for TestMemory {
     fn key(&mut self, cn: u64) -> Option<PublicKey> {
         match Mac::from_u64(cn) {
             CN => self.key,
-            // Its neighbours have keys if it has one.
+            // Neighbours of [`CN`] have keys if it has one.
             Mac([2, 0, 0, 0, 1, _]) => self.key.map(|_| PublicKey([7; 32])),
             _ => None,
         }
@@ -144,13 +143,13 @@ impl Memory for TestMemory {
     }
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
     /// Token and the first byte of each line.
     Read(u64, Vec<u8>),
     Written(u64),
-    /// Token, error, first byte of each line given back.
+    /// Token, error, and first byte of each line whose write failed.
     Failed(u64, OpError, Vec<u8>),
 }
 
@@ -180,12 +179,12 @@ pub struct Pair {
     pub responder: Responder,
     pub memory: TestMemory,
     pub now: Time,
-    /// Sent by the CN.
+    /// Frames sent by the CN.
     pub up: Sent,
-    /// Sent by the MN.
+    /// Frames sent by the MN.
     pub down: Sent,
     pub done: Log,
-    /// The latest offer the MN made.
+    /// Last offer that the MN made.
     pub offer: Option<HelloAck>,
 }
 
@@ -207,7 +206,7 @@ pub fn responder_config() -> ResponderConfig {
 }
 
 impl Pair {
-    /// Both ends with their usual configuration, not connected. Writes are acknowledged one by one, as the paper has it.
+    /// Makes both ends with default configurations, not connected. Writes are acknowledged one by one, as in the paper.
     pub fn new() -> Pair {
         let mut pair = Pair::with(requester_config(), responder_config());
         pair.responder.set_features(FEATURES & !FEATURE_JOINT_ACKS);
@@ -227,7 +226,7 @@ impl Pair {
         }
     }
 
-    /// Both ends with an open session, nothing under way, and a round trip of 100 us measured.
+    /// Makes both ends with an open session, no request under way, and a measured round trip of 100 us.
     pub fn open() -> Pair {
         let mut pair = Pair::new();
         pair.connect();
@@ -242,7 +241,7 @@ impl Pair {
         assert!(matches!(self.event(), Some(SessionEvent::Opened { .. })));
     }
 
-    /// Samples of 100 us on stream 0, so that the round trip is known: eight reads, numbers 1 to 8.
+    /// Makes round trips of 100 us on stream 0 for the estimate: eight reads, numbers 1 to 8.
     pub fn measure(&mut self) {
         for token in 0..8 {
             self.read(0, 0, 9_000 + token);
@@ -281,7 +280,7 @@ impl Pair {
         self.requester.write(stream, addr, &data, token, self.now, &mut self.up).expect("room");
     }
 
-    /// Does the Diffie-Hellman that either end has asked for.
+    /// Runs the Diffie-Hellman jobs of both ends.
     pub fn compute(&mut self) {
         while let Some(job) = self.requester.poll_handshake() {
             self.requester.handshake_done(job.run(), self.now);
@@ -291,14 +290,14 @@ impl Pair {
         }
     }
 
-    /// Polls the requester if it wants to be.
+    /// Polls the requester if its deadline has come.
     pub fn poll(&mut self) {
         if self.now >= self.requester.deadline() {
             self.requester.poll(self.now, &mut self.up, &mut self.done);
         }
     }
 
-    /// The frames the CN has sent, taken off the wire.
+    /// Removes and returns the frames that the CN has sent.
     pub fn take_up(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.up.frames)
     }
@@ -307,7 +306,7 @@ impl Pair {
         std::mem::take(&mut self.down.frames)
     }
 
-    /// One receive batch at the MN.
+    /// Delivers frames to the MN as one receive batch.
     pub fn deliver_up<'a>(&mut self, frames: impl IntoIterator<Item = &'a Vec<u8>>) {
         for frame in frames {
             let mut frame = frame.clone();
@@ -328,7 +327,7 @@ impl Pair {
         }
     }
 
-    /// Delivers all the CN has sent, as one batch.
+    /// Delivers all frames that the CN has sent as one batch.
     pub fn carry_up(&mut self) {
         let frames = self.take_up();
         self.deliver_up(&frames);
@@ -339,12 +338,12 @@ impl Pair {
         self.deliver_down(&frames);
     }
 
-    /// Lets time pass with a perfect network of 50 us each way.
+    /// Lets `time` pass on a perfect network of 50 us each way.
     pub fn run(&mut self, time: Duration) {
         self.run_with(time, |_| true, |_| true);
     }
 
-    /// Lets time pass; `up` and `down` say which frames pass.
+    /// Lets `time` pass; `up` and `down` return whether a frame passes.
     pub fn run_with(
         &mut self,
         time: Duration,
@@ -367,7 +366,7 @@ impl Pair {
         }
     }
 
-    /// A genuine frame of the session as the CN would send it, with any content.
+    /// Makes a genuine frame of the session, as the CN would send it, with any content.
     pub fn forge(&self, command: u8, seq: u64, stream: u8, addr: u64, payload: &[u8]) -> Vec<u8> {
         let session = self.offer.expect("a session").session;
         let body = 25 + payload.len();
@@ -382,7 +381,7 @@ impl Pair {
         frame
     }
 
-    /// Both ends hold nothing.
+    /// Asserts that neither end holds a request, an answer or a buffer.
     pub fn assert_at_rest(&self) {
         let status = self.requester.status();
         assert_eq!((status.unanswered, status.buffered), (0, 0));
@@ -418,7 +417,7 @@ pub fn codes(frames: &[Vec<u8>]) -> Vec<Command> {
     frames.iter().map(|f| code(f)).collect()
 }
 
-/// Carries one frame up and its answer down, `times` times; a handshake is two.
+/// Delivers one frame to the MN and its answer to the CN, `times` times; a handshake takes two.
 pub fn exchange(p: &mut Pair, times: usize) {
     for _ in 0..times {
         p.poll();
@@ -431,7 +430,7 @@ pub fn exchange(p: &mut Pair, times: usize) {
     }
 }
 
-/// The MN as a new process.
+/// Replaces the MN by a new process.
 pub fn restart(p: &mut Pair, incarnation: u64, change: impl FnOnce(&mut ResponderConfig)) {
     let mut config = ResponderConfig { incarnation, seed: 99.into(), ..responder_config() };
     change(&mut config);

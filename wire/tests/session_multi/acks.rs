@@ -1,15 +1,14 @@
-//! Acknowledgements that stand for several writes, where both ends have agreed on that: what one says and what it does not,
-//! and what becomes of those that are lost.
+//! Acknowledgements of several writes, if both ends have agreed on them: the writes that one covers, and its loss.
 
 use cxloe_wire::frame::Command::*;
 use cxloe_wire::frame::{FEATURE_JOINT_ACKS, FEATURES, Message};
 
 use crate::session_common::*;
 
-/// Writes that one acknowledgement stands for at most.
+/// Most writes that one acknowledgement covers.
 const MOST: u64 = 8;
 
-/// Both ends with a session in which acknowledgements may be joint.
+/// Makes both ends with a session that has joint acknowledgements.
 fn joint() -> Pair {
     let mut p = Pair::with(requester_config(), responder_config());
     p.connect();
@@ -20,7 +19,7 @@ fn writes(p: &mut Pair, tokens: impl Iterator<Item = u64>) {
     tokens.for_each(|token| p.write(0, token * 64, token as u8 + 1, token));
 }
 
-/// Number and count of each acknowledgement.
+/// First number and count of each acknowledgement.
 fn acks(frames: &[Vec<u8>]) -> Vec<(u16, u8)> {
     let ack = |frame: &Vec<u8>| match Message::parse(frame) {
         Ok((header, Message::WriteResp)) => Some((header.seq, 1)),
@@ -41,7 +40,7 @@ fn r3_writes_of_one_batch_are_acknowledged_together() {
     assert_eq!(answers.len(), 2);
     p.deliver_down(&answers);
     assert_eq!(p.done.0, (0..=MOST + 3).map(Done::Written).collect::<Vec<_>>());
-    // One alone is the paper's, and what comes in another batch waits for nothing.
+    // A single write is acknowledged by the paper's frame, and does not wait for writes of another batch.
     for token in 20..23 {
         writes(&mut p, token..token + 1);
         p.carry_up();
@@ -82,7 +81,7 @@ fn r2_only_consecutive_numbers_of_a_stream_are_joined() {
 }
 
 #[test]
-fn r4_a_gap_is_told_of_behind_the_acknowledgement() {
+fn r4_a_gap_is_reported_behind_the_acknowledgement() {
     let mut p = joint();
     writes(&mut p, 0..6);
     let frames = p.take_up();
@@ -90,11 +89,11 @@ fn r4_a_gap_is_told_of_behind_the_acknowledgement() {
     assert_eq!(list(&p.down.frames), [(MultiWriteResp, 1), (SackNak, 4)]);
     p.carry_down();
     assert_eq!(p.done.0, [0, 1].map(Done::Written));
-    // The gap closes: those that waited are acknowledged with what closed it.
+    // The gap closes: the waiting writes are acknowledged together with the one that closed it.
     p.deliver_up([&frames[2], &frames[4]]);
     assert_eq!(acks(&p.down.frames), [(3, 3)]);
     p.carry_down();
-    // A single one rides with the SACK as ever.
+    // A single acknowledgement is part of the SACK, as without joint ones.
     writes(&mut p, 6..8);
     let more = p.take_up();
     p.deliver_up([&frames[5], &more[1]]);
@@ -105,8 +104,8 @@ fn r4_a_gap_is_told_of_behind_the_acknowledgement() {
     p.assert_at_rest();
 }
 
-/// R6, R7: a joint acknowledgement is lost. The next one tells, and each write is answered again, by itself or with others
-/// that are; none is executed twice.
+/// R6, R7: a joint acknowledgement is lost. The next one reveals that, and each write is acknowledged again, alone or
+/// with others; none is executed twice.
 #[test]
 fn r7_a_lost_one_is_given_again_without_executing_again() {
     let mut p = joint();
@@ -130,7 +129,7 @@ fn r7_a_lost_one_is_given_again_without_executing_again() {
     p.assert_at_rest();
 }
 
-/// One slot is room enough for what it stands for.
+/// One free slot is enough to execute all writes that one acknowledgement covers.
 #[test]
 fn r10_what_is_acknowledged_together_needs_one_slot() {
     let mut p = joint();
@@ -141,7 +140,7 @@ fn r10_what_is_acknowledged_together_needs_one_slot() {
     p.down.room = Some(1);
     p.deliver_up(&frames[..1]);
     assert_eq!(acks(&p.down.frames), [(1, 4)]);
-    // And without any nothing is executed.
+    // Without a free slot nothing is executed.
     p.carry_down();
     p.down.room = Some(0);
     writes(&mut p, 4..6);
@@ -169,7 +168,7 @@ fn without_the_feature_each_is_acknowledged_by_itself() {
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
     }
-    // Nor does a CN that has agreed on neither feature with such frames take one.
+    // A CN that has agreed on neither feature with such frames drops one.
     let mut with = joint();
     let mut p = Pair::with(requester_config(), responder_config());
     p.requester.set_features(0);

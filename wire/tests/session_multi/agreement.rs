@@ -1,4 +1,4 @@
-//! What is packed, where both ends have agreed on it, and the bytes that leave.
+//! Packing by agreement of both ends, and the bytes sent.
 
 use cxloe_wire::frame::{Command::*, FEATURE_MULTI, FEATURES, LINE_SIZE, Message};
 
@@ -34,9 +34,9 @@ fn one_frame_carries_what_was_asked_at_once_and_one_brings_the_answers() {
     p.assert_at_rest();
 }
 
-/// Byte by byte: whoever does not hold, or holds one request, sends what the paper has.
+/// A requester that does not hold, or that holds one request, sends the paper's frame, byte by byte.
 #[test]
-fn one_alone_is_the_papers_frame() {
+fn one_request_alone_uses_the_plain_frame() {
     let plain = |features| {
         let mut p = Pair::new();
         p.requester.set_features(features);
@@ -54,7 +54,7 @@ fn one_alone_is_the_papers_frame() {
     let frames = p.take_up();
     assert_eq!(list(&frames), [(WriteReq, 1), (ReadReq, 2)]);
     assert_eq!(plain(FEATURES), frames);
-    // Where it was not agreed on, the session id is the same and so is every byte.
+    // Without the agreement the session id is the same, and so is every byte.
     assert_eq!(plain(0), frames);
 }
 
@@ -72,7 +72,7 @@ fn nothing_is_packed_unless_both_ends_have_agreed() {
         p.deliver_up(&frames);
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
-        // One that comes all the same is one request that makes no sense.
+        // A frame of many without the agreement is one malformed request.
         p.deliver_up([&p.forge(MultiReadReq as u8, 4, 0, 0, &payload(&[64], &[]))]);
         p.deliver_up([&p.forge(MultiWriteReq as u8, 5, 0, 0, &payload(&[64], &[[1; 64]; 2]))]);
         let answers = p.take_down();
@@ -86,9 +86,9 @@ fn nothing_is_packed_unless_both_ends_have_agreed() {
     });
 }
 
-/// An answer to many where none was agreed on, and a HelloAck that grants what nobody asked for.
+/// An answer to many requests without the agreement is dropped, and a HelloAck that grants a feature not requested.
 #[test]
-fn a_memory_node_that_goes_beyond_the_agreement_is_not_heard() {
+fn frames_beyond_the_agreed_features_are_dropped() {
     let mut agreed = Pair::open();
     agreed.read_many(3, 0);
     agreed.carry_up();
@@ -131,7 +131,7 @@ fn full_frames_leave_at_once_and_the_rest_when_no_more_follows() {
     assert_eq!(list(&frames), [(MultiWriteReq, next), (MultiWriteReq, next + WRITES as u16)]);
     assert!(frames.iter().all(|frame| frame.len() <= MAX_FRAME), "{}", frames[0].len());
     assert!(frames[0].len() + 70 > MAX_FRAME, "as many as fit");
-    // Streams do not mix.
+    // Requests of different streams are not packed together.
     p.requester.hold();
     (0..4).for_each(|i| p.read(i % 2, 0, 0));
     p.requester.release(p.now, &mut p.up);
@@ -142,7 +142,7 @@ fn full_frames_leave_at_once_and_the_rest_when_no_more_follows() {
     );
 }
 
-/// Whoever forgets to say that no more follows is not left waiting for ever.
+/// A held request leaves with the next poll if no release follows.
 #[test]
 fn what_was_held_and_forgotten_leaves_with_a_poll() {
     let mut p = Pair::open();
@@ -154,9 +154,9 @@ fn what_was_held_and_forgotten_leaves_with_a_poll() {
     assert_eq!(read_tokens(&p.done.0), [1, 2]);
 }
 
-/// What waits when the session is replaced by one without such frames goes over to it.
+/// Waiting requests move to the next session, even if that has no frames of many.
 #[test]
-fn waiting_requests_go_over_to_a_session_that_knows_no_such_frames() {
+fn waiting_requests_move_to_a_session_without_those_frames() {
     let mut p = Pair::open();
     p.write_many(3, 0);
     p.take_up();
@@ -187,7 +187,7 @@ fn sealed_frames_of_many_are_opened_or_dropped() {
         for bit in (14 * 8..frame.len() * 8).step_by(3) {
             let mut damaged = frame.clone();
             damaged[bit / 8] ^= 0x80 >> (bit % 8);
-            // The padding of a short frame is nobody's.
+            // The padding of a short frame is not authenticated.
             if bit / 8 < 25 + 1 + 2 * 6 + 16 {
                 p.deliver_up([&damaged]);
             }
@@ -200,7 +200,7 @@ fn sealed_frames_of_many_are_opened_or_dropped() {
     assert_eq!(p.done.0, (0..3).map(Done::Written).chain(reads).collect::<Vec<_>>());
 }
 
-/// R13: what a frame of many costs is what it, or its answer, is on the wire.
+/// R13: the cost of a frame of many is the bytes on the wire of the frame or its answer, whichever is larger.
 #[test]
 fn r13_bytes_are_those_of_the_frames() {
     let mut p = Pair::open();

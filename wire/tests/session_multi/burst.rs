@@ -1,4 +1,4 @@
-//! Burst reads of more lines than an answer carries: one frame asks, each answer has a number of its own.
+//! Burst reads of more lines than an answer carries: one frame requests all, and each answer has a number of its own.
 
 use cxloe_wire::frame::{
     Command::*, FEATURE_LONG_BURSTS, FEATURES, FaultStatus, LINE_SIZE, Message, PAGE_LINES,
@@ -7,19 +7,19 @@ use cxloe_wire::session::{OpError, SLOTS};
 
 use crate::session_common::*;
 
-/// Lines of an answer at an MTU of 1500.
+/// Lines that an answer carries at an MTU of 1500.
 const EACH: u8 = 23;
 const PAGE: u64 = 4096;
 
 impl Pair {
-    /// Reads a page in the bursts that answers carry, tokens from `token` on.
+    /// Reads a page in bursts of one answer each, with tokens from `token` on.
     fn read_page(&mut self, addr: u64, token: u64) {
         self.requester.hold();
         self.burst_reads(addr, &[EACH, EACH, 18], token);
         self.requester.release(self.now, &mut self.up);
     }
 
-    /// Reads bursts, each of which goes on where the one before ends.
+    /// Reads bursts, each of which begins where the previous one ends.
     fn burst_reads(&mut self, mut addr: u64, lines: &[u8], token: u64) {
         for (lines, token) in lines.iter().zip(token..) {
             self.requester.burst_read(0, addr, *lines, token, self.now, &mut self.up).unwrap();
@@ -65,7 +65,8 @@ fn a_page_is_one_request_and_three_answers() {
     p.assert_at_rest();
 }
 
-/// What does not go on where the last one ended, is of another kind, or leaves the page, has a frame of its own.
+/// A burst that does not begin where the previous one ended, is of another kind, or leaves the page, has a frame of its
+/// own.
 #[test]
 fn only_what_is_consecutive_in_one_page_is_joined() {
     let mut p = Pair::open();
@@ -80,15 +81,15 @@ fn only_what_is_consecutive_in_one_page_is_joined() {
     p.burst_reads(0, &[EACH], 0);
     p.burst_reads(PAGE, &[EACH, EACH], 1);
     assert_eq!(asked(&mut p), [(0, 23), (PAGE, 46)]);
-    // Shorter than an answer: nothing follows, though it would be consecutive.
+    // A burst shorter than an answer ends the frame, even if the next burst is consecutive.
     p.requester.hold();
     p.burst_reads(0, &[EACH, 5, EACH], 0);
     assert_eq!(asked(&mut p), [(0, 28), (28 * 64, 23)]);
-    // The end of a page, and the beginning of the next.
+    // Bursts at the end of a page and at the beginning of the next.
     p.requester.hold();
     p.burst_reads(PAGE - 23 * 64, &[EACH, EACH], 0);
     assert_eq!(asked(&mut p), [(PAGE - 23 * 64, 23), (PAGE, 23)]);
-    // Lines among bursts, and bursts among lines.
+    // Lines between bursts, and bursts between lines.
     p.requester.hold();
     p.read(0, 8 * PAGE, 0);
     p.burst_reads(0, &[EACH], 0);
@@ -98,7 +99,7 @@ fn only_what_is_consecutive_in_one_page_is_joined() {
     assert_eq!(codes(&p.take_up()), [ReadReq, BurstReadReq, WriteReq, BurstReadReq]);
 }
 
-/// Who does not hold, or has not agreed, sends what there was before.
+/// Without holding, or without the agreement, each burst has a frame of its own.
 #[test]
 fn nothing_is_joined_unless_both_ends_have_agreed() {
     let without = FEATURES & !FEATURE_LONG_BURSTS;
@@ -118,7 +119,7 @@ fn nothing_is_joined_unless_both_ends_have_agreed() {
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
         if held {
-            // One that comes all the same is one senseless request.
+            // A long burst without the agreement is one malformed request.
             p.deliver_up([&p.forge(BurstReadReq as u8, 4, 0, 0, &[64])]);
             p.deliver_up([&p.forge(BurstReadReq as u8, 5, 0, 0, &[EACH])]);
             assert_eq!(list(&p.take_down()), [(Fault, 4), (BurstReadResp, 5)]);
@@ -126,7 +127,7 @@ fn nothing_is_joined_unless_both_ends_have_agreed() {
     }
 }
 
-/// R9: what is not possible uses up one number, and only that.
+/// R9: an impossible burst consumes exactly one number.
 #[test]
 fn r9_senseless_bursts_use_up_one_number() {
     let mut p = Pair::open();
@@ -141,14 +142,14 @@ fn r9_senseless_bursts_use_up_one_number() {
     assert!(answers.iter().all(malformed));
     p.deliver_up([&p.forge(BurstReadReq as u8, 7, 0, 64, &[63])]);
     assert_eq!(list(&p.take_down()), [7, 8, 9].map(|n| (BurstReadResp, n)));
-    // Its trailer is sealed under the first number, so under another it is not genuine.
+    // The trailer is sealed with the first number, so under another number the frame is not genuine.
     let mut other = p.forge(BurstReadReq as u8, 10, 0, 0, &[64]);
     other[16] += 1;
     p.deliver_up([&other]);
     assert!(p.take_down().is_empty());
 }
 
-/// What is not there each part is told by itself, and what follows is executed.
+/// Parts beyond the memory are refused one by one, and later requests are executed.
 #[test]
 fn parts_fail_by_themselves() {
     let mut p = Pair::open();
@@ -165,7 +166,7 @@ fn parts_fail_by_themselves() {
     p.assert_at_rest();
 }
 
-/// R2, R4, R5: the frame is lost, what follows is early; each part goes again by itself.
+/// R2, R4, R5: the frame is lost and the next one is early; each part is sent again in a frame of its own.
 #[test]
 fn r5_a_lost_page_goes_again_in_plain_frames() {
     let mut p = Pair::open();
@@ -189,7 +190,7 @@ fn r5_a_lost_page_goes_again_in_plain_frames() {
     p.assert_at_rest();
 }
 
-/// R6, R7: some of its answers are lost; those parts alone are answered again.
+/// R6, R7: some of the answers are lost; only those parts are sent and answered again.
 #[test]
 fn r6_a_lost_answer_is_asked_for_by_itself() {
     let mut p = Pair::open();
@@ -209,7 +210,7 @@ fn r6_a_lost_answer_is_asked_for_by_itself() {
     p.assert_at_rest();
 }
 
-/// R7, R11: replayed, in any order, and beyond the window.
+/// R7, R11: a replayed frame, in any order and beyond the window, is not executed again.
 #[test]
 fn r7_a_page_that_is_repeated_is_executed_once() {
     let mut p = Pair::open();
@@ -224,7 +225,7 @@ fn r7_a_page_that_is_repeated_is_executed_once() {
     assert_eq!(tokens(&p.done.0), (0..12).collect::<Vec<_>>());
     assert_eq!(p.responder.totals().executed, 12);
     p.assert_at_rest();
-    // The last part lies beyond the window: nothing is kept of it.
+    // The last part lies beyond the window: no part is kept.
     let at = 13 + SLOTS as u64 - 2;
     let dropped = p.responder.totals().dropped_window;
     p.deliver_up([&p.forge(BurstReadReq as u8, at, 0, 0, &[64])]);
@@ -233,7 +234,7 @@ fn r7_a_page_that_is_repeated_is_executed_once() {
     assert_eq!(p.responder.totals().dropped_window, dropped + 1);
 }
 
-/// No room for some of the answers: they come with the next look, and each once.
+/// Answers without room are sent once there is room, each once.
 #[test]
 fn parts_without_room_for_their_answers_are_not_lost() {
     let mut p = Pair::open();
@@ -250,7 +251,8 @@ fn parts_without_room_for_their_answers_are_not_lost() {
     p.assert_at_rest();
 }
 
-/// A ring that is full when the page is complete: it leaves later, as it is, and the next page by itself.
+/// If the ring is full when the page is complete, its frame leaves later unchanged, and the next page in a frame of its
+/// own.
 #[test]
 fn a_page_that_finds_no_room_to_leave_waits_whole() {
     let mut p = Pair::open();
@@ -268,7 +270,7 @@ fn a_page_that_finds_no_room_to_leave_waits_whole() {
     assert_eq!(tokens(&p.done.0), [0, 1, 2, 3, 4, 5]);
 }
 
-/// R13: it costs what its answers are.
+/// R13: the cost of a page is that of its answers.
 #[test]
 fn r13_a_page_costs_its_answers() {
     let cost = |held: bool| {

@@ -1,11 +1,11 @@
-//! Frames of many that are lost, late or there twice: each request keeps its number, its order and its answer.
+//! Frames of many that are lost, late or duplicated: each request keeps its number, its order and its answer.
 
 use cxloe_wire::frame::Command::*;
 
 use super::lot::{READS, payload, read_tokens};
 use crate::session_common::*;
 
-/// R2, R4, R7: frames of many in any order, and again and again.
+/// R2, R4, R7: frames of many arrive in any order and repeatedly.
 #[test]
 fn r2_each_request_is_executed_once_and_in_order() {
     let mut p = Pair::open();
@@ -24,7 +24,8 @@ fn r2_each_request_is_executed_once_and_in_order() {
     p.assert_at_rest();
 }
 
-/// R4, R5: each request of a frame that comes early is acknowledged selectively; what was lost goes again, alone.
+/// R4, R5: each request of an early frame is acknowledged selectively; requests of the lost frame are sent again, each
+/// alone.
 #[test]
 fn r5_a_lost_frame_goes_again_in_plain_ones() {
     let mut p = Pair::open();
@@ -47,7 +48,7 @@ fn r5_a_lost_frame_goes_again_in_plain_ones() {
     p.assert_at_rest();
 }
 
-/// R6, R7: an answer for many that is lost; the next one tells, and each is answered again by itself.
+/// R6, R7: an answer to many is lost; the next one reveals that, and each request is answered again by itself.
 #[test]
 fn r6_a_lost_answer_is_given_again_without_executing_again() {
     let mut p = Pair::open();
@@ -72,8 +73,8 @@ fn r6_a_lost_answer_is_given_again_without_executing_again() {
     p.assert_at_rest();
 }
 
-/// Some of a frame's requests are answered early, by plain frames, before the frame's answer comes: each is completed once,
-/// in order, and every buffer is free again.
+/// Some of a frame's requests are answered early by plain frames, before the frame's answer comes: each is completed
+/// once, in order, and all buffers are free again.
 #[test]
 fn r2_an_answer_for_many_after_some_of_them_came_early() {
     let mut p = Pair::open();
@@ -93,12 +94,12 @@ fn r2_an_answer_for_many_after_some_of_them_came_early() {
     assert_eq!(read_tokens(&p.done.0), [0, 1, 2, 3]);
     assert_eq!(p.requester.counters().duplicates, 2);
     p.assert_at_rest();
-    // And one that overlaps what is answered already.
+    // An answer that overlaps requests already answered.
     p.deliver_down(&whole);
     assert_eq!((p.done.0.len(), p.requester.counters().duplicates), (4, 6));
 }
 
-/// Parts of a frame were executed before: those are answered again, the others executed.
+/// If some requests of a frame were executed before, those are answered again and the others executed.
 #[test]
 fn r7_a_frame_that_overlaps_what_was_executed() {
     let mut p = Pair::open();
@@ -110,11 +111,11 @@ fn r7_a_frame_that_overlaps_what_was_executed() {
     p.deliver_up([&frame]);
     assert_eq!(p.writes(), [(0, 1), (64, 2), (128, 3), (192, 4)]);
     assert_eq!(list(&p.take_down()), [1, 2, 3, 4].map(|n| (WriteResp, n)));
-    // Replayed as it was, and under other addresses: nothing is executed.
+    // The frame is replayed unchanged, and with other addresses: nothing is executed.
     p.deliver_up([&frame]);
     p.deliver_up([&p.forge(MultiWriteReq as u8, 1, 0, 512, &payload(&[576, 640, 704], &lines))]);
     assert_eq!(p.writes().len(), 4);
-    // One of which a part is beyond the window.
+    // A frame of which a part is beyond the window.
     let at = 4 + cxloe_wire::session::SLOTS as u64 - 1;
     p.deliver_up([&p.forge(MultiReadReq as u8, at, 0, 0, &payload(&[64, 128], &[]))]);
     let sacks = p.take_down();
@@ -122,7 +123,7 @@ fn r7_a_frame_that_overlaps_what_was_executed() {
     assert_eq!(p.responder.totals().dropped_window, 4 + 1);
 }
 
-/// The 16 bits of the numbers turn over within a frame (R11).
+/// The 16-bit numbers wrap within a frame (R11).
 #[test]
 fn r11_numbers_wrap_within_a_frame() {
     let mut p = Pair::open();

@@ -4,19 +4,19 @@ use cxloe_wire::frame::LINE_SIZE;
 
 use crate::session_common::*;
 
-/// Lines of a frame at an MTU of 1500.
+/// Lines that a frame carries at an MTU of 1500.
 pub const READS: usize = 23;
 pub const WRITES: usize = 21;
 
 impl Pair {
-    /// Reads `count` lines far from each other, tokens from `token` on, as one lot.
+    /// Reads `count` lines far apart, held together, with tokens from `token` on.
     pub fn read_many(&mut self, count: u64, token: u64) {
         self.requester.hold();
         (0..count).for_each(|i| self.read(0, i * 4096, token + i));
         self.requester.release(self.now, &mut self.up);
     }
 
-    /// Writes `count` lines far from each other, the number of each into it.
+    /// Writes `count` lines far apart, held together, each filled with its number.
     pub fn write_many(&mut self, count: u64, token: u64) {
         self.requester.hold();
         (0..count).for_each(|i| self.write(0, i * 4096, i as u8 + 1, token + i));
@@ -32,7 +32,7 @@ impl Pair {
     }
 }
 
-/// Count, addresses of all lines but the first, lines.
+/// Payload of a frame of many: count, addresses of all lines but the first, lines.
 pub fn payload(others: &[u64], data: &[[u8; LINE_SIZE]]) -> Vec<u8> {
     let addresses = others.iter().flat_map(|addr| addr.to_be_bytes()[2..].to_vec());
     [others.len() as u8 + 1].into_iter().chain(addresses).chain(data.as_flattened().iter().copied()).collect()

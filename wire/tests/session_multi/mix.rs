@@ -1,5 +1,4 @@
-//! Reads and writes by turns: two frames where there would be one for each request, and no read or write of a line on the
-//! wrong side of another one.
+//! Alternating reads and writes: two frames instead of one per request, and no reordering of accesses to one line.
 
 use std::collections::HashMap;
 
@@ -9,7 +8,7 @@ use proptest::prelude::*;
 use super::lot::{READS, WRITES};
 use crate::session_common::*;
 
-/// What a step asks for, of one of few lines.
+/// Request of a step, of one or few lines.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     Read,
@@ -18,7 +17,7 @@ enum Ask {
 }
 
 impl Pair {
-    /// Reads and writes `count` lines each by turns, lines far from each other.
+    /// Reads and writes `count` lines each, alternating, all lines far apart.
     fn mix(&mut self, count: u64) {
         self.requester.hold();
         for i in 0..count {
@@ -45,7 +44,7 @@ fn by_turns_they_take_a_frame_of_each_kind() {
     p.assert_at_rest();
 }
 
-/// A frame that is full leaves; those of the other kind go on waiting if they may.
+/// A full frame leaves; waiting requests of the other kind continue to wait if they may.
 #[test]
 fn a_full_frame_of_writes_leaves_the_reads_waiting() {
     let mut p = Pair::open();
@@ -55,7 +54,7 @@ fn a_full_frame_of_writes_leaves_the_reads_waiting() {
     assert_eq!(list(&p.take_up()), [(MultiWriteReq, 1)]);
     (1..READS as u64).for_each(|i| p.read(0, i << 20, i));
     assert_eq!(list(&p.take_up()), [(MultiReadReq, 1 + WRITES as u16)]);
-    // Reads that are many take the writes before them along.
+    // A full frame of reads takes the writes before it along.
     (0..2).for_each(|i| p.write(0, (1 + i) * 64, 8, 200 + i));
     (0..READS as u64).for_each(|i| p.read(0, i << 20, 300 + i));
     let first = 1 + (WRITES + READS) as u16;
@@ -74,7 +73,7 @@ fn r7_a_write_stays_behind_the_read_of_its_line() {
     p.read(0, 640, 1);
     p.read(0, 704, 2);
     p.write(0, 768, 5, 3);
-    // Another line at the same place of another page is none of these.
+    // A line at the same index of another page has no waiting read.
     p.write(0, 640 + 4096, 5, 4);
     assert_eq!(p.up.frames.len(), 0);
     p.write(0, 640, 2, 5);
@@ -93,7 +92,7 @@ fn r7_a_write_stays_behind_the_read_of_its_line() {
     assert_eq!(p.done.0, [Done::Read(1, vec![0]), Done::Written(2), Done::Read(3, vec![9])]);
 }
 
-/// A burst meets what was asked for before it.
+/// A burst is sent after the requests made before it.
 #[test]
 fn a_burst_has_all_that_waits_sent_before_it() {
     let mut p = Pair::open();
@@ -108,7 +107,7 @@ fn a_burst_has_all_that_waits_sent_before_it() {
     p.assert_at_rest();
 }
 
-/// What waits when the session is replaced goes over to it in the order in which it would have left.
+/// Waiting requests move to the next session in the order in which they would have left.
 #[test]
 fn both_kinds_go_over_to_the_next_session() {
     let mut p = Pair::open();
@@ -128,11 +127,11 @@ fn both_kinds_go_over_to_the_next_session() {
 
 #[derive(Default)]
 struct Model {
-    /// What each line was last asked to hold.
+    /// Last value written to each line.
     lines: HashMap<u64, u8>,
-    /// By token, what the read has to find.
+    /// Data that the read has to find, by token.
     expected: HashMap<u64, Vec<u8>>,
-    /// Lines of reads without an answer, which are not written meanwhile (R7).
+    /// Lines of unanswered reads, which are not written until the answer (R7).
     reading: HashMap<u64, Vec<u64>>,
     done: usize,
 }
@@ -154,10 +153,10 @@ impl Model {
 }
 
 proptest! {
-    /// Any lot of reads, writes and bursts of few lines, over a network that loses, repeats and turns round frames: each read
-    /// finds what was last written before it was asked for.
+    /// Random reads, writes and bursts of few lines, over a network that loses, duplicates and reorders frames: each
+    /// read returns the last write requested before it.
     #[test]
-    fn each_read_finds_the_write_before_it(
+    fn each_read_returns_the_preceding_write(
         lots in prop::collection::vec(
             (
                 prop::collection::vec(

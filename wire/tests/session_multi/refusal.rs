@@ -1,4 +1,4 @@
-//! Requests in a frame of many that are refused, senseless or not asked for: each fails alone.
+//! Requests in a frame of many that are refused, malformed or unexpected: each fails alone.
 
 use cxloe_wire::frame::{Command::*, FaultStatus, Message};
 use cxloe_wire::session::OpError;
@@ -6,7 +6,7 @@ use cxloe_wire::session::OpError;
 use super::lot::{READS, payload};
 use crate::session_common::*;
 
-/// What one line cannot have, its number alone is told; the others go on.
+/// Only the request of a missing line is refused; the others are executed.
 #[test]
 fn a_line_that_is_not_there_fails_alone() {
     let mut p = Pair::open();
@@ -35,7 +35,7 @@ fn a_line_that_is_not_there_fails_alone() {
     let read = |t: u64| if t == 2 { Done::Failed(t, nxm, vec![]) } else { Done::Read(t, vec![t as u8 + 1]) };
     assert_eq!(p.done.0, [0, 1, 2, 3, 4, 5].map(read));
     assert_eq!(p.writes().len(), 5);
-    // The first and the last, too.
+    // The first and the last line of a frame can fail too.
     for bad in [0, 3] {
         p.requester.hold();
         (0..4).for_each(|i| p.write(0, if i == bad { TestMemory::END } else { i * 64 }, 9, i));
@@ -49,7 +49,7 @@ fn a_line_that_is_not_there_fails_alone() {
     p.assert_at_rest();
 }
 
-/// The order within a frame is that of the numbers: the last write of a line stays.
+/// Requests of a frame are executed in the order of their numbers: the last write of a line remains.
 #[test]
 fn a_line_may_be_named_twice() {
     let mut p = Pair::open();
@@ -65,35 +65,35 @@ fn a_line_may_be_named_twice() {
     assert_eq!(p.done.0[3..], [4, 5].map(|token| Done::Read(token, vec![3])));
 }
 
-/// R9: counts that are not possible, and addresses that are not those of lines.
+/// R9: impossible counts, and addresses that are no line's.
 #[test]
-fn r9_senseless_frames_of_many_use_up_what_they_must() {
+fn r9_invalid_frames_use_up_the_numbers_they_cover() {
     let mut p = Pair::open();
-    // One number each, whatever the count says.
+    // Each frame consumes one number, whatever its count.
     p.deliver_up([&p.forge(MultiReadReq as u8, 1, 0, 0, &[0])]);
     p.deliver_up([&p.forge(MultiReadReq as u8, 2, 0, 0, &[1])]);
     p.deliver_up([&p.forge(MultiWriteReq as u8, 3, 0, 0, &[0])]);
     p.deliver_up([&p.forge(MultiWriteReq as u8, 4, 0, 0, &payload(&[], &[[1; 64]]))]);
     let many = vec![64; 64];
     p.deliver_up([&p.forge(MultiReadReq as u8, 5, 0, 0, &payload(&many, &[]))]);
-    // More than an answer carries.
+    // More lines than an answer carries.
     p.deliver_up([&p.forge(MultiReadReq as u8, 6, 0, 0, &payload(&many[..READS], &[]))]);
     let answers = p.take_down();
     assert_eq!(list(&answers), (1..7).map(|n| (Fault, n)).collect::<Vec<_>>());
     let malformed =
         |f: &Vec<u8>| matches!(Message::parse(f), Ok((_, Message::Fault { status: FaultStatus::Malformed })));
     assert!(answers.iter().all(malformed));
-    // As many as one carries.
+    // As many lines as an answer carries.
     p.deliver_up([&p.forge(MultiReadReq as u8, 7, 0, 0, &payload(&many[..READS - 1], &[]))]);
     assert_eq!(list(&p.take_down()), [(MultiReadResp, 7)]);
-    // An address that is no line's fails alone, the header's as any other.
+    // An address that is no line's fails alone, also the address in the header.
     let seq = 7 + READS as u64;
     p.memory.log.clear();
     p.deliver_up([&p.forge(MultiWriteReq as u8, seq, 0, 1, &payload(&[64, 129, 192], &[[7; 64]; 4]))]);
     let answers = p.take_down();
     assert_eq!(codes(&answers), [Fault, WriteResp, Fault, WriteResp]);
     assert_eq!(p.writes(), [(64, 7), (192, 7)]);
-    // A frame that ends before its lines do has no trailer where it should be.
+    // A frame that ends before its lines do has no trailer at the expected place.
     let whole = p.forge(MultiWriteReq as u8, seq + 4, 0, 0, &payload(&[64], &[[1; 64]; 2]));
     for len in 0..25 + 1 + 6 + 128 + 4 {
         p.deliver_up([&whole[..len].to_vec()]);
@@ -103,7 +103,7 @@ fn r9_senseless_frames_of_many_use_up_what_they_must() {
     assert_eq!(list(&p.take_down()), [(MultiWriteResp, (seq + 4) as u16)]);
 }
 
-/// A hostile MN answers what was made but not sent: that is outside the window.
+/// Answers of a hostile MN to a request that was made but not sent are outside the window.
 #[test]
 fn answers_to_what_has_not_been_sent_are_dropped() {
     let mut other = Pair::open();
@@ -118,7 +118,7 @@ fn answers_to_what_has_not_been_sent_are_dropped() {
     p.requester.release(p.now, &mut p.up);
     p.deliver_down([&answer]);
     assert_eq!(p.done.0.len(), 3, "the sessions are alike, so that it is genuine");
-    // More of them than were asked for, and an answer of the other kind.
+    // More answers than requests, and an answer of the other kind.
     p.write_many(2, 10);
     p.deliver_down([&answer]);
     assert_eq!(p.done.0.len(), 3);

@@ -21,7 +21,7 @@ fn r1_the_window_is_of_requests() {
     p.assert_at_rest();
 }
 
-/// Only some of an early answer's lines find a buffer; the others are asked for again.
+/// Only some lines of an early answer find a buffer; the requests of the others are sent again.
 #[test]
 fn r10_early_answers_beyond_the_buffers_are_asked_for_again() {
     let mut p = Pair::open();
@@ -65,7 +65,7 @@ fn r10_early_writes_keep_to_both_limits() {
     }
 }
 
-/// A write that is refused and whose refusal finds no room counts as lost, and so do those behind it.
+/// A refused write whose refusal has no room counts as lost, and so do the writes behind it.
 #[test]
 fn a_refusal_without_room_is_as_lost() {
     let mut p = Pair::open();
@@ -83,7 +83,7 @@ fn a_refusal_without_room_is_as_lost() {
     p.assert_at_rest();
 }
 
-/// A transmit ring without room: requests wait, no more of them than a frame carries, and leave when there is some.
+/// With a full transmit ring at the CN requests wait, at most as many as a frame carries, and leave once there is room.
 #[test]
 fn a_full_ring_at_the_cn_keeps_them_waiting() {
     let mut p = Pair::open();
@@ -103,7 +103,7 @@ fn a_full_ring_at_the_cn_keeps_them_waiting() {
     assert!(p.requester.deadline() <= p.now, "looked at soon");
     p.poll();
     assert_eq!((p.up.frames.len(), p.requester.unanswered()), (0, READS + WRITES));
-    // Room for one of the two frames; the other one goes on waiting.
+    // Room for one of the two frames; the other one still waits.
     p.up.room = Some(1);
     p.pass(US);
     p.poll();
@@ -115,7 +115,7 @@ fn a_full_ring_at_the_cn_keeps_them_waiting() {
     p.assert_at_rest();
 }
 
-/// No room for the answer at the MN: nothing is executed, and the frame counts as lost.
+/// Without room for the answer at the MN nothing is executed, and the frame counts as lost.
 #[test]
 fn a_full_ring_at_the_mn_executes_nothing() {
     let mut p = Pair::open();

@@ -1,5 +1,5 @@
-//! One daemon of a lab: its command, its start and its end. It runs in the lab's namespaces, tied to nothing but those;
-//! what is known of it lies in the lab's folder.
+//! One daemon of a lab: its command, start and end. The daemon runs in the lab's namespaces, independent of the command
+//! that started it; its process id and logs are in the lab's folder.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use super::NamedError;
 use super::keeper::inside;
-use super::settings::{MANAGER_ADDRESS, SWITCH, Settings};
+use super::settings::{LabSettings, MANAGER_ADDRESS, SWITCH};
 
-/// How often a wait looks.
+/// Interval between two checks of a daemon's state.
 pub(super) const POLL: Duration = Duration::from_millis(50);
-/// Looks until a daemon has to have ended: 10 s.
+/// Number of checks within which a daemon has to end: 10 s.
 pub(super) const END_POLLS: u32 = 200;
-/// Looks until something has to have come up: 60 s.
+/// Number of checks within which a daemon has to be ready: 60 s.
 pub(super) const START_POLLS: u32 = 1200;
-/// Lines of a log that are shown when something does not come up.
+/// Number of log lines shown for a daemon that does not start.
 const LINES_SHOWN: usize = 15;
 
-/// The daemons of a lab.
+/// Settings and folder of a lab, from which its daemons are started and found.
 pub(super) struct Daemons<'a> {
-    pub(super) settings: &'a Settings,
+    pub(super) settings: &'a LabSettings,
     pub(super) folder: &'a Path,
 }
 
@@ -44,7 +44,7 @@ impl Daemons<'_> {
         format!("unix:{}", self.file("gmm.sock"))
     }
 
-    /// Variables that tell programs on a node where its daemons are.
+    /// Environment variables by which programs on a node find its daemons.
     pub(super) fn environment(&self, node: &str) -> Vec<String> {
         let path = std::env::var("PATH").unwrap_or_default();
         let mut all = vec![
@@ -61,12 +61,13 @@ impl Daemons<'_> {
         all
     }
 
-    /// The program of a daemon, and its arguments.
+    /// Program and arguments of the daemon on a node.
     fn command(&self, node: &str) -> Vec<String> {
         let (settings, data) = (self.settings, self.file(node));
         let (manager, socket) = (self.manager_url(), self.file(&format!("{node}.sock")));
         let config = self.file(&format!("{node}.toml"));
-        // A node joins by the manager's socket, which takes root for an administrator, and is known from then on.
+        // A new node joins through the manager's socket, where root is an administrator; afterwards the node has its
+        // own identity.
         let has_joined = Path::new(&config).exists();
         let usual = |program: &str| {
             let mut all = vec![self.program(program)];
@@ -105,7 +106,7 @@ impl Daemons<'_> {
         }
     }
 
-    /// The process id of a daemon, as it is inside the lab; `None` when it does not run.
+    /// Process id of a daemon in the lab's PID namespace; `None` if the daemon does not run.
     pub(super) fn pid(&self, node: &str) -> Option<u32> {
         let pid: u32 =
             fs::read_to_string(self.folder.join(format!("{node}.pid"))).ok()?.trim().parse().ok()?;
@@ -118,7 +119,7 @@ impl Daemons<'_> {
         quiet(&mut kill)
     }
 
-    /// Starts a daemon, unless it runs.
+    /// Starts the daemon of a node, unless it runs already.
     pub(super) fn start(&self, node: &str) -> Result<(), NamedError> {
         if self.pid(node).is_some() {
             return Ok(());
@@ -138,7 +139,7 @@ impl Daemons<'_> {
         start.args(["ip", "netns", "exec", place, "env", "NO_COLOR=1"]).args(command);
         start.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
         start.status().map_err(failed)?;
-        // The inner shell writes its number a moment later.
+        // The inner shell writes the process id shortly after its start.
         for _ in 0..END_POLLS {
             if fs::read_to_string(&pid_file).is_ok_and(|text| text.ends_with('\n')) {
                 return Ok(());
@@ -148,7 +149,7 @@ impl Daemons<'_> {
         Err(NamedError::failed(format!("{node} does not start: see {}", self.log(node).display())))
     }
 
-    /// Ends daemons by a signal and waits until they are gone; those that do not go are killed.
+    /// Ends daemons by a signal and waits for them; kills those that do not end.
     pub(super) fn end(&self, signal: &str, nodes: &[String]) {
         let left: Vec<(&String, u32)> =
             nodes.iter().filter_map(|node| Some((node, self.pid(node)?))).collect();
@@ -166,7 +167,7 @@ impl Daemons<'_> {
         }
     }
 
-    /// What `gmm list` prints, if the manager answers.
+    /// Output of `gmm list` with these options, if the manager answers.
     pub(super) fn manager_lists(&self, options: &[&str]) -> Option<serde_json::Value> {
         let mut list = self.gmm();
         let output = list.arg("list").args(options).stderr(Stdio::null()).output().ok()?;
@@ -183,20 +184,20 @@ impl Daemons<'_> {
         quiet(self.gmm().arg("status"))
     }
 
-    /// Whether the manager reaches a node: idle ones are not listed.
+    /// True if the manager lists the node, which it does only while it has contact with the node.
     pub(super) fn manager_knows(&self, node: &str) -> bool {
         let kind = if node.starts_with("mn") { "-M" } else { "-C" };
         self.manager_lists(&[kind]).is_some_and(|list| list.to_string().contains(&format!("\"{node}\"")))
     }
 
-    /// Whether a region of a node can be read there.
+    /// True if a program on a node can read the node's region.
     pub(super) fn can_read(&self, node: &str, region: &str) -> bool {
         let mut read = Command::new(self.program("cn-agent"));
         read.args(["read", "--socket", &self.file(&format!("{node}.sock")), region]).stdin(Stdio::null());
         quiet(&mut read)
     }
 
-    /// Waits until `holds`, as long as the daemon `node` lives; `checked` may end the wait before.
+    /// Waits until `holds` returns true, as long as the daemon of `node` runs; an error of `checked` ends the wait.
     pub(super) fn wait(
         &self,
         what: &str,
@@ -221,12 +222,12 @@ impl Daemons<'_> {
     }
 }
 
-/// Whether a command succeeds; nobody hears what it says.
+/// True if a command succeeds; its output is discarded.
 fn quiet(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command, and fails unless it succeeds.
 pub(super) fn succeed(command: &mut Command) -> Result<(), NamedError> {
     let output = command.output().map_err(|error| NamedError::failed(format!("{command:?}: {error}")))?;
     if output.status.success() {

@@ -1,14 +1,14 @@
-//! What went wrong with a lab, in words, and the exit code for it.
+//! Errors of commands on a lab, with exit codes.
 
 use crate::LabError;
 
-/// Why a command on a lab failed.
+/// Failure of a command on a lab: exit code and message.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct NamedError {
-    /// 1: it failed; 2: wrong arguments; 3: no such lab, or something it needs is missing; 130: ended by a signal.
+    /// Exit code. 1: failure; 2: wrong arguments; 3: no such lab, or a requirement is missing; 130: ended by a signal.
     pub code: u8,
-    /// What went wrong, and what to do; may have several lines.
+    /// Error message with remedy, possibly of several lines.
     pub message: String,
 }
 

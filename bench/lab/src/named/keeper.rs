@@ -1,4 +1,4 @@
-//! The process that holds a lab's namespaces, and the way into them.
+//! The process that holds a lab's namespaces, and access to them.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -13,30 +13,30 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::wait;
 use nix::unistd::{Pid, geteuid, setsid};
 
-use super::settings::{MANAGER_ADDRESS, SWITCH, Settings, address_of};
+use super::settings::{LabSettings, MANAGER_ADDRESS, SWITCH, address_of};
 use super::{NamedError, NamedLab};
 use crate::Lab;
 
-/// Where `ip` looks for namespaces by their names.
+/// Folder in which `ip` looks up namespaces by name.
 const NAMES: &str = "/run/netns";
-/// How often a keeper without children looks whether it has some.
+/// Interval at which a keeper without children checks for orphaned processes to reap.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// The keeper's process id, seen from here; `None` when no lab is up.
+/// Process id of the keeper in this PID namespace; `None` when no lab is up.
 pub(super) fn keeper_pid(folder: &Path) -> Option<u32> {
     let pid: u32 = fs::read_to_string(folder.join("keeper")).ok()?.trim().parse().ok()?;
-    // Another process may have got the number since: the keeper has its folder among its arguments.
+    // The id may have been reused: a keeper has its folder among its arguments.
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let own = folder.as_os_str().as_encoded_bytes();
     arguments.split(|byte| *byte == 0).any(|argument| argument == own).then_some(pid)
 }
 
-/// Whether the keeper has made the network.
+/// True if the keeper has made the network.
 pub(super) fn is_ready(folder: &Path) -> bool {
     folder.join("ready").exists()
 }
 
-/// A command in the lab's namespaces, whose words are to follow; `None` when no lab is up.
+/// A command that enters the lab's namespaces and then executes the words appended to it; `None` if no lab is up.
 pub(super) fn inside(folder: &Path) -> Option<Command> {
     let pid = keeper_pid(folder)?;
     let mut command = Command::new("nsenter");
@@ -48,13 +48,13 @@ pub(super) fn inside(folder: &Path) -> Option<Command> {
     Some(command)
 }
 
-/// Ends the keeper, and with it all that is in its namespaces.
+/// Ends the keeper; the kernel then ends all processes in its PID namespace.
 pub(super) fn end(pid: u32) {
     let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
 }
 
 impl NamedLab {
-    /// Starts the keeper: this program again, called with `keep` and the folder.
+    /// Starts the keeper: this program again, with the arguments `keep` and the folder.
     pub(super) fn start_keeper(&self, keep: &[&str]) -> Result<Child, NamedError> {
         let failed =
             |error: std::io::Error| NamedError::failed(format!("starting the lab's keeper: {error}"));
@@ -66,7 +66,7 @@ impl NamedLab {
         keeper.args(["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child=KILL", "--"]);
         keeper.arg(std::env::current_exe().map_err(failed)?).args(keep).arg(&self.folder);
         keeper.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
-        // SAFETY: one system call between fork and exec, without memory of its own.
+        // SAFETY: one system call between fork and exec, without allocation.
         unsafe {
             keeper.pre_exec(|| setsid().map(drop).map_err(std::io::Error::from));
         }
@@ -76,12 +76,13 @@ impl NamedLab {
     }
 }
 
-/// The keeper: makes the network of the lab in `folder`, then holds it and reaps what others leave, for ever.
+/// Runs the keeper: makes the network of the lab in `folder`, then keeps it and reaps orphaned processes until it is
+/// killed.
 ///
 /// # Errors
-/// When the network cannot be made.
+/// Fails when the network cannot be made.
 pub fn keep(folder: &Path) -> Result<(), NamedError> {
-    let settings = Settings::load(folder)?;
+    let settings = LabSettings::load(folder)?;
     let _lab = network(&settings)?;
     fs::write(folder.join("ready"), "").map_err(|error| NamedError::failed(error.to_string()))?;
     loop {
@@ -91,15 +92,15 @@ pub fn keep(folder: &Path) -> Result<(), NamedError> {
     }
 }
 
-/// The star, with addresses, its namespaces under their names.
-fn network(settings: &Settings) -> Result<Lab, NamedError> {
+/// Makes the star network, with addresses and with names for its namespaces.
+fn network(settings: &LabSettings) -> Result<Lab, NamedError> {
     let mut star = Lab::star(settings.memory_nodes, settings.compute_nodes).mtu(settings.mtu);
     star = star.address("br0", &format!("{MANAGER_ADDRESS}/16"));
     for node in settings.nodes() {
         star = star.address(&node, &format!("{}/16", address_of(&node)));
     }
     let lab = star.build()?;
-    // Names of namespaces are mounts, which nobody else is to see.
+    // Names of namespaces are mounts, which must stay invisible outside the keeper's mount namespace.
     let failed = |step: &str, error: String| NamedError::failed(format!("{step} {NAMES}: {error}"));
     let tmpfs = |place: &str| {
         mount(Some("lab"), place, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))

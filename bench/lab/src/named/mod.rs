@@ -1,19 +1,18 @@
-//! Labs that have a name and live until they are ended: the daemons of a whole fabric on one machine, for people who try
-//! it out.
+//! Named labs that run until they are ended: the daemons of a whole fabric on one machine, for manual experiments.
 //!
-//! How one holds together: [`NamedLab::up`] starts a keeper, the first process of a PID namespace, in mount and network
-//! namespaces of its own (for an ordinary user in a user namespace too). The keeper makes the network of
-//! [`Lab::star`](crate::Lab::star) and gives its namespaces their names. Every daemon is a process in these namespaces,
-//! so when the keeper ends, by whatever signal, the kernel ends and removes all of it. What is left is one folder with
-//! sockets, logs and settings, through which the other commands find the lab, and which [`NamedLab::down`] removes.
+//! [`NamedLab::up`] starts a keeper, the first process of a PID namespace, in mount and network namespaces of its own
+//! (for an ordinary user in a user namespace too). The keeper makes the network of [`Lab::star`](crate::Lab::star) and
+//! gives its namespaces names. Every daemon is a process in these namespaces, so when the keeper ends, by whatever
+//! signal, the kernel ends the daemons and removes the namespaces. A folder with sockets, logs and settings remains, by
+//! which the other commands find the lab; [`NamedLab::down`] removes the folder.
 //!
-//! | module | what it has |
+//! | module | content |
 //! |---|---|
-//! | `settings` | what a lab is made of, and what its nodes are called |
-//! | `keeper` | the process that holds the namespaces, and the way into them |
+//! | `settings` | settings of a lab, and names of its nodes |
+//! | `keeper` | the process that holds the namespaces, and access to them |
 //! | `daemons` | one daemon: its command, its start and its end |
 //! | `up` | making a lab |
-//! | `error` | what went wrong, and the exit code for it |
+//! | `error` | errors and exit codes |
 
 mod daemons;
 mod error;
@@ -30,24 +29,24 @@ use std::thread;
 
 pub use error::NamedError;
 pub use keeper::keep;
-pub use settings::{NAMED_NODES_MAX, Settings};
+pub use settings::{LabSettings, NAMED_NODES_MAX};
 
 use daemons::Daemons;
 use keeper::{inside, keeper_pid};
 use settings::{SWITCH, address_of, mac_of};
 
-/// What a daemon is to do, or what is to happen to a node's cable.
+/// Change of a node's daemon or cable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Start the daemon.
+    /// Start the daemon, unless it runs.
     Start,
-    /// End it in order.
+    /// End the daemon by SIGTERM, and wait for its end.
     Stop,
-    /// End it by SIGKILL, as a crash would.
+    /// End the daemon by SIGKILL, as a crash would.
     Kill,
-    /// Put the cable into the switch.
+    /// Connect the node's cable to the switch.
     Plug,
-    /// Take it out.
+    /// Disconnect the node's cable from the switch.
     Unplug,
 }
 
@@ -63,23 +62,22 @@ impl Change {
     }
 }
 
-/// A lab by its name, whether it is up or not.
+/// A lab identified by its name, whether it runs or not.
 #[derive(Debug)]
 pub struct NamedLab {
     name: String,
-    /// The folder of all labs' folders.
+    /// Folder that contains the folders of all labs.
     root: PathBuf,
-    /// The folder of this one.
     folder: PathBuf,
-    /// How the command is called that works on labs, in what people are told to type.
+    /// Name of the command that users call on labs, for messages.
     command: String,
 }
 
 impl NamedLab {
-    /// The lab `name` among those that have their folders in `root`; `command` is what people type to get here.
+    /// The lab `name` among those with folders in `root`; `command` is the command's name in messages.
     ///
     /// # Errors
-    /// A name that is none.
+    /// Fails on an invalid name.
     pub fn new(name: &str, root: &Path, command: &str) -> Result<NamedLab, NamedError> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || !name.chars().all(plain) {
@@ -89,7 +87,7 @@ impl NamedLab {
         Ok(NamedLab { folder: root.join(&name), name, root, command: command.into() })
     }
 
-    /// What tells this lab from the one of the usual name, in the commands that are told to people.
+    /// Option that selects this lab in commands suggested to the user; empty for the default name.
     fn named(&self) -> String {
         if self.name == "lab" { String::new() } else { format!(" --name {}", self.name) }
     }
@@ -98,19 +96,19 @@ impl NamedLab {
         NamedError::missing(format!("no lab is up by the name {}: lab{} up", self.name, self.named()))
     }
 
-    fn settings(&self) -> Result<Settings, NamedError> {
+    fn settings(&self) -> Result<LabSettings, NamedError> {
         keeper_pid(&self.folder).ok_or_else(|| self.not_up())?;
-        Settings::load(&self.folder)
+        LabSettings::load(&self.folder)
     }
 
     fn no_node(node: &str, there: &[String]) -> NamedError {
         NamedError::usage(format!("there is no node {node}; there are: {}", there.join(" ")))
     }
 
-    /// What runs, and which regions there are, a line each.
+    /// Text with a line for each running daemon and each region.
     ///
     /// # Errors
-    /// When no lab is up.
+    /// Fails when no lab is up.
     pub fn status(&self) -> Result<String, NamedError> {
         let settings = self.settings()?;
         let daemons = Daemons { settings: &settings, folder: &self.folder };
@@ -135,10 +133,10 @@ impl NamedLab {
         Ok(text)
     }
 
-    /// The same as one JSON object.
+    /// Running daemons and regions as one JSON object.
     ///
     /// # Errors
-    /// When no lab is up.
+    /// Fails when no lab is up.
     pub fn status_json(&self) -> Result<String, NamedError> {
         let settings = self.settings()?;
         let daemons = Daemons { settings: &settings, folder: &self.folder };
@@ -159,7 +157,7 @@ impl NamedLab {
         Ok(all.to_string())
     }
 
-    /// Becomes `command` on a node, in the folder this process is in; returns only when that fails.
+    /// Replaces this process by `command` on a node, in the same working directory; returns only on failure.
     pub fn exec(&self, node: &str, command: &[OsString]) -> NamedError {
         match self.command_on(node, command) {
             Ok(mut command) => NamedError::failed(format!("nsenter: {}", command.exec())),
@@ -183,12 +181,13 @@ impl NamedLab {
         let mut entered = inside(&self.folder).ok_or_else(|| self.not_up())?;
         entered.args(["ip", "netns", "exec", node, "env"]);
         entered.args(Daemons { settings: &settings, folder: &self.folder }.environment(node));
-        // Entering another mount namespace leads to its root: back to where the caller is.
+        // Entering a mount namespace changes the working directory to the namespace's root: the script changes back to
+        // the caller's.
         entered.args(["sh", "-c", BACK]).arg(here).args(command);
         Ok(entered)
     }
 
-    /// Becomes a `tail` of a daemon's log; returns only when that fails.
+    /// Replaces this process by `tail` on a daemon's log; returns only on failure.
     pub fn show_log(&self, node: &str, follow: bool) -> NamedError {
         let log = self.settings().and_then(|settings| {
             let there = settings.daemons();
@@ -211,7 +210,7 @@ impl NamedLab {
     /// Changes daemons or cables, one after the other.
     ///
     /// # Errors
-    /// When no lab is up, a node is not there, or something does not happen.
+    /// Fails when no lab is up, a node does not exist, or a change fails.
     pub fn change(&self, change: Change, nodes: &[String]) -> Result<(), NamedError> {
         if nodes.is_empty() {
             let (word, named) = (change.word(), self.named());
@@ -250,13 +249,13 @@ impl NamedLab {
         Ok(())
     }
 
-    /// Ends everything and removes the lab's folder; whether a lab was up.
+    /// Ends the daemons and the keeper, and removes the lab's folder; returns true if a lab was up.
     pub fn down(&self) -> bool {
         let keeper = keeper_pid(&self.folder);
         if let Some(keeper) = keeper {
-            if let (Ok(settings), true) = (Settings::load(&self.folder), keeper::is_ready(&self.folder)) {
+            if let (Ok(settings), true) = (LabSettings::load(&self.folder), keeper::is_ready(&self.folder)) {
                 let daemons = Daemons { settings: &settings, folder: &self.folder };
-                // Agents first: what they write back needs the memory nodes.
+                // Agents end first: their write-backs require the memory nodes.
                 let mut all = settings.daemons();
                 all.reverse();
                 daemons.end("TERM", &all);
@@ -275,6 +274,6 @@ impl NamedLab {
     }
 }
 
-/// What the inner shell does with a folder and a command.
+/// Script of the inner shell: changes to the caller's working directory and executes the command.
 const BACK: &str = r#"cd "$0" 2>/dev/null || printf 'lab: there is no %s in the lab: the command runs in %s\n' "$0" "$PWD" >&2
 exec "$@""#;

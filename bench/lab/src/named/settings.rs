@@ -1,4 +1,4 @@
-//! What a lab is made of, and what its nodes are called.
+//! Settings of a lab, and names of its nodes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,51 +8,50 @@ use serde::{Deserialize, Serialize};
 use super::NamedError;
 use crate::{compute_node_mac, memory_node_mac};
 
-/// Most nodes of each kind.
+/// Largest number of nodes of each kind.
 pub const NAMED_NODES_MAX: usize = crate::STAR_NODES_MAX;
-/// The node with the bridge and all ports, where the manager runs.
+/// Name of the node with the bridge and all its ports, on which the manager runs.
 pub(super) const SWITCH: &str = "switch";
-/// The manager's address.
+/// IP address of the manager, in the lab's network.
 pub(super) const MANAGER_ADDRESS: &str = "10.77.0.1";
-/// The file in the lab's folder.
 const FILE: &str = "settings.json";
 
-/// What a lab is made of.
+/// Settings of a lab, kept in its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Memory nodes: `mn0`, `mn1`, ….
+pub struct LabSettings {
+    /// Number of memory nodes, called `mn0`, `mn1`, ….
     pub memory_nodes: usize,
-    /// Compute nodes: `cn0`, `cn1`, ….
+    /// Number of compute nodes, called `cn0`, `cn1`, ….
     pub compute_nodes: usize,
-    /// Memory that each memory node lends, as its option has it.
+    /// Memory that each memory node lends, as `mn-server` reads sizes.
     pub pool: String,
-    /// Whether pools are files, which outlive their memory node.
+    /// Set if pools are files, which outlive the processes of memory nodes.
     pub kept: bool,
-    /// The size of a region for each compute node, as `gmm` has it; `0` for none.
+    /// Size of a region for each compute node, as `gmm` reads sizes; `0` for no region.
     pub region: String,
     /// MTU of all interfaces, in bytes.
     pub mtu: u32,
-    /// How daemons exchange frames.
+    /// Link that the daemons use, as their option names it.
     pub link: String,
-    /// What idle daemons do.
+    /// Wait style of idle daemons, as their option names it.
     pub wait: String,
-    /// Where `gmm`, `mn-server` and `cn-agent` are; empty for the usual places.
+    /// Folder with the programs `gmm`, `mn-server` and `cn-agent`; empty to search the usual places.
     pub programs: PathBuf,
 }
 
-impl Settings {
+impl LabSettings {
     /// The nodes, in order: `mn0`, `mn1`, …, `cn0`, `cn1`, ….
     pub(super) fn nodes(&self) -> Vec<String> {
         let kinds = [("mn", self.memory_nodes), ("cn", self.compute_nodes)];
         kinds.into_iter().flat_map(|(kind, count)| (0..count).map(move |i| format!("{kind}{i}"))).collect()
     }
 
-    /// What has a daemon: the manager and all nodes.
+    /// Names of all daemons: the manager and all nodes.
     pub(super) fn daemons(&self) -> Vec<String> {
         std::iter::once("gmm".to_owned()).chain(self.nodes()).collect()
     }
 
-    pub(super) fn load(folder: &Path) -> Result<Settings, NamedError> {
+    pub(super) fn load(folder: &Path) -> Result<LabSettings, NamedError> {
         let path = folder.join(FILE);
         let failed =
             |why: String| NamedError::failed(format!("{}: {why}; make it anew: lab down", path.display()));
@@ -68,13 +67,13 @@ impl Settings {
     }
 }
 
-/// The kind and the number of a node.
+/// Kind of a node, `mn` or `cn`, and its number.
 fn parts(node: &str) -> Option<(&str, usize)> {
     let (kind, number) = node.split_at_checked(2)?;
     Some((kind, number.parse().ok()?))
 }
 
-/// The MAC address of a node's interface; `-` where there is none.
+/// MAC address of a node's interface; `-` without an interface.
 pub(super) fn mac_of(node: &str) -> String {
     match parts(node) {
         Some(("mn", index)) => memory_node_mac(index),
@@ -83,7 +82,7 @@ pub(super) fn mac_of(node: &str) -> String {
     }
 }
 
-/// The IP address of a node.
+/// IP address of a node, in the lab's network.
 pub(super) fn address_of(node: &str) -> String {
     match parts(node) {
         Some(("mn", index)) => format!("10.77.2.{}", index + 1),
@@ -98,7 +97,7 @@ mod tests {
 
     #[test]
     fn nodes_have_names_and_addresses() {
-        let settings = Settings {
+        let settings = LabSettings {
             memory_nodes: 2,
             compute_nodes: 1,
             pool: "64M".into(),
@@ -120,6 +119,6 @@ mod tests {
         );
         let folder = tempfile::tempdir().expect("a temporary folder");
         settings.store(folder.path()).expect("it can be written");
-        assert_eq!(Settings::load(folder.path()).expect("it can be read"), settings);
+        assert_eq!(LabSettings::load(folder.path()).expect("it can be read"), settings);
     }
 }

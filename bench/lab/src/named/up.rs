@@ -1,4 +1,4 @@
-//! Making a lab: its folder, its keeper, its daemons, a region for each compute node.
+//! Creation of a lab: its folder, its keeper, its daemons, and a region for each compute node.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -9,24 +9,24 @@ use nix::unistd::geteuid;
 
 use super::daemons::{Daemons, POLL, START_POLLS, succeed};
 use super::keeper::{is_ready, keeper_pid};
-use super::settings::{MANAGER_ADDRESS, Settings, address_of, mac_of};
+use super::settings::{LabSettings, MANAGER_ADDRESS, address_of, mac_of};
 use super::{NamedError, NamedLab};
 use crate::Interrupt;
 
-/// The daemons' programs.
 const PROGRAMS: [&str; 3] = ["gmm", "mn-server", "cn-agent"];
-/// What a lab needs of the system.
+/// System programs that a lab requires.
 const TOOLS: [&str; 4] = ["ip", "nsenter", "unshare", "setsid"];
 
 impl NamedLab {
-    /// Makes the lab; if it is there already, starts the daemons that do not run. `keep` are the arguments with which
-    /// this program becomes a keeper; `say` is told each step. An interrupted or failed one leaves nothing.
+    /// Makes the lab; if it exists, starts the daemons that do not run. `keep` are the arguments with which this
+    /// program becomes a keeper; `say` is called with a message about each step. An interrupted or failed call removes
+    /// what it has made.
     ///
     /// # Errors
-    /// Something it needs is missing, a lab of another shape is up, or a daemon does not come up.
+    /// Fails when a requirement is missing, a lab of another shape is up, or a daemon does not start.
     pub fn up(
         &self,
-        wanted: Settings,
+        wanted: LabSettings,
         keep: &[&str],
         interrupt: &Interrupt,
         say: &mut dyn FnMut(String),
@@ -37,8 +37,8 @@ impl NamedLab {
             return Err(NamedError::missing(format!("{tool} is missing: deploy/install/need.sh ip unshare")));
         }
         if keeper_pid(&self.folder).is_some() {
-            let settings = Settings::load(&self.folder)?;
-            let shape = |s: &Settings| (s.memory_nodes, s.compute_nodes);
+            let settings = LabSettings::load(&self.folder)?;
+            let shape = |s: &LabSettings| (s.memory_nodes, s.compute_nodes);
             if shape(&settings) != shape(&wanted) {
                 let (memory, compute) = shape(&settings);
                 return Err(NamedError::failed(format!(
@@ -50,7 +50,7 @@ impl NamedLab {
             return self.serve(&settings, interrupt, say);
         }
         let programs = find_programs(&wanted.programs, in_path("gmm"))?;
-        let settings = Settings { programs, ..wanted };
+        let settings = LabSettings { programs, ..wanted };
         self.make_folder()?;
         let made = self.make(&settings, keep, interrupt, say);
         if made.is_err() {
@@ -59,7 +59,7 @@ impl NamedLab {
         made
     }
 
-    /// A new folder for this lab, that of all labs being the user's own.
+    /// Makes the folder of this lab; the folder that contains all labs has to belong to the user.
     fn make_folder(&self) -> Result<(), NamedError> {
         let failed = |path: &Path, error| NamedError::failed(format!("{}: {error}", path.display()));
         let mut private = DirBuilder::new();
@@ -76,7 +76,7 @@ impl NamedLab {
 
     fn make(
         &self,
-        settings: &Settings,
+        settings: &LabSettings,
         keep: &[&str],
         interrupt: &Interrupt,
         say: &mut dyn FnMut(String),
@@ -105,10 +105,10 @@ impl NamedLab {
         self.serve(settings, interrupt, say)
     }
 
-    /// Starts what does not run, and makes the regions that are not there.
+    /// Starts daemons that do not run, and makes missing regions.
     fn serve(
         &self,
-        settings: &Settings,
+        settings: &LabSettings,
         interrupt: &Interrupt,
         say: &mut dyn FnMut(String),
     ) -> Result<(), NamedError> {
@@ -152,7 +152,7 @@ fn check(interrupt: &Interrupt) -> Result<(), NamedError> {
         .map_err(|interrupted| NamedError { code: interrupted.exit_code(), message: interrupted.to_string() })
 }
 
-/// The folder with all three programs: the one that was asked for, else where this program lies, else the PATH's.
+/// Folder with all three programs: the requested one, or that of this program, or one in PATH.
 fn find_programs(asked: &Path, in_path: Option<PathBuf>) -> Result<PathBuf, NamedError> {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_path_buf()));
     let path = in_path.and_then(|gmm| Some(gmm.parent()?.to_path_buf()));

@@ -1,67 +1,79 @@
-//! What the manager says of regions, carried out on the engine as the worker of `cn-agent` does it; and what that means
-//! for what their lines may read as.
+//! Region changes from the manager, applied to the engine as `cn-agent`'s worker applies them, and the values that
+//! lines may have afterwards.
 
 use std::ops::Range;
 
-use cxloe_cn_core::attachments::{Attachment, Change};
+use cxloe_cn_core::attachments::{Attachment, AttachmentChange};
 use cxloe_cn_core::drain::{AttachOutcome, Drained};
+use cxloe_cn_core::engine::Engine;
 use cxloe_fabric::model::LegState;
-use cxloe_link::Link;
+use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
-use super::ComputeNode;
-use crate::broken::Broken;
+use super::Program;
 use crate::layout::Set;
-use crate::mistake::Mistake;
-use crate::region::{Place, Region};
+use crate::node_context::NodeContext;
+use crate::planted_fault::PlantedFault;
+use crate::region::{Region, RegionPart};
 use crate::register::Origin;
-use crate::surroundings::Surroundings;
 use crate::trace::Name;
+use crate::violation::InvariantViolation;
 
 fn addresses(attachment: &Attachment) -> Range<u64> {
     attachment.hpa..attachment.hpa + attachment.window
 }
 
-impl ComputeNode {
-    /// Does what the manager's news demand.
-    pub(super) fn obey(&mut self, change: Change, now: Time) {
-        self.trace.say(now, Name(self.mac), || said(&change));
+impl Program {
+    /// Applies the region changes of the manager's last answer, as the worker does between rounds.
+    pub fn follow_orders(&mut self, engine: &mut Engine, now: Time) {
+        let Some(changes) = self.orders.take() else { return };
+        changes.into_iter().for_each(|change| self.apply_change(engine, change, now));
+        if let Some(managed) = &mut self.managed {
+            managed.followed(engine);
+        }
+    }
+
+    /// Applies one region change of the manager.
+    pub fn apply_change(&mut self, engine: &mut Engine, change: AttachmentChange, now: Time) {
+        self.trace.log(now, Name(self.mac), || description(&change));
         let Some(managed) = &mut self.managed else { return };
-        let engine = &mut self.engine;
         match change {
-            Change::Attach(attachment) => match managed.drains.attach(engine, Box::new(attachment)) {
-                AttachOutcome::Now(attachment) => self.attach(&attachment, now),
+            AttachmentChange::Attach(attachment) => match managed.drains.attach(engine, Box::new(attachment))
+            {
+                AttachOutcome::Now(attachment) => self.attach(engine, &attachment, now),
                 AttachOutcome::Stays { region, from } => {
                     managed.moving.retain(|(at, _)| *at != region.hpa);
-                    self.extend(&region, from, now);
+                    self.extend(engine, &region, from, now);
                 }
                 AttachOutcome::Later => {}
             },
-            Change::Extend { attachment, from } => {
+            AttachmentChange::Extend { attachment, from } => {
                 if let Some(attachment) = managed.drains.extend(engine, attachment) {
-                    self.extend(&attachment, from, now);
+                    self.extend(engine, &attachment, from, now);
                 }
             }
-            Change::Move(attachment) => {
+            AttachmentChange::Move(attachment) => {
                 if managed.moving.iter().all(|(hpa, _)| *hpa != attachment.hpa) {
                     managed.moving.push((attachment.hpa, now));
                 }
                 managed.drains.move_away(engine, attachment, now);
             }
-            Change::Drain { attachment, ticket } if self.mistake == Some(Mistake::LetsGoEarly) => {
+            AttachmentChange::Drain { attachment, ticket }
+                if self.mistake == Some(PlantedFault::LetsGoEarly) =>
+            {
                 managed.attachments.drained(ticket);
                 managed.station.detach(engine, &attachment.region, attachment.hpa);
                 let parts = self.layout.remove(addresses(&attachment));
                 self.give_up(&parts);
             }
-            Change::Drain { attachment, ticket } => {
+            AttachmentChange::Drain { attachment, ticket } => {
                 managed.tickets.push_back((ticket, attachment.hpa, attachment.window));
                 if managed.moving.iter().all(|(hpa, _)| *hpa != attachment.hpa) {
                     managed.moving.push((attachment.hpa, now));
                 }
                 managed.drains.drain(engine, attachment, ticket, now);
             }
-            Change::Drop(attachment) => {
+            AttachmentChange::Drop(attachment) => {
                 let hpa = attachment.hpa;
                 engine.end_drain(hpa);
                 let before = managed.drains.forget(hpa).map(|before| before.region);
@@ -71,30 +83,33 @@ impl ComputeNode {
                 managed.moving.retain(|(at, _)| *at != hpa);
                 self.dropped(addresses(&attachment));
             }
-            Change::Keys(told) => managed.station.tell_keys(engine, told, now),
-            Change::Hold(held) => engine.set_in_reset(held),
+            AttachmentChange::Legs(attachment) => {
+                managed.station.follow_legs(engine, &attachment, now).expect("its memory nodes are known");
+            }
+            AttachmentChange::Keys(reported) => managed.station.update_keys(engine, reported, now),
+            AttachmentChange::Hold(held) => engine.set_in_reset(held),
         }
     }
 
-    fn extend(&mut self, attachment: &Attachment, from: u64, now: Time) {
+    fn extend(&mut self, engine: &mut Engine, attachment: &Attachment, from: u64, now: Time) {
         let Some(managed) = &mut self.managed else { return };
         if attachment.region.size > from {
-            managed.station.extend(&mut self.engine, attachment, from, now).expect("its place is free");
+            managed.station.extend(engine, attachment, from, now).expect("its place is free");
             self.attached(attachment, from);
         }
     }
 
-    fn attach(&mut self, attachment: &Attachment, now: Time) {
+    fn attach(&mut self, engine: &mut Engine, attachment: &Attachment, now: Time) {
         let Some(managed) = &mut self.managed else { return };
-        self.engine.end_drain(attachment.hpa);
-        managed.station.attach(&mut self.engine, attachment, now).expect("its place is free");
+        engine.end_drain(attachment.hpa);
+        managed.station.attach(engine, attachment, now).expect("its place is free");
         managed.moving.retain(|(at, _)| *at != attachment.hpa);
-        // It may have been elsewhere.
+        // The region may have been attached at another HPA before.
         self.layout.remove(addresses(attachment));
         self.attached(attachment, 0);
     }
 
-    /// The decoders of a region from the byte `from` of it on have routes.
+    /// Records that the engine decodes a region's bytes from `from` on.
     fn attached(&mut self, attachment: &Attachment, from: u64) {
         let Attachment { region, hpa, .. } = attachment;
         for (decoder, shape) in region.decoders.iter().enumerate() {
@@ -102,8 +117,12 @@ impl ComputeNode {
                 continue;
             }
             let parts = (0..shape.ways.count()).map(|position| {
-                let place =
-                    Place { name: region.name.clone(), decoder, position, created_ms: region.created_ms };
+                let place = RegionPart {
+                    name: region.name.clone(),
+                    decoder,
+                    position,
+                    created_ms: region.created_ms,
+                };
                 let mut legs = region.legs.iter();
                 let leg = legs.find(|leg| (leg.decoder as usize, leg.position) == (decoder, position));
                 let leg = leg.expect("every position has a leg");
@@ -121,8 +140,8 @@ impl ComputeNode {
         }
     }
 
-    /// The part of a region at that place: the one it was if it has kept its content, or another life of it.
-    fn part(&mut self, place: Place, mn: usize, cmem: u64, born: Option<u64>, lost: bool) -> usize {
+    /// The part of a region at `place`: the existing part if its content is kept, or else a new life of the part.
+    fn part(&mut self, place: RegionPart, mn: usize, cmem: u64, born: Option<u64>, lost: bool) -> usize {
         let known = self.regions.iter().position(|r| r.place.as_ref().is_some_and(|p| p.is_at(&place)));
         let life = known.map_or(0, |at| self.regions[at].life);
         if let Some(at) = known {
@@ -148,12 +167,12 @@ impl ComputeNode {
         }
     }
 
-    /// The incarnation that the last session with a memory node told.
+    /// Incarnation reported by the last session with a memory node.
     fn session_of(&self, mn: usize) -> Option<u64> {
         self.regions.iter().filter(|region| region.origin.mn == mn).find_map(|region| region.session)
     }
 
-    /// The content at these addresses is gone.
+    /// Records that the content at these addresses is lost.
     fn dropped(&mut self, range: Range<u64>) {
         let parts = self.layout.remove(range);
         self.give_up(&parts);
@@ -162,15 +181,21 @@ impl ComputeNode {
         }
     }
 
-    /// Goes on with regions on their way out.
-    pub(super) fn drain(&mut self, now: Time, around: Surroundings<'_>) -> Result<(), Broken> {
-        let Some(managed) = self.managed.as_mut().filter(|managed| !managed.drains.is_empty()) else {
+    /// Continues the write-back of regions that are being released.
+    pub fn drain(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+        around: NodeContext<'_>,
+    ) -> Result<(), InvariantViolation> {
+        let Some(managed) = &mut self.managed else { return Ok(()) };
+        managed.poll_quiet(engine);
+        if managed.drains.is_empty() {
             return Ok(());
-        };
-        managed.drained_at = now;
-        let patience = managed.station.timing.dead_after;
-        let tx = self.link.transmit();
-        let drained = managed.drains.go_on(&mut self.engine, &managed.station, patience, now, tx);
+        }
+        let wait_limit = managed.station.timing.dead_after;
+        let drained = managed.drains.advance(engine, &managed.station, wait_limit, now, tx);
         match drained {
             None => {}
             Some(Drained::Tell(ticket)) => {
@@ -186,20 +211,20 @@ impl ComputeNode {
             }
             Some(Drained::Attach(attachment)) => {
                 let moving = managed.moving.iter().find(|(hpa, _)| *hpa == attachment.hpa);
-                let given_up = moving.is_some_and(|(_, since)| now >= *since + patience);
+                let given_up = moving.is_some_and(|(_, since)| now >= *since + wait_limit);
                 for part in self.layout.parts_in(addresses(&attachment)).into_iter().filter(|_| given_up) {
-                    // What could not be written back in time is lost, as when the process is killed.
+                    // Lines that were not written back in time are lost, as if the process were killed.
                     self.regions[part].ends();
                 }
-                self.attach(&attachment, now);
+                self.attach(engine, &attachment, now);
             }
         }
         Ok(())
     }
 }
 
-/// A change in words.
-fn said(change: &Change) -> String {
+/// Description of a region change for the trace.
+fn description(change: &AttachmentChange) -> String {
     let what = |what: &str, attachment: &Attachment| {
         let Attachment { region, hpa, .. } = attachment;
         let legs: Vec<_> = region
@@ -212,12 +237,17 @@ fn said(change: &Change) -> String {
         format!("{what} {} ({}) at {hpa:#x}: {legs:?}", region.name, region.state)
     };
     match change {
-        Change::Attach(attachment) => what("attach", attachment),
-        Change::Extend { attachment, from } => what(&format!("extend from {from:#x} on"), attachment),
-        Change::Move(attachment) => what("move", attachment),
-        Change::Drain { attachment, ticket } => what(&format!("let go, ticket {ticket}, of"), attachment),
-        Change::Drop(attachment) => what("drop", attachment),
-        Change::Hold(held) => format!("held: {held}"),
-        Change::Keys(keys) => format!("keys of {} memory nodes", keys.len()),
+        AttachmentChange::Attach(attachment) => what("attach", attachment),
+        AttachmentChange::Extend { attachment, from } => {
+            what(&format!("extend from {from:#x} on"), attachment)
+        }
+        AttachmentChange::Move(attachment) => what("move", attachment),
+        AttachmentChange::Drain { attachment, ticket } => {
+            what(&format!("let go, ticket {ticket}, of"), attachment)
+        }
+        AttachmentChange::Drop(attachment) => what("drop", attachment),
+        AttachmentChange::Legs(attachment) => what("legs of", attachment),
+        AttachmentChange::Hold(held) => format!("held: {held}"),
+        AttachmentChange::Keys(keys) => format!("keys of {} memory nodes", keys.len()),
     }
 }

@@ -1,64 +1,65 @@
-//! What has become of operations, and what the memory nodes hold: the checks.
+//! Checks of completed operations, and of the memory nodes' content.
 
-use cxloe_cn_core::engine::{EngineError, Sink};
-use cxloe_link::Link;
+use cxloe_cn_core::engine::{Engine, EngineError, RequestId, Sink};
+use cxloe_net::Link;
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
-use super::ComputeNode;
-use super::paged::{PAGE, is_paging, words};
-use crate::broken::Broken;
-use crate::operation::Kind;
-use crate::surroundings::Surroundings;
+use super::paged::{PAGE, words};
+use super::{ComputeNode, Program};
+use crate::node_context::NodeContext;
+use crate::operation::OperationKind;
 use crate::tally::Tally;
 use crate::trace::Name;
 use crate::verdict::{Moment, check_error};
+use crate::violation::InvariantViolation;
 
-/// What ended, in order.
+/// Completed operations, in order.
 #[derive(Default)]
-pub(super) struct Ended {
-    outcomes: Vec<(u64, Result<usize, EngineError>)>,
-    /// The data of reads, one behind the other.
+pub(super) struct CompletedOperations {
+    outcomes: Vec<(RequestId, Result<usize, EngineError>)>,
+    /// Data of the completed reads, concatenated.
     data: Vec<u8>,
 }
 
-impl Sink for Ended {
-    fn read(&mut self, user: u64, data: &[u8]) {
+impl Sink for CompletedOperations {
+    fn read(&mut self, id: RequestId, data: &[u8]) {
         self.data.extend_from_slice(data);
-        self.outcomes.push((user, Ok(data.len())));
+        self.outcomes.push((id, Ok(data.len())));
     }
-    fn written(&mut self, user: u64) {
-        self.outcomes.push((user, Ok(0)));
+    fn written(&mut self, id: RequestId) {
+        self.outcomes.push((id, Ok(0)));
     }
-    fn failed(&mut self, user: u64, error: EngineError) {
-        self.outcomes.push((user, Err(error)));
+    fn failed(&mut self, id: RequestId, error: EngineError) {
+        self.outcomes.push((id, Err(error)));
     }
 }
 
-impl ComputeNode {
+impl Program {
     pub(super) fn take_ended(
         &mut self,
         now: Time,
-        around: Surroundings<'_>,
+        around: NodeContext<'_>,
         tally: &mut Tally,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         if self.ended.outcomes.is_empty() {
             return Ok(());
         }
         let mut ended = std::mem::take(&mut self.ended);
         let mut rest = ended.data.as_slice();
-        for (user, outcome) in ended.outcomes.drain(..) {
+        for (id, outcome) in ended.outcomes.drain(..) {
             let outcome = outcome.map(|len| {
                 let (data, behind) = rest.split_at(len);
                 rest = behind;
                 data
             });
             match &mut self.paged {
-                Some(paged) if is_paging(user) => {
+                Some(paged) if id.is_paging() => {
                     tally.figures.page_parts += 1;
-                    paged.arrived(user, outcome);
+                    paged.arrived(id, outcome);
                 }
-                _ => self.end(user, outcome, now, around, tally)?,
+                _ => self.end(id, outcome, now, around, tally)?,
             }
         }
         ended.data.clear();
@@ -66,25 +67,27 @@ impl ComputeNode {
         Ok(())
     }
 
-    /// An operation that was on its way has ended.
+    /// Checks the result of an operation that was in flight.
     fn end(
         &mut self,
-        user: u64,
+        id: RequestId,
         outcome: Result<&[u8], EngineError>,
         now: Time,
-        around: Surroundings<'_>,
+        around: NodeContext<'_>,
         tally: &mut Tally,
-    ) -> Result<(), Broken> {
-        let Some(at) = self.under_way.iter().position(|(u, _)| *u == user) else {
-            return Err(Broken::Rule(format!("{}: operation {user} ends twice", Name(self.mac))));
+    ) -> Result<(), InvariantViolation> {
+        let user = id.number();
+        let Some(at) = self.under_way.iter().position(|(number, _)| Some(*number) == user) else {
+            return Err(InvariantViolation::Rule(format!("{}: operation {id:?} ends twice", Name(self.mac))));
         };
-        let (_, op) = self.under_way.remove(at);
-        self.trace.say(now, Name(self.mac), || match outcome {
+        let (user, op) = self.under_way.remove(at);
+        let user = u64::from(user);
+        self.trace.log(now, Name(self.mac), || match outcome {
             Ok(_) => format!("{op}: done after {:?}", now - op.at),
             Err(error) => format!("{op}: FAILED after {:?}, {error}", now - op.at),
         });
         tally.figures.operations += 1;
-        let broken = |why: String| Broken::at(self.mac, &op, why);
+        let broken = |why: String| InvariantViolation::at(self.mac, &op, why);
         let region = &mut self.regions[op.region];
         if region.life == op.life {
             if op.lost && outcome.is_ok() {
@@ -93,19 +96,21 @@ impl ComputeNode {
             let registers = &mut region.registers;
             for (i, line) in op.lines().enumerate() {
                 match (op.kind, outcome) {
-                    (Kind::Read | Kind::BurstRead(_), Ok(data)) => {
+                    (OperationKind::Read | OperationKind::BurstRead(_), Ok(data)) => {
                         let data = data.get(i * LINE_SIZE..(i + 1) * LINE_SIZE);
                         let data = data.ok_or_else(|| broken("too little data came".into()))?;
                         registers
                             .read_ended(line, user, data, true)
                             .map_err(|why| broken(why.to_string()))?;
                     }
-                    (Kind::Read | Kind::BurstRead(_), Err(_)) => registers.read_failed(line, user),
-                    (Kind::Write(value), _) => registers.write_ended(line, value, outcome.is_err()),
-                    (Kind::BurstWrite(_, first), _) => {
+                    (OperationKind::Read | OperationKind::BurstRead(_), Err(_)) => {
+                        registers.read_failed(line, user)
+                    }
+                    (OperationKind::Write(value), _) => registers.write_ended(line, value, outcome.is_err()),
+                    (OperationKind::BurstWrite(_, first), _) => {
                         registers.write_ended(line, first + i as u64, outcome.is_err());
                     }
-                    (Kind::Flush, _) => {}
+                    (OperationKind::Flush, _) => {}
                 }
             }
         }
@@ -121,7 +126,8 @@ impl ComputeNode {
             }
             Err(error) => {
                 let region = &self.regions[op.region];
-                // Of a life before, all that is known is that it ended.
+                // An operation submitted to an earlier life of the region is checked for its completion only, not for
+                // its data.
                 let ended = region.place.is_some() && region.life != op.life;
                 check_error(&op, error, region, around, &mut tally.figures, Moment { sent: true, ended })
                     .map_err(broken)
@@ -129,8 +135,8 @@ impl ComputeNode {
         }
     }
 
-    /// Everything the cache had is at the memory nodes: compares with their pools.
-    pub(super) fn flushed(&mut self, around: Surroundings<'_>) -> Result<(), Broken> {
+    /// Compares the memory nodes' pools with the last writes, after a flush of the whole cache.
+    pub(super) fn flushed(&mut self, around: NodeContext<'_>) -> Result<(), InvariantViolation> {
         for index in 0..self.layout.parts().len() {
             let part = self.layout.parts()[index];
             self.check_stored(part, around)?;
@@ -138,18 +144,23 @@ impl ComputeNode {
         Ok(())
     }
 
-    /// What the cache had of a part of a region is at its memory node: compares with its pool.
-    pub(super) fn check_stored(&mut self, part: usize, around: Surroundings<'_>) -> Result<(), Broken> {
+    /// Compares a memory node's pool with the last writes to a part, after the part's cached lines were written back.
+    pub(super) fn check_stored(
+        &mut self,
+        part: usize,
+        around: NodeContext<'_>,
+    ) -> Result<(), InvariantViolation> {
         if self.paged.is_some() {
-            // Its pages are compared as a whole.
+            // Pages of a mapped region are compared as a whole, elsewhere.
             return Ok(());
         }
         let region = &mut self.regions[part];
         let mn = around.node_of(region);
         if !region.lost && region.born == Some(mn.config.incarnation) && !around.is_taken_away(region) {
             for line in 0..self.shape.lines() {
-                let broken =
-                    |why: String| Broken::Rule(format!("{}, {}: {why}", Name(self.mac), Name(mn.mac)));
+                let broken = |why: String| {
+                    InvariantViolation::Rule(format!("{}, {}: {why}", Name(self.mac), Name(mn.mac)))
+                };
                 let data = mn.line(self.mac, region.cmem + self.shape.offset(line));
                 let data = data.ok_or_else(|| broken(format!("line {line} has no memory")))?;
                 region.registers.check_stored(line, &data).map_err(|why| broken(why.to_string()))?;
@@ -159,9 +170,16 @@ impl ComputeNode {
         Ok(())
     }
 
-    /// Goes on with what programs have mapped.
-    pub(super) fn work_paged(&mut self, now: Time, around: Surroundings<'_>) -> Result<(), Broken> {
-        let Some(paged) = &mut self.paged else { return Ok(()) };
+    /// Starts programs once the region that they map is attached, and requests pages that their threads wait for;
+    /// returns the number of actions.
+    pub(super) fn demand_pages(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+        around: NodeContext<'_>,
+    ) -> Result<usize, InvariantViolation> {
+        let Some(paged) = &mut self.paged else { return Ok(0) };
         if let (None, Some(set)) = (paged.hpa, self.layout.sets().first()) {
             let base = set.base;
             for (page, content) in (0..).zip(paged.begin(base)) {
@@ -173,22 +191,36 @@ impl ComputeNode {
                 }
             }
         }
-        paged.work(&mut self.engine, now, self.link.transmit());
-        match paged.broken() {
-            Some(why) => Err(Broken::Rule(format!("{}: {why}", Name(self.mac)))),
-            None => Ok(()),
-        }
+        Ok(paged.demand(engine, now, tx))
     }
 
-    /// Whether all programs have come to rest, and what they have written is at the memory nodes.
+    /// Continues programs with mapped memory, and their pager; returns the number of actions.
+    pub(super) fn turn_pages(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Result<usize, InvariantViolation> {
+        let Some(paged) = &mut self.paged else { return Ok(0) };
+        let work = paged.turn(engine, now, tx);
+        match paged.broken() {
+            Some(why) => Err(InvariantViolation::Rule(format!("{}: {why}", Name(self.mac)))),
+            None => Ok(work),
+        }
+    }
+}
+
+impl ComputeNode {
+    /// Returns whether all programs are idle and all their writes are at the memory nodes.
     ///
     /// # Errors
-    /// It is not there.
-    pub fn finish(&mut self, around: Surroundings<'_>) -> Result<bool, Broken> {
-        let Some(paged) = &mut self.paged else { return Ok(true) };
+    /// Returns a violation if a memory node lacks written data.
+    pub fn finish(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
+        let Some(paged) = &mut self.program.paged else { return Ok(true) };
         if paged.is_finished() {
             return Ok(true);
         }
+        self.waking.wake_soon(now);
         if !paged.finish() {
             return Ok(false);
         }
@@ -197,16 +229,17 @@ impl ComputeNode {
             let mut content = [0; PAGE as usize];
             for (line, data) in (0..).zip(content.as_chunks_mut::<LINE_SIZE>().0) {
                 let hpa = base + u64::from(page) * PAGE + line * LINE_SIZE as u64;
-                let (part, dpa) = self.layout.place(hpa).expect("the region is there");
-                let region = &self.regions[part];
+                let (part, dpa) = self.program.layout.place(hpa).expect("the region is there");
+                let region = &self.program.regions[part];
                 let stored = around.node_of(region).line(self.mac, region.cmem + dpa);
-                *data = stored
-                    .ok_or_else(|| Broken::Rule(format!("{}: page {page} has no memory", Name(self.mac))))?;
+                *data = stored.ok_or_else(|| {
+                    InvariantViolation::Rule(format!("{}: page {page} has no memory", Name(self.mac)))
+                })?;
             }
             let found = words(&content);
             if found != expected {
                 let mac = Name(self.mac);
-                return Err(Broken::Rule(format!(
+                return Err(InvariantViolation::Rule(format!(
                     "{mac}: page {page} is {found:?} at its memory nodes, not {expected:?}"
                 )));
             }
@@ -214,16 +247,19 @@ impl ComputeNode {
         Ok(true)
     }
 
-    /// With nothing on its way: writes everything back, then compares with the pools. Whether it is done.
-    pub fn flush(&mut self, now: Time, around: Surroundings<'_>) -> Result<bool, Broken> {
+    /// Once no operation is in flight, writes all cached lines back and compares them with the pools. Returns whether
+    /// both are done.
+    pub fn flush(&mut self, now: Time, around: NodeContext<'_>) -> Result<bool, InvariantViolation> {
+        self.waking.wake_soon(now);
         let flushed = self.engine.flush(now, self.link.transmit());
         self.link.flush().expect("a simulated link");
         match flushed {
-            Ok(true) => self.flushed(around).map(|()| true),
+            Ok(true) => self.program.flushed(around).map(|()| true),
             Ok(false) | Err(EngineError::NotConnected(_)) => Ok(false),
-            Err(error) => {
-                Err(Broken::Rule(format!("{}: flush fails without reason: {error}", Name(self.mac))))
-            }
+            Err(error) => Err(InvariantViolation::Rule(format!(
+                "{}: flush fails without reason: {error}",
+                Name(self.mac)
+            ))),
         }
     }
 }

@@ -1,77 +1,59 @@
-//! How a compute node follows the manager: it registers, hears of its regions, and says what it has let go of, as the
-//! link to the manager of `cn-agent` does, around the same decisions. What outlives the process is its state file.
+//! A compute node's connection to the manager in the simulation, which carries the messages of the released [`Follow`].
+//! The state file outlives the process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::{Station, StationKeys};
-use cxloe_cn_core::attachments::{Attachments, Change};
+use cxloe_cn_core::attach::{SessionKeys, SessionSettings};
+use cxloe_cn_core::attachments::{AttachmentChange, Attachments};
 use cxloe_cn_core::drain::Drains;
-use cxloe_fabric::api::{
-    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, NotFollowed, Party,
-    RegisterComputeNode,
-};
-use cxloe_fabric::model::{CnId, Name, Region, RegionState, Watermark, lineage};
-use cxloe_gmm::manager::State;
-use cxloe_gmm::manager::liveness::NodeKey;
+use cxloe_cn_core::engine::Engine;
+use cxloe_cn_core::follow::{Follow, ManagerAnswer as Followed, ManagerRequest as Asked};
+use cxloe_cn_core::quiet::QuietMark;
+use cxloe_fabric::api::{ErrorCode, RegisterComputeNode};
+use cxloe_fabric::model::{CnId, Name, Region, RegionState, Watermark};
+use cxloe_gmm_core::manager::FabricState;
+use cxloe_gmm_core::manager::liveness::NodeKey;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::random::Random;
 use cxloe_wire::session::RequesterConfig;
 use cxloe_wire::time::Time;
 
 use super::ComputeNode;
-use crate::broken::Broken;
-use crate::control::message::{Answer, Caller, Message, Request};
+use crate::control::message::{Caller, ControlMessage, ManagerCall, ManagerReply};
 use crate::control::network::ControlNetwork;
 use crate::control::port::Port;
-use crate::mistake::Mistake;
+use crate::node_context::NodeContext;
 use crate::node_keys::key_of;
-use crate::surroundings::Surroundings;
+use crate::planted_fault::PlantedFault;
 use crate::trace::{self, Trace};
+use crate::violation::InvariantViolation;
 
-/// From one try to reach the manager to the next, at most.
+/// Longest time from one attempt to reach the manager to the next attempt.
 const AGAIN: Duration = Duration::from_millis(3);
-/// How long to wait for news while something is being let go of, in milliseconds.
-const ACKNOWLEDGE_MS: u64 = 1;
-/// How soon what is on its way out is looked at again while it gets on.
-const DRAIN_AGAIN: Duration = Duration::from_micros(20);
 
-/// Memory nodes that a run may have.
+/// Largest number of memory nodes in a run.
 const MNS_MAX: usize = 16;
 
-/// What the node is waiting for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
-    /// For a while to pass before it registers.
-    Pause(Time),
-    /// For the answer to its registration.
-    Registering,
-    /// For the manager to hear that it does not follow.
-    Refusing,
-    /// For news.
-    Syncing,
-}
-
-/// A compute node's link to the manager, and what it knows of its regions.
+/// A compute node's connection to the manager, and the regions that the manager has assigned to the node.
 pub(super) struct Managed {
     pub attachments: Attachments,
     pub drains: Drains,
-    pub station: Station,
-    /// Regions on their way out, by their tickets: where they begin, and bytes of their addresses.
+    pub station: SessionSettings,
+    /// Regions being released, by the manager's tickets: ticket, first address, bytes.
     pub tickets: VecDeque<(u64, u64, u64)>,
-    /// Regions that are being moved: where they begin, and since when.
+    /// Regions being moved: first address, and start time.
     pub moving: Vec<(u64, Time)>,
-    pub mistake: Option<Mistake>,
-    pub drained_at: Time,
+    pub mistake: Option<PlantedFault>,
     port: Port,
-    name: Name,
-    cn: CnId,
-    doing: Doing,
-    registration: u64,
-    run: u64,
-    heartbeat_ms: u64,
-    after_event: u64,
+    follow: Follow,
+    /// Time until which the node waits before it registers with the manager.
+    paused_until: Option<Time>,
+    quiet_mark: QuietMark,
+    /// Event before which all operations have ended, and the last event that the node has applied.
+    quiet: u64,
+    told_event: u64,
     random: Random,
     trace: Trace,
 }
@@ -82,7 +64,7 @@ impl Managed {
         Managed {
             attachments: Attachments::default(),
             drains: Drains::default(),
-            station: Station {
+            station: SessionSettings {
                 own,
                 ethertype: ETHERTYPE_DEFAULT,
                 max_frame: config.max_frame,
@@ -95,63 +77,72 @@ impl Managed {
             tickets: VecDeque::new(),
             moving: Vec::new(),
             mistake: None,
-            drained_at: Time::ZERO,
             port: Port::new(Caller::Cn(index)),
-            name: name(index),
-            cn: CnId::new(own.0).expect("a unicast address"),
-            doing: Doing::Pause(Time::ZERO),
-            registration: 0,
-            run: 0,
-            heartbeat_ms: 1,
-            after_event: 0,
+            follow: Follow::new(RegisterComputeNode {
+                cn_id: CnId::new(own.0).expect("a unicast address"),
+                name: name(index),
+                udp: None,
+                key: None,
+                new_key: false,
+                instance_id: config.instance,
+                seen: Watermark::default(),
+            }),
+            paused_until: Some(Time::ZERO),
+            quiet_mark: QuietMark::default(),
+            quiet: 0,
+            told_event: 0,
             random,
             trace,
         }
     }
 
-    pub fn plant(&mut self, mistake: Mistake) {
+    pub fn plant(&mut self, mistake: PlantedFault) {
         self.mistake = Some(mistake);
     }
 
     fn hang_up(&self, now: Time, net: &mut ControlNetwork) {
-        if self.doing == Doing::Syncing {
-            net.send(now, Message::HungUp(NodeKey::Compute(self.cn), self.registration));
+        if self.follow.is_syncing() {
+            net.send(now, ControlMessage::HungUp(NodeKey::Compute(self.cn()), self.follow.registration()));
         }
+    }
+
+    fn cn(&self) -> CnId {
+        self.follow.node().cn_id
+    }
+
+    fn name(&self) -> &Name {
+        &self.follow.node().name
     }
 
     fn pause(&mut self, now: Time) {
         let pause = self.random.below(AGAIN.as_nanos() as u64);
-        self.doing = Doing::Pause(now + Duration::from_nanos(pause));
+        self.follow.restart();
+        self.paused_until = Some(now + Duration::from_nanos(pause));
     }
 
-    /// When it goes on.
+    /// Time at which the node next calls the manager or abandons a call.
     pub fn deadline(&self) -> Option<Time> {
-        let link = match self.doing {
-            Doing::Pause(at) => Some(at),
-            _ => self.port.deadline(),
-        };
-        let drains = !self.drains.is_empty() && self.drains.gets_on();
-        let drain = drains.then(|| self.drained_at + DRAIN_AGAIN);
-        link.into_iter().chain(drain).min()
+        self.paused_until.or(self.port.deadline())
     }
 
-    /// Whether it has all that the manager's store has to tell it, regions among it, so that it refuses a manager that lacks
-    /// what it has seen.
-    pub fn has_followed(&self, state: &State) -> bool {
-        let told = state.compute_nodes.get(&self.cn).is_some_and(|cn| cn.regions_event == self.after_event);
-        told && self.attachments.seen().run != 0
+    /// True if the node has received all events in the manager's store and has a region, so that the node refuses a
+    /// manager that lacks these events.
+    pub fn has_followed(&self, state: &FabricState) -> bool {
+        let after_event = self.follow.after_event();
+        let announced = state.compute_nodes.get(&self.cn()).is_some_and(|cn| cn.regions_event == after_event);
+        announced && self.attachments.seen().run != 0
     }
 
-    /// What it is at, for a message.
+    /// State of the connection, for a message about a run that does not end.
     pub fn state(&self) -> String {
         let letting_go = self.attachments.is_draining();
-        format!("{:?}, letting go {letting_go}, drains {}", self.doing, !self.drains.is_empty())
+        format!("{:?}, letting go {letting_go}, drains {}", self.follow, !self.drains.is_empty())
     }
 
-    /// Whether it has heard of everything up to this event, and has nothing left to do.
+    /// True if the node has received all events up to `last_event` and has no request left to send.
     pub fn is_quiet(&self, last_event: u64) -> bool {
-        self.doing == Doing::Syncing
-            && self.after_event == last_event
+        self.follow.is_syncing()
+            && self.follow.after_event() == last_event
             && self.drains.is_empty()
             && !self.attachments.is_draining()
             && self.attachments.released().is_empty()
@@ -159,110 +150,90 @@ impl Managed {
 
     fn work(&mut self, now: Time, net: &mut ControlNetwork) {
         if self.port.has_given_up(now) {
-            self.trace.say(now, &self.name, || "hears nothing of the manager".into());
+            self.trace.log(now, self.name(), || "has no contact with the manager".into());
             self.hang_up(now, net);
             return self.pause(now);
         }
-        if matches!(self.doing, Doing::Pause(at) if now >= at) {
-            let request = RegisterComputeNode {
-                cn_id: self.cn,
-                name: self.name.clone(),
-                udp: None,
-                key: None,
-                new_key: false,
-                instance_id: self.station.instance,
-                seen: self.attachments.seen(),
-            };
-            self.port.call(Request::RegisterComputeNode(request), Duration::ZERO, now, net);
-            self.doing = Doing::Registering;
+        if self.paused_until.is_some_and(|at| now >= at) {
+            self.paused_until = None;
+            self.ask(now, net);
         }
     }
 
-    /// An answer has arrived; what is to be done about regions.
-    fn hear(&mut self, call: u64, answer: Answer, now: Time, net: &mut ControlNetwork) -> Vec<Change> {
-        // Whoever takes any answer for the one to its last call makes a mistake.
-        let mistaken =
-            self.mistake == Some(Mistake::TakesOldAnswers) && matches!(answer, Answer::ComputeNodeSynced(_));
+    /// Sends the next request to the manager.
+    fn ask(&mut self, now: Time, net: &mut ControlNetwork) {
+        let (request, wait) = match self.follow.next(&self.attachments, self.quiet) {
+            Asked::Register(node) => (ManagerCall::RegisterComputeNode(node), Duration::ZERO),
+            Asked::NotFollowed(body) => (ManagerCall::NotFollowed(body), Duration::ZERO),
+            Asked::Sync(sync) => {
+                let wait = Duration::from_millis(sync.wait_ms);
+                (ManagerCall::SyncComputeNode(self.cn(), sync), wait)
+            }
+        };
+        // A node with the planted mistake of accepting old answers keeps waiting for the answer to its last call.
+        if !self.port.is_calling() {
+            self.port.call(request, wait, now, net);
+        }
+    }
+
+    /// Handles an answer; returns the region changes in it if the node accepts the answer.
+    fn handle(&mut self, call: u64, answer: ManagerReply, now: Time) -> Option<Vec<AttachmentChange>> {
+        // Planted mistake: any answer is taken as the answer to the last call.
+        let mistaken = self.mistake == Some(PlantedFault::TakesOldAnswers)
+            && self.follow.is_syncing()
+            && matches!(answer, ManagerReply::ComputeNodeSynced(_));
         let takes = self.port.takes(call) || mistaken;
         if !takes {
-            return Vec::new();
-        }
-        let followed = match (self.doing, answer) {
-            (Doing::Registering, Answer::ComputeNodeRegistered(answer)) => self.registered(*answer),
-            (Doing::Registering, Answer::Refused(ErrorCode::StaleManager, _)) => {
-                let node = Party::ComputeNode(self.cn);
-                let said =
-                    NotFollowed { node, seen: self.attachments.seen(), holds: self.attachments.holds() };
-                self.port.call(Request::NotFollowed(said), Duration::ZERO, now, net);
-                self.doing = Doing::Refusing;
-                return Vec::new();
-            }
-            (Doing::Syncing, Answer::ComputeNodeSynced(synced)) => self.synced(*synced),
-            _ => None,
-        };
-        match followed {
-            Some(changes) => {
-                // To be called for by whoever has carried them out.
-                self.doing = Doing::Syncing;
-                changes
-            }
-            None => {
-                self.pause(now);
-                Vec::new()
-            }
-        }
-    }
-
-    fn registered(&mut self, answer: ComputeNodeRegistered) -> Option<Vec<Change>> {
-        lineage::check(&answer.lineage, answer.watermark, self.attachments.seen()).ok()?;
-        self.registration = answer.registration;
-        self.run = answer.watermark.run;
-        (self.heartbeat_ms, self.after_event) = (answer.heartbeat_ms, answer.after_event);
-        self.attachments.hear(answer.watermark);
-        let changes = self.attachments.follow(&answer.regions, answer.held);
-        self.attachments.follow_devices(&answer.devices);
-        Some(changes)
-    }
-
-    fn synced(&mut self, synced: ComputeNodeSynced) -> Option<Vec<Change>> {
-        if synced.watermark.run != self.run {
             return None;
         }
-        let mut changes = Vec::new();
-        if let Some(regions) = &synced.regions {
-            self.attachments.hear(synced.watermark);
-            changes = self.attachments.follow(regions, synced.held);
-            self.attachments.follow_devices(&synced.devices);
-        }
-        self.heartbeat_ms = synced.heartbeat_ms;
-        // Whoever takes old answers for new ones believes to know what it knew before.
-        let newest = self.after_event.max(synced.after_event);
-        let mistaken = self.mistake == Some(Mistake::TakesOldAnswers);
-        self.after_event = if mistaken { newest } else { synced.after_event };
-        Some(changes)
-    }
-
-    /// Asks for news.
-    fn sync(&mut self, now: Time, net: &mut ControlNetwork) {
-        let letting_go = self.attachments.is_draining();
-        let wait_ms = if letting_go { ACKNOWLEDGE_MS } else { self.heartbeat_ms };
-        let wait_ms = wait_ms.clamp(1, self.heartbeat_ms.max(1));
-        let sync = ComputeNodeSync {
-            registration: self.registration,
-            after_event: self.after_event,
-            released: self.attachments.released(),
-            // Nothing is said: addresses are used up by no plan.
-            quiet: 0,
-            wait_ms,
+        let followed = match answer {
+            ManagerReply::ComputeNodeRegistered(answer) => Followed::Registered(answer),
+            ManagerReply::ComputeNodeSynced(mut synced) => {
+                if mistaken {
+                    // The watermark stays at the newest event received before.
+                    synced.after_event = synced.after_event.max(self.follow.after_event());
+                }
+                Followed::Synced(synced)
+            }
+            ManagerReply::Refused(ErrorCode::StaleManager, _) => Followed::Stale,
+            ManagerReply::Done => Followed::Done,
+            _ => {
+                self.pause(now);
+                return None;
+            }
         };
-        self.port.call(Request::SyncComputeNode(self.cn, sync), Duration::from_millis(wait_ms), now, net);
+        match self.follow.on_answer(followed, &mut self.attachments) {
+            Ok(changes) => Some(changes),
+            Err(halt) => {
+                self.trace.log(now, self.name(), || format!("does not follow: {halt}"));
+                self.pause(now);
+                None
+            }
+        }
     }
 
-    /// A new process, which has what its state file holds.
-    fn restart(&mut self, instance: u64, now: Time, net: &mut ControlNetwork) -> Vec<Change> {
+    /// Records that all received events are applied: the node becomes quiet once the operations now in flight have
+    /// ended.
+    pub fn followed(&mut self, engine: &mut Engine) {
+        if self.told_event != self.follow.after_event() {
+            self.told_event = self.follow.after_event();
+            self.quiet_mark.follow(self.told_event);
+        }
+        self.poll_quiet(engine);
+    }
+
+    /// Checks whether the operations noted by [`followed`](Self::followed) have ended.
+    pub fn poll_quiet(&mut self, engine: &mut Engine) {
+        self.quiet = self.quiet_mark.poll(engine).unwrap_or(self.quiet);
+    }
+
+    /// Starts a new process from the content of its state file.
+    fn restart(&mut self, instance: u64, now: Time, net: &mut ControlNetwork) -> Vec<AttachmentChange> {
         self.hang_up(now, net);
         self.port.hang_up();
         self.station.instance = instance;
+        self.follow.node_mut().instance_id = instance;
+        (self.quiet, self.told_event, self.quiet_mark) = (0, 0, QuietMark::default());
         let file = serde_json::to_vec(&self.attachments).expect("a state file");
         self.attachments = serde_json::from_slice(&file).expect("what was just written");
         self.drains = Drains::default();
@@ -274,65 +245,62 @@ impl Managed {
 }
 
 impl ComputeNode {
-    /// Whether it has followed a manager, and has all that this store has to tell it.
-    pub fn has_followed(&self, state: &State) -> bool {
-        self.managed.as_ref().is_some_and(|managed| managed.has_followed(state))
+    /// True if the node has followed a manager and has received all events in the store `state`.
+    pub fn has_followed(&self, state: &FabricState) -> bool {
+        self.program.managed.as_ref().is_some_and(|managed| managed.has_followed(state))
     }
 
-    /// How far it has followed the manager.
+    /// Watermark of the events that the node has received.
     pub fn seen(&self) -> Option<Watermark> {
-        self.managed.as_ref().map(|managed| managed.attachments.seen())
+        self.program.managed.as_ref().map(|managed| managed.attachments.seen())
     }
 
-    /// The process was killed, and another one is there: it goes by its state file.
+    /// Replaces the killed process by a new one with the same state file.
     pub(super) fn restart_managed(&mut self, now: Time, net: &mut ControlNetwork) {
         let instance = self.requesters[0].instance;
-        let Some(managed) = &mut self.managed else { return };
+        let Some(managed) = &mut self.program.managed else { return };
         let changes = managed.restart(instance, now, net);
-        let attached = self.layout.remove(0..u64::MAX);
-        self.give_up(&attached);
-        changes.into_iter().for_each(|change| self.obey(change, now));
+        let attached = self.program.layout.remove(0..u64::MAX);
+        self.program.give_up(&attached);
+        changes.into_iter().for_each(|change| self.program.apply_change(&mut self.engine, change, now));
     }
 
-    /// Does what is due for the manager.
+    /// Sends requests to the manager that are due.
     pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
-        if let Some(managed) = self.managed.as_mut().filter(|_| now >= self.paused_until) {
+        if let Some(managed) = self.program.managed.as_mut().filter(|_| now >= self.paused_until) {
             managed.work(now, net);
         }
     }
 
-    /// An answer of the manager has arrived.
-    pub fn hear(&mut self, call: u64, answer: Answer, now: Time, net: &mut ControlNetwork) {
-        let Some(managed) = &mut self.managed else { return };
-        let changes = managed.hear(call, answer, now, net);
-        changes.into_iter().for_each(|change| self.obey(change, now));
-        if let Some(managed) = &mut self.managed
-            && managed.doing == Doing::Syncing
-            && !managed.port.is_calling()
-        {
-            managed.sync(now, net);
-        }
+    /// Handles an answer of the manager, and wakes the worker to apply the region changes in it.
+    pub fn handle(&mut self, call: u64, answer: ManagerReply, now: Time, net: &mut ControlNetwork) {
+        let Some(managed) = &mut self.program.managed else { return };
+        let Some(changes) = managed.handle(call, answer, now) else { return };
+        self.program.orders.get_or_insert_default().extend(changes);
+        self.waking.wake();
+        managed.ask(now, net);
     }
 
-    /// Whether it has heard of everything that the manager has to say, and done it.
-    pub fn is_quiet(&self, around: Surroundings<'_>) -> bool {
-        let Some(managed) = &self.managed else { return true };
-        let node = around.state.and_then(|state| state.compute_nodes.get(&managed.cn));
-        node.is_some_and(|node| {
-            node.registration == managed.registration && managed.is_quiet(node.regions_event)
-        })
+    /// True if the node has received and applied all of the manager's events.
+    pub fn is_quiet(&self, around: NodeContext<'_>) -> bool {
+        let Some(managed) = &self.program.managed else { return true };
+        let node = around.state.and_then(|state| state.compute_nodes.get(&managed.cn()));
+        self.program.orders.is_none()
+            && node.is_some_and(|node| {
+                node.registration == managed.follow.registration() && managed.is_quiet(node.regions_event)
+            })
     }
 
-    /// Its regions as it knows them agree with what the manager has committed.
+    /// Checks that the node's regions agree with the manager's committed state.
     ///
     /// # Errors
-    /// What does not.
-    pub fn check_regions(&self, around: Surroundings<'_>) -> Result<(), Broken> {
-        let (Some(managed), Some(state)) = (&self.managed, around.state) else { return Ok(()) };
-        let broken = |why: String| Err(Broken::Rule(format!("{}: {why}", managed.name)));
+    /// Returns the disagreement.
+    pub fn check_regions(&self, around: NodeContext<'_>) -> Result<(), InvariantViolation> {
+        let (Some(managed), Some(state)) = (&self.program.managed, around.state) else { return Ok(()) };
+        let broken = |why: String| Err(InvariantViolation::Rule(format!("{}: {why}", managed.name())));
         let listed = managed.attachments.list();
-        let own: Vec<_> = state.regions.values().filter(|region| region.owner == managed.cn).collect();
-        // One that was disabled before its owner heard of it has no addresses there yet.
+        let own: Vec<_> = state.regions.values().filter(|region| region.owner == managed.cn()).collect();
+        // A region that was disabled before its owner received it has no address at the owner yet.
         let usable = |region: &&&Region| region.state != RegionState::Disabled;
         for region in own.iter().filter(usable) {
             let known = listed.iter().find(|known| known.region == region.name.as_str());
@@ -355,14 +323,13 @@ impl ComputeNode {
     }
 }
 
-/// The name of a compute node.
 pub(crate) fn name(index: usize) -> Name {
     Name::new(format!("cn{index}")).expect("letters and digits")
 }
 
-/// The keys of a compute node that is configured so, as if it had been told all memory nodes'.
-fn keys_of(config: &RequesterConfig) -> StationKeys {
-    let mut keys = StationKeys::none(0.into());
+/// Keys of a compute node with this configuration, and of all its memory nodes.
+fn keys_of(config: &RequesterConfig) -> SessionKeys {
+    let mut keys = SessionKeys::none(0.into());
     if let Some(pair) = &config.keys {
         keys.own = Some(Arc::clone(&pair.own));
         keys.epoch_ns = pair.epoch_ns;

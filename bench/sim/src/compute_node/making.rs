@@ -1,38 +1,43 @@
-//! A program's operations on their way into the engine: made, put off, or refused.
+//! Operations of a program, from their drawing to their submission to the engine, which accepts, defers or refuses
+//! them.
 
 use std::time::Duration;
 
-use cxloe_cn_core::engine::{BurstRead, Direction, EngineError, Read, Segment, SegmentIter, Write};
-use cxloe_link::Link;
+use cxloe_cn_core::engine::{
+    BurstRead, Direction, Engine, EngineError, Read, RequestId, Segment, SegmentIter, Write,
+};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
-use super::ComputeNode;
-use crate::broken::Broken;
-use crate::operation::{Kind, Operation, Purpose};
+use super::Program;
+use crate::node_context::NodeContext;
+use crate::operation::{Operation, OperationKind, Purpose};
 use crate::register::content;
-use crate::surroundings::Surroundings;
 use crate::tally::Tally;
 use crate::trace::Name;
 use crate::verdict::{Moment, check_error};
+use crate::violation::InvariantViolation;
 
-/// The shortest time from one operation to the next.
+/// Shortest pause between two operations of a program.
 const PAUSE_MIN: Duration = Duration::from_nanos(200);
-/// The longest time from one attempt to make an operation to the next, while it is put off as busy.
+/// Longest interval between attempts to submit an operation while the engine has no room for it.
 const BUSY_MAX: Duration = Duration::from_micros(100);
-/// Time has to pass between two operations even of a program that never pauses.
+/// Pause between two operations of a program without pauses: virtual time has to advance.
 const INSTANT: Duration = Duration::from_nanos(1);
-/// How long a program waits after an error that will not have gone in a moment, at least and at most.
+/// Upper bound of the random wait before an operation that failed is repeated.
 const AFTER_ERROR: Duration = Duration::from_micros(500);
 
-impl ComputeNode {
-    /// Makes an operation, the one that was refused last time first.
-    pub(super) fn issue(
+impl Program {
+    /// Submits the next operation, or a deferred one if there is one.
+    pub fn issue(
         &mut self,
+        engine: &mut Engine,
         now: Time,
-        around: Surroundings<'_>,
+        tx: &mut dyn Transmit,
+        around: NodeContext<'_>,
         tally: &mut Tally,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), InvariantViolation> {
         let pause = self.random.below(self.pause.as_nanos() as u64);
         self.issue_at = now + PAUSE_MIN.min(self.pause).max(INSTANT) + Duration::from_nanos(pause);
         let mut op = match self.pending.take().or_else(|| self.parts.pop_front()) {
@@ -43,7 +48,7 @@ impl ComputeNode {
             {
                 self.quota -= 1;
                 if self.layout.is_spread() {
-                    self.draw_parts(now, tally)?
+                    self.draw_parts(engine, now, tally)?
                 } else {
                     let (parts, value) = (self.layout.parts(), &mut self.next_value);
                     let op = Operation::draw(&mut self.random, parts.len(), self.shape, value, now);
@@ -54,53 +59,59 @@ impl ComputeNode {
             None => return Ok(()),
         };
         if !self.parts.is_empty() {
-            // All parts of a range are on their way at once.
+            // All parts of a range are submitted in direct succession.
             self.issue_at = now + INSTANT;
         }
         if op.at == now {
             self.put_off = Duration::ZERO;
         }
         op.lost = self.regions[op.region].is_lost();
-        let user = self.next_user;
+        let number = self.next_user;
+        let user = u64::from(number);
         self.next_user += 1;
-        match self.make(&op, user, now, around, tally) {
+        match self.make(&op, number, engine, now, tx, around) {
             Ok(None) => {
-                self.trace.say(now, Name(self.mac), || format!("{op}: sent"));
-                self.under_way.push((user, op));
+                self.trace.log(now, Name(self.mac), || format!("{op}: sent"));
+                self.under_way.push((number, op));
             }
             Ok(Some(data)) => {
-                self.trace.say(now, Name(self.mac), || format!("{op}: done at once"));
+                self.trace.log(now, Name(self.mac), || format!("{op}: done at once"));
                 tally.figures.at_once += 1;
-                if op.lost && op.kind != Kind::Flush {
-                    return Err(Broken::at(self.mac, &op, "it was done at once, but its region is lost"));
+                tally.figures.flushes += u64::from(op.kind == OperationKind::Flush);
+                if op.lost && op.kind != OperationKind::Flush {
+                    return Err(InvariantViolation::at(
+                        self.mac,
+                        &op,
+                        "it was done at once, but its region is lost",
+                    ));
                 }
-                if op.kind == Kind::Read {
+                if op.kind == OperationKind::Read {
                     let registers = &mut self.regions[op.region].registers;
                     let read = registers.read_ended(op.line, user, &data, false);
-                    read.map_err(|why| Broken::at(self.mac, &op, why))?;
+                    read.map_err(|why| InvariantViolation::at(self.mac, &op, why))?;
                 }
             }
-            Err(Refusal::Broken(broken)) => return Err(broken),
-            Err(Refusal::Error(error)) => {
+            Err(IssueRefusal::Broken(broken)) => return Err(broken),
+            Err(IssueRefusal::Error(error)) => {
                 if op.is_read() {
                     op.lines().for_each(|line| self.regions[op.region].registers.read_failed(line, user));
                 }
                 if error == EngineError::Busy {
                     tally.figures.busy += 1;
-                    if now - op.at > self.patience {
+                    if now - op.at > self.wait_limit {
                         let why = format!("it is refused as busy for {:?}", now - op.at);
-                        return Err(Broken::at(self.mac, &op, why));
+                        return Err(InvariantViolation::at(self.mac, &op, why));
                     }
                     self.pending = Some(op);
                     self.put_off = (self.put_off * 2).clamp(PAUSE_MIN, BUSY_MAX);
                     let again = now + self.put_off;
-                    let due = self.engine.deadline();
+                    let due = engine.deadline();
                     self.issue_at = if due > now { again.min(due) } else { again };
                 } else {
-                    self.trace.say(now, Name(self.mac), || format!("{op}: refused, {error}"));
+                    self.trace.log(now, Name(self.mac), || format!("{op}: refused, {error}"));
                     let (region, moment) = (&self.regions[op.region], Moment { sent: false, ended: false });
                     check_error(&op, error, region, around, &mut tally.figures, moment)
-                        .map_err(|why| Broken::at(self.mac, &op, why))?;
+                        .map_err(|why| InvariantViolation::at(self.mac, &op, why))?;
                     let wait = AFTER_ERROR.as_nanos() as u64;
                     self.issue_at = now + AFTER_ERROR + Duration::from_nanos(self.random.below(9 * wait));
                 }
@@ -109,30 +120,35 @@ impl ComputeNode {
         Ok(())
     }
 
-    /// Draws a range of HPA and what is done with it: an operation for each of the pieces that one frame carries. The
-    /// first is the one to make now; the others wait in `parts`.
-    fn draw_parts(&mut self, now: Time, tally: &mut Tally) -> Result<Operation, Broken> {
+    /// Draws a range of HPA and its use, and splits it into operations, one for each piece that fits into a frame.
+    /// Returns the first operation; the others are put into `parts`.
+    fn draw_parts(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        tally: &mut Tally,
+    ) -> Result<Operation, InvariantViolation> {
         let lines = (self.layout.parts().len() * self.shape.lines()) as u64;
         let (first, count, purpose) = Operation::draw_range(&mut self.random, lines, self.hot);
         let hpa = self.used(first);
         let op = |kind, region, line| Operation { kind, region, life: 0, line, at: now, lost: false };
         if purpose == Purpose::Flush {
-            return Ok(op(Kind::Flush, self.layout.parts()[0], 0));
+            return Ok(op(OperationKind::Flush, self.layout.parts()[0], 0));
         }
-        // The end of what is used of a set is not the beginning of the next one.
+        // The range ends with the used lines of a set: the next set is not adjacent to them.
         let count = (1..count).find(|n| self.used(first + n) != hpa + n * LINE_SIZE as u64).unwrap_or(count);
         let direction = if purpose == Purpose::WriteBurst { Direction::Write } else { Direction::Read };
         let mut walk = SegmentIter::new(hpa..hpa + count * LINE_SIZE as u64);
         let mut left = count;
-        while let Some(piece) = walk.segment(&mut self.engine, direction) {
+        while let Some(piece) = walk.segment(engine, direction) {
             let (region, line) = self.locate(&piece)?;
             let n = piece.lines.min(self.shape.lines() - line);
             let kind = match purpose {
-                Purpose::Read => Kind::Read,
-                Purpose::Write => Kind::Write(self.next_value),
-                Purpose::ReadBurst => Kind::BurstRead(n),
-                // At least one line of each, or nothing would be written.
-                _ => Kind::BurstWrite(1 + self.random.below(u64::MAX >> (64 - n)), self.next_value),
+                Purpose::Read => OperationKind::Read,
+                Purpose::Write => OperationKind::Write(self.next_value),
+                Purpose::ReadBurst => OperationKind::BurstRead(n),
+                // The mask has at least one line, or the operation would write nothing.
+                _ => OperationKind::BurstWrite(1 + self.random.below(u64::MAX >> (64 - n)), self.next_value),
             };
             self.next_value += n as u64;
             let life = self.regions[region].life;
@@ -145,12 +161,16 @@ impl ComputeNode {
         if self.parts.len() > 1 {
             tally.figures.shared_parts += self.parts.len() as u64;
         }
-        let why =
-            || Broken::Rule(format!("{}: {left} lines from {hpa:#x} on are in no piece", Name(self.mac)));
+        let why = || {
+            InvariantViolation::Rule(format!(
+                "{}: {left} lines from {hpa:#x} on are in no piece",
+                Name(self.mac)
+            ))
+        };
         self.parts.pop_front().filter(|_| left == 0).ok_or_else(why)
     }
 
-    /// The HPA of the `index`-th line that is used, of all regions together.
+    /// HPA of the `index`-th used line, of all regions together.
     fn used(&self, index: u64) -> u64 {
         let (mut index, each) = (index, self.shape.lines() as u64);
         for set in self.layout.sets() {
@@ -163,11 +183,12 @@ impl ComputeNode {
         unreachable!("there are no more lines")
     }
 
-    /// The memory node that all lines of a piece lie on, and the number of the first there.
-    fn locate(&self, piece: &Segment) -> Result<(usize, usize), Broken> {
+    /// Memory node that holds all lines of a piece, and index of its first line there.
+    fn locate(&self, piece: &Segment) -> Result<(usize, usize), InvariantViolation> {
         let place = |line: usize| self.layout.place(piece.hpa + piece.offset(line));
         let (mn, dpa) = place(0).ok_or_else(|| self.astray(piece, "it begins nowhere"))?;
-        // Told something wrong, it goes astray; what it then reads or writes is to show that, not its shape.
+        // Skipped if a mistake is planted: a wrong route is to be found by the data of reads and writes, not by this
+        // check.
         for line in (1..piece.lines).filter(|_| self.mistake.is_none()) {
             if place(line) != Some((mn, dpa + (line * LINE_SIZE) as u64)) {
                 return Err(self.astray(piece, &format!("its line {line} lies elsewhere")));
@@ -176,42 +197,43 @@ impl ComputeNode {
         Ok((mn, dpa as usize / LINE_SIZE))
     }
 
-    fn astray(&self, piece: &Segment, why: &str) -> Broken {
-        Broken::Rule(format!("{}: {why}: {piece:?}", Name(self.mac)))
+    fn astray(&self, piece: &Segment, why: &str) -> InvariantViolation {
+        InvariantViolation::Rule(format!("{}: {why}: {piece:?}", Name(self.mac)))
     }
 
-    /// Hands an operation to the engine; the data of a read that is done at once, nothing of another; `None` where the
-    /// sink will be told.
+    /// Submits an operation to the engine. Returns the data of a read that completes at once, no data for another
+    /// operation that does, and `None` if the operation completes later, through the sink.
     fn make(
         &mut self,
         op: &Operation,
-        user: u64,
+        number: u32,
+        engine: &mut Engine,
         now: Time,
-        around: Surroundings<'_>,
-        tally: &mut Tally,
-    ) -> Result<Option<[u8; LINE_SIZE]>, Refusal> {
+        tx: &mut dyn Transmit,
+        around: NodeContext<'_>,
+    ) -> Result<Option<[u8; LINE_SIZE]>, IssueRefusal> {
+        let id = RequestId::Number(number);
         const NOTHING: [u8; LINE_SIZE] = [0; LINE_SIZE];
         let hpa = self.layout.hpa(op.region, self.shape.offset(op.line));
-        let tx = self.link.transmit();
         let registers = &mut self.regions[op.region].registers;
         if op.is_read() {
-            op.lines().for_each(|line| registers.read_issued(line, user));
+            op.lines().for_each(|line| registers.read_issued(line, number.into()));
         }
         match op.kind {
-            Kind::Read => match self.engine.read(hpa, user, now, tx)? {
+            OperationKind::Read => match engine.read(hpa, id, now, tx)? {
                 Read::Sent => Ok(None),
                 Read::Hit(data) => Ok(Some(data)),
             },
-            Kind::BurstRead(lines) => {
-                let piece = self.engine.segment(hpa, lines);
-                match self.engine.burst_read(&piece, user, now, tx)? {
+            OperationKind::BurstRead(lines) => {
+                let piece = engine.segment(hpa, lines);
+                match engine.burst_read(&piece, id, now, tx)? {
                     BurstRead::Sent => Ok(None),
                     BurstRead::Alike(_) | BurstRead::Here(_) => {
-                        Err(Broken::at(self.mac, op, "somebody maps it").into())
+                        Err(InvariantViolation::at(self.mac, op, "somebody maps it").into())
                     }
                 }
             }
-            Kind::Write(value) => match self.engine.write(hpa, &content(value), user, now, tx)? {
+            OperationKind::Write(value) => match engine.write(hpa, &content(value), id, now, tx)? {
                 Write::Sent => {
                     registers.write_issued(op.line, value);
                     Ok(None)
@@ -221,20 +243,19 @@ impl ComputeNode {
                     Ok(Some(NOTHING))
                 }
             },
-            Kind::BurstWrite(mask, first) => {
+            OperationKind::BurstWrite(mask, first) => {
                 let values = (first..).take(mask.count_ones() as usize);
                 let data: Vec<u8> = values.clone().flat_map(content).collect();
-                let piece = self.engine.segment(hpa, (u64::BITS - mask.leading_zeros()) as usize);
-                if self.engine.burst_write(&piece, mask, &data, user, now, tx)? == Write::Done {
-                    return Err(Broken::at(self.mac, op, "somebody maps it").into());
+                let piece = engine.segment(hpa, (u64::BITS - mask.leading_zeros()) as usize);
+                if engine.burst_write(&piece, mask, &data, id, now, tx)? == Write::Done {
+                    return Err(InvariantViolation::at(self.mac, op, "somebody maps it").into());
                 }
                 op.lines().zip(values).for_each(|(line, value)| registers.write_issued(line, value));
                 Ok(None)
             }
-            Kind::Flush => match self.engine.flush(now, tx)? {
+            OperationKind::Flush => match engine.flush(now, tx)? {
                 true => {
                     self.flushed(around)?;
-                    tally.figures.flushes += 1;
                     Ok(Some(NOTHING))
                 }
                 false => Err(EngineError::Busy.into()),
@@ -243,22 +264,20 @@ impl ComputeNode {
     }
 }
 
-/// Why an operation was not taken.
-enum Refusal {
-    /// The engine says so.
+enum IssueRefusal {
     Error(EngineError),
-    /// Something else came to light on the way.
-    Broken(Broken),
+    /// A violation found while the operation was being prepared.
+    Broken(InvariantViolation),
 }
 
-impl From<EngineError> for Refusal {
+impl From<EngineError> for IssueRefusal {
     fn from(error: EngineError) -> Self {
-        Refusal::Error(error)
+        IssueRefusal::Error(error)
     }
 }
 
-impl From<Broken> for Refusal {
-    fn from(broken: Broken) -> Self {
-        Refusal::Broken(broken)
+impl From<InvariantViolation> for IssueRefusal {
+    fn from(broken: InvariantViolation) -> Self {
+        IssueRefusal::Broken(broken)
     }
 }

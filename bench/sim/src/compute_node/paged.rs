@@ -1,4 +1,5 @@
-//! A region that programs have mapped: the pager, its transfers over the engine, and the kernel between both.
+//! A region that programs have mapped: the pager, the pager's transfers through the engine, and the simulated kernel
+//! between programs and pager.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,89 +7,86 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cxloe_cn_core::engine::{Engine, EngineError};
+use cxloe_cn_core::engine::{Engine, EngineError, RequestId};
 use cxloe_cn_core::pager::{
-    Entry, Fault, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageBuffers, PageTable, Pager, PagerOptions,
-    Slots, State, ViewId,
+    Entry, Fault, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageBuffers, PageState, PageTable, Pager,
+    PagerOptions, Slots, ViewId,
 };
-use cxloe_cn_core::transfers::{BufferSource, Ended, PAGING, PageIo, Transfers};
+use cxloe_cn_core::transfers::{BufferSource, FinishedTransfer, PageIo, Transfers};
 use cxloe_wire::Transmit;
 use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
-use crate::kernel::{Crash, Event, Kernel, Kind, News, WORDS, load};
-use crate::mistake::Mistake;
+use crate::kernel::{Crash, Event, Kernel, KernelEvent, MemorySharing, WORDS, load};
 use crate::plan::{PAGES, PagingPlan};
+use crate::planted_fault::PlantedFault;
 use crate::tally::Figures;
 
-/// From one step of threads and pager to the next, at most.
+/// Longest time between two steps of threads and pager.
 const STEP: Duration = Duration::from_micros(2);
-/// The same, once nobody begins anything new.
+/// Longest time between two steps once threads begin no further accesses.
 const QUIET_STEP: Duration = Duration::from_micros(20);
-/// How soon pages are sent for again for which the engine had no room.
-const AGAIN: Duration = Duration::from_micros(10);
-/// How long a killed agent may go on until it gets to the point where it dies, in operations of its kernel.
+/// Number of kernel operations within which a killed agent dies.
 const DYING: u64 = 60;
-/// Its region's number among those that transfers are for.
+/// Number of the region in the pager's transfers.
 const SPACE: u16 = 0;
 
-type Table = Arc<[AtomicU64]>;
+type PageTableWords = Arc<[AtomicU64]>;
 
-/// Programs that have everything written back in the midst of all, beside others that go on: of half of the seeds.
+/// Write-backs of the whole region during a run, while threads continue; requested in half of the seeds.
 struct Saving {
     random: Random,
     wanted: bool,
-    /// The page to go on with, while somebody waits for it.
+    /// Next page to write back; `None` if no write-back is pending.
     from: Option<u32>,
 }
 
-/// How far a run has come to its end.
+/// Stage of the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finish {
-    /// Everybody stops, and what is under way ends; then everybody reads this page once more.
+    /// All threads stop and pending actions end; then every thread reads the pages from this one on once more.
     Settle(u32),
-    /// Everything is written back.
+    /// All modified pages are being written back.
     Clean,
-    /// All is as it should be.
     Done,
 }
 
-/// A region that programs have mapped.
+/// A region mapped by programs.
 pub(super) struct Paged {
     plan: PagingPlan,
     kernel: Kernel,
     pager: Pager,
     transfers: Transfers,
-    tables: Vec<(ViewId, Table)>,
-    ended: Vec<Ended>,
-    /// Where the region is attached.
+    tables: Vec<(ViewId, PageTableWords)>,
+    ended: Vec<FinishedTransfer>,
+    /// Address at which the region is attached; `None` until then.
     pub hpa: Option<u64>,
     steps: u64,
     next_at: Time,
     finish: Finish,
     saving: Saving,
-    /// It was killed in the midst of something.
+    /// Set when the agent was killed during an action.
     died: bool,
-    /// What does not hold.
+    /// First violation found.
     broken: Option<String>,
 }
 
-struct Source<'a>(&'a mut Pager);
+struct PagerBuffers<'a>(&'a mut Pager);
 
-impl BufferSource for Source<'_> {
+impl BufferSource for PagerBuffers<'_> {
     fn buffers(&mut self, _: u16) -> Option<&mut PageBuffers> {
         Some(self.0.buffers())
     }
 }
 
-fn table() -> Table {
+fn table() -> PageTableWords {
     (0..PAGES).map(|_| AtomicU64::new(Entry::absent(NO_SLOT).0)).collect()
 }
 
-fn slots(kind: Kind, fresh: bool) -> Slots {
+fn slots(kind: MemorySharing, fresh: bool) -> Slots {
     match kind {
-        Kind::Shared => Slots::own(PAGES, fresh),
-        Kind::Private => Slots::pool(PAGES * 4, fresh),
+        MemorySharing::Shared => Slots::own(PAGES, fresh),
+        MemorySharing::Private => Slots::pool(PAGES * 4, fresh),
     }
 }
 
@@ -96,20 +94,20 @@ fn options(limit: u32) -> PagerOptions {
     PagerOptions { pages: PAGES, limit, prefetch: true, evict: true }
 }
 
-/// Whether an operation is one of a pager.
-pub(super) fn is_paging(user: u64) -> bool {
-    user & PAGING != 0
-}
-
 impl Paged {
-    pub fn new(plan: PagingPlan, random: Random, mut savings: Random, mistake: Option<Mistake>) -> Paged {
-        let wanted = plan.kind == Kind::Shared && savings.below(2) == 0;
+    pub fn new(
+        plan: PagingPlan,
+        random: Random,
+        mut savings: Random,
+        mistake: Option<PlantedFault>,
+    ) -> Paged {
+        let wanted = plan.kind == MemorySharing::Shared && savings.below(2) == 0;
         let mut kernel = Kernel::new(random, plan.kind, PAGES);
         (kernel.forks_left, kernel.scanning, kernel.mistake) = (plan.forks, plan.scanning, mistake);
         let mut pager = Pager::new(options(plan.limit), slots(plan.kind, !plan.filled));
         let first = table();
         let view = pager.add_view(PageTable::new(Arc::clone(&first)), true).expect("the first");
-        let processes = if plan.kind == Kind::Shared { 3 } else { 1 };
+        let processes = if plan.kind == MemorySharing::Shared { 3 } else { 1 };
         for _ in 0..processes {
             let mapping = pager.add_mapping(view).expect("one of few");
             kernel.process(mapping, view, 3);
@@ -118,7 +116,7 @@ impl Paged {
             plan,
             kernel,
             pager,
-            transfers: Transfers::new(|| Time::ZERO),
+            transfers: Transfers::new(0),
             tables: vec![(view, first)],
             ended: Vec::new(),
             hpa: None,
@@ -131,11 +129,12 @@ impl Paged {
         }
     }
 
-    pub fn plant(&mut self, mistake: Mistake) {
+    pub fn plant(&mut self, mistake: PlantedFault) {
         self.kernel.mistake = Some(mistake);
     }
 
-    /// The region is attached: programs run. Returns what its pages are to hold, if it is not new.
+    /// Starts programs once the region is attached. Returns the expected content of the region's pages if the region is
+    /// not new.
     pub fn begin(&mut self, hpa: u64) -> Vec<Page> {
         self.hpa = Some(hpa);
         if !self.plan.filled {
@@ -149,110 +148,136 @@ impl Paged {
         pages.collect()
     }
 
-    /// Whether it has steps to make.
+    /// True if a step of threads or pager is due later.
     pub fn has_work(&self) -> bool {
         self.steps > 0
     }
 
-    /// When it goes on.
-    pub fn deadline(&self, now: Time) -> Time {
-        let again = if self.transfers.is_waiting() { Some(now + AGAIN) } else { None };
-        let due = [Some(self.next_at), again, self.transfers.deadline()];
-        due.into_iter().flatten().min().filter(|_| self.hpa.is_some()).unwrap_or(Time(u64::MAX))
+    /// Time of the next step of threads and pager.
+    pub fn steps_at(&self) -> Option<Time> {
+        self.hpa.map(|_| self.next_at)
     }
 
-    /// It is killed within its next operations.
+    /// Time of the next retry of a transfer.
+    pub fn retries_at(&self) -> Option<Time> {
+        self.transfers.deadline()
+    }
+
+    /// True if pages wait for room in the engine.
+    pub fn is_waiting(&self) -> bool {
+        self.transfers.is_waiting()
+    }
+
+    /// Schedules the agent's death within its next kernel operations.
     pub fn kill_soon(&mut self) {
         let within = 1 + self.kernel.below(DYING);
         self.kernel.crash_in = Some(within as u32);
     }
 
-    /// Whether it has died, and another one has to take its place.
+    /// True if the agent has died and has not been replaced yet.
     pub fn has_died(&self) -> bool {
         self.died
     }
 
-    /// What does not hold, if anything does not.
+    /// Takes the first violation found, if any.
     pub fn broken(&mut self) -> Option<String> {
         self.broken.take()
     }
 
-    /// Does what is due.
-    pub fn work(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) {
+    /// Takes completed transfers, and requests pages that threads wait for; returns the number of actions.
+    pub fn demand(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        self.act(|paged| {
+            paged.transfers.set_now(now);
+            paged.take_ended();
+            let Paged { transfers, pager, ended, .. } = paged;
+            transfers.advance_demand(engine, now, tx, &mut PagerBuffers(pager), ended)
+        })
+    }
+
+    /// Takes the steps that are due, and sends requests that wait; returns the number of actions.
+    pub fn turn(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        self.act(|paged| {
+            paged.take_ended();
+            if now >= paged.next_at {
+                paged.step(now);
+            }
+            let Paged { transfers, pager, ended, .. } = paged;
+            let sent = transfers.advance(engine, now, tx, &mut PagerBuffers(pager), ended);
+            paged.take_ended();
+            sent
+        })
+    }
+
+    /// Calls `act` if the agent is alive and has a region; catches the agent's death during the call.
+    fn act(&mut self, act: impl FnOnce(&mut Paged) -> usize) -> usize {
         if self.died || self.hpa.is_none() {
-            return;
+            return 0;
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.act(engine, now, tx)));
-        if let Err(panic) = outcome {
+        catch_unwind(AssertUnwindSafe(|| act(self))).unwrap_or_else(|panic| {
             self.died = true;
             rethrow(panic);
-        }
+            0
+        })
     }
 
-    fn act(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) {
-        self.transfers.set_now(now);
-        self.take_ended();
-        if now >= self.next_at {
-            let step = if self.kernel.quiet { QUIET_STEP } else { STEP };
-            self.next_at = now + Duration::from_nanos(1 + self.kernel.below(step.as_nanos() as u64));
-            self.steps = self.steps.saturating_sub(1);
-            for _ in 0..self.kernel.below(3) {
-                self.kernel.step();
-            }
-            self.agent();
-            self.save();
-            self.join_and_exit();
-            self.check();
+    /// Makes a step of a thread and a step of the agent.
+    fn step(&mut self, now: Time) {
+        let step = if self.kernel.quiet { QUIET_STEP } else { STEP };
+        self.next_at = now + Duration::from_nanos(1 + self.kernel.below(step.as_nanos() as u64));
+        self.steps = self.steps.saturating_sub(1);
+        for _ in 0..self.kernel.below(3) {
+            self.kernel.step();
         }
-        let Paged { transfers, pager, ended, .. } = self;
-        transfers.go_on(engine, now, tx, &mut Source(pager), ended);
-        self.take_ended();
+        self.agent();
+        self.save();
+        self.join_and_exit();
+        self.check();
     }
 
-    /// An operation of a transfer has ended.
-    pub fn arrived(&mut self, user: u64, outcome: Result<&[u8], EngineError>) {
+    /// Handles the end of one operation of a transfer.
+    pub fn arrived(&mut self, id: RequestId, outcome: Result<&[u8], EngineError>) {
         let Paged { transfers, pager, ended, .. } = self;
         match outcome {
-            Ok([]) => transfers.written(user, ended),
-            Ok(data) => transfers.read(user, data, &mut Source(pager), ended),
-            Err(error) => transfers.failed(user, error, ended),
+            Ok([]) => transfers.written(id, ended),
+            Ok(data) => transfers.read(id, data, &mut PagerBuffers(pager), ended),
+            Err(error) => transfers.failed(id, error, ended),
         }
     }
 
     fn take_ended(&mut self) {
-        for Ended { buffer, fetch, outcome, .. } in std::mem::take(&mut self.ended) {
+        for FinishedTransfer { buffer, fetch, outcome, .. } in std::mem::take(&mut self.ended) {
             self.with_io(|pager, io| {
                 if fetch { pager.fetched(buffer, outcome, io) } else { pager.written(buffer, outcome, io) }
             });
         }
     }
 
-    /// The pager, and what it acts through.
+    /// Calls `act` with the pager and the I/O that the pager uses.
     fn with_io<T>(&mut self, act: impl FnOnce(&mut Pager, &mut Io<'_>) -> T) -> T {
         let Paged { kernel, transfers, pager, hpa, plan, .. } = self;
-        let (hpa, patience) = (hpa.unwrap_or_default(), plan.patience);
-        let mut store = PageIo { transfers, space: SPACE, hpa, patience };
+        let (hpa, wait_limit) = (hpa.unwrap_or_default(), plan.wait_limit);
+        let mut store = PageIo { transfers, space: SPACE, hpa, wait_limit, now: Time::ZERO };
         act(pager, &mut Io { memory: kernel, store: &mut store })
     }
 
-    /// Something the agent does: hears of one thing, or takes a turn.
+    /// Makes one step of the agent, which handles a kernel event or continues its own work.
     fn agent(&mut self) {
         if self.kernel.below(10) < 5
-            && let Some(news) = self.kernel.news()
+            && let Some(event) = self.kernel.next_event()
         {
-            return self.hear(news);
+            return self.handle(event);
         }
         self.with_io(|pager, io| pager.turn(io));
         while let Some(mapping) = self.pager.take_ended() {
             let view = self.pager.view_of(mapping);
             self.pager.end_mapping(mapping);
-            if let (Kind::Private, Some(view)) = (self.plan.kind, view) {
+            if let (MemorySharing::Private, Some(view)) = (self.plan.kind, view) {
                 self.end_view(view);
             }
         }
     }
 
-    /// Goes on with writing everything back, if somebody wants it.
+    /// Continues a requested write-back of the region.
     fn save(&mut self) {
         let Saving { random, wanted, from } = &mut self.saving;
         if *wanted && !self.kernel.quiet && from.is_none() && random.below(100) == 0 {
@@ -269,10 +294,10 @@ impl Paged {
         self.tables.retain(|(of, _)| *of != view);
     }
 
-    fn hear(&mut self, news: News) {
-        let (process, event) = match news {
-            News::Event(process, event) => (process, event),
-            News::Dropped(process, range) => {
+    fn handle(&mut self, event: KernelEvent) {
+        let (process, event) = match event {
+            KernelEvent::Userfault(process, event) => (process, event),
+            KernelEvent::Dropped(process, range) => {
                 let view = self.kernel.processes[process].view;
                 return self.with_io(|pager, io| pager.dropped(view, range, io));
             }
@@ -280,9 +305,9 @@ impl Paged {
         let (mapping, view) = (self.kernel.processes[process].mapping, self.kernel.processes[process].view);
         match event {
             Event::Fault { page, access, write } => {
-                // The kernel says whether it was a write only if it was asked to.
-                let told = access != cxloe_cn_core::pager::Access::Missing || self.kernel.chance(900);
-                let fault = Fault { mapping, page, access, write: write && told };
+                // The kernel reports whether the fault was a write only if that userfaultfd feature is enabled.
+                let reported = access != cxloe_cn_core::pager::Access::Missing || self.kernel.chance(900);
+                let fault = Fault { mapping, page, access, write: write && reported };
                 self.with_io(|pager, io| pager.fault(fault, io));
             }
             Event::Discard { page, thread } => {
@@ -301,9 +326,9 @@ impl Paged {
         }
     }
 
-    /// Helpers of children come; processes end.
+    /// Connects helpers of forked children to the agent, and reports ended processes to it.
     fn join_and_exit(&mut self) {
-        if self.plan.kind == Kind::Shared {
+        if self.plan.kind == MemorySharing::Shared {
             return;
         }
         for process in 0..self.kernel.processes.len() {
@@ -318,7 +343,8 @@ impl Paged {
         if self.kernel.chance(2) && !self.kernel.quiet && self.kernel.can_exit(process) {
             self.kernel.exit(process);
         }
-        // The agent hears of an end by the helper's connection, sooner or later; or when the kernel refuses something.
+        // The agent learns of a process's end from the closed connection of its helper, at a random time, or from an
+        // error of the kernel.
         let processes = &self.kernel.processes;
         let ended = |view| !processes.iter().any(|p| p.view == view && p.alive);
         let views: Vec<ViewId> =
@@ -330,17 +356,20 @@ impl Paged {
         }
     }
 
-    /// What programs have seen, and who is to wake those that wait.
+    /// Checks the values that programs have read, and that every waiting thread will be woken.
     fn check(&mut self) {
-        let trouble = self.kernel.trouble.take();
-        // Who is not woken by the kernel asks the pager whether to go on waiting.
-        let mut forgotten = self.kernel.told().filter(|(mapping, page)| !self.pager.owes(*mapping, *page));
+        let violation = self.kernel.violation.take();
+        // The pager must know of every waiting thread that the kernel does not wake.
+        let mut forgotten = self
+            .kernel
+            .reported_pages()
+            .filter(|(mapping, page)| !self.pager.has_pending_fault(*mapping, *page));
         let forgotten =
             forgotten.next().map(|(_, page)| format!("nobody is to wake those who wait for page {page}"));
-        self.broken = self.broken.take().or(trouble).or(forgotten);
+        self.broken = self.broken.take().or(violation).or(forgotten);
     }
 
-    /// The agent has been killed, and another one goes on from what it left.
+    /// Replaces a killed agent by a successor that takes over its state.
     pub fn succeed(&mut self, figures: &mut Figures) {
         self.retire(figures);
         figures.successions += 1;
@@ -348,11 +377,11 @@ impl Paged {
         self.kernel.agent_dies();
         self.ended.clear();
         self.saving.from = None;
-        self.transfers = Transfers::new(|| Time::ZERO);
+        self.transfers = Transfers::new(0);
         let kind = self.plan.kind;
         self.pager = Pager::new(options(self.plan.limit), slots(kind, false));
         self.pager.expect_more();
-        // Numbers are given anew: old ones must not be taken for them.
+        // The successor reassigns numbers: those of the dead agent must not be mistaken for them.
         for process in &mut self.kernel.processes {
             (process.before, process.view, process.mapping) =
                 (process.view, ViewId(u16::MAX), MappingId(u16::MAX));
@@ -360,7 +389,7 @@ impl Paged {
         for (old, table) in std::mem::take(&mut self.tables) {
             let view = self.pager.add_view(PageTable::new(Arc::clone(&table)), true).expect("one of few");
             self.tables.push((view, table));
-            // Processes are known by their views; new numbers must not be taken for old ones.
+            // Processes are identified by their views: a new view's number may equal another process's old one.
             for process in self.kernel.processes.iter_mut().filter(|p| p.alive && p.before == old) {
                 process.view = view;
                 process.mapping = self.pager.add_mapping(view).expect("one of few");
@@ -368,7 +397,7 @@ impl Paged {
             }
             let ended = !self.kernel.processes.iter().any(|p| p.view == view && p.alive);
             self.pager.take_over(view, &mut self.kernel);
-            if ended && kind == Kind::Private {
+            if ended && kind == MemorySharing::Private {
                 self.pager.end_view(view);
                 self.tables.pop();
             }
@@ -377,7 +406,7 @@ impl Paged {
         self.kernel.wake_everybody();
     }
 
-    /// Takes over what the pager has counted: it has come to its end.
+    /// Adds the pager's counters to `figures` when the pager ends.
     pub fn retire(&self, figures: &mut Figures) {
         let counters = self.pager.counters();
         figures.faults += counters.faults;
@@ -390,12 +419,12 @@ impl Paged {
         figures.discards += counters.discarded;
     }
 
-    /// Whether everything has ended, and was found to be as it should.
+    /// True if everything has ended and all checks have passed.
     pub fn is_finished(&self) -> bool {
         self.finish == Finish::Done
     }
 
-    /// Nothing goes wrong any more: whether everything has ended.
+    /// Continues the end of the run, without further faults; returns true once everything has ended.
     pub fn finish(&mut self) -> bool {
         (self.kernel.quiet, self.kernel.crash_in, self.steps) = (true, None, 0);
         if self.died || self.hpa.is_none() {
@@ -413,8 +442,8 @@ impl Paged {
             Finish::Settle(_) => {}
             Finish::Clean => {
                 let view = self.tables[0].0;
-                let clean =
-                    self.plan.kind == Kind::Private || self.with_io(|pager, io| pager.clean_all(view, io));
+                let clean = self.plan.kind == MemorySharing::Private
+                    || self.with_io(|pager, io| pager.clean_all(view, io));
                 if clean {
                     self.finish = Finish::Done;
                 }
@@ -424,18 +453,19 @@ impl Paged {
         self.finish == Finish::Done
     }
 
-    /// What the pages of a region that processes share are to hold at their memory nodes, those whose data is lost aside.
+    /// Expected content, at the memory nodes, of the pages of a shared region, except pages whose data is lost.
     pub fn expected(&self) -> Vec<(u32, [u64; WORDS])> {
-        if self.plan.kind == Kind::Private {
+        if self.plan.kind == MemorySharing::Private {
             return Vec::new();
         }
         let view = self.tables[0].0;
-        let known =
-            |page: &u32| self.pager.look(view, *page).is_some_and(|entry| entry.state() != State::Lost);
+        let known = |page: &u32| {
+            self.pager.entry_of(view, *page).is_some_and(|entry| entry.state() != PageState::Lost)
+        };
         (0..PAGES).filter(known).map(|page| (page, self.kernel.expectation(0, page))).collect()
     }
 
-    /// What keeps it from coming to rest, for a message.
+    /// Reasons that the region is not idle, for a message.
     pub fn state(&self) -> String {
         let (stopped, resident) = (self.kernel.stopped(), self.pager.resident());
         let (count, waiting) = (self.transfers.count(), self.transfers.is_waiting());
@@ -446,15 +476,15 @@ impl Paged {
     }
 }
 
-/// The words of a page.
+/// The words of a page that threads use.
 pub(super) fn words(page: &Page) -> [u64; WORDS] {
     std::array::from_fn(|word| load(page, word))
 }
 
-/// Bytes of a page, as a number of HPA.
+/// Bytes of a page, as `u64` for HPA arithmetic.
 pub(super) const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Goes on with a panic that is none of an agent's death.
+/// Resumes a panic, unless it is the simulated death of an agent.
 fn rethrow(panic: Box<dyn Any + Send>) {
     if panic.downcast_ref::<Crash>().is_none() {
         resume_unwind(panic);

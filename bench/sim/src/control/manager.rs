@@ -1,46 +1,46 @@
-//! The manager's process: the state machine that ships, over a state that survives it.
+//! The manager's process: the released state machine, over a state that outlives it.
 //!
-//! A call is carried out, what it changes is committed, and only then it is answered. The process can be killed before
-//! the commit, between commit and answer, or whenever nothing happens; the next one takes over what was committed.
+//! A call is executed, its change is committed, and only then it is answered. The process can be killed before the
+//! commit, between commit and answer, or while idle; the next one takes over the committed state.
 
 use std::time::Duration;
 
 use cxloe_fabric::api::ErrorCode;
 use cxloe_fabric::model::{CnId, Name, Watermark, lineage};
-use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
+use cxloe_gmm_core::manager::liveness::NodeKey;
+use cxloe_gmm_core::manager::{Change, Command, FabricState, Manager, Options};
 use cxloe_wire::time::Time;
 
-use super::message::{Answer, Caller, Message, Request};
+use super::message::{Caller, ControlMessage, ManagerCall, ManagerReply};
 use super::network::ControlNetwork;
-use crate::mistake::Mistake;
+use crate::planted_fault::PlantedFault;
 use crate::trace::Trace;
 
-/// The wall clock when virtual time begins, in milliseconds.
+/// Wall-clock time at the start of virtual time, in milliseconds since the Unix epoch.
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// One command in this many is missing from what is committed by a manager that forgets some.
+/// Commits lost by a manager with the planted mistake of forgetting commits: every third.
 const FORGETS_EVERY: u64 = 3;
 
-/// Where a manager is killed.
+/// Point at which a manager is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kill {
-    /// At once.
+pub enum KillPoint {
+    /// At once, between two calls.
     Now,
-    /// When it has carried out the next command that changes something, and has not committed it.
+    /// During the next command that changes the state, after its execution and before its commit.
     BeforeCommit,
-    /// When it has committed the next change, and has told nobody.
+    /// After the next commit, before the answer is sent.
     AfterCommit,
 }
 
-/// A call that waits for something to change.
+/// A sync call (long poll) that waits for a change.
 struct Poll {
     caller: Caller,
     call: u64,
     until: Time,
-    awaited: Awaited,
+    awaited: AwaitedChange,
 }
 
-enum Awaited {
+enum AwaitedChange {
     MemoryNode { name: Name, registration: u64 },
     ComputeNode { cn: CnId, registration: u64, after_event: u64 },
 }
@@ -50,40 +50,41 @@ struct Process {
     polls: Vec<Poll>,
 }
 
-/// The manager.
+/// The manager's process, its store, and the point at which the process is to be killed.
 pub struct ManagerNode {
-    committed: State,
+    committed: FabricState,
     process: Option<Process>,
-    /// Starts so far.
+    /// Number of processes started so far.
     runs: u64,
     seed: u64,
     node_timeout_ms: u64,
-    /// When the next process starts, while there is none.
+    /// Start time of the next process, if none runs.
     up_at: Time,
-    /// Where the process is to be killed, and for how long there is none then.
-    kill: Option<(Kill, Duration)>,
-    mistake: Option<Mistake>,
-    /// The store as it was at some time before.
-    older: State,
-    /// The store, while the process runs over another one, and until when it does.
-    put_away: Option<(State, Time)>,
-    /// Commands committed, and forgotten, by a manager that forgets some.
+    /// Point at which the process is to be killed, and time from then to the start of the next process.
+    kill: Option<(KillPoint, Duration)>,
+    mistake: Option<PlantedFault>,
+    /// Copy of an earlier state of the store.
+    older: FabricState,
+    /// The genuine store while the process runs over another one, and the time at which the process gets it back.
+    put_away: Option<(FabricState, Time)>,
+    /// Number of commands so far, for the planted mistake of forgetting commits.
     commands: u64,
     trace: Trace,
 }
 
-/// The process was killed meanwhile.
-struct Killed;
+/// The process was killed during a call, which gets no answer.
+struct ProcessKilled;
 
 fn now_ms(now: Time) -> u64 {
     EPOCH_MS + now.0 / 1_000_000
 }
 
 impl ManagerNode {
-    /// A manager over an empty state, for whom nodes are silent after `node_timeout_ms`. It starts at once.
+    /// A manager over an empty state, which considers nodes unreachable after `node_timeout_ms` of silence. The process
+    /// starts at once.
     pub fn new(seed: u64, node_timeout_ms: u64, trace: Trace) -> ManagerNode {
         ManagerNode {
-            committed: State::default(),
+            committed: FabricState::default(),
             process: None,
             runs: 0,
             seed,
@@ -91,75 +92,75 @@ impl ManagerNode {
             up_at: Time::ZERO,
             kill: None,
             mistake: None,
-            older: State::default(),
+            older: FabricState::default(),
             put_away: None,
             commands: 0,
             trace,
         }
     }
 
-    /// Makes it break a rule.
-    pub fn plant(&mut self, mistake: Mistake) {
+    /// Makes the manager run with a planted mistake.
+    pub fn plant(&mut self, mistake: PlantedFault) {
         self.mistake = Some(mistake);
     }
 
-    /// What is committed, in the store that is the fabric's.
-    pub fn state(&self) -> &State {
+    /// Committed state of the genuine store.
+    pub fn state(&self) -> &FabricState {
         self.put_away.as_ref().map_or(&self.committed, |(right, _)| right)
     }
 
-    /// Kills the process; the next ones run over an older copy of the store, or over an `empty` one, until so much later.
-    /// `false` if that is so already.
-    pub fn mislead(&mut self, now: Time, empty: bool, lasts: Duration, away: Duration) -> bool {
+    /// Kills the process; for the time `lasts`, the next processes run over an older copy of the store, or over an
+    /// `empty` one. Returns `false` if a process already runs over a wrong store.
+    pub(crate) fn mislead(&mut self, now: Time, empty: bool, lasts: Duration, away: Duration) -> bool {
         if self.put_away.is_some() {
             return false;
         }
-        let wrong = if empty { State::default() } else { self.older.clone() };
-        self.trace.say(now, "gmm", || format!("has another store, at {:?}", wrong.meta.watermark));
+        let wrong = if empty { FabricState::default() } else { self.older.clone() };
+        self.trace.log(now, "gmm", || format!("has another store, at {:?}", wrong.meta.watermark));
         let right = std::mem::replace(&mut self.committed, wrong);
         self.put_away = Some((right, now + lasts));
         self.die(now, away);
         true
     }
 
-    /// Whether a manager over the wrong store, an empty one or the copy, would have seen all that a node has: such a node
-    /// cannot tell it from the right one, follows it, and refuses the right one from then on.
-    pub fn could_mislead(&self, empty: bool, seen: Watermark) -> bool {
+    /// True if a wrong store (an empty one or the older copy) has all events that a node has seen: the node cannot
+    /// distinguish its manager from the genuine one, follows it, and refuses the genuine one from then on.
+    pub(crate) fn could_mislead(&self, empty: bool, seen: Watermark) -> bool {
         let terms: Vec<_> = self.older.leader_terms.values().cloned().collect();
         !empty && lineage::contains(&terms, self.older.meta.watermark, seen)
     }
 
-    /// Keeps a copy of the store as it is.
-    pub fn copy_store(&mut self) {
+    /// Keeps a copy of the current store as the older one.
+    pub(crate) fn copy_store(&mut self) {
         self.older = self.state().clone();
     }
 
-    /// Whether a process runs.
+    /// True if a process runs.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// The process that runs.
+    /// State machine of the running process.
     pub fn manager(&self) -> Option<&Manager> {
         self.process.as_ref().map(|process| &process.manager)
     }
 
-    /// Kills the process at that point; another one starts after `away`.
-    pub fn kill(&mut self, now: Time, at: Kill, away: Duration) {
+    /// Kills the process at the point `at`; another process starts after `away`.
+    pub fn kill(&mut self, now: Time, at: KillPoint, away: Duration) {
         match at {
-            Kill::Now => self.die(now, away),
+            KillPoint::Now => self.die(now, away),
             _ => self.kill = Some((at, away)),
         }
     }
 
     fn die(&mut self, now: Time, away: Duration) {
-        self.trace.say(now, "gmm", || format!("is killed, back after {away:?}"));
+        self.trace.log(now, "gmm", || format!("is killed, back after {away:?}"));
         self.process = None;
         self.kill = None;
         self.up_at = now + away;
     }
 
-    /// Nothing befalls it any more.
+    /// Cancels kills that are still to come, and the use of a wrong store.
     pub fn heal(&mut self) {
         self.kill = None;
         if let Some((_, until)) = &mut self.put_away {
@@ -167,7 +168,7 @@ impl ManagerNode {
         }
     }
 
-    /// When there is something to do next.
+    /// Time of the manager's next action.
     pub fn deadline(&self) -> Option<Time> {
         let right = self.put_away.as_ref().map(|(_, until)| *until);
         let Some(process) = &self.process else { return right.into_iter().chain([self.up_at]).min() };
@@ -176,10 +177,11 @@ impl ManagerNode {
         process.polls.iter().map(|poll| poll.until).chain(tick).chain(right).min()
     }
 
-    /// Does what is due: starts, finds nodes silent, answers calls that have waited long enough.
+    /// Performs due actions: starts a process, marks silent nodes as unreachable, answers calls that have waited long
+    /// enough.
     pub fn work(&mut self, now: Time, net: &mut ControlNetwork) {
         if let Some((right, _)) = self.put_away.take_if(|(_, until)| *until <= now) {
-            self.trace.say(now, "gmm", || "has its store again".into());
+            self.trace.log(now, "gmm", || "has its store again".into());
             self.committed = right;
             self.die(now, Duration::ZERO);
         }
@@ -208,27 +210,27 @@ impl ManagerNode {
         let (manager, outcome) = Manager::take_over(self.committed.clone(), options, now_ms(now))
             .expect("what was committed is no contradiction");
         outcome.changes.into_iter().for_each(|change| self.committed.apply(change));
-        self.trace.say(now, "gmm", || format!("leads, {:?}", manager.watermark()));
+        self.trace.log(now, "gmm", || format!("leads, {:?}", manager.watermark()));
         self.process = Some(Process { manager, polls: Vec::new() });
     }
 
-    /// A message for the manager has arrived.
-    pub fn hear(&mut self, message: Message, now: Time, net: &mut ControlNetwork) {
+    /// Handles a message to the manager.
+    pub fn handle(&mut self, message: ControlMessage, now: Time, net: &mut ControlNetwork) {
         if self.process.is_none() {
             return;
         }
         match message {
-            Message::Call { caller, call, request } => {
+            ControlMessage::Call { caller, call, request } => {
                 if let Ok(Some(answer)) = self.carry_out(caller, call, request, now) {
-                    net.send(now, Message::Answer { caller, call, answer });
+                    net.send(now, ControlMessage::Answer { caller, call, answer });
                 }
             }
-            Message::HungUp(node, registration) => {
+            ControlMessage::HungUp(node, registration) => {
                 let same = |poll: &Poll| match (&poll.awaited, &node) {
-                    (Awaited::MemoryNode { name, registration: of }, NodeKey::Memory(node)) => {
+                    (AwaitedChange::MemoryNode { name, registration: of }, NodeKey::Memory(node)) => {
                         (name, *of) == (node, registration)
                     }
-                    (Awaited::ComputeNode { cn, registration: of, .. }, NodeKey::Compute(node)) => {
+                    (AwaitedChange::ComputeNode { cn, registration: of, .. }, NodeKey::Compute(node)) => {
                         (cn, *of) == (node, registration)
                     }
                     _ => false,
@@ -236,73 +238,86 @@ impl ManagerNode {
                 if let Some(process) = &mut self.process {
                     process.polls.retain(|poll| !same(poll));
                 }
-                // Killed or not, nobody waits.
+                // The caller has hung up, so the result is irrelevant.
                 let _ = self.apply(Command::HungUp(node, registration), now);
             }
-            Message::Answer { .. } => {}
+            ControlMessage::Answer { .. } => {}
         }
         self.answer_polls(now, net);
     }
 
-    /// The answer, unless the call has to wait.
+    /// Executes a request; returns the answer, unless the call has to wait for a change.
     fn carry_out(
         &mut self,
         caller: Caller,
         call: u64,
-        request: Request,
+        request: ManagerCall,
         now: Time,
-    ) -> Result<Option<Answer>, Killed> {
+    ) -> Result<Option<ManagerReply>, ProcessKilled> {
         let (command, wait_ms) = match request.clone() {
-            Request::RegisterMemoryNode(node) => (Command::RegisterMemoryNode(node), 0),
-            Request::SyncMemoryNode(name, sync) => {
+            ManagerCall::RegisterMemoryNode(node) => (Command::RegisterMemoryNode(node), 0),
+            ManagerCall::SyncMemoryNode(name, sync) => {
                 let wait_ms = sync.wait_ms;
                 (Command::SyncMemoryNode(name, sync), wait_ms)
             }
-            Request::ReportOrphans(name, report) => (Command::ReportOrphans(name, report), 0),
-            Request::NotFollowed(said) => (Command::NotFollowed(said), 0),
-            Request::RegisterComputeNode(node) => (Command::RegisterComputeNode(node), 0),
-            Request::SyncComputeNode(cn, sync) => {
+            ManagerCall::ReportOrphans(name, report) => (Command::ReportOrphans(name, report), 0),
+            ManagerCall::NotFollowed(said) => (Command::NotFollowed(said), 0),
+            ManagerCall::RegisterComputeNode(node) => (Command::RegisterComputeNode(node), 0),
+            ManagerCall::SyncComputeNode(cn, sync) => {
                 let wait_ms = sync.wait_ms;
                 (Command::SyncComputeNode(cn, sync), wait_ms)
             }
-            // Whoever manages the fabric notices sooner or later.
-            Request::Order(_) if self.put_away.is_some() => return Err(Killed),
-            Request::Order(command) => (*command, 0),
+            // The operator sends no orders to a manager with a wrong store.
+            ManagerCall::Order(_) if self.put_away.is_some() => return Err(ProcessKilled),
+            ManagerCall::Order(command) => (*command, 0),
         };
         if let Err((code, why)) = self.apply(command, now)? {
-            return Ok(Some(Answer::Refused(code, why)));
+            return Ok(Some(ManagerReply::Refused(code, why)));
         }
-        let Some(process) = &mut self.process else { return Err(Killed) };
+        let Some(process) = &mut self.process else { return Err(ProcessKilled) };
         let manager = &process.manager;
-        let superseded = || Answer::Refused(ErrorCode::NotRegistered, "the registration is gone".into());
+        let superseded =
+            || ManagerReply::Refused(ErrorCode::NotRegistered, "the registration is gone".into());
         Ok(match request {
-            Request::RegisterMemoryNode(node) => {
+            ManagerCall::RegisterMemoryNode(node) => {
                 let registered = manager.memory_node_registered(&node.name, node.seen);
-                Some(registered.map_or_else(superseded, |node| Answer::MemoryNodeRegistered(Box::new(node))))
+                Some(
+                    registered
+                        .map_or_else(superseded, |node| ManagerReply::MemoryNodeRegistered(Box::new(node))),
+                )
             }
-            Request::RegisterComputeNode(node) => {
+            ManagerCall::RegisterComputeNode(node) => {
                 let registered = manager.compute_node_registered(node.cn_id, node.seen);
-                Some(registered.map_or_else(superseded, |node| Answer::ComputeNodeRegistered(Box::new(node))))
+                Some(
+                    registered
+                        .map_or_else(superseded, |node| ManagerReply::ComputeNodeRegistered(Box::new(node))),
+                )
             }
-            Request::SyncMemoryNode(name, sync) => {
-                let awaited = Awaited::MemoryNode { name, registration: sync.registration };
+            ManagerCall::SyncMemoryNode(name, sync) => {
+                let awaited = AwaitedChange::MemoryNode { name, registration: sync.registration };
                 process.wait(caller, call, awaited, wait_ms, now);
                 None
             }
-            Request::SyncComputeNode(cn, sync) => {
+            ManagerCall::SyncComputeNode(cn, sync) => {
                 let (registration, after_event) = (sync.registration, sync.after_event);
-                let awaited = Awaited::ComputeNode { cn, registration, after_event };
+                let awaited = AwaitedChange::ComputeNode { cn, registration, after_event };
                 process.wait(caller, call, awaited, wait_ms, now);
                 None
             }
-            Request::ReportOrphans(..) | Request::NotFollowed(_) | Request::Order(_) => Some(Answer::Done),
+            ManagerCall::ReportOrphans(..) | ManagerCall::NotFollowed(_) | ManagerCall::Order(_) => {
+                Some(ManagerReply::Done)
+            }
         })
     }
 
-    /// Carries a command out and commits what it changes, unless the process is killed on the way.
+    /// Executes a command and commits its change, unless the process is killed before or after the commit.
     #[allow(clippy::type_complexity, reason = "killed, refused or done")]
-    fn apply(&mut self, command: Command, now: Time) -> Result<Result<(), (ErrorCode, String)>, Killed> {
-        let Some(process) = &mut self.process else { return Err(Killed) };
+    fn apply(
+        &mut self,
+        command: Command,
+        now: Time,
+    ) -> Result<Result<(), (ErrorCode, String)>, ProcessKilled> {
+        let Some(process) = &mut self.process else { return Err(ProcessKilled) };
         let outcome = match process.manager.apply(command, now_ms(now)) {
             Ok(outcome) => outcome,
             Err(error) => return Ok(Err((error.code(), error.to_string()))),
@@ -310,21 +325,23 @@ impl ManagerNode {
         if outcome.changes.is_empty() {
             return Ok(Ok(()));
         }
-        if let Some((Kill::BeforeCommit, away)) = self.kill {
+        if let Some((KillPoint::BeforeCommit, away)) = self.kill {
             self.die(now, away);
-            return Err(Killed);
+            return Err(ProcessKilled);
         }
         self.commit(outcome.changes);
-        if let Some((Kill::AfterCommit, away)) = self.kill {
+        if let Some((KillPoint::AfterCommit, away)) = self.kill {
             self.die(now, away);
-            return Err(Killed);
+            return Err(ProcessKilled);
         }
         Ok(Ok(()))
     }
 
     fn commit(&mut self, changes: Vec<Change>) {
         for change in changes {
-            if self.mistake == Some(Mistake::ForgetsCommits) && matches!(change, Change::CommandIssued(..)) {
+            if self.mistake == Some(PlantedFault::ForgetsCommits)
+                && matches!(change, Change::CommandIssued(..))
+            {
                 self.commands += 1;
                 if self.commands.is_multiple_of(FORGETS_EVERY) {
                     continue;
@@ -334,7 +351,7 @@ impl ManagerNode {
         }
     }
 
-    /// Answers the calls for which there is something to say, or that have waited long enough.
+    /// Answers waiting calls for which a change has occurred, or that have waited long enough.
     fn answer_polls(&mut self, now: Time, net: &mut ControlNetwork) {
         let Some(Process { manager, polls }) = &mut self.process else { return };
         let mut at = 0;
@@ -345,13 +362,13 @@ impl ManagerNode {
             }
             let poll = polls.remove(at);
             let (caller, call) = (poll.caller, poll.call);
-            net.send(now, Message::Answer { caller, call, answer: poll.answer(manager) });
+            net.send(now, ControlMessage::Answer { caller, call, answer: poll.answer(manager) });
         }
     }
 }
 
 impl Process {
-    fn wait(&mut self, caller: Caller, call: u64, awaited: Awaited, wait_ms: u64, now: Time) {
+    fn wait(&mut self, caller: Caller, call: u64, awaited: AwaitedChange, wait_ms: u64, now: Time) {
         let wait = Duration::from_millis(wait_ms.min(self.manager.heartbeat_ms()));
         self.polls.push(Poll { caller, call, until: now + wait, awaited });
     }
@@ -360,11 +377,11 @@ impl Process {
 impl Poll {
     fn is_registered(&self, manager: &Manager) -> bool {
         match &self.awaited {
-            Awaited::MemoryNode { name, registration } => {
+            AwaitedChange::MemoryNode { name, registration } => {
                 let node = manager.state().memory_nodes.get(name);
                 node.is_some_and(|node| node.registration == *registration)
             }
-            Awaited::ComputeNode { cn, registration, .. } => {
+            AwaitedChange::ComputeNode { cn, registration, .. } => {
                 let node = manager.state().compute_nodes.get(cn);
                 node.is_some_and(|node| node.registration == *registration)
             }
@@ -374,21 +391,23 @@ impl Poll {
     fn is_due(&self, manager: &Manager) -> bool {
         !self.is_registered(manager)
             || match &self.awaited {
-                Awaited::MemoryNode { name, .. } => manager.state().commands_of(name).next().is_some(),
-                Awaited::ComputeNode { cn, after_event, .. } => manager.regions_changed(*cn, *after_event),
+                AwaitedChange::MemoryNode { name, .. } => manager.state().commands_of(name).next().is_some(),
+                AwaitedChange::ComputeNode { cn, after_event, .. } => {
+                    manager.regions_changed(*cn, *after_event)
+                }
             }
     }
 
-    fn answer(&self, manager: &Manager) -> Answer {
+    fn answer(&self, manager: &Manager) -> ManagerReply {
         if !self.is_registered(manager) {
-            return Answer::Refused(ErrorCode::NotRegistered, "another registration took over".into());
+            return ManagerReply::Refused(ErrorCode::NotRegistered, "another registration took over".into());
         }
         match &self.awaited {
-            Awaited::MemoryNode { name, .. } => {
-                Answer::MemoryNodeSynced(Box::new(manager.memory_node_synced(name)))
+            AwaitedChange::MemoryNode { name, .. } => {
+                ManagerReply::MemoryNodeSynced(Box::new(manager.memory_node_synced(name)))
             }
-            Awaited::ComputeNode { cn, after_event, .. } => {
-                Answer::ComputeNodeSynced(Box::new(manager.compute_node_synced(*cn, *after_event)))
+            AwaitedChange::ComputeNode { cn, after_event, .. } => {
+                ManagerReply::ComputeNodeSynced(Box::new(manager.compute_node_synced(*cn, *after_event)))
             }
         }
     }

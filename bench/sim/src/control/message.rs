@@ -1,4 +1,4 @@
-//! What is said between the manager and those who talk to it: the REST interface's calls, without HTTP.
+//! Messages between the manager and its callers: the REST interface's calls, without HTTP.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use cxloe_fabric::api::{
     MemoryNodeSync, MemoryNodeSynced, NotFollowed, RegisterComputeNode, RegisterMemoryNode, ReportOrphans,
 };
 use cxloe_fabric::model::{CnId, Name};
-use cxloe_gmm::manager::Command;
-use cxloe_gmm::manager::liveness::NodeKey;
+use cxloe_gmm_core::manager::Command;
+use cxloe_gmm_core::manager::liveness::NodeKey;
 
-/// Who talks to the manager.
+/// Sender of a call to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// A memory node, by number.
+    /// Memory node of this number in the run.
     Mn(usize),
-    /// A compute node, by number.
+    /// Compute node of this number in the run.
     Cn(usize),
-    /// The operator.
+    /// The operator, who creates and destroys regions.
     Operator,
 }
 
@@ -31,115 +31,119 @@ impl fmt::Display for Caller {
     }
 }
 
-/// A call to the manager.
+/// A call to the manager: a request of the REST interface.
 #[derive(Clone, Debug)]
-pub enum Request {
+pub enum ManagerCall {
     /// `POST /v1/memory-nodes`.
     RegisterMemoryNode(RegisterMemoryNode),
     /// `POST /v1/memory-nodes/NAME/sync`, a long poll.
     SyncMemoryNode(Name, MemoryNodeSync),
     /// `POST /v1/memory-nodes/NAME/orphans`.
     ReportOrphans(Name, ReportOrphans),
-    /// A node tells that it does not follow this manager.
+    /// A node reports that it does not follow this manager.
     NotFollowed(NotFollowed),
     /// `POST /v1/compute-nodes`.
     RegisterComputeNode(RegisterComputeNode),
     /// `POST /v1/compute-nodes/CN/sync`, a long poll.
     SyncComputeNode(CnId, ComputeNodeSync),
-    /// What an operator asks for: regions, bindings.
+    /// A command of the operator: regions, bindings.
     Order(Box<Command>),
 }
 
-/// What the manager answers.
+/// The manager's answer to a call.
 #[derive(Clone, Debug)]
-pub enum Answer {
-    /// To a memory node's registration.
+pub enum ManagerReply {
+    /// Answer to the registration of a memory node.
     MemoryNodeRegistered(Box<MemoryNodeRegistered>),
-    /// To a memory node's sync.
+    /// Answer to a memory node's sync.
     MemoryNodeSynced(Box<MemoryNodeSynced>),
-    /// To a compute node's registration.
+    /// Answer to the registration of a compute node.
     ComputeNodeRegistered(Box<ComputeNodeRegistered>),
-    /// To a compute node's sync.
+    /// Answer to a compute node's sync.
     ComputeNodeSynced(Box<ComputeNodeSynced>),
-    /// It is done, and committed.
+    /// The operator's command was executed and committed.
     Done,
-    /// It was not done.
+    /// The request was refused, with this reason.
     Refused(ErrorCode, String),
 }
 
-/// What travels on the control network.
+/// A message between the manager and a node or the operator.
 #[derive(Clone, Debug)]
-pub enum Message {
-    /// To the manager; the caller's number of the call comes back with the answer.
+pub enum ControlMessage {
+    /// A request of a caller to the manager.
     Call {
-        /// Who calls.
+        /// Sender of the call.
         caller: Caller,
-        /// The number of the call.
+        /// Number that the caller has given to the call; the answer repeats it.
         call: u64,
-        /// What is asked.
-        request: Request,
+        /// Content of the call.
+        request: ManagerCall,
     },
-    /// From the manager.
+    /// The manager's answer to a request.
     Answer {
-        /// Who called.
+        /// Caller that the answer is for.
         caller: Caller,
-        /// The number of the call.
+        /// Number of the answered call.
         call: u64,
-        /// The answer.
-        answer: Answer,
+        /// Content of the answer.
+        answer: ManagerReply,
     },
-    /// The connection of a node broke while its sync waited; with the number of its registration.
+    /// Hang-up of a node's connection while its sync waited, with the number of the node's registration.
     HungUp(NodeKey, u64),
 }
 
-impl fmt::Display for Message {
+impl fmt::Display for ControlMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Message::Call { caller, call, request } => write!(f, "{caller} > gmm  call {call}: {request}"),
-            Message::Answer { caller, call, answer } => write!(f, "gmm > {caller}  call {call}: {answer}"),
-            Message::HungUp(node, registration) => {
+            ControlMessage::Call { caller, call, request } => {
+                write!(f, "{caller} > gmm  call {call}: {request}")
+            }
+            ControlMessage::Answer { caller, call, answer } => {
+                write!(f, "gmm > {caller}  call {call}: {answer}")
+            }
+            ControlMessage::HungUp(node, registration) => {
                 write!(f, "{node:?} hangs up, registration {registration}")
             }
         }
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for ManagerCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Request::RegisterMemoryNode(node) => {
+            ManagerCall::RegisterMemoryNode(node) => {
                 write!(f, "register, incarnation {:#x}, seen {:?}", node.incarnation, node.seen)
             }
-            Request::SyncMemoryNode(_, sync) => {
+            ManagerCall::SyncMemoryNode(_, sync) => {
                 write!(f, "sync of registration {}, done up to {}", sync.registration, sync.acked_seq)?;
                 sync.results.iter().try_for_each(|result| match &result.error {
                     None => write!(f, ", {} done", result.seq),
                     Some(error) => write!(f, ", {} FAILED: {error}", result.seq),
                 })
             }
-            Request::ReportOrphans(_, report) => write!(f, "{} orphans", report.orphans.len()),
-            Request::NotFollowed(said) => write!(f, "does not follow, having seen {:?}", said.seen),
-            Request::RegisterComputeNode(node) => {
+            ManagerCall::ReportOrphans(_, report) => write!(f, "{} orphans", report.orphans.len()),
+            ManagerCall::NotFollowed(said) => write!(f, "does not follow, having seen {:?}", said.seen),
+            ManagerCall::RegisterComputeNode(node) => {
                 write!(f, "register, instance {:#x}, seen {:?}", node.instance_id, node.seen)
             }
-            Request::SyncComputeNode(_, sync) => {
+            ManagerCall::SyncComputeNode(_, sync) => {
                 write!(f, "sync of registration {}, after event {}", sync.registration, sync.after_event)?;
                 sync.released.iter().try_for_each(|released| write!(f, ", let go of {}", released.name))
             }
-            Request::Order(command) => write!(f, "{command:?}"),
+            ManagerCall::Order(command) => write!(f, "{command:?}"),
         }
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for ManagerReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::MemoryNodeRegistered(node) => {
+            ManagerReply::MemoryNodeRegistered(node) => {
                 let served = node.mappings.iter().map(|mapping| mapping.region.as_str());
                 let served: Vec<_> = served.collect();
                 write!(f, "registration {}, acked {}, serve {served:?}", node.registration, node.acked_seq)
             }
-            Answer::MemoryNodeSynced(synced) => {
+            ManagerReply::MemoryNodeSynced(synced) => {
                 write!(f, "synced at revision {}", synced.watermark.revision)?;
                 synced.commands.iter().try_for_each(|command| {
                     let mapping = command.action.mapping();
@@ -151,17 +155,17 @@ impl fmt::Display for Answer {
                     write!(f, "; {seq}: {what} {region} at {base:#x} {:?}", mapping.extents.runs())
                 })
             }
-            Answer::ComputeNodeRegistered(node) => {
+            ManagerReply::ComputeNodeRegistered(node) => {
                 write!(f, "registration {}", node.registration)?;
                 node.regions.iter().try_for_each(|region| write!(f, "; {} {}", region.name, region.state))
             }
-            Answer::ComputeNodeSynced(synced) => {
+            ManagerReply::ComputeNodeSynced(synced) => {
                 write!(f, "synced, event {}", synced.after_event)?;
                 let regions = synced.regions.iter().flatten();
                 regions.into_iter().try_for_each(|region| write!(f, "; {} {}", region.name, region.state))
             }
-            Answer::Done => f.write_str("done"),
-            Answer::Refused(code, why) => write!(f, "REFUSED ({code:?}): {why}"),
+            ManagerReply::Done => f.write_str("done"),
+            ManagerReply::Refused(code, why) => write!(f, "REFUSED ({code:?}): {why}"),
         }
     }
 }

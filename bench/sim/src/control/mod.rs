@@ -1,4 +1,4 @@
-//! The control plane: the manager, the network between it and all others, and the operator who asks for regions.
+//! The control plane: the manager, the network between it and all others, and the operator who requests regions.
 //!
 //! ```text
 //!   memory nodes   compute nodes   operator

@@ -1,5 +1,5 @@
-//! The operator: asks for regions, has them grown, disabled, enabled, bound, unbound, reset and destroyed while they are
-//! in use; asks again where no answer comes; and keeps a list of what was promised.
+//! The operator: requests regions, grows, disables, enables, binds, unbinds, resets and destroys them while they are in
+//! use; repeats requests that are not answered; and records acknowledged regions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,76 +9,76 @@ use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{
     ByteSize, CnId, DeviceKind, EventKind, LogicalDevice, Name, Region, RegionState, UnbindOption,
 };
-use cxloe_gmm::manager::{Command, State};
+use cxloe_gmm_core::manager::{Command, FabricState};
 use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
-use super::message::{Answer, Caller, Request};
+use super::message::{Caller, ManagerCall, ManagerReply};
 use super::network::ControlNetwork;
 use super::port::Port;
-use crate::broken::Broken;
 use crate::tally::Figures;
 use crate::trace::Trace;
+use crate::violation::InvariantViolation;
 
-/// How many times a region is as large as at first, at most.
+/// Largest size of a region, as a multiple of its initial size.
 const GROWN_MAX: usize = 3;
-/// From one look to the next for what is missing.
+/// Interval between checks for missing regions.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A region that a compute node is to have.
+/// A region that the operator maintains for a compute node.
 #[derive(Clone, Debug)]
-pub struct Wanted {
-    /// Its name.
+pub struct DesiredRegion {
+    /// Name of the region, unique in the run.
     pub name: Name,
-    /// Whose it is.
+    /// Compute node that is to own the region.
     pub owner: CnId,
-    /// Interleave ways.
+    /// Number of memory nodes that the region is interleaved over.
     pub ways: Ways,
-    /// Interleave granularity.
+    /// Bytes on one memory node before the next follows.
     pub granularity: Granularity,
-    /// The memory nodes it is to lie on.
+    /// Memory nodes that the region is to be placed on.
     pub on: Vec<Name>,
-    /// Bytes on each.
+    /// Bytes on each memory node.
     pub bytes: u64,
 }
 
-impl Wanted {
+impl DesiredRegion {
     fn size(&self) -> u64 {
         u64::from(self.ways.count()) * self.bytes
     }
 
     fn create(&self) -> Command {
         Command::CreateRegion(CreateRegion {
-            ways: self.ways.count(),
-            granularity: self.granularity.bytes(),
+            ways: self.ways,
+            granularity: self.granularity,
             on: self.on.clone(),
             ..CreateRegion::new(self.name.clone(), self.size(), self.owner)
         })
     }
 }
 
-/// The operator.
+/// The operator's pending orders, and the regions that the manager has acknowledged.
 pub struct Operator {
     port: Port,
     random: Random,
-    wanted: Vec<Wanted>,
-    /// Orders still to be given.
+    wanted: Vec<DesiredRegion>,
+    /// Number of orders still to be sent.
     left: u64,
     interval: Duration,
     next_at: Time,
-    /// Given, and not answered yet.
+    /// Order that was sent and is not yet answered.
     order: Option<Command>,
-    /// Regions that were promised and not taken back.
+    /// Regions whose creation was acknowledged, and that no order has destroyed since.
     promised: BTreeSet<Name>,
-    /// Everything is to go.
+    /// Set once the operator destroys all regions.
     closing: bool,
     trace: Trace,
 }
 
 impl Operator {
-    /// An operator who sees to these regions and gives so many orders about them, about `interval` apart.
+    /// An operator who maintains these regions and sends `left` orders about them, about `interval` apart.
     pub fn new(
-        wanted: Vec<Wanted>,
+        wanted: Vec<DesiredRegion>,
         orders: u64,
         interval: Duration,
         random: Random,
@@ -98,32 +98,32 @@ impl Operator {
         }
     }
 
-    /// When there is something to do next.
+    /// Time of the operator's next action.
     pub fn deadline(&self) -> Option<Time> {
         if self.order.is_some() { self.port.deadline() } else { Some(self.next_at) }
     }
 
-    /// Whether all orders were given and answered.
-    pub fn is_done(&self) -> bool {
+    /// True if all orders were sent and answered.
+    pub(crate) fn is_done(&self) -> bool {
         self.left == 0 && self.order.is_none()
     }
 
-    /// No more orders, but those that repair something.
-    pub fn calm_down(&mut self) {
+    /// Makes the operator send only orders that create or repair regions from now on.
+    pub(crate) fn calm_down(&mut self) {
         self.left = 0;
     }
 
-    /// From here on everything is taken down.
+    /// Makes the operator destroy all regions from now on.
     pub fn close(&mut self) {
         self.left = 0;
         self.closing = true;
     }
 
-    /// Gives the next order, or the last one again. `state` is what a look at the manager shows; `idle`: a compute node
-    /// has nothing to work with.
-    pub fn work(&mut self, state: &State, idle: Option<CnId>, now: Time, net: &mut ControlNetwork) {
+    /// Sends the next order, or repeats the last one. `state` is the manager's state; `idle` is a compute node without
+    /// a usable region.
+    pub fn work(&mut self, state: &FabricState, idle: Option<CnId>, now: Time, net: &mut ControlNetwork) {
         if self.port.has_given_up(now) {
-            self.trace.say(now, "operator", || "no answer; asks again".into());
+            self.trace.log(now, "operator", || "no answer; asks again".into());
             self.ask(now, net);
         }
         if self.order.is_some() || now < self.next_at {
@@ -134,7 +134,7 @@ impl Operator {
         let order = if self.closing {
             self.take_down(state)
         } else if let Some(missing) = self.wanted.iter().find(|w| !self.promised.contains(&w.name)) {
-            // At first, and after it was destroyed.
+            // The region is missing initially, and after its destruction.
             let gone = !state.regions.contains_key(&missing.name);
             let soon = self.left == 0 || self.random.below(3) > 0;
             (gone && soon).then(|| missing.create())
@@ -159,12 +159,12 @@ impl Operator {
 
     fn ask(&mut self, now: Time, net: &mut ControlNetwork) {
         if let Some(order) = &self.order {
-            self.port.call(Request::Order(Box::new(order.clone())), Duration::ZERO, now, net);
+            self.port.call(ManagerCall::Order(Box::new(order.clone())), Duration::ZERO, now, net);
         }
     }
 
-    /// What an order takes back is promised no longer, whether it comes about or not.
-    fn forget(&mut self, order: Command, state: &State) {
+    /// Removes the regions that an order destroys from the acknowledged ones, whether the order takes effect or not.
+    fn forget(&mut self, order: Command, state: &FabricState) {
         match order {
             Command::DestroyRegion { name, .. } | Command::ReleaseRegion(name) => {
                 self.promised.remove(&name);
@@ -178,8 +178,8 @@ impl Operator {
         }
     }
 
-    /// What lets a compute node go on that has nothing.
-    fn repair(&mut self, state: &State, cn: CnId) -> Option<Command> {
+    /// An order that gives an idle compute node a usable region.
+    fn repair(&mut self, state: &FabricState, cn: CnId) -> Option<Command> {
         let wanted = self.wanted.iter().find(|wanted| wanted.owner == cn)?;
         let Some(region) = state.regions.get(&wanted.name) else { return Some(wanted.create()) };
         let name = region.name.clone();
@@ -190,8 +190,8 @@ impl Operator {
         }
     }
 
-    /// Any order that makes sense.
-    fn draw(&mut self, state: &State) -> Option<Command> {
+    /// A random order that is valid in this state.
+    fn draw(&mut self, state: &FabricState) -> Option<Command> {
         if self.random.below(4) == 0
             && let Some(order) = self.bind_or_unbind(state)
         {
@@ -211,7 +211,7 @@ impl Operator {
             RegionState::Lost | RegionState::Disabled | RegionState::Releasing => {
                 Command::DestroyRegion { name, force: true, created_ms: None }
             }
-            RegionState::Active | RegionState::Degraded => match roll {
+            RegionState::Active | RegionState::Exposed | RegionState::Degraded => match roll {
                 0..40 if region.decoders.len() < GROWN_MAX => Self::grow(&wanted, region),
                 0..70 => Command::DisableRegion(name),
                 70..85 => Command::DestroyRegion { name, force: true, created_ms: None },
@@ -222,14 +222,14 @@ impl Operator {
         Some(order)
     }
 
-    fn grow(wanted: &Wanted, region: &Region) -> Command {
+    fn grow(wanted: &DesiredRegion, region: &Region) -> Command {
         let grow =
             GrowRegion { size: ByteSize(region.size + wanted.size()), on: wanted.on.clone(), wait_ms: 0 };
         Command::GrowRegion(region.name.clone(), grow)
     }
 
-    /// Binds a memory node that is given away whole, or unbinds a logical device.
-    fn bind_or_unbind(&mut self, state: &State) -> Option<Command> {
+    /// An order that binds a memory node which is assigned as a whole, or that unbinds a logical device.
+    fn bind_or_unbind(&mut self, state: &FabricState) -> Option<Command> {
         let bound: Vec<&LogicalDevice> =
             state.logical_devices.values().filter(|ld| ld.binding.is_some()).collect();
         let whole = state.memory_nodes.values().find(|node| node.kind == DeviceKind::Sld);
@@ -244,7 +244,7 @@ impl Operator {
                 None,
             ));
         }
-        // Those that are whole are unbound more often than slices.
+        // Memory nodes assigned as a whole are unbound more often than parts of others.
         let whole = |ld: &&&LogicalDevice| whole.is_some_and(|node| node.name == ld.memory_node);
         let ld = bound.iter().find(whole).copied().or_else(|| {
             let at = self.random.below(4 * bound.len().max(1) as u64) as usize;
@@ -258,8 +258,8 @@ impl Operator {
         Command::Unbind(Unbind { memory_node: ld.memory_node.clone(), ld: ld.id, option, wait_ms: 0 }, None)
     }
 
-    /// Takes something down that is still there.
-    fn take_down(&self, state: &State) -> Option<Command> {
+    /// An order that destroys one of the remaining regions.
+    fn take_down(&self, state: &FabricState) -> Option<Command> {
         let region = state.regions.values().find(|region| region.state != RegionState::Draining);
         if let Some(region) = region {
             return Some(Command::DestroyRegion { name: region.name.clone(), force: true, created_ms: None });
@@ -268,20 +268,25 @@ impl Operator {
         ld.map(|ld| Self::unbind(ld, UnbindOption::Surprise))
     }
 
-    /// An answer has arrived.
+    /// Handles an answer of the manager.
     ///
     /// # Errors
-    /// It is none that the manager may give.
-    pub fn hear(&mut self, call: u64, answer: Answer, figures: &mut Figures) -> Result<(), Broken> {
+    /// Returns a violation if the answer is wrong for the order.
+    pub fn handle(
+        &mut self,
+        call: u64,
+        answer: ManagerReply,
+        figures: &mut Figures,
+    ) -> Result<(), InvariantViolation> {
         if !self.port.takes(call) {
             return Ok(());
         }
         let Some(order) = self.order.take() else { return Ok(()) };
         match answer {
-            Answer::Done => {
+            ManagerReply::Done => {
                 let count = match &order {
                     Command::CreateRegion(create) => {
-                        self.promised.insert(create.name.clone());
+                        self.promised.extend(create.name.clone());
                         &mut figures.regions_made
                     }
                     Command::GrowRegion(..) => &mut figures.regions_grown,
@@ -295,31 +300,34 @@ impl Operator {
                 *count += 1;
                 Ok(())
             }
-            Answer::Refused(code, why) => {
+            ManagerReply::Refused(code, why) => {
                 if let (Command::CreateRegion(create), ErrorCode::NameInUse) = (&order, code) {
-                    // The first try came through, and its answer was lost; or the last one is still being zeroed.
-                    self.trace.say(Time::ZERO, "operator", || format!("{} is there: {why}", create.name));
+                    // Either the first attempt succeeded and its answer was lost, or the previous region of this name
+                    // is still being zeroed.
+                    self.trace.log(Time::ZERO, "operator", || format!("{create}: it is there: {why}"));
                 }
                 match code {
-                    // Asked a second time, after the first answer was lost: it is as large by now.
+                    // The first answer was lost and the order was repeated: the region has the requested size already.
                     ErrorCode::BadRequest if matches!(order, Command::GrowRegion(..)) => Ok(()),
                     ErrorCode::NameInUse
                     | ErrorCode::NoSpace
                     | ErrorCode::NotFound
                     | ErrorCode::RegionInUse
                     | ErrorCode::WrongState => Ok(()),
-                    _ => Err(Broken::Rule(format!("the manager refuses {order:?}: {code:?}, {why}"))),
+                    _ => Err(InvariantViolation::Rule(format!(
+                        "the manager refuses {order:?}: {code:?}, {why}"
+                    ))),
                 }
             }
-            _ => Err(Broken::Rule(format!("the manager answers {order:?} with {answer}"))),
+            _ => Err(InvariantViolation::Rule(format!("the manager answers {order:?} with {answer}"))),
         }
     }
 
-    /// What was promised is there.
+    /// Checks that all acknowledged regions exist.
     ///
     /// # Errors
-    /// Something is not.
-    pub fn check(&self, state: &State) -> Result<(), Broken> {
+    /// Returns a violation for a missing region.
+    pub fn check(&self, state: &FabricState) -> Result<(), InvariantViolation> {
         let refused = |name: &Name| {
             state.events.iter().any(
                 |event| matches!(&event.kind, EventKind::MemoryNodeRefused { region, .. } if region == name),
@@ -327,9 +335,9 @@ impl Operator {
         };
         let missing = self.promised.iter().find(|name| !state.regions.contains_key(*name) && !refused(name));
         match missing {
-            Some(name) => {
-                Err(Broken::Rule(format!("region {name} was made, nobody took it down, and it is gone")))
-            }
+            Some(name) => Err(InvariantViolation::Rule(format!(
+                "region {name} was made, nobody took it down, and it is gone"
+            ))),
             None => Ok(()),
         }
     }

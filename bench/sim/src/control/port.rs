@@ -1,38 +1,38 @@
-//! A caller's end of the control network: one call at a time, and an end to waiting for its answer.
+//! A caller's end of the control network: one call at a time, with a time-out.
 
 use std::time::Duration;
 
 use cxloe_wire::time::Time;
 
-use super::message::{Caller, Message, Request};
+use super::message::{Caller, ControlMessage, ManagerCall};
 use super::network::ControlNetwork;
 
-/// How long an answer may take beyond what the call asked the manager to wait.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// Time-out of a call, beyond the time for which the call permits the manager to wait.
+const CALL_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// A caller's end.
+/// A caller's end of the control network, with at most one pending call.
 #[derive(Debug)]
 pub struct Port {
     caller: Caller,
     call: u64,
-    /// The call under way is given up then.
+    /// Time-out of the pending call.
     until: Option<Time>,
 }
 
 impl Port {
-    /// The end of `caller`.
+    /// The end of `caller`, without a pending call.
     pub fn new(caller: Caller) -> Port {
         Port { caller, call: 0, until: None }
     }
 
     /// Calls the manager, which may wait for `wait` before it answers.
-    pub fn call(&mut self, request: Request, wait: Duration, now: Time, net: &mut ControlNetwork) {
+    pub fn call(&mut self, request: ManagerCall, wait: Duration, now: Time, net: &mut ControlNetwork) {
         self.call += 1;
-        self.until = Some(now + wait + PATIENCE);
-        net.send(now, Message::Call { caller: self.caller, call: self.call, request });
+        self.until = Some(now + wait + CALL_TIMEOUT);
+        net.send(now, ControlMessage::Call { caller: self.caller, call: self.call, request });
     }
 
-    /// Whether an answer is to the call under way, which ends with it.
+    /// Returns true if an answer belongs to the pending call, and ends that call.
     pub fn takes(&mut self, call: u64) -> bool {
         let takes = self.until.is_some() && call == self.call;
         if takes {
@@ -41,18 +41,18 @@ impl Port {
         takes
     }
 
-    /// Whether a call is under way.
-    pub fn is_calling(&self) -> bool {
+    /// True if a call is pending.
+    pub(crate) fn is_calling(&self) -> bool {
         self.until.is_some()
     }
 
-    /// When the call under way is given up.
+    /// Time at which the pending call times out.
     pub fn deadline(&self) -> Option<Time> {
         self.until
     }
 
-    /// Whether the call under way has taken too long; it is given up then.
-    pub fn has_given_up(&mut self, now: Time) -> bool {
+    /// Returns true if the pending call has timed out, and abandons it.
+    pub(crate) fn has_given_up(&mut self, now: Time) -> bool {
         let late = self.until.is_some_and(|until| now >= until);
         if late {
             self.until = None;
@@ -60,7 +60,7 @@ impl Port {
         late
     }
 
-    /// The process ends: no answer is taken any more.
+    /// Abandons the pending call at the process's end.
     pub fn hang_up(&mut self) {
         self.call += 1;
         self.until = None;

@@ -1,4 +1,4 @@
-//! A session asked for in the name of a compute node, with all that is known of it but its key.
+//! A session request from a compute node's address, in which only the key is wrong.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::{Completions, Identity, KeyPair, OpError, Requester, RequesterConfig};
 use cxloe_wire::time::Time;
 
-use crate::broken::Broken;
 use crate::node_keys;
 use crate::plan::TIMING;
 use crate::trace::Name;
+use crate::violation::InvariantViolation;
 
-/// How long it tries.
-const PATIENCE: Duration = Duration::from_millis(8);
+/// Time after which the impostor abandons its request.
+const CALL_TIMEOUT: Duration = Duration::from_millis(8);
 
-/// Who asks.
+/// A station that requests a session from a compute node's address (an impostor).
 pub struct Caller {
     requester: Requester,
     until: Time,
 }
 
-/// Nothing is ever asked for.
-struct Nothing;
+/// A sink for a session that has no operations.
+struct DiscardCompletions;
 
-impl Completions for Nothing {
+impl Completions for DiscardCompletions {
     fn read(&mut self, _: u64, _: &[u8]) {}
     fn written(&mut self, _: u64) {}
     fn failed(&mut self, _: u64, _: OpError, _: &[u8]) {}
 }
 
 impl Caller {
-    /// Shows a key that nobody knows, or `insecure` none at all.
+    /// An impostor with an unregistered key or, if `insecure`, without one.
     pub fn new(
         cn: Mac,
         mn: Mac,
@@ -53,7 +53,7 @@ impl Caller {
             seed: seed.into(),
         });
         requester.connect(now);
-        Caller { requester, until: now + PATIENCE }
+        Caller { requester, until: now + CALL_TIMEOUT }
     }
 
     pub fn deadline(&self) -> Time {
@@ -64,24 +64,31 @@ impl Caller {
         now >= self.until
     }
 
-    /// Takes what was said to the compute node, and goes on.
-    pub fn work(&mut self, overheard: Vec<Vec<u8>>, now: Time, tx: &mut dyn Transmit) -> Result<(), Broken> {
+    /// Handles frames sent to the compute node's address, and continues the session request.
+    pub fn work(
+        &mut self,
+        overheard: Vec<Vec<u8>>,
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Result<(), InvariantViolation> {
         let requester = &mut self.requester;
         for mut frame in overheard {
-            requester.handle(&mut frame, now, tx, &mut Nothing);
+            requester.handle(&mut frame, now, tx, &mut DiscardCompletions);
         }
         while let Some(job) = requester.poll_handshake() {
             requester.handshake_done(job.run(), now);
         }
         if now >= requester.deadline() {
-            requester.poll(now, tx, &mut Nothing);
+            requester.poll(now, tx, &mut DiscardCompletions);
         }
         if requester.is_open() {
             let Identity { own, peer, .. } = requester.identity();
             let (cn, mn) = (Name(own), Name(peer));
             let what =
                 if requester.integrity() == "sealed" { "an unknown key" } else { "somebody without a key" };
-            return Err(Broken::Rule(format!("{mn} accepts {what}: somebody has a session as {cn}")));
+            return Err(InvariantViolation::Rule(format!(
+                "{mn} accepts {what}: somebody has a session as {cn}"
+            )));
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! Somebody at the network whose key nobody knows. It hears every frame and sends what it likes, in any name: forged frames
-//! with the right addresses, frames of earlier sessions, floods of Hellos, and calls under a key of its own. None of it may
-//! have any effect but the loss of time.
+//! An unauthorised station in the network. It receives every frame and sends arbitrary ones, from any address: forged
+//! frames with valid addresses, frames of earlier sessions, floods of Hellos, and session requests with a key of its
+//! own. None may have any effect except loss of time.
 //!
 //! | file | |
 //! |---|---|
-//! | here | what it sends |
-//! | `caller` | a session asked for under an unknown key |
-//! | `tap` | what it hears |
-//! | `nonces` | which numbers sealed frames bear, and a mistake in them |
+//! | here | frames that the station sends |
+//! | `caller` | a session requested with an unregistered key |
+//! | `tap` | recorder of frames |
+//! | `nonces` | check of the counters of sealed frames, and a planted mistake |
 
 mod caller;
 mod nonces;
@@ -15,28 +15,27 @@ mod tap;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cxloe_link::Link;
-use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
+use cxloe_net::Link;
+use cxloe_net::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_wire::frame::keyed::{CALL_AT, HELLO_FRAME_LEN, MAC_LEN, MAC1_AT, MAC2_AT};
 use cxloe_wire::frame::{
-    Axi, Command, Direction, ETHERTYPE_DEFAULT, HEADER_LEN, Header, Hello, Mac, Message, PublicKey, Seal,
-    Space,
+    Axi, Command, Direction, ETHERTYPE_DEFAULT, Gcm, HEADER_LEN, Header, Hello, LINE_SIZE, Mac, Message,
+    Seal, Space, field,
 };
 use cxloe_wire::random::Random;
+use cxloe_wire::session::HelloMac;
 use cxloe_wire::time::Time;
-use hmac::{Hmac, KeyInit, Mac as _};
-use sha2::{Digest, Sha256};
 
-use crate::broken::Broken;
-use crate::mistake::Mistake;
 use crate::node_keys::key_of;
+use crate::planted_fault::PlantedFault;
+use crate::violation::InvariantViolation;
 use caller::Caller;
 use tap::Tap;
 
-/// Its own address.
+/// The intruder's MAC address.
 const OWN: Mac = Mac([2, 0xEE, 0, 0, 0, 1]);
 
-/// A station with no right to anything.
+/// An unauthorised station.
 pub(crate) struct Intruder {
     link: SimLink,
     tap: Arc<Mutex<Tap>>,
@@ -45,13 +44,13 @@ pub(crate) struct Intruder {
 }
 
 impl Intruder {
-    /// A station at `net`. Unless it `acts`, it only watches that no nonce comes twice.
-    pub fn new(net: &SimNetwork, acts: bool, mistake: Option<Mistake>, random: Random) -> Intruder {
-        let sets_back = mistake == Some(Mistake::RepeatsNonces);
+    /// A station at `net`. Unless `acts` is set, the station only checks that no nonce is used twice.
+    pub fn new(net: &SimNetwork, acts: bool, mistake: Option<PlantedFault>, random: Random) -> Intruder {
+        let sets_back = mistake == Some(PlantedFault::RepeatsNonces);
         let tap = Arc::new(Mutex::new(Tap::new(OWN, acts, sets_back)));
         let heard = Arc::clone(&tap);
         net.on_send(move |from, frame| {
-            heard.lock().unwrap_or_else(PoisonError::into_inner).hear(from, frame)
+            heard.lock().unwrap_or_else(PoisonError::into_inner).capture(from, frame)
         });
         let port = PortConfig { mtu: 9000, ..PortConfig::default() };
         Intruder { link: net.attach(OWN, port).expect("a new address"), tap, random, caller: None }
@@ -73,7 +72,7 @@ impl Intruder {
         self.link.flush().expect("a simulated link");
     }
 
-    /// Sends frames of the past, as they were. How many.
+    /// Replays recorded frames unchanged. Returns the number of frames.
     pub fn replay(&mut self) -> u64 {
         let count = 1 + self.random.below(64);
         let sent = (0..count).filter(|_| {
@@ -87,7 +86,7 @@ impl Intruder {
         sent
     }
 
-    /// Sends frames that look like those of sessions. How many.
+    /// Sends forged frames that resemble those of sessions. Returns the number of frames.
     pub fn forge(&mut self) -> u64 {
         let count = 1 + self.random.below(64);
         let mut sent = 0;
@@ -105,7 +104,7 @@ impl Intruder {
         sent
     }
 
-    /// Makes something else of a frame: its addresses stay.
+    /// Changes a frame, except for its MAC addresses.
     fn alter(&mut self, frame: &mut Vec<u8>) {
         const CONTROL: [Command; 7] = [
             Command::Bye,
@@ -119,40 +118,42 @@ impl Intruder {
         let r = &mut self.random;
         let content = HEADER_LEN.min(frame.len());
         match r.below(6) {
-            // Another content, and another tag.
+            // Different content and tag.
             0 => fill(&mut frame[content..], r),
-            // The next requests, or answers.
+            // A later sequence number.
             1 => {
-                let seq = u16::from_be_bytes([frame[15], frame[16]]).wrapping_add(1 + r.below(4) as u16);
-                frame[15..17].copy_from_slice(&seq.to_be_bytes());
+                edit(frame, |header| header.seq = header.seq.wrapping_add(1 + r.below(4) as u16));
                 fill(&mut frame[content..], r);
             }
-            // The same for another line.
-            2 => frame[22..25].copy_from_slice(&((r.below(1 << 10) * 64) as u32).to_be_bytes()[1..]),
-            // A bit of it.
+            // Another line address.
+            2 => edit(frame, |header| {
+                header.addr = (header.addr & !0xFF_FFFF) | (r.below(1 << 10) * LINE_SIZE as u64);
+            }),
+            // One flipped bit.
             3 => {
-                let at = 14 + r.below(frame.len() as u64 - 14) as usize;
+                let at = field::COMMAND + r.below((frame.len() - field::COMMAND) as u64) as usize;
                 frame[at] ^= 1 << r.below(8);
             }
-            // Another counter behind the tag, another tag.
+            // Another counter and tag.
             4 => {
-                let at = frame.len() - frame.len().min(22);
+                let at = frame.len().saturating_sub(Gcm::TAG_LEN + Gcm::COUNTER_LEN);
                 fill(&mut frame[at.max(content)..], r);
             }
-            // The end of a session, the start of one, a sign of life, a cry for less.
+            // Another command: end or start of a session, keep-alive, congestion.
             _ => {
-                frame[14] = CONTROL[r.below(CONTROL.len() as u64) as usize] as u8;
+                let command = CONTROL[r.below(CONTROL.len() as u64) as usize];
+                edit(frame, |header| header.command = command as u8);
                 frame.resize(HEADER_LEN + 40, 0);
                 fill(&mut frame[HEADER_LEN..], r);
             }
         }
     }
 
-    /// Floods the memory node at `mn` with Hellos: from many addresses or from one of `cns`, with a mac1 that is right or not.
-    /// How many; none before a Hello was heard.
+    /// Floods the memory node at `mn` with Hellos, from many addresses or from one of `cns`, with a valid or an invalid
+    /// mac1. Returns the number of Hellos; zero before a genuine Hello was recorded.
     pub fn flood(&mut self, mn: Mac, cns: &[Mac]) -> u64 {
         let Some((genuine, hello)) = self.tap().hello_to(mn, None) else { return 0 };
-        let key = key_of(mn).public();
+        let mac1 = HelloMac::new(&key_of(mn).public());
         let r = &mut self.random;
         let count = 80 + r.below(120);
         let (right, named) = (r.below(4) > 0, r.below(3) == 0);
@@ -164,7 +165,7 @@ impl Intruder {
             let hello = Hello { nonce: r.bits() | 1, instance: r.bits(), ..hello };
             let mut frame = self::hello(from, mn, &hello, &genuine);
             fill(&mut frame[CALL_AT..MAC1_AT], r);
-            let mac1 = if right { mac1(&key, &frame[..MAC1_AT]) } else { [r.bits() as u8; MAC_LEN] };
+            let mac1 = if right { mac1.of(&frame[..MAC1_AT]) } else { [r.bits() as u8; MAC_LEN] };
             frame[MAC1_AT..MAC2_AT].copy_from_slice(&mac1);
             fill(&mut frame[MAC2_AT..], r);
             self.send(&frame);
@@ -173,9 +174,10 @@ impl Intruder {
         count
     }
 
-    /// Calls the memory node at `mn` as if it were `cn`, under a key of its own, or `insecure` without one. `false` if nothing is known of that CN yet.
+    /// Requests a session with the memory node at `mn` from the address of `cn`, with an unregistered key or, if
+    /// `insecure`, without one. Returns `false` if no Hello of `cn` was recorded yet.
     pub fn call(&mut self, cn: Mac, mn: Mac, max_frame: usize, insecure: bool, now: Time) -> bool {
-        // Said as the CN itself says it, so that nothing but the key is wrong.
+        // The request has the CN's own parameters, so that only the key is wrong.
         let Some((_, hello)) = self.tap().hello_to(mn, Some(cn)) else { return false };
         self.tap().listen_for(Some((mn, cn)));
         let seed = (insecure, self.random.bits());
@@ -183,26 +185,29 @@ impl Intruder {
         true
     }
 
-    /// It is quiet from now on.
-    pub fn rest(&mut self) {
+    /// Stops all activity of the intruder.
+    pub fn stop(&mut self) {
         self.caller = None;
         self.tap().listen_for(None);
     }
 
-    /// Whether it calls somebody.
+    /// True if a session request is in progress.
     pub fn is_calling(&self) -> bool {
         self.caller.is_some()
     }
 
-    /// When it goes on.
+    /// Time of the intruder's next action.
     pub fn deadline(&self) -> Option<Time> {
         self.caller.as_ref().map(Caller::deadline)
     }
 
-    /// Does what is due; what must not be is told.
-    pub fn work(&mut self, now: Time) -> Result<(), Broken> {
+    /// Performs due actions.
+    ///
+    /// # Errors
+    /// Returns a violation: a session with an unregistered key, or a nonce used twice.
+    pub fn work(&mut self, now: Time) -> Result<(), InvariantViolation> {
         if let Some(why) = self.tap().broken() {
-            return Err(Broken::Rule(why));
+            return Err(InvariantViolation::Rule(why));
         }
         let overheard = if self.caller.is_some() { self.tap().overheard() } else { Vec::new() };
         let Some(caller) = &mut self.caller else { return Ok(()) };
@@ -210,9 +215,17 @@ impl Intruder {
         let is_over = caller.is_over(now);
         self.flush();
         if is_over {
-            self.rest();
+            self.stop();
         }
         Ok(())
+    }
+}
+
+/// Changes fields of a frame's header.
+fn edit(frame: &mut [u8], change: impl FnOnce(&mut Header)) {
+    if let Some(mut header) = Header::parse(frame) {
+        change(&mut header);
+        header.emit(frame);
     }
 }
 
@@ -223,7 +236,8 @@ fn fill(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// A Hello of version 2 from `from`, as long as the genuine one, with its checksum; what stands behind that is as it was.
+/// A Hello of version 2 from `from`, as long as the genuine one and with a valid checksum; all else is copied from the
+/// genuine one.
 fn hello(from: Mac, mn: Mac, hello: &Hello, genuine: &[u8]) -> Vec<u8> {
     let mut frame = genuine.to_vec();
     frame.resize(HELLO_FRAME_LEN, 0);
@@ -241,12 +255,4 @@ fn hello(from: Mac, mn: Mac, hello: &Hello, genuine: &[u8]) -> Vec<u8> {
     let body = message.body_len();
     Seal::OUTSIDE.seal(Direction::ToMn, Space::Control, &mut frame, body, 0);
     frame
-}
-
-/// mac1, which anybody can make who knows the memory node's public key.
-fn mac1(responder: &PublicKey, hello: &[u8]) -> [u8; MAC_LEN] {
-    let key = Sha256::new().chain_update(b"mac1----").chain_update(responder.0).finalize();
-    let mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&key).expect("HMAC takes keys of any length");
-    let whole: [u8; 32] = mac.chain_update(hello).finalize().into_bytes().into();
-    std::array::from_fn(|at| whole[at])
 }

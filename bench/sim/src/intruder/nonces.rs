@@ -1,37 +1,40 @@
-//! No nonce twice under one key: sealed frames carry a counter, which has to grow from one frame of a session to the next in
-//! each direction. Whoever watches the cables sees that without any key.
+//! Check that no nonce is used twice under one key: sealed frames contain a counter that grows from one frame of a
+//! session to the next in each direction. The check needs no key.
 //!
-//! A session's first frame bears the number 0: the compute node's Start, after a HelloAck; the memory node's first frame
-//! after that Start. While a session is taken over there are several, each with a counter of its own.
+//! A session's first frame in each direction has counter 0: the compute node's Start, after a HelloAck, and the memory
+//! node's first frame after that Start. During a hand-over several sessions coexist, each with its own counters.
 
 use std::collections::{HashMap, VecDeque};
 
-use cxloe_wire::frame::{Command, FrameView, Gcm, Mac};
+use cxloe_wire::frame::{Axi, Command, FrameView, Gcm, Mac};
 
 use crate::trace::Name;
 
-/// Requests whose counters are remembered, to be used again by mistake.
+/// Number of requests whose counters are remembered for the planted mistake of reusing counters.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Sessions of one end with the other that may go on at a time: the one there is, and those that are to take its place.
+/// Largest number of coexisting sessions between two ends: the current one, and those that are to replace it.
 const SESSIONS_MAX: usize = 4;
 
-/// What one end has sent to the other.
+/// Counters of the frames that one end has sent to the other.
 #[derive(Default)]
-struct Sent {
-    /// The last counter of each session that may go on, the oldest first.
+struct SentCounters {
+    /// Last counter of each live session, oldest session first.
     sessions: Vec<u64>,
-    /// What the other end has done from which a new session follows, as often as it has.
+    /// Number of new sessions that the other end's frames permit and that have not begun yet.
     may_begin: u32,
 }
 
-impl Sent {
-    /// Whether a frame with this counter can be of a session that goes on, or begins; a Start is of the newest.
+impl SentCounters {
+    /// Returns true if a frame with this counter can belong to a live session or begin one; a Start belongs to the
+    /// newest session.
     fn is_next(&mut self, counter: u64, start: bool) -> bool {
         if counter == 0 && self.may_begin > 0 {
             self.may_begin -= 1;
             if self.sessions.len() == SESSIONS_MAX {
-                self.sessions.remove(0);
+                // The oldest one carries the requests until a newer one has been opened; of those that are to replace
+                // it, the oldest has been given up.
+                self.sessions.remove(1);
             }
             self.sessions.push(0);
             return true;
@@ -40,7 +43,8 @@ impl Sent {
             let newest = self.sessions.last_mut().filter(|last| **last < counter);
             return newest.map(|last| *last = counter).is_some();
         }
-        // The one that is closest, and of several the oldest. When a newer one goes on, older ones are over.
+        // The frame belongs to the session with the closest lower counter, to the oldest of several. A frame of a newer
+        // session ends the older sessions.
         let closest = self.sessions.iter().filter(|last| **last < counter).max().copied();
         let Some(at) = self.sessions.iter().position(|last| Some(*last) == closest) else { return false };
         self.sessions[at] = counter;
@@ -49,15 +53,15 @@ impl Sent {
     }
 }
 
-/// Watches the counters of all sessions.
+/// Checks the counters of all sessions in the network.
 #[derive(Default)]
 pub(crate) struct NonceWatch {
-    sent: HashMap<(Mac, Mac), Sent>,
-    /// What was wrong first.
+    sent: HashMap<(Mac, Mac), SentCounters>,
+    /// First violation found.
     broken: Option<String>,
 }
 
-/// The counter's place in a sealed frame.
+/// Offset of the counter in a sealed frame.
 fn counter_at(frame: &[u8]) -> Option<usize> {
     let at = FrameView::new_checked(frame).ok()?.body_len() + Gcm::TAG_LEN;
     (frame.len() >= at + Gcm::COUNTER_LEN).then_some(at)
@@ -70,17 +74,17 @@ fn counter(frame: &[u8]) -> Option<u64> {
 }
 
 impl NonceWatch {
-    /// What was wrong, if something was.
+    /// First violation found, if any.
     pub fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Somebody has sent a Start in the name of `from`.
+    /// Records that `from` has sent a Start to `to`.
     pub fn see_start(&mut self, from: Mac, to: Mac) {
         self.sent.entry((to, from)).or_default().may_begin += 1;
     }
 
-    /// A node sends this frame.
+    /// Records a frame sent by a node.
     pub fn see(&mut self, frame: &[u8]) {
         let Ok(view) = FrameView::new_checked(frame) else { return };
         let (from, to, command) = (view.src(), view.dst(), view.command());
@@ -102,26 +106,25 @@ impl NonceWatch {
     }
 }
 
-/// From whom to whom, command, and place: sequence number and AXI id.
-type Request = (Mac, Mac, u8, [u8; 4]);
+/// Identification of a request: source, destination, command code, sequence number, AXI id.
+type RequestId = (Mac, Mac, u8, u16, Axi);
 
-/// The mistake of a node that sets its counter back when it sends a request again: puts the counter of the first time into
-/// the frame.
+/// Planted mistake of a node that reuses a request's counter in retransmissions: writes the counter of the first
+/// transmission into the frame.
 #[derive(Default)]
-pub(crate) struct SetBack {
-    first: VecDeque<(Request, Vec<u8>)>,
+pub(crate) struct NonceReuse {
+    first: VecDeque<(RequestId, Vec<u8>)>,
 }
 
-impl SetBack {
-    /// A node sends this frame.
+impl NonceReuse {
+    /// Changes the counter in a frame that a node sends.
     pub fn change(&mut self, frame: &mut [u8]) {
         let Ok(view) = FrameView::new_checked(&*frame) else { return };
         let (Some(command), Some(at)) = (view.command(), counter_at(frame)) else { return };
         if command >= Command::Hello {
             return;
         }
-        let Some(place) = frame[15..].first_chunk::<4>() else { return };
-        let request = (view.src(), view.dst(), view.code(), *place);
+        let request = (view.src(), view.dst(), view.code(), view.seq(), view.axi());
         let end = at + Gcm::COUNTER_LEN;
         match self.first.iter().find(|(known, _)| *known == request) {
             Some((_, before)) => frame[at..end].copy_from_slice(before),
@@ -141,23 +144,29 @@ mod tests {
 
     #[test]
     fn counters_grow_within_sessions_and_begin_anew_with_the_next() {
-        let mut sent = Sent::default();
+        let mut sent = SentCounters::default();
         assert!(!sent.is_next(0, false), "nobody has offered anything");
         sent.may_begin = 1;
         assert!([0, 1, 2, 7].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(7, false) && !sent.is_next(3, false) && !sent.is_next(0, false));
-        // Another is to take over, and the one there is goes on meanwhile.
+        // A hand-over begins while the current session continues.
         sent.may_begin = 1;
         assert!([0, 8, 9, 1, 2].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(2, false), "the one before is over");
-        // One that said nothing but its Start, and the next.
+        // One session sends only its Start, before its successor begins.
         sent.may_begin = 2;
         assert!([0, 0, 1, 1].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(1, false));
-        // A Start that is said again and again is not the session's that goes on with the same numbers.
+        // A repeated Start does not belong to the live session with the same numbers.
         sent.may_begin = 1;
         assert!([0, 1, 2, 3].into_iter().all(|counter| sent.is_next(counter, true)));
         assert!([2, 3, 4].into_iter().all(|counter| sent.is_next(counter, false)));
         assert!(!sent.is_next(3, true) && sent.is_next(4, true));
+        // The live session is none of those given up, however often its successor begins anew.
+        let mut sent = SentCounters { may_begin: 1 + SESSIONS_MAX as u32, ..SentCounters::default() };
+        assert!(sent.is_next(0, true) && sent.is_next(65, false));
+        assert!((0..SESSIONS_MAX).all(|_| sent.is_next(0, true)));
+        assert!(sent.is_next(1, true) && sent.is_next(66, false) && sent.is_next(67, false));
+        assert!(sent.is_next(2, true) && !sent.is_next(2, true));
     }
 }

@@ -1,33 +1,33 @@
-//! What is heard at every cable: frames to be sent again, and counters to be watched.
+//! Recorder of frames at every port, for replays and for checks of counters.
 
 use std::collections::VecDeque;
 
 use cxloe_wire::frame::{Command, FrameView, Hello, Mac, Message};
 use cxloe_wire::random::Random;
 
-use super::nonces::{NonceWatch, SetBack};
+use super::nonces::{NonceReuse, NonceWatch};
 
-/// Frames of sessions that are remembered: the first ones, and the last ones.
+/// Number of frames of sessions recorded from the beginning of a run, and number of the latest ones.
 const EARLY_MAX: usize = 64;
 const RECENT_MAX: usize = 64;
-/// Handshakes that are remembered, of which most are of sessions long ended.
+/// Number of recorded handshakes; most of them belong to sessions that have ended.
 const HANDSHAKES_MAX: usize = 256;
 
-/// Listens to all nodes.
+/// Recorder of all nodes' frames.
 pub(crate) struct Tap {
-    /// Whoever listens: its own frames are nothing new.
+    /// Address of the intruder, whose own frames are not recorded.
     own: Mac,
     nonces: NonceWatch,
-    /// Whether frames are kept.
+    /// Set if frames are recorded for replays.
     keeps: bool,
     handshakes: Vec<Vec<u8>>,
     early: Vec<Vec<u8>>,
     recent: VecDeque<Vec<u8>>,
-    /// Frames from the one to the other are wanted.
+    /// Source and destination of the frames that [`overheard`](Self::overheard) returns.
     wanted: Option<(Mac, Mac)>,
     overheard: Vec<Vec<u8>>,
-    /// A mistake that nodes make on their way out.
-    set_back: Option<SetBack>,
+    /// Planted mistake of reused counters, applied to frames that nodes send.
+    set_back: Option<NonceReuse>,
 }
 
 impl Tap {
@@ -41,14 +41,14 @@ impl Tap {
             recent: VecDeque::new(),
             wanted: None,
             overheard: Vec::new(),
-            set_back: sets_back.then(SetBack::default),
+            set_back: sets_back.then(NonceReuse::default),
         }
     }
 
-    /// A frame leaves a port.
-    pub fn hear(&mut self, from: Mac, frame: &mut [u8]) {
+    /// Records a frame that leaves the port of `from`.
+    pub fn capture(&mut self, from: Mac, frame: &mut [u8]) {
         if from == self.own {
-            // Should it ever get that far.
+            // A Start is detected before malformed frames are sorted out.
             if let Ok(view) = FrameView::new_checked(&*frame)
                 && view.command() == Some(Command::Start)
             {
@@ -83,24 +83,24 @@ impl Tap {
         }
     }
 
-    /// What is wrong with what was heard, if something is.
+    /// Violation found in the recorded counters, if any.
     pub fn broken(&self) -> Option<String> {
         self.nonces.broken().map(str::to_owned)
     }
 
-    /// Any frame heard: of a handshake, of the first sessions, or one of the last.
+    /// Draws a recorded frame: of a handshake, of the first sessions, or one of the latest.
     pub fn any(&self, random: &mut Random) -> Option<Vec<u8>> {
         let all = self.handshakes.len() + self.early.len() + self.recent.len();
         let at = random.below(all.max(1) as u64) as usize;
         self.handshakes.iter().chain(&self.early).chain(&self.recent).nth(at).cloned()
     }
 
-    /// One of the last frames of sessions.
+    /// Draws one of the latest frames of sessions.
     pub fn any_recent(&self, random: &mut Random) -> Option<Vec<u8>> {
         self.recent.get(random.below(self.recent.len().max(1) as u64) as usize).cloned()
     }
 
-    /// The last Hello to `mn`, and what it says; only one from `cn` if that is said.
+    /// The last Hello to `mn` (from `cn` if given), as a frame and decoded.
     pub fn hello_to(&self, mn: Mac, cn: Option<Mac>) -> Option<(Vec<u8>, Hello)> {
         self.handshakes.iter().rev().find_map(|frame| match Message::parse(frame) {
             Ok((header, Message::Hello(hello)))
@@ -112,13 +112,13 @@ impl Tap {
         })
     }
 
-    /// From now on frames from the one to the other are to be handed out.
+    /// Sets the source and destination of frames to be returned by [`overheard`](Self::overheard).
     pub fn listen_for(&mut self, wanted: Option<(Mac, Mac)>) {
         self.wanted = wanted;
         self.overheard.clear();
     }
 
-    /// What was heard of those.
+    /// Returns the frames recorded for that source and destination since the last call.
     pub fn overheard(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.overheard)
     }

@@ -1,11 +1,11 @@
-//! What the pager asks of the kernel.
+//! Memory operations that the pager requests from the kernel.
 
 use std::ops::Range;
 
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 
-use super::{Kernel, Kind};
-use crate::mistake::Mistake;
+use super::{Kernel, MemorySharing};
+use crate::planted_fault::PlantedFault;
 
 impl Memory for Kernel {
     fn install(
@@ -35,16 +35,16 @@ impl Memory for Kernel {
         }
         self.give_up(ViewId(0), page);
         let present = match self.kind {
-            Kind::Shared => self.cache[index].is_some(),
-            Kind::Private => self.processes[process].ptes[index].present,
+            MemorySharing::Shared => self.cache[index].is_some(),
+            MemorySharing::Private => self.processes[process].ptes[index].present,
         };
         if present {
             return Err(MemoryError::Exists);
         }
         self.installed.insert((process, page), *bytes);
         match self.kind {
-            Kind::Shared => self.cache[index] = Some(Box::new(*bytes)),
-            Kind::Private => self.processes[process].ptes[index].own = Some(Box::new(*bytes)),
+            MemorySharing::Shared => self.cache[index] = Some(Box::new(*bytes)),
+            MemorySharing::Private => self.processes[process].ptes[index].own = Some(Box::new(*bytes)),
         }
         let pte = &mut self.processes[process].ptes[index];
         (pte.present, pte.protected) = (true, protect);
@@ -54,7 +54,7 @@ impl Memory for Kernel {
     }
 
     fn makes_ready(&self) -> bool {
-        self.kind == Kind::Shared
+        self.kind == MemorySharing::Shared
     }
 
     fn make_ready(&mut self, _: ViewId, page: u32) {
@@ -70,7 +70,7 @@ impl Memory for Kernel {
         if !self.ready.contains_key(&page) {
             return;
         }
-        // It may die between two lines.
+        // The agent may die between the two halves.
         for half in [0..PAGE_BYTES / 2, PAGE_BYTES / 2..PAGE_BYTES] {
             self.meanwhile();
             let content = self.cache[page as usize].get_or_insert_with(|| Box::new([0; PAGE_BYTES]));
@@ -110,7 +110,7 @@ impl Memory for Kernel {
         }
         for page in pages {
             let pte = &mut self.processes[process].ptes[page as usize];
-            pte.protected |= pte.present && self.mistake != Some(Mistake::IgnoresProtection);
+            pte.protected |= pte.present && self.mistake != Some(PlantedFault::IgnoresProtection);
         }
         self.meanwhile();
         Ok(())
@@ -131,13 +131,13 @@ impl Memory for Kernel {
     fn snapshot(&mut self, view: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
         self.meanwhile();
         let stale = self.installed.iter().find(|((_, of), _)| *of == page).map(|(_, page)| page);
-        if let Some(stale) = stale.filter(|_| self.mistake == Some(Mistake::CopiesStalePages)) {
+        if let Some(stale) = stale.filter(|_| self.mistake == Some(PlantedFault::CopiesStalePages)) {
             *into = *stale;
             return Ok(());
         }
         let content = match self.kind {
-            Kind::Shared => self.cache[page as usize].as_ref(),
-            Kind::Private => {
+            MemorySharing::Shared => self.cache[page as usize].as_ref(),
+            MemorySharing::Private => {
                 let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
                 let process = process.ok_or(MemoryError::Gone)?;
                 self.processes[process].ptes[page as usize].own.as_ref()
@@ -150,19 +150,20 @@ impl Memory for Kernel {
 
     fn drop_pages(&mut self, view: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
         self.meanwhile();
-        if self.mistake == Some(Mistake::DropsLate) {
-            // Whoever writes in between writes to a page that is about to go.
+        if self.mistake == Some(PlantedFault::DropsLate) {
+            // Planted mistake: the page is removed late, so that a write after this point goes to a page about to be
+            // removed.
             let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
             self.processes[process.unwrap_or(0)].orders.push_back(ranges.to_vec());
             return Ok(Drop::Done);
         }
         match self.kind {
-            Kind::Shared => {
+            MemorySharing::Shared => {
                 ranges.iter().cloned().flatten().for_each(|page| self.take_away(0, page));
                 self.meanwhile();
                 Ok(Drop::Done)
             }
-            Kind::Private => {
+            MemorySharing::Private => {
                 let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
                 let process = process.ok_or(MemoryError::Gone)?;
                 self.processes[process].orders.push_back(ranges.to_vec());
@@ -173,8 +174,8 @@ impl Memory for Kernel {
 
     fn is_present(&mut self, view: ViewId, page: u32) -> bool {
         match self.kind {
-            Kind::Shared => self.cache[page as usize].is_some() && !self.ready.contains_key(&page),
-            Kind::Private => {
+            MemorySharing::Shared => self.cache[page as usize].is_some() && !self.ready.contains_key(&page),
+            MemorySharing::Private => {
                 let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
                 process.is_some_and(|process| self.processes[process].ptes[page as usize].present)
             }

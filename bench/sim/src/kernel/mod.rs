@@ -1,8 +1,8 @@
 //! A kernel for the pager: processes with threads that read and write words, page tables with present and protected
-//! bits, userfaultfd's events, helpers that drop pages.
+//! bits, userfaultfd's events, and helpers that drop pages.
 //!
-//! Whatever the pager asks of its memory ([`memory`]), threads go on running before and after it, as a seed decides. Every
-//! read is compared with what was written last, so that a write lost anywhere, at any moment, is found.
+//! Threads, chosen by the seed, run before and after every memory operation of the pager ([`memory`]). Every read is
+//! compared with the last write, so that a lost write is found whenever it is lost.
 
 mod memory;
 mod threads;
@@ -13,24 +13,24 @@ use std::ops::Range;
 use cxloe_cn_core::pager::{Access, MappingId, PAGE_BYTES, Page, ViewId};
 use cxloe_wire::random::Random;
 
-use crate::mistake::Mistake;
+use crate::planted_fault::PlantedFault;
 
-/// Words that threads use of each page, spread over its lines.
+/// Words of each page that threads use, spread over its lines.
 pub const WORDS: usize = 8;
 
-/// Thrown out of the pager when the agent is to die.
+/// Payload of the panic that simulates the agent's death.
 pub struct Crash;
 
-/// Whose the memory is.
+/// Kind of memory that programs map: shared between processes, or private.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemorySharing {
     /// All processes map the same pages.
     Shared,
-    /// Each process has its own, which a fork duplicates.
+    /// Each process has its own pages, which a fork duplicates.
     Private,
 }
 
-/// A process's page: present with this content, and protected or not. Of shared memory the content is elsewhere.
+/// Page table entry: a present page's content and protection. The content of shared memory is in [`Kernel`].
 #[derive(Clone, Debug, Default)]
 struct Pte {
     present: bool,
@@ -40,45 +40,45 @@ struct Pte {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
+enum ThreadState {
     Idle,
-    /// Stopped at a page by a fault.
+    /// Stopped by a fault on a page.
     Stopped {
         page: u32,
         word: usize,
         value: Option<u64>,
     },
-    /// Has told the agent that it discards a page, and waits for its answer.
+    /// Has asked the agent to discard a page, and waits for the answer.
     Discarding {
         page: u32,
         answered: bool,
     },
-    /// Waits for its fork event to be read.
+    /// Waits for the agent to read its fork event.
     Forking,
 }
 
 #[derive(Clone, Debug)]
 struct Thread {
     process: usize,
-    /// The next page, while it goes through them in order.
+    /// Next page of a sequential scan.
     scan: u32,
-    doing: Doing,
+    state: ThreadState,
 }
 
-/// A process: a mapping, and what its memory ought to be.
+/// A process: a mapping, and the expected content of its memory.
 pub struct Process {
     pub mapping: MappingId,
     pub view: ViewId,
     ptes: Vec<Pte>,
-    /// Only of private memory; that of shared memory is the world's.
+    /// Expected content of private memory; that of shared memory is in [`Kernel`].
     expected: Vec<[u64; WORDS]>,
     events: VecDeque<Event>,
-    /// An event that changes mappings is not read yet.
+    /// Set while an event that changes mappings is unread.
     changing: bool,
     orders: VecDeque<Vec<Range<u32>>>,
     pub alive: bool,
     pub joined: bool,
-    /// Its view with the agent before.
+    /// View that the previous agent had of the process.
     pub before: ViewId,
 }
 
@@ -89,7 +89,7 @@ pub enum Event {
         access: Access,
         write: bool,
     },
-    /// The child's number.
+    /// Number of the child process in [`Kernel`].
     Fork(usize),
     Discard {
         page: u32,
@@ -97,31 +97,31 @@ pub enum Event {
     },
 }
 
-/// What the agent hears of processes.
+/// An event that the agent reads, with the process that caused it.
 #[derive(Clone, Debug)]
-pub enum News {
-    Event(usize, Event),
+pub enum KernelEvent {
+    Userfault(usize, Event),
     Dropped(usize, Range<u32>),
 }
 
 pub struct Kernel {
     random: Random,
-    pub kind: Kind,
+    pub kind: MemorySharing,
     pub pages: u32,
     pub processes: Vec<Process>,
     threads: Vec<Thread>,
-    /// Shared memory.
+    /// Content of shared memory, by page; `None` for an absent page.
     cache: Vec<Option<Box<Page>>>,
     shared: Vec<[u64; WORDS]>,
     dropped: VecDeque<(usize, Range<u32>)>,
     values: u64,
     pub crash_in: Option<u32>,
     pub forks_left: u32,
-    /// How often threads go on page by page, out of ten.
+    /// Probability, in tenths, that a thread continues a sequential scan.
     pub scanning: u32,
-    pub mistake: Option<Mistake>,
+    pub mistake: Option<PlantedFault>,
     installed: std::collections::HashMap<(usize, u32), Page>,
-    /// Pages of shared memory that the agent has made ready, and whether they are filled; nobody else knows of them.
+    /// Pages of shared memory that the agent has prepared and processes do not see yet, and whether they are filled.
     ready: std::collections::HashMap<u32, bool>,
     pub processes_max: usize,
     pub resident_max: usize,
@@ -129,13 +129,13 @@ pub struct Kernel {
     pub writes: u64,
     pub sigbus: u64,
     pub crashes: u64,
-    /// Threads begin nothing new.
+    /// Set when threads begin no further accesses.
     pub quiet: bool,
-    pub trouble: Option<String>,
+    pub violation: Option<String>,
 }
 
 pub fn offset(word: usize) -> usize {
-    // Lines 0, 9, 18, …: some share none.
+    // Words 0, 1, 2, … are in lines 0, 9, 18, …, each at another offset of its line.
     word * (64 * 9) % PAGE_BYTES + word * 8 % 64 / 8 * 8
 }
 
@@ -148,7 +148,7 @@ fn store(page: &mut Page, word: usize, value: u64) {
 }
 
 impl Kernel {
-    pub fn new(random: Random, kind: Kind, pages: u32) -> Kernel {
+    pub fn new(random: Random, kind: MemorySharing, pages: u32) -> Kernel {
         Kernel {
             random,
             kind,
@@ -172,11 +172,11 @@ impl Kernel {
             sigbus: 0,
             crashes: 0,
             quiet: false,
-            trouble: None,
+            violation: None,
         }
     }
 
-    /// A process of so many threads; its number.
+    /// Adds a process with `threads` threads; returns the number of the process.
     pub fn process(&mut self, mapping: MappingId, view: ViewId, threads: usize) -> usize {
         let pages = self.pages as usize;
         self.processes.push(Process {
@@ -192,22 +192,21 @@ impl Kernel {
             before: view,
         });
         let process = self.processes.len() - 1;
-        self.threads.extend((0..threads).map(|_| Thread { process, scan: 0, doing: Doing::Idle }));
+        self.threads.extend((0..threads).map(|_| Thread { process, scan: 0, state: ThreadState::Idle }));
         process
     }
 
-    /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.random.below(bound)
     }
 
-    /// Whether something happens that does so many times in a thousand.
+    /// True with this probability in thousandths.
     pub fn chance(&mut self, of_a_thousand: u64) -> bool {
         self.random.below(1000) < of_a_thousand
     }
 
     fn wrong(&mut self, what: String) {
-        self.trouble.get_or_insert(what);
+        self.violation.get_or_insert(what);
     }
 
     fn of(&self, mapping: MappingId) -> Option<usize> {
@@ -216,22 +215,22 @@ impl Kernel {
 
     fn expected(&mut self, process: usize, page: u32) -> &mut [u64; WORDS] {
         match self.kind {
-            Kind::Shared => &mut self.shared[page as usize],
-            Kind::Private => &mut self.processes[process].expected[page as usize],
+            MemorySharing::Shared => &mut self.shared[page as usize],
+            MemorySharing::Private => &mut self.processes[process].expected[page as usize],
         }
     }
 
     pub fn resident(&self) -> usize {
         match self.kind {
-            Kind::Shared => self.cache.iter().flatten().count(),
-            Kind::Private => {
+            MemorySharing::Shared => self.cache.iter().flatten().count(),
+            MemorySharing::Private => {
                 let alive = self.processes.iter().filter(|process| process.alive);
                 alive.map(|process| process.ptes.iter().filter(|pte| pte.present).count()).sum()
             }
         }
     }
 
-    /// Lets threads and helpers run a little; and perhaps the agent dies.
+    /// Runs threads and helpers for a few steps; the agent may die in this call.
     fn meanwhile(&mut self) {
         for _ in 0..self.below(4) {
             self.step();
@@ -247,20 +246,20 @@ impl Kernel {
 
     fn take_away(&mut self, process: usize, page: u32) {
         match self.kind {
-            Kind::Shared => {
+            MemorySharing::Shared => {
                 self.cache[page as usize] = None;
                 for process in &mut self.processes {
                     let pte = &mut process.ptes[page as usize];
                     (pte.present, pte.protected) = (false, false);
                 }
             }
-            Kind::Private => {
+            MemorySharing::Private => {
                 self.processes[process].ptes[page as usize] = Pte::default();
             }
         }
     }
 
-    /// A step of a process's helper.
+    /// Makes one step of a process's helper.
     fn help(&mut self, process: usize) {
         if !self.processes[process].alive || !self.processes[process].joined {
             return;
@@ -273,13 +272,13 @@ impl Kernel {
         }
     }
 
-    /// The agent has died: what it had in hand is lost with it.
+    /// Simulates the agent's death, which loses its pending operations.
     pub fn agent_dies(&mut self) {
         self.crash_in = None;
         self.crashes += 1;
         self.ready.clear();
         for process in 0..self.processes.len() {
-            // Helpers carry out what they have heard before they call the next agent.
+            // Helpers complete the orders they received before they connect to the next agent.
             while !self.processes[process].orders.is_empty() && self.processes[process].alive {
                 self.help(process);
             }
@@ -287,14 +286,14 @@ impl Kernel {
         self.dropped.clear();
     }
 
-    /// Whoever waits tries again: what the dead agent had heard is forgotten.
+    /// Makes all waiting threads retry: faults that the dead agent has read are lost.
     pub fn wake_everybody(&mut self) {
         for process in 0..self.processes.len() {
             (0..self.pages).for_each(|page| self.wake_threads(process, page));
         }
     }
 
-    /// Content that shared or inherited memory has from the start.
+    /// Initial content of shared or inherited memory.
     pub fn fill(&mut self, page: u32) -> Page {
         let mut content = [0; PAGE_BYTES];
         for word in 0..WORDS {
@@ -305,29 +304,29 @@ impl Kernel {
         content
     }
 
-    /// What the agent hears next, if anything.
-    pub fn news(&mut self) -> Option<News> {
+    /// Takes the next event for the agent, if any.
+    pub fn next_event(&mut self) -> Option<KernelEvent> {
         if self.chance(300)
             && let Some((process, range)) = self.dropped.pop_front()
         {
-            return Some(News::Dropped(process, range));
+            return Some(KernelEvent::Dropped(process, range));
         }
         let count = self.processes.len();
         let from = self.below(count as u64) as usize;
         for process in (0..count).map(|i| (from + i) % count) {
             if let Some(event) = self.processes[process].events.pop_front() {
-                return Some(News::Event(process, event));
+                return Some(KernelEvent::Userfault(process, event));
             }
         }
         None
     }
 
-    /// The fork event has been read: the child runs.
+    /// Handles the agent's reading of a fork event: the child runs from then on.
     pub fn forked(&mut self, parent: usize, child: usize, numbers: Option<(MappingId, ViewId)>) {
         self.processes[parent].changing = false;
         for thread in &mut self.threads {
-            if thread.process == parent && thread.doing == Doing::Forking {
-                thread.doing = Doing::Idle;
+            if thread.process == parent && thread.state == ThreadState::Forking {
+                thread.state = ThreadState::Idle;
             }
         }
         if let Some((mapping, view)) = numbers {
@@ -336,17 +335,18 @@ impl Kernel {
         }
     }
 
-    /// Shared memory is taken away by the agent, private memory by the thread itself, in its own time.
+    /// Removes a discarded page: the agent removes it from shared memory at once, the thread itself from private memory
+    /// later.
     pub fn discard_answered(&mut self, thread: usize, page: u32) {
-        if self.kind == Kind::Shared {
+        if self.kind == MemorySharing::Shared {
             self.take_away(0, page);
         }
-        if let Doing::Discarding { answered, .. } = &mut self.threads[thread].doing {
+        if let ThreadState::Discarding { answered, .. } = &mut self.threads[thread].state {
             *answered = true;
         }
     }
 
-    /// A process ends at once.
+    /// Ends a process at once.
     pub fn exit(&mut self, process: usize) {
         let of = &mut self.processes[process];
         of.alive = false;
@@ -357,22 +357,25 @@ impl Kernel {
 
     pub fn can_exit(&self, process: usize) -> bool {
         let of = &self.processes[process];
-        let forking = |t: &Thread| t.process == process && t.doing == Doing::Forking;
+        let forking = |t: &Thread| t.process == process && t.state == ThreadState::Forking;
         of.alive
             && of.joined
             && self.processes.iter().filter(|p| p.alive).count() > 1
             && !self.threads.iter().any(forking)
     }
 
-    /// Whether everybody who is stopped is so for good.
+    /// Number of threads of live processes that wait for the agent.
     pub fn stopped(&self) -> usize {
-        self.threads.iter().filter(|t| self.processes[t.process].alive && t.doing != Doing::Idle).count()
+        self.threads
+            .iter()
+            .filter(|t| self.processes[t.process].alive && t.state != ThreadState::Idle)
+            .count()
     }
 
-    /// Pages that threads are stopped at, the agent having heard of it.
-    pub fn told(&self) -> impl Iterator<Item = (MappingId, u32)> {
+    /// Pages at which threads are stopped by faults that the agent has read.
+    pub fn reported_pages(&self) -> impl Iterator<Item = (MappingId, u32)> {
         self.threads.iter().filter_map(|thread| {
-            let Doing::Stopped { page, .. } = thread.doing else { return None };
+            let ThreadState::Stopped { page, .. } = thread.state else { return None };
             let of = &self.processes[thread.process];
             let untold =
                 of.events.iter().any(|event| matches!(event, Event::Fault { page: at, .. } if *at == page));
@@ -380,19 +383,19 @@ impl Kernel {
         })
     }
 
-    /// What every process would find, were all pages brought in: compared at the end by the caller, page by page.
+    /// Values that a process is expected to read from a page; the caller compares them at the end of a run.
     pub fn expectation(&self, process: usize, page: u32) -> [u64; WORDS] {
         match self.kind {
-            Kind::Shared => self.shared[page as usize],
-            Kind::Private => self.processes[process].expected[page as usize],
+            MemorySharing::Shared => self.shared[page as usize],
+            MemorySharing::Private => self.processes[process].expected[page as usize],
         }
     }
 
-    /// Every thread reads every page once more, in order; for the end of a run.
+    /// Makes every thread read this page once more at the end of a run.
     pub fn read_all(&mut self, page: u32) {
         for thread in 0..self.threads.len() {
             let process = self.threads[thread].process;
-            if self.processes[process].alive && self.threads[thread].doing == Doing::Idle {
+            if self.processes[process].alive && self.threads[thread].state == ThreadState::Idle {
                 let word = self.below(WORDS as u64) as usize;
                 self.access(thread, page, word, None);
             }

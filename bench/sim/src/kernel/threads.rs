@@ -1,11 +1,11 @@
-//! What threads do: load and store words, go through pages, discard some, fork; and how a fault stops and wakes them.
+//! Actions of threads: loads and stores of words, scans, discards and forks; stops at faults, and wake-ups.
 
 use cxloe_cn_core::pager::{Access, MappingId, ViewId};
 
-use super::{Doing, Event, Kernel, Kind, Thread, WORDS, load, store};
+use super::{Event, Kernel, MemorySharing, Thread, ThreadState, WORDS, load, store};
 
 impl Kernel {
-    /// One step of some thread or helper.
+    /// Makes one step of a random thread or helper.
     pub fn step(&mut self) {
         self.resident_max = self.resident_max.max(self.resident());
         if self.chance(200) {
@@ -13,18 +13,20 @@ impl Kernel {
             return self.help(process);
         }
         let thread = self.below(self.threads.len() as u64) as usize;
-        let Thread { process, doing, .. } = self.threads[thread];
+        let Thread { process, state, .. } = self.threads[thread];
         if !self.processes[process].alive {
             return;
         }
-        match doing {
-            Doing::Stopped { .. } | Doing::Forking | Doing::Discarding { answered: false, .. } => {}
-            Doing::Discarding { page, answered: true } => {
+        match state {
+            ThreadState::Stopped { .. }
+            | ThreadState::Forking
+            | ThreadState::Discarding { answered: false, .. } => {}
+            ThreadState::Discarding { page, answered: true } => {
                 self.take_away(process, page);
-                self.threads[thread].doing = Doing::Idle;
+                self.threads[thread].state = ThreadState::Idle;
             }
-            Doing::Idle if self.quiet => {}
-            Doing::Idle => self.act(thread, process),
+            ThreadState::Idle if self.quiet => {}
+            ThreadState::Idle => self.act(thread, process),
         }
     }
 
@@ -40,19 +42,20 @@ impl Kernel {
             _ => self.below(self.pages.into()) as u32,
         };
         let discarding =
-            |t: &Thread| matches!(t.doing, Doing::Discarding { page: other, .. } if other == page);
+            |t: &Thread| matches!(t.state, ThreadState::Discarding { page: other, .. } if other == page);
         if self.threads.iter().any(discarding) {
             return;
         }
         match self.below(1000) {
             0..4 => {
-                // Nobody else uses the page meanwhile: what they would find is anybody's guess.
+                // Only if no other thread accesses the page at the same time: the values that it reads would be
+                // undefined.
                 let uses =
-                    |t: &Thread| matches!(t.doing, Doing::Stopped { page: other, .. } if other == page);
-                let shares = |t: &Thread| self.kind == Kind::Shared || t.process == process;
+                    |t: &Thread| matches!(t.state, ThreadState::Stopped { page: other, .. } if other == page);
+                let shares = |t: &Thread| self.kind == MemorySharing::Shared || t.process == process;
                 if !self.threads.iter().any(|t| shares(t) && uses(t)) {
                     *self.expected(process, page) = [0; WORDS];
-                    self.threads[thread].doing = Doing::Discarding { page, answered: false };
+                    self.threads[thread].state = ThreadState::Discarding { page, answered: false };
                     self.processes[process].events.push_back(Event::Discard { page, thread });
                 }
             }
@@ -71,46 +74,47 @@ impl Kernel {
     }
 
     fn fork(&mut self, thread: usize, parent: usize) {
-        // A fork while a page is being discarded is left out: what the child finds there is anybody's guess.
-        let busy =
-            |t: &Thread| t.process == parent && matches!(t.doing, Doing::Discarding { .. } | Doing::Forking);
-        if self.kind == Kind::Shared || self.threads.iter().any(busy) {
+        // No fork while a page is being discarded: the child's content would be undefined.
+        let busy = |t: &Thread| {
+            t.process == parent && matches!(t.state, ThreadState::Discarding { .. } | ThreadState::Forking)
+        };
+        if self.kind == MemorySharing::Shared || self.threads.iter().any(busy) {
             return;
         }
         self.forks_left -= 1;
-        // The numbers come with the event.
+        // The numbers are assigned when the agent reads the event.
         let child = self.process(MappingId(u16::MAX), ViewId(u16::MAX), 2);
         self.processes[child].ptes = self.processes[parent].ptes.clone();
         self.processes[child].expected = self.processes[parent].expected.clone();
-        // It runs when the event has been read, and its helper comes later.
+        // The child runs once the event was read; its helper connects later.
         (self.processes[child].alive, self.processes[child].joined) = (false, false);
         self.processes[parent].changing = true;
         self.processes[parent].events.push_back(Event::Fork(child));
-        self.threads[thread].doing = Doing::Forking;
+        self.threads[thread].state = ThreadState::Forking;
     }
 
-    /// A load or store of one word, or a fault.
+    /// Loads or stores one word, or faults.
     pub(super) fn access(&mut self, thread: usize, page: u32, word: usize, value: Option<u64>) {
         let process = self.threads[thread].process;
         let write = value.is_some();
         let pte = &self.processes[process].ptes[page as usize];
         if pte.poisoned {
             self.sigbus += 1;
-            self.threads[thread].doing = Doing::Idle;
-            // The data is lost, and the thread knows.
+            self.threads[thread].state = ThreadState::Idle;
+            // The data is lost, and the thread received an error.
             return;
         }
-        let cached = self.kind == Kind::Shared && self.cache[page as usize].is_some();
+        let cached = self.kind == MemorySharing::Shared && self.cache[page as usize].is_some();
         let access = match () {
             () if !pte.present && cached => Access::Unmapped,
             () if !pte.present => Access::Missing,
             () if write && pte.protected => Access::Protected,
             () => {
-                self.threads[thread].doing = Doing::Idle;
+                self.threads[thread].state = ThreadState::Idle;
                 return self.touch(process, page, word, value);
             }
         };
-        self.threads[thread].doing = Doing::Stopped { page, word, value };
+        self.threads[thread].state = ThreadState::Stopped { page, word, value };
         self.processes[process].events.push_back(Event::Fault { page, access, write });
     }
 
@@ -120,8 +124,8 @@ impl Kernel {
             self.expected(process, page)[word] = value;
         }
         let content = match self.kind {
-            Kind::Shared => self.cache[page as usize].as_mut(),
-            Kind::Private => self.processes[process].ptes[page as usize].own.as_mut(),
+            MemorySharing::Shared => self.cache[page as usize].as_mut(),
+            MemorySharing::Private => self.processes[process].ptes[page as usize].own.as_mut(),
         };
         let Some(content) = content else {
             return self.wrong(format!("page {page} is mapped and has no content"));
@@ -143,13 +147,13 @@ impl Kernel {
         }
     }
 
-    /// Wakes the threads of a process that wait for a page: they try again.
+    /// Wakes the threads of a process that wait for a page: they retry.
     pub(super) fn wake_threads(&mut self, process: usize, page: u32) {
-        // An event not yet read goes with the thread that it was for.
+        // An unread fault event disappears with the wait of its thread.
         let events = &mut self.processes[process].events;
         events.retain(|event| !matches!(event, Event::Fault { page: at, .. } if *at == page));
-        let stopped = |thread: &Thread| match thread.doing {
-            Doing::Stopped { page: at, word, value } if thread.process == process && at == page => {
+        let stopped = |thread: &Thread| match thread.state {
+            ThreadState::Stopped { page: at, word, value } if thread.process == process && at == page => {
                 Some((word, value))
             }
             _ => None,
@@ -157,8 +161,8 @@ impl Kernel {
         let woken: Vec<_> = self.threads.iter().map(stopped).enumerate().collect();
         for (thread, again) in woken {
             let Some((word, value)) = again else { continue };
-            self.threads[thread].doing = Doing::Idle;
-            // At once, or later and then perhaps elsewhere.
+            self.threads[thread].state = ThreadState::Idle;
+            // The thread retries at once, or later and then possibly at another page.
             if self.chance(800) {
                 self.access(thread, page, word, value);
             }

@@ -1,70 +1,57 @@
-//! How a memory node follows the manager: it registers, carries out commands, and reports results, as the link to the
-//! manager of `mn-server` does, around the same decisions. What outlives the process is how far the manager had come.
+//! A memory node's connection to the manager in the simulation, which carries the messages and jobs of the released
+//! [`Follow`]. The manager's watermark outlives the process.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use cxloe_fabric::api::{
-    ErrorCode, MemoryNodeRegistered, MemoryNodeSync, MemoryNodeSynced, NotFollowed, Party,
-    RegisterMemoryNode, ReportOrphans,
-};
-use cxloe_fabric::model::{DeviceKind, Mapping, Name, NodeAction, NodeCommand, Watermark};
-use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_mn::control::{Job, Mappings, Refusal};
-use cxloe_mn::pool::{MpAddr, MpExtent};
+use cxloe_fabric::api::{ErrorCode, RegisterMemoryNode};
+use cxloe_fabric::model::{DeviceKind, Mapping, Name, NodeAction, Watermark};
+use cxloe_gmm_core::manager::liveness::NodeKey;
+use cxloe_mn_core::follow::{Follow, FollowStep, ManagerAnswer as Followed, ManagerRequest as Asked};
+use cxloe_mn_core::job::Job;
+use cxloe_mn_core::mappings::Mappings;
+use cxloe_mn_core::pool::{MpAddr, MpExtent};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
-use crate::control::message::{Answer, Caller, Message, Request};
+use crate::control::message::{Caller, ControlMessage, ManagerCall, ManagerReply};
 use crate::control::network::ControlNetwork;
 use crate::control::port::Port;
-use crate::mistake::Mistake;
+use crate::planted_fault::PlantedFault;
 use crate::trace::Trace;
 
-/// From one try to reach the manager to the next, at most.
+/// Longest time from one attempt to reach the manager to the next attempt.
 const AGAIN: Duration = Duration::from_millis(3);
-/// What a job takes, at most.
+/// Longest duration of a job.
 const JOB: Duration = Duration::from_millis(2);
+/// Interval between checks of whether a job can continue.
+const DUE_AGAIN: Duration = Duration::from_micros(20);
 
-/// What the node is waiting for.
+/// Event that the node waits for before it continues.
 #[derive(Debug)]
-enum Doing {
-    /// For a while to pass before it registers.
+enum Waiting {
+    /// End of a pause before the next attempt.
     Pause(Time),
-    /// For the answer to its registration.
-    Registering,
-    /// For the manager to hear that it does not follow.
-    Refusing,
-    /// For a job to be done, which it is then.
+    /// The manager's answer to the pending call.
+    Answer,
+    /// End of a job, at this time.
     Job(Job, Time),
-    /// For the manager to hear of its orphans.
-    Reporting,
-    /// For commands; with each call go so many results.
-    Syncing(usize),
 }
 
-/// A memory node's link to the manager.
 pub(super) struct Following {
     port: Port,
-    name: Name,
-    kind: DeviceKind,
-    instance: u64,
-    /// Kept in its state file.
+    follow: Follow,
+    /// Watermark of the events received, kept in the node's state file.
     pub seen: Watermark,
-    doing: Doing,
-    registration: u64,
-    heartbeat: Duration,
-    commands: VecDeque<NodeCommand>,
+    waiting: Waiting,
     random: Random,
-    mistake: Option<Mistake>,
-    /// What was mapped last, for those who do so twice.
+    mistake: Option<PlantedFault>,
+    /// The last mapping made, for the planted mistake of executing commands twice.
     mapped: Option<Mapping>,
     trace: Trace,
 }
 
-/// What the node's own state is, as it registers with it.
+/// State that the node reports at its registration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Introduction {
     pub mac: Mac,
@@ -73,16 +60,26 @@ pub(super) struct Introduction {
 
 impl Following {
     pub fn new(index: usize, kind: DeviceKind, random: Random, trace: Trace) -> Following {
-        Following {
-            port: Port::new(Caller::Mn(index)),
+        let node = RegisterMemoryNode {
             name: name(index),
             kind,
-            instance: 1,
+            macs: Vec::new(),
+            udp: None,
+            key: None,
+            rack: None,
+            pool_bytes: 0,
+            extent_bytes: 0,
+            incarnation: 0,
+            instance_id: 1,
+            started_ms: 1,
+            mtu: 1500,
             seen: Watermark::default(),
-            doing: Doing::Pause(Time::ZERO),
-            registration: 0,
-            heartbeat: Duration::ZERO,
-            commands: VecDeque::new(),
+        };
+        Following {
+            port: Port::new(Caller::Mn(index)),
+            follow: Follow::new(node),
+            seen: Watermark::default(),
+            waiting: Waiting::Pause(Time::ZERO),
             random,
             mistake: None,
             mapped: None,
@@ -90,47 +87,53 @@ impl Following {
         }
     }
 
-    pub fn plant(&mut self, mistake: Mistake) {
+    pub fn plant(&mut self, mistake: PlantedFault) {
         self.mistake = Some(mistake);
     }
 
-    /// A new process; its connection to the manager breaks.
+    fn name(&self) -> &Name {
+        &self.follow.node().name
+    }
+
+    /// Starts a new process; the connection of the old one to the manager breaks.
     pub fn restart(&mut self, now: Time, net: &mut ControlNetwork) {
         self.hang_up(now, net);
         self.port.hang_up();
-        self.instance += 1;
-        self.commands.clear();
+        let node = self.follow.node_mut();
+        node.instance_id += 1;
+        node.started_ms = node.instance_id;
         self.mapped = None;
         self.pause(now);
     }
 
     fn hang_up(&self, now: Time, net: &mut ControlNetwork) {
-        if matches!(self.doing, Doing::Syncing(_)) {
-            net.send(now, Message::HungUp(NodeKey::Memory(self.name.clone()), self.registration));
+        if self.follow.syncing().is_some() {
+            let node = NodeKey::Memory(self.name().clone());
+            net.send(now, ControlMessage::HungUp(node, self.follow.registration()));
         }
     }
 
-    /// Tries again soon.
+    /// Schedules the next attempt to reach the manager.
     fn pause(&mut self, now: Time) {
         let pause = self.random.below(AGAIN.as_nanos() as u64);
-        self.commands.clear();
-        self.doing = Doing::Pause(now + Duration::from_nanos(pause));
+        self.follow.restart();
+        self.waiting = Waiting::Pause(now + Duration::from_nanos(pause));
     }
 
-    /// When it goes on.
+    /// Time of the connection's next action.
     pub fn deadline(&self) -> Option<Time> {
-        match &self.doing {
-            Doing::Pause(at) | Doing::Job(_, at) => Some(*at),
-            _ => self.port.deadline(),
+        match &self.waiting {
+            Waiting::Pause(at) | Waiting::Job(_, at) => Some(*at),
+            Waiting::Answer => self.port.deadline(),
         }
     }
 
-    /// Whether nothing is left to be done for the manager.
+    /// True if no job and no report to the manager is left.
     pub fn is_quiet(&self, mappings: &Mappings) -> bool {
-        matches!(self.doing, Doing::Syncing(0)) && self.port.is_calling() && mappings.results().is_empty()
+        self.follow.syncing() == Some(0) && self.port.is_calling() && mappings.results().is_empty()
     }
 
-    /// Does what is due.
+    /// Performs due actions: ends jobs, abandons calls, starts the next job or call.
     pub fn work(
         &mut self,
         mappings: &mut Mappings,
@@ -139,62 +142,46 @@ impl Following {
         net: &mut ControlNetwork,
     ) {
         if self.port.has_given_up(now) {
-            self.trace.say(now, &self.name, || "hears nothing of the manager".into());
+            self.trace.log(now, self.name(), || "has no contact with the manager".into());
             self.hang_up(now, net);
             return self.pause(now);
         }
-        match &self.doing {
-            Doing::Pause(at) if now >= *at => {
-                let request = Request::RegisterMemoryNode(self.register(mappings, introduction));
-                self.port.call(request, Duration::ZERO, now, net);
-                self.doing = Doing::Registering;
+        match &mut self.waiting {
+            Waiting::Pause(at) if now >= *at => {
+                self.introduce(mappings, introduction);
+                self.advance(mappings, now, net);
             }
-            Doing::Job(_, at) if now >= *at => {
-                if let Doing::Job(job, _) = std::mem::replace(&mut self.doing, Doing::Pause(now)) {
+            Waiting::Job(job, at) if now >= *at && !job.is_due(mappings.table()) => *at = now + DUE_AGAIN,
+            Waiting::Job(_, at) if now >= *at => {
+                if let Waiting::Job(job, _) = std::mem::replace(&mut self.waiting, Waiting::Answer) {
                     self.carry_out(job, mappings);
-                    self.go_on(mappings, now, net);
+                    self.advance(mappings, now, net);
                 }
             }
             _ => {}
         }
     }
 
-    fn register(&self, mappings: &Mappings, introduction: Introduction) -> RegisterMemoryNode {
-        let pool = mappings.table().pool();
-        RegisterMemoryNode {
-            name: self.name.clone(),
-            kind: self.kind,
-            macs: vec![introduction.mac],
-            udp: None,
-            key: None,
-            pool_bytes: pool.bytes(),
-            extent_bytes: pool.extent_bytes(),
-            incarnation: introduction.incarnation,
-            instance_id: self.instance,
-            started_ms: self.instance,
-            mtu: 1500,
-            seen: if self.mistake == Some(Mistake::ZeroesUnlisted) {
-                Watermark::default()
-            } else {
-                mappings.seen()
-            },
-        }
+    fn introduce(&mut self, mappings: &Mappings, introduction: Introduction) {
+        let (pool, node) = (mappings.table().pool(), self.follow.node_mut());
+        node.macs = vec![introduction.mac];
+        node.incarnation = introduction.incarnation;
+        (node.pool_bytes, node.extent_bytes) = (pool.bytes(), pool.extent_bytes());
     }
 
     fn carry_out(&mut self, job: Job, mappings: &mut Mappings) {
-        let outcome = if self.mistake == Some(Mistake::SkipsZeroing) {
-            Ok(())
-        } else {
-            job.carry_out(mappings.table(), &AtomicBool::new(false), &AtomicU64::new(0), || ())
+        let outcome = match self.mistake {
+            Some(PlantedFault::SkipsZeroing) => Ok(()),
+            _ => job.carry_out(mappings.table(), |_| true, || ()),
         };
-        mappings.finish(job, outcome);
+        self.follow.on_job(job, outcome, mappings);
     }
 
-    /// An answer has arrived.
-    pub fn hear(
+    /// Handles an answer of the manager.
+    pub fn handle(
         &mut self,
         call: u64,
-        answer: Answer,
+        answer: ManagerReply,
         mappings: &mut Mappings,
         now: Time,
         net: &mut ControlNetwork,
@@ -202,131 +189,90 @@ impl Following {
         if !self.port.takes(call) {
             return;
         }
-        let followed = match (std::mem::replace(&mut self.doing, Doing::Pause(now)), answer) {
-            (Doing::Registering, Answer::MemoryNodeRegistered(answer)) => {
-                self.registered(&answer, mappings, now)
-            }
-            (Doing::Registering, Answer::Refused(ErrorCode::StaleManager, _)) => {
-                return self.refuse(mappings, now, net);
-            }
-            (Doing::Reporting, Answer::Done) => {
-                mappings.orphans_reported();
-                Some(())
-            }
-            (Doing::Syncing(reported), Answer::MemoryNodeSynced(synced)) => {
-                self.synced(reported, *synced, mappings)
-            }
-            _ => None,
-        };
-        match followed {
-            Some(()) => self.go_on(mappings, now, net),
-            None => self.pause(now),
-        }
-    }
-
-    fn registered(
-        &mut self,
-        answer: &MemoryNodeRegistered,
-        mappings: &mut Mappings,
-        now: Time,
-    ) -> Option<()> {
-        if self.mistake == Some(Mistake::ZeroesUnlisted) {
-            zero(mappings, answer.unowned.iter());
-        }
-        mappings.accept(answer.watermark, &answer.lineage).ok()?;
-        self.seen = mappings.seen();
-        let job = mappings.registered(answer).ok()?;
-        self.registration = answer.registration;
-        self.heartbeat = Duration::from_millis(answer.heartbeat_ms.max(1));
-        self.start(job, mappings, now);
-        Some(())
-    }
-
-    /// Lets the manager show that this node does not follow.
-    fn refuse(&mut self, mappings: &Mappings, now: Time, net: &mut ControlNetwork) {
-        let (node, seen) = (Party::MemoryNode(self.name.clone()), mappings.seen());
-        let said = NotFollowed { node, seen, holds: mappings.held() };
-        self.port.call(Request::NotFollowed(said), Duration::ZERO, now, net);
-        self.doing = Doing::Refusing;
-    }
-
-    fn synced(&mut self, reported: usize, synced: MemoryNodeSynced, mappings: &mut Mappings) -> Option<()> {
-        mappings.reported(reported);
-        self.heartbeat = Duration::from_millis(synced.heartbeat_ms.max(1));
-        match mappings.hear(synced.watermark) {
-            Ok(()) => {}
-            Err(Refusal::AnotherRun) | Err(_) => return None,
-        }
-        self.seen = mappings.seen();
-        self.commands = synced.commands.into();
-        Some(())
-    }
-
-    /// A job takes its time, unless there is nothing to do.
-    fn start(&mut self, job: Job, mappings: &mut Mappings, now: Time) {
-        if job.is_quick() {
-            mappings.finish(job, Ok(()));
-            return;
-        }
-        let takes = self.random.below(JOB.as_nanos() as u64);
-        self.doing = Doing::Job(job, now + Duration::from_nanos(takes));
-    }
-
-    /// On to the next command, or to the manager for more.
-    fn go_on(&mut self, mappings: &mut Mappings, now: Time, net: &mut ControlNetwork) {
-        if matches!(self.doing, Doing::Job(..)) {
-            return;
-        }
-        while let Some(command) = self.commands.pop_front() {
-            self.map_twice(&command, mappings);
-            match mappings.start(&command) {
-                Ok(None) => {}
-                Ok(Some(job)) => {
-                    self.start(job, mappings, now);
-                    if matches!(self.doing, Doing::Job(..)) {
-                        return;
-                    }
+        let followed = match answer {
+            ManagerReply::MemoryNodeRegistered(answer) => {
+                if self.mistake == Some(PlantedFault::ZeroesUnlisted) {
+                    zero(mappings, answer.unowned.iter());
                 }
-                Err(refusal) => {
-                    self.trace.say(now, &self.name, || format!("does not follow: {refusal}"));
-                    return self.pause(now);
-                }
+                Followed::Registered(answer)
+            }
+            ManagerReply::MemoryNodeSynced(synced) => Followed::Synced(synced),
+            ManagerReply::Refused(ErrorCode::StaleManager, _) => Followed::Stale,
+            ManagerReply::Done => Followed::Done,
+            _ => return self.pause(now),
+        };
+        match self.follow.on_answer(followed, mappings, millis(now)) {
+            Ok(news) => {
+                self.seen = news.map_or(self.seen, |news| news.seen);
+                self.advance(mappings, now, net);
+            }
+            Err(halt) => {
+                self.trace.log(now, self.name(), || format!("does not follow: {halt}"));
+                self.pause(now);
             }
         }
-        let orphans = mappings.orphans_to_report();
-        if !orphans.is_empty() {
-            let report = ReportOrphans { registration: self.registration, orphans };
-            self.port.call(Request::ReportOrphans(self.name.clone(), report), Duration::ZERO, now, net);
-            self.doing = Doing::Reporting;
-            return;
-        }
-        let results = mappings.results().to_vec();
-        self.doing = Doing::Syncing(results.len());
-        let sync = MemoryNodeSync {
-            registration: self.registration,
-            acked_seq: mappings.acked(),
-            results,
-            progress: None,
-            stats: serde_json::Value::Null,
-            wait_ms: self.heartbeat.as_millis() as u64,
-        };
-        self.port.call(Request::SyncMemoryNode(self.name.clone(), sync), self.heartbeat, now, net);
     }
 
-    /// A node that makes that mistake carries the last command to map out once more before the next one.
-    fn map_twice(&mut self, next: &NodeCommand, mappings: &Mappings) {
-        if self.mistake != Some(Mistake::RepeatsCommands) {
-            return;
+    /// Starts the next job, or calls the manager.
+    fn advance(&mut self, mappings: &mut Mappings, now: Time, net: &mut ControlNetwork) {
+        match self.follow.next(mappings, millis(now)) {
+            Ok(FollowStep::CarryOut(job)) => {
+                self.map_twice(&job, mappings);
+                let takes = self.random.below(JOB.as_nanos() as u64);
+                self.waiting = Waiting::Job(job, now + Duration::from_nanos(takes));
+            }
+            Ok(FollowStep::Ask(asked)) => {
+                let (request, wait) = self.request(asked);
+                self.port.call(request, wait, now, net);
+                self.waiting = Waiting::Answer;
+            }
+            Err(halt) => {
+                self.trace.log(now, self.name(), || format!("does not follow: {halt}"));
+                self.pause(now);
+            }
         }
+    }
+
+    /// A request, and the time for which the manager may wait before it answers.
+    fn request(&self, asked: Asked) -> (ManagerCall, Duration) {
+        let name = self.name().clone();
+        match asked {
+            Asked::Register(mut node) => {
+                if self.mistake == Some(PlantedFault::ZeroesUnlisted) {
+                    node.seen = Watermark::default();
+                }
+                (ManagerCall::RegisterMemoryNode(node), Duration::ZERO)
+            }
+            Asked::NotFollowed(body) => (ManagerCall::NotFollowed(body), Duration::ZERO),
+            Asked::ReportOrphans(report) => (ManagerCall::ReportOrphans(name, report), Duration::ZERO),
+            Asked::Sync(sync) => {
+                let wait = Duration::from_millis(sync.wait_ms);
+                (ManagerCall::SyncMemoryNode(name, sync), wait)
+            }
+        }
+    }
+
+    /// Planted mistake: executes the last map command once more before the next job.
+    fn map_twice(&mut self, next: &Job, mappings: &Mappings) {
+        let Some(command) =
+            next.node_command().filter(|_| self.mistake == Some(PlantedFault::RepeatsCommands))
+        else {
+            return;
+        };
         let mapped = self.mapped.take();
         zero(mappings, mapped.iter().flat_map(|mapping| mapping.extents.iter()));
-        if let NodeAction::MapCmem(mapping) = &next.action {
+        if let NodeAction::MapCmem(mapping) = &command.action {
             self.mapped = Some(mapping.clone());
         }
     }
 }
 
-/// Zeroes extents past every rule.
+/// Clock that the released code reads, in milliseconds.
+fn millis(now: Time) -> u64 {
+    now.since(Time::ZERO).as_millis() as u64
+}
+
+/// Zeroes extents without checking that they are unmapped.
 fn zero(mappings: &Mappings, extents: impl Iterator<Item = u64>) {
     let pool = mappings.table().pool();
     for extent in extents {
@@ -338,7 +284,6 @@ fn zero(mappings: &Mappings, extents: impl Iterator<Item = u64>) {
     }
 }
 
-/// The name of a memory node.
 pub(crate) fn name(index: usize) -> Name {
     Name::new(format!("mn{index}")).expect("letters and digits")
 }

@@ -1,5 +1,5 @@
-//! A memory node: the service of `mn-server` over a pool, which survives restarts or does not. Who has what of it, the
-//! manager says, or a static map.
+//! A memory node: the service of `mn-server` over a pool, which is kept or lost at a restart. The manager, or a static
+//! map, assigns the pool's memory.
 
 mod following;
 
@@ -8,65 +8,66 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_fabric::model::{DeviceKind, Watermark};
-use cxloe_link::Link;
-use cxloe_link::sim::SimLink;
-use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
-use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
-use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn_core::congestion::{CongestionConfig, CongestionSignals};
 use cxloe_mn_core::keys::AdmittedKeys;
+use cxloe_mn_core::mappings::Mappings;
+use cxloe_mn_core::pool::{ByteSize, MpAddr, MpExtent, Pool};
 use cxloe_mn_core::service::Service;
+use cxloe_mn_core::static_map::{StaticMap, StaticRange};
 use cxloe_mn_core::translation::{PageTable, Translation};
+use cxloe_net::Link;
+use cxloe_net::sim::SimLink;
 use cxloe_wire::frame::{FEATURE_JOINT_ACKS, FEATURE_MULTI, FEATURES, LINE_SIZE, Mac, SHARDS_MAX};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::{Entropy, HandshakeJob, ResponderConfig, SessionStatus};
 use cxloe_wire::time::Time;
 
-use crate::control::message::Answer;
+use crate::control::message::ManagerReply;
 use crate::control::network::ControlNetwork;
-use crate::mistake::{Lines, Meddler, Mistake};
 use crate::node_keys;
+use crate::planted_fault::{FaultPlanter, Lines, PlantedFault};
 use crate::register::{Origin, Shape, content};
 use crate::trace::Trace;
 pub(crate) use following::name;
 use following::{Following, Introduction};
 
-/// Bytes of an extent: what one life of a region gets.
+/// Bytes of an extent, which holds one life of a region.
 pub const EXTENT: u64 = 64 << 10;
-/// Lives of each region.
+/// Number of lives that each region can have in a run.
 pub const LIVES: u64 = 8;
 
-/// Translations that a service keeps at hand.
+/// Number of translations that a service caches.
 const TLB_ENTRIES: usize = 16;
-/// From its goodbye to a process's end.
+/// Time from a process's goodbye to its end.
 const GOODBYE: Duration = Duration::from_micros(200);
-/// How often a service looks for sessions that have gone silent.
+/// Interval at which a service checks for sessions that have become silent.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-/// How long Diffie-Hellman of a handshake takes beside the worker, where somebody asks for many.
+/// Duration of a handshake's Diffie-Hellman in runs with floods, computed on another thread than the worker's.
 const HANDSHAKE_TIME: Duration = Duration::from_micros(40);
-/// How often it looks whether there is room for answers that wait for it.
+/// Interval of checks for room in the transmit ring while answers wait.
 const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 
-/// A memory node.
+/// A simulated memory node.
 pub struct MemoryNode {
-    /// Its address.
+    /// MAC address of the node's port.
     pub mac: Mac,
-    /// Whose keys are whose.
+    /// Registered keys of compute nodes.
     keys: Arc<AdmittedKeys>,
-    /// Compute nodes whose key was taken back, and whether the service has looked since.
+    /// Compute nodes whose keys are revoked; `swept` is set once the service has ended their sessions.
     revoked: Vec<Mac>,
     swept: bool,
-    /// Handshakes that are being computed, and when each will be done.
+    /// Handshakes being computed, with the times at which their results are available.
     computing: VecDeque<(Time, HandshakeJob)>,
     handshake_time: Duration,
-    /// Breaks the rule that a key has to be known, for as long as somebody tries.
+    /// Planted mistake: unregistered keys are accepted while an impostor is active.
     accepts_unknown: bool,
-    /// What its service is told at the next restart.
+    /// Configuration of the service, used from the next restart on.
     pub config: ResponderConfig,
-    /// The incarnations of its pools, the present one last.
+    /// Incarnations of the node's pools so far, the present pool's last.
     pub incarnations: Vec<u64>,
-    /// It does nothing until then.
+    /// End of the current pause, during which the node handles nothing.
     pub paused_until: Time,
-    /// It has said goodbye, and ends then.
+    /// Time at which the process ends after its goodbye.
     ends_at: Option<Time>,
     link: SimLink,
     index: usize,
@@ -75,41 +76,36 @@ pub struct MemoryNode {
     memory: Memory,
     service: Service,
     polled: Time,
-    /// How long a frame keeps it busy, and until when the last ones do.
+    /// Processing time of a frame, and time at which the frames received so far are processed.
     service_time: Duration,
     busy_until: Time,
-    meddler: Option<Meddler>,
-    /// `None`: a static map says who has what.
+    planter: Option<FaultPlanter>,
+    /// Connection to the manager; `None` with a static map.
     following: Option<Following>,
     congestion: CongestionConfig,
-    /// Whether it takes frames of many lines, before its first restart and after.
+    /// Set if the node accepts frames of many lines: before its first restart, and after.
     multi: [bool; 2],
 }
 
-/// The pool and who owns what of it.
 struct Memory {
     pool: Arc<Pool>,
     mappings: Mappings,
 }
 
-/// A new pool.
 fn pool(extents: u64) -> Arc<Pool> {
-    let options = PoolOptions {
-        bytes: Some(extents * EXTENT),
-        extent_bytes: Some(EXTENT),
-        prefault: Some(false),
-        ..PoolOptions::default()
-    };
-    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool"))
+    Arc::new(Pool::on_heap(extents * EXTENT, EXTENT, 1).expect("a small pool"))
 }
 
 impl Memory {
-    /// A new pool in which each CN has a range for every life of its region, filled with what it is to read first.
+    /// A new pool in which each CN has a mapped range for every life of its region, with its initial content.
     fn mapped(index: usize, cns: &[Mac], losses: usize, shape: Shape) -> Memory {
         let pool = pool(cns.len() as u64 * LIVES);
         let mut mappings = Mappings::open(Arc::clone(&pool), Watermark::default()).0;
         let range = |cn: &Mac| StaticRange { cn: *cn, base: ByteSize(0), size: ByteSize(LIVES * EXTENT) };
-        StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");
+        let map = StaticMap { ranges: cns.iter().map(range).collect() };
+        let job = map.apply(&mut mappings).expect("it fits");
+        let outcome = job.carry_out(mappings.table(), |_| true, || ());
+        mappings.finish(job, outcome);
         for t in mappings.table().iter() {
             let cn = cns.iter().position(|mac| mac.to_u64() == t.cn).expect("only these were mapped");
             let origin = Origin { cn, mn: index, life: t.cmem_extent, losses, zero: false };
@@ -121,7 +117,7 @@ impl Memory {
         Memory { pool, mappings }
     }
 
-    /// What is found in a pool, by a node that has heard of a manager so far.
+    /// An existing pool, for a node that has received the manager's events up to `seen`.
     fn found(pool: Arc<Pool>, seen: Watermark) -> Memory {
         let mappings = Mappings::open(Arc::clone(&pool), seen).0;
         Memory { pool, mappings }
@@ -152,8 +148,8 @@ impl Lines for Memory {
 }
 
 impl MemoryNode {
-    /// The `index`-th memory node, with a static map that has memory for `cns`. Its incarnations follow from the config's
-    /// seed.
+    /// The `index`-th memory node, with a static map that has memory for `cns`. The pools' incarnations are derived
+    /// from the seed in `config`.
     pub fn new(
         index: usize,
         link: SimLink,
@@ -165,7 +161,7 @@ impl MemoryNode {
         MemoryNode::over(memory, index, link, config, cns, shape, None)
     }
 
-    /// The `index`-th memory node, `extents` large, which has what the manager says and is given away as `kind` has it.
+    /// The `index`-th memory node, with `extents` extents that the manager assigns as `kind` permits.
     pub fn managed(
         index: usize,
         link: SimLink,
@@ -207,7 +203,7 @@ impl MemoryNode {
             polled: Time::ZERO,
             service_time: Duration::ZERO,
             busy_until: Time::ZERO,
-            meddler: None,
+            planter: None,
             following,
             congestion: CongestionConfig { threshold: 0, ..CongestionConfig::default() },
             multi: [true; 2],
@@ -220,84 +216,84 @@ impl MemoryNode {
         }
     }
 
-    /// Makes it a release that takes frames of many lines or does not, before its first restart and after.
-    pub fn know_multi(&mut self, multi: [bool; 2]) {
+    /// Sets whether the node accepts frames of many lines, before its first restart and after.
+    pub(crate) fn know_multi(&mut self, multi: [bool; 2]) {
         self.multi = multi;
         self.service.responder().set_features(features(multi[0]));
     }
 
-    /// Takes compute nodes for who shows these keys.
-    pub fn admit(&mut self, keys: Arc<AdmittedKeys>) {
+    /// Sets the registered keys of compute nodes.
+    pub fn set_admitted(&mut self, keys: Arc<AdmittedKeys>) {
         self.service.set_keys(Arc::clone(&keys));
         self.keys = keys;
     }
 
-    /// Has handshakes take their time.
-    pub fn take_time_for_handshakes(&mut self) {
+    /// Makes handshakes take computing time.
+    pub(crate) fn take_time_for_handshakes(&mut self) {
         self.handshake_time = HANDSHAKE_TIME;
     }
 
-    /// The keys of these compute nodes are worth nothing, those of all others are as they were.
+    /// Revokes the keys of these compute nodes, and restores all others.
     pub fn revoke(&mut self, cns: &[Mac]) {
         let rest: Vec<Mac> = self.cns.iter().copied().filter(|cn| !cns.contains(cn)).collect();
-        self.keys.admit(node_keys::of(&rest));
+        self.keys.set_admitted(node_keys::of(&rest));
         self.revoked = cns.to_vec();
-        // It looks at its next turn.
+        // The service checks the keys at its next turn.
         self.swept = false;
     }
 
-    /// A compute node that has a session although its key was taken back.
-    pub fn serves_revoked(&mut self) -> Option<Mac> {
+    /// A compute node that still has a session although its key was revoked.
+    pub(crate) fn serves_revoked(&mut self) -> Option<Mac> {
         let MemoryNode { revoked, service, swept, .. } = self;
         let served =
             |cn: &&Mac| (0..SHARDS_MAX).any(|shard| service.responder().has_session(cn.shard(shard)));
         if *swept { revoked.iter().find(served).copied() } else { None }
     }
 
-    /// Makes the mistake, or no longer, of taking whoever has a certain unknown key for every compute node.
-    pub fn accept_unknown(&mut self, accepts: bool) {
+    /// Starts or ends the planted mistake of accepting an unregistered key for every compute node.
+    pub(crate) fn accept_unknown(&mut self, accepts: bool) {
         self.accepts_unknown = accepts;
         match accepts {
             true => {
                 let key = node_keys::unknown().public();
-                self.keys.admit(self.cns.iter().map(|cn| (*cn, key)));
+                self.keys.set_admitted(self.cns.iter().map(|cn| (*cn, key)));
             }
             false => self.revoke(&self.revoked.clone()),
         }
     }
 
-    /// Makes it slow: busy for so long with each frame.
-    pub fn slow_down(&mut self, service_time: Duration) {
+    /// Sets the processing time of each frame.
+    pub(crate) fn slow_down(&mut self, service_time: Duration) {
         self.service_time = service_time;
     }
 
-    /// Has it ask compute nodes for less when its receive queue is long.
+    /// Makes the node signal congestion to compute nodes when its receive queue is long.
     pub fn watch_queue(&mut self, congestion: CongestionConfig) {
         self.congestion = congestion;
         self.service.set_congestion(congestion);
     }
 
-    /// Makes it break a rule.
-    pub fn plant(&mut self, mistake: Mistake) {
-        self.meddler = Some(Meddler::new(mistake));
+    /// Makes the node run with a planted mistake.
+    pub fn plant(&mut self, mistake: PlantedFault) {
+        self.planter = Some(FaultPlanter::new(mistake));
         self.following.iter_mut().for_each(|following| following.plant(mistake));
     }
 
-    /// Tells everybody that it goes away, and is gone soon.
-    pub fn say_goodbye(&mut self, now: Time) {
+    /// Announces the node's end to all compute nodes; the process ends soon after.
+    pub(crate) fn say_goodbye(&mut self, now: Time) {
         self.service.responder().drain(self.link.transmit());
         self.link.flush().expect("a simulated link");
         self.ends_at = Some(now + GOODBYE);
     }
 
-    /// The process ends, and with it its connection to the manager.
+    /// Ends the process; its connection to the manager breaks.
     pub fn hang_up(&mut self, now: Time, net: &mut ControlNetwork) {
         if let Some(following) = &mut self.following {
             following.restart(now, net);
         }
     }
 
-    /// Comes back as a new process, with its pool or without.
+    /// Restarts the node as a new process, with its pool or with an empty one.
     pub fn restart(&mut self, keeps_pool: bool) {
         self.config.seed = self.config.seed.part(1);
         if let Some(following) = &mut self.following {
@@ -319,27 +315,27 @@ impl MemoryNode {
         self.computing.clear();
     }
 
-    /// How many times it has lost its pool.
+    /// Number of times the node has lost its pool.
     pub fn losses(&self) -> usize {
         self.incarnations.len() - 1
     }
 
-    /// The line at `cmem` of CN `cn`, as the pool has it; `None` where it has nothing.
+    /// Content of the line at `cmem` of CN `cn` in the pool; `None` where nothing is mapped.
     pub fn line(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]> {
         self.memory.get(cn, cmem)
     }
 
-    /// Puts something into the line at `cmem` of CN `cn`, if there is one.
-    pub fn set_line(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]) {
+    /// Writes the line at `cmem` of CN `cn` in the pool, if the line is mapped.
+    pub(crate) fn set_line(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]) {
         self.memory.set(cn, cmem, data);
     }
 
-    /// What it serves.
+    /// The node's mappings.
     pub fn mappings(&self) -> impl Iterator<Item = Translation> + use<'_> {
         self.memory.table().iter()
     }
 
-    /// Whether all of an extent reads as zeros.
+    /// True if all bytes of an extent are zero.
     pub fn is_zero(&self, extent: MpExtent) -> bool {
         let (start, mut line) = (self.memory.pool.extent_start(extent), [0; LINE_SIZE]);
         (0..EXTENT / LINE_SIZE as u64).all(|index| {
@@ -348,64 +344,64 @@ impl MemoryNode {
         })
     }
 
-    /// Extents of its pool.
+    /// Number of extents in the node's pool.
     pub fn extents(&self) -> u32 {
         self.memory.pool.extents()
     }
 
-    /// Cookies that its service has asked for since it started.
+    /// Number of handshakes from which the service has demanded a cookie since the process started.
     pub fn cookies(&mut self) -> u64 {
         self.service.responder().totals().cookies
     }
 
-    /// Whether nothing is left to be done for the manager.
+    /// True if no job and no report to the manager is left.
     pub fn is_quiet(&self) -> bool {
         self.following.as_ref().is_none_or(|following| following.is_quiet(&self.memory.mappings))
     }
 
-    /// Whether it has followed a manager, so that it refuses those that lack what it has seen.
-    pub fn has_followed(&self) -> bool {
+    /// True if the node has followed a manager, so that it refuses a manager that lacks events it has received.
+    pub(crate) fn has_followed(&self) -> bool {
         self.following.as_ref().is_some_and(|following| following.seen.run != 0)
     }
 
-    /// How far it has followed the manager.
+    /// Watermark of the events that the node has received.
     pub fn seen(&self) -> Option<Watermark> {
         self.following.as_ref().map(|following| following.seen)
     }
 
-    /// Does what is due for the manager.
+    /// Performs due actions towards the manager.
     pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
         let Some(following) = self.following.as_mut().filter(|_| now >= self.paused_until) else { return };
-        // A batch without frames: whoever waits for the worker waits no longer.
+        // An empty batch is processed, so that jobs that wait for the worker can continue.
         self.service.begin_batch();
         let introduction = Introduction { mac: self.mac, incarnation: self.config.incarnation };
         following.work(&mut self.memory.mappings, introduction, now, net);
     }
 
-    /// An answer of the manager has arrived.
-    pub fn hear(&mut self, call: u64, answer: Answer, now: Time, net: &mut ControlNetwork) {
+    /// Handles an answer of the manager.
+    pub fn handle(&mut self, call: u64, answer: ManagerReply, now: Time, net: &mut ControlNetwork) {
         if let Some(following) = &mut self.following {
-            following.hear(call, answer, &mut self.memory.mappings, now, net);
+            following.handle(call, answer, &mut self.memory.mappings, now, net);
         }
     }
 
-    /// When it goes on with what the manager wants.
-    pub fn follows_at(&self) -> Option<Time> {
+    /// Time of the node's next action towards the manager.
+    pub(crate) fn follows_at(&self) -> Option<Time> {
         let at = self.following.as_ref().and_then(Following::deadline)?;
         Some(at.max(self.paused_until))
     }
 
-    /// When it goes on with what it has, if it waits for that.
+    /// Time of the node's next action on received frames and due timers.
     pub fn deadline(&self, now: Time) -> Option<Time> {
         let goes_on = Some(self.busy_until.max(self.paused_until)).filter(|at| *at > now);
-        // While answers wait for room it looks again, busily.
+        // The node polls while answers wait for room in the transmit ring.
         let again = (goes_on.is_none() && self.service.is_stalled()).then(|| now + LOOK_INTERVAL);
         let computed = self.computing.front().map(|(at, _)| (*at).max(goes_on.unwrap_or(*at)));
         let looks = (!self.swept && !self.accepts_unknown).then(|| goes_on.unwrap_or(now));
         goes_on.or(again).into_iter().chain(self.ends_at).chain(computed).chain(looks).min()
     }
 
-    /// Takes what has arrived; whether there was anything.
+    /// Processes received frames; returns true if there were any.
     pub fn work(&mut self, now: Time, batch: usize) -> bool {
         if self.ends_at.is_some_and(|at| now >= at) {
             self.restart(true);
@@ -413,19 +409,19 @@ impl MemoryNode {
         if now < self.busy_until || now < self.paused_until {
             return false;
         }
-        let MemoryNode { link, service, meddler, memory, .. } = self;
+        let MemoryNode { link, service, planter, memory, .. } = self;
         service.begin_batch();
         if !self.accepts_unknown {
             service.follow_keys(link.transmit());
             self.swept = true;
         }
-        let received = match meddler {
+        let received = match planter {
             None => link.receive(batch, &mut |frame, tx| service.handle(frame, now, tx)),
-            Some(meddler) => link.receive(batch, &mut |frame, tx| {
-                if meddler.before(frame, memory) {
+            Some(planter) => link.receive(batch, &mut |frame, tx| {
+                if planter.before(frame, memory) {
                     service.handle(frame, now, tx);
                 }
-                meddler.after(memory);
+                planter.after(memory);
             }),
         };
         let received = received.expect("a simulated link");
@@ -440,10 +436,10 @@ impl MemoryNode {
         }
         if received > 0 || service.is_stalled() {
             service.finish_batch(link.transmit());
-            // The cable's own pause needs somebody at its other end who hears it; nobody does here.
-            let verdict = service.look_at_queue(|count| link.holds(count), now);
-            if verdict != Verdict::Quiet {
-                service.tell(verdict, link.transmit());
+            // Pause frames to the other end of the cable have no receiver in the simulation.
+            let verdict = service.check_queue(|count| link.holds(count), now);
+            if verdict != CongestionSignals::Quiet {
+                service.send_signals(verdict, link.transmit());
             }
             self.busy_until = now + self.service_time * received as u32;
         }
@@ -455,8 +451,9 @@ impl MemoryNode {
         received > 0
     }
 
-    /// Nothing waits in its sessions, or will once those have ended that stay silent from now on, if there may be some.
-    pub fn comes_to_rest(&mut self, now: Time, silence: bool) -> bool {
+    /// True if the node's sessions have no pending answers; with `silence`, sessions that will have timed out count as
+    /// ended.
+    pub(crate) fn has_nothing_pending(&mut self, now: Time, silence: bool) -> bool {
         let responder = self.service.responder();
         let rests = |s: &SessionStatus| s.waiting == 0 && s.buffered == 0;
         if silence && !responder.statuses(now).iter().all(rests) {
@@ -466,12 +463,13 @@ impl MemoryNode {
     }
 }
 
-/// What a release can do that takes frames for many requests, or does not.
+/// Features of a release that accepts frames of many requests, or does not.
 pub(crate) fn features(multi: bool) -> u32 {
     if multi { FEATURES } else { FEATURES & !(FEATURE_MULTI | FEATURE_JOINT_ACKS) }
 }
 
-/// The incarnation of a node's pool after so many losses; pools draw theirs, here it has to follow from the seed.
+/// Incarnation of a node's pool after `losses` losses. Real nodes draw it at random; here it is derived from the seed,
+/// so that a run can be repeated.
 fn incarnation(seed: Entropy, losses: usize) -> u64 {
     let Entropy::Seeded(seed) = seed else { unreachable!("a simulation has a seed") };
     seed.rotate_left(17) ^ (losses as u64 + 1) << 56 | 1

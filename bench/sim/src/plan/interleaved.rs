@@ -1,14 +1,14 @@
-//! Regions that are spread over several memory nodes.
+//! Plans of regions interleaved over several memory nodes.
 
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_wire::random::Random;
 
 use super::Plan;
+use crate::fault::pick;
 use crate::layout::Interleave;
 use crate::register::Shape;
-use crate::trouble::pick;
 
-/// Ways of interleaved runs, the cheaper ones more often.
+/// Interleave ways to draw from; cheap ones occur more often.
 pub(super) const WAYS: [Ways; 12] = [
     Ways::Two,
     Ways::Two,
@@ -25,7 +25,8 @@ pub(super) const WAYS: [Ways; 12] = [
 ];
 
 impl Plan {
-    /// A region over `ways` memory nodes, and perhaps one more memory node with a region of its own behind it.
+    /// Plans a region over `ways` memory nodes, and possibly one more memory node with its own region at the following
+    /// addresses.
     pub(super) fn spread(&mut self, r: &mut Random, ways: Ways) {
         let granularity = pick(r, &Granularity::all().collect::<Vec<_>>());
         self.set_interleave(
@@ -34,10 +35,10 @@ impl Plan {
         );
     }
 
-    /// Spreads regions over memory nodes, `mns` of them in all.
+    /// Interleaves regions over `mns` memory nodes in all.
     pub(crate) fn set_interleave(&mut self, interleave: Option<Interleave>, mns: usize) {
         self.mns = self.mns.iter().cycle().take(mns).cloned().collect();
-        // Fewer nodes than ways: as many ways as there can be.
+        // With fewer memory nodes than ways, as many ways as possible are used.
         self.interleave = interleave.map(|i| {
             let possible = Ways::ALL
                 .into_iter()
@@ -45,7 +46,7 @@ impl Plan {
             Interleave { ways: possible.max().unwrap_or(Ways::One), ..i }
         });
         if let Some(Interleave { granularity, .. }) = self.interleave {
-            // Whole chunks of every memory node, so that what is used is a range without gaps.
+            // All lines of a chunk are used, so that the used lines are contiguous in HPA.
             self.shape = Shape { pages: (granularity.bytes() as usize / 4096).max(1), page_lines: 64 };
         }
     }

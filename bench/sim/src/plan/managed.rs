@@ -1,4 +1,4 @@
-//! Runs with a manager: how it is reached, what the operator asks for, and programs that have regions mapped.
+//! Plans of runs with a manager: its network, the operator's orders, and programs that map regions.
 
 use std::time::Duration;
 
@@ -8,44 +8,44 @@ use cxloe_wire::random::Random;
 
 use super::{MS, Plan, US, chance};
 use crate::control::network::Conditions;
-use crate::control::operator::Wanted;
-use crate::kernel::Kind;
+use crate::control::operator::DesiredRegion;
+use crate::fault::{Fault, FaultPlan, pick};
+use crate::kernel::MemorySharing;
 use crate::layout::{Interleave, Layout, Set};
 use crate::memory_node::{self, EXTENT};
 use crate::trace::Name;
-use crate::trouble::{Trouble, Troubles, pick};
 
-/// The control plane.
+/// Parameters of the control plane.
 #[derive(Clone, Debug)]
 pub struct FabricPlan {
-    /// How its messages travel.
+    /// Delays and losses of messages to and from the manager.
     pub conditions: Conditions,
-    /// Silence after which a node counts as unreachable, in milliseconds.
+    /// Silence after which the manager regards a node as unreachable, in milliseconds.
     pub node_timeout_ms: u64,
-    /// Orders that the operator gives.
+    /// Number of orders that the operator sends.
     pub orders: u64,
-    /// From one of them to the next, in the mean.
+    /// Mean time between two orders.
     pub interval: Duration,
-    /// Extents of each memory node.
+    /// Number of extents of each memory node.
     pub extents: u64,
-    /// The last memory node is given away whole.
+    /// Set if the last memory node is assigned as a whole, to one compute node.
     pub whole: bool,
-    /// Bytes of each part of a region at first.
+    /// Initial bytes of a region on each memory node.
     pub bytes: u64,
 }
 
 impl FabricPlan {
-    /// Whether a memory node is given away whole.
+    /// True if memory node `mn` is assigned as a whole.
     pub(crate) fn is_whole(&self, mn: usize, plan: &Plan) -> bool {
         self.whole && mn + 1 == plan.mns.len()
     }
 
-    /// The regions that compute nodes are to have.
-    pub(crate) fn wanted(&self, plan: &Plan) -> Vec<Wanted> {
+    /// Regions that the operator is to maintain.
+    pub(crate) fn desired_regions(&self, plan: &Plan) -> Vec<DesiredRegion> {
         let mns = plan.mns.len() - usize::from(self.whole);
         let of = |cn: usize| {
             let layout = Layout::new(mns, plan.interleave, cn);
-            let wanted = |(set, at): (&Set, u32)| Wanted {
+            let wanted = |(set, at): (&Set, u32)| DesiredRegion {
                 name: ModelName::new(format!("cn{cn}-{at}")).expect("letters and digits"),
                 owner: CnId::new(Name::cn(cn).0).expect("a unicast address"),
                 ways: Ways::try_from(set.parts.len() as u32).expect("a plan has possible ways"),
@@ -59,41 +59,41 @@ impl FabricPlan {
     }
 }
 
-/// Programs that have a region mapped, instead of one that reads and writes its lines.
+/// Programs that map a region, in place of a program that submits operations.
 #[derive(Clone, Copy, Debug)]
 pub struct PagingPlan {
-    /// Whose the memory is.
-    pub kind: Kind,
-    /// Whether the region has content from before.
+    /// Sharing of the region's pages between processes.
+    pub kind: MemorySharing,
+    /// Set if the region has content before programs start.
     pub filled: bool,
-    /// Forks at most.
+    /// Largest number of forks in the run.
     pub forks: u32,
-    /// Threads that go through memory page by page, out of ten.
+    /// Probability, in tenths, that a thread continues a sequential scan.
     pub scanning: u32,
-    /// Pages that may be in memory.
+    /// Largest number of resident pages.
     pub limit: u32,
-    /// Steps that threads and pager make.
+    /// Number of steps of threads and pager.
     pub steps: u64,
-    /// How long memory nodes may be away before pages are given up.
-    pub patience: Duration,
+    /// Time for which a memory node may be unreachable before its pages count as lost.
+    pub wait_limit: Duration,
 }
 
-/// Pages that programs see.
+/// Number of pages that each program maps.
 pub const PAGES: u32 = 48;
 
 impl PagingPlan {
-    /// Bytes of the region: a page of it for each that programs see, or more where each process has its own.
+    /// Bytes of the region: the pages that programs map, or more if each process has its own copies.
     fn bytes(&self) -> u64 {
         let pages = match self.kind {
-            Kind::Shared => PAGES,
-            Kind::Private => PAGES * 4,
+            MemorySharing::Shared => PAGES,
+            MemorySharing::Private => PAGES * 4,
         };
         u64::from(pages) * 4096
     }
 }
 
 impl Plan {
-    /// Regions come from a manager, to which messages get lost.
+    /// Plans regions assigned by a manager, whose messages may be lost.
     pub(super) fn manage(&mut self, r: &mut Random) {
         self.path.faults.drop = chance(r, &[0.0, 0.001, 0.01]);
         if r.below(3) == 0 {
@@ -125,7 +125,7 @@ impl Plan {
         });
     }
 
-    /// Programs have regions mapped, whose pages come and go over a network that loses frames, while agents are killed.
+    /// Plans programs with mapped regions, a network that loses frames, and kills of agents.
     pub(super) fn page(&mut self, r: &mut Random) {
         self.manage(r);
         self.interleave = None;
@@ -133,16 +133,16 @@ impl Plan {
         let granularity = pick(r, &Granularity::all().collect::<Vec<_>>());
         let interleave = Interleave { ways: Ways::Three, granularity };
         self.set_interleave((nodes == 3).then_some(interleave), nodes);
-        let kind = pick(r, &[Kind::Shared, Kind::Private]);
+        let kind = pick(r, &[MemorySharing::Shared, MemorySharing::Private]);
         let limits = &[cxloe_cn_core::pager::LIMIT_MIN, cxloe_cn_core::pager::LIMIT_MIN, 36];
         let paging = PagingPlan {
             kind,
-            filled: kind == Kind::Shared && r.below(2) == 0,
-            forks: if kind == Kind::Private { pick(r, &[0, 8, 12]) } else { 0 },
+            filled: kind == MemorySharing::Shared && r.below(2) == 0,
+            forks: if kind == MemorySharing::Private { pick(r, &[0, 8, 12]) } else { 0 },
             scanning: pick(r, &[0, 0, 8]),
             limit: pick(r, limits),
             steps: 2000 + r.below(3000),
-            patience: pick(r, &[20 * MS, 60 * MS, 1000 * MS]),
+            wait_limit: pick(r, &[20 * MS, 60 * MS, 1000 * MS]),
         };
         self.cns.truncate(1 + r.below(2) as usize);
         for cn in &mut self.cns {
@@ -153,15 +153,15 @@ impl Plan {
             fabric.bytes = paging.bytes() / nodes as u64;
         }
         let kinds = &[
-            Trouble::Kill,
-            Trouble::Kill,
-            Trouble::Cut,
-            Trouble::RestartKept,
-            Trouble::Manager,
-            Trouble::ManagerAway,
-            Trouble::Pause,
-            Trouble::Weather,
+            Fault::Kill,
+            Fault::Kill,
+            Fault::Cut,
+            Fault::RestartKept,
+            Fault::Manager,
+            Fault::ManagerAway,
+            Fault::Pause,
+            Fault::NetworkProfile,
         ];
-        self.troubles = Troubles { kinds, count: r.below(8) };
+        self.faults = FaultPlan { kinds, count: r.below(8) };
     }
 }

@@ -1,12 +1,13 @@
-//! Compute nodes on several queues: a session with each memory node from each, by page.
+//! Plans of compute nodes with several queues, each of which has its own session with each memory node and serves some
+//! of the pages.
 
 use cxloe_wire::random::Random;
 
 use super::Plan;
+use crate::fault::pick;
 use crate::scenario::Scenario;
-use crate::trouble::pick;
 
-/// Where sessions of one node may meet their own fate, while memory nodes keep what they have.
+/// Scenarios in which sessions of one node may fail independently, while memory nodes keep their content.
 const SPREAD: [Scenario; 6] = [
     Scenario::Lossy,
     Scenario::Bursty,
@@ -15,11 +16,11 @@ const SPREAD: [Scenario; 6] = [
     Scenario::Partitions,
     Scenario::Pauses,
 ];
-/// How many; one as often as several.
+/// Numbers of queues to draw from; half of the draws give one queue.
 const QUEUES: [u8; 4] = [1, 1, 2, 4];
 
 impl Plan {
-    /// Gives some compute nodes several queues.
+    /// Draws several queues for some compute nodes.
     pub(super) fn give_queues(&mut self, r: &mut Random) {
         if !SPREAD.contains(&self.scenario) {
             return;
@@ -28,7 +29,7 @@ impl Plan {
             cn.queues = pick(r, &QUEUES);
         }
         if self.cns.iter().any(|cn| cn.queues > 1) {
-            // Pages for each of them.
+            // Enough pages that each queue serves some.
             self.shape.pages = self.shape.pages.max(4);
         }
     }

@@ -1,35 +1,35 @@
-//! What somebody without any right does to the nodes, and keys that are taken back.
+//! Actions of an unauthorised station, and revocations of keys.
 
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
 use super::World;
-use crate::broken::Broken;
 use crate::compute_node::ComputeNode;
+use crate::fault::Fault;
 use crate::intruder::Intruder;
-use crate::trouble::Trouble;
+use crate::violation::InvariantViolation;
 
 impl World<'_> {
-    /// Somebody without any right does something.
-    pub(super) fn intrude(&mut self, what: Trouble, cn: usize, mn: usize, now: Time) {
+    /// Performs an action of the unauthorised station.
+    pub(super) fn intrude(&mut self, what: Fault, cn: usize, mn: usize, now: Time) {
         let Some(intruder) = &mut self.intruder else { return };
         let addresses: Vec<Mac> = self.cns.iter().flat_map(ComputeNode::addresses).collect();
-        // While a key is taken back its node is not to be served without one either.
-        let insecure = self.random.below(3) == 0 || what == Trouble::Revocation;
+        // A node whose key is revoked must not be served without a key either.
+        let insecure = self.random.below(3) == 0 || what == Fault::Revocation;
         let (victim, node) = (self.cns[cn].mac, &mut self.mns[mn]);
         let figures = &mut self.tally.figures;
         let done = match what {
-            Trouble::Forgery => {
+            Fault::Forgery => {
                 let sent = intruder.forge();
                 figures.forged += sent;
                 format!("{sent} forged frames")
             }
-            Trouble::Replay => {
+            Fault::Replay => {
                 let sent = intruder.replay();
                 figures.replayed += sent;
                 format!("{sent} frames come again")
             }
-            Trouble::Flood => {
+            Fault::Flood => {
                 let sent = intruder.flood(node.mac, &addresses);
                 figures.flooded += sent;
                 format!("{sent} Hellos to mn{mn}")
@@ -45,11 +45,11 @@ impl World<'_> {
                 format!("somebody calls mn{mn} as cn{cn}")
             }
         };
-        self.say(|| done);
+        self.log(|| done);
     }
 
-    /// Has the intruder go on, and looks at what it has seen and reached.
-    pub(super) fn look_at_intruder(&mut self, now: Time) -> Result<(), Broken> {
+    /// Continues the intruder's actions, and checks that they have no effect.
+    pub(super) fn check_intruder(&mut self, now: Time) -> Result<(), InvariantViolation> {
         let Some(intruder) = &mut self.intruder else { return Ok(()) };
         let called = intruder.is_calling();
         intruder.work(now)?;
@@ -59,15 +59,15 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The intruder leaves it at that.
+    /// Ends the intruder's actions.
     pub(super) fn quiet(&mut self) {
-        self.intruder.iter_mut().for_each(Intruder::rest);
+        self.intruder.iter_mut().for_each(Intruder::stop);
         if self.accepts_unknown {
             self.mns.iter_mut().for_each(|mn| mn.accept_unknown(false));
         }
     }
 
-    /// All keys are good again.
+    /// Restores all revoked keys.
     pub(super) fn restore_keys(&mut self) {
         if self.intruder.is_some() && self.fabric.is_none() {
             self.mns.iter_mut().for_each(|mn| mn.revoke(&[]));

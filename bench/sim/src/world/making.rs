@@ -1,10 +1,11 @@
-//! The nodes, the network and the manager of a run, as planned.
+//! Construction of a run's nodes, network and manager from the plan.
 
 use std::time::Duration;
 
 use cxloe_fabric::model::DeviceKind;
-use cxloe_link::sim::SimNetwork;
-use cxloe_link::{Link, join_queues};
+use cxloe_net::Link;
+use cxloe_net::queues::join_simulated;
+use cxloe_net::sim::SimNetwork;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, ResponderConfig};
@@ -19,22 +20,22 @@ use crate::fabric::Fabric;
 use crate::intruder::Intruder;
 use crate::layout::Layout;
 use crate::memory_node::MemoryNode;
-use crate::mistake::Mistake;
 use crate::node_keys;
 use crate::plan::{CnPlan, Plan};
+use crate::planted_fault::PlantedFault;
 use crate::tally::Tally;
 use crate::trace::{Name, Trace};
 
-/// After the trouble is over everything must have ended within this time.
+/// Time within which everything has to end after the last fault.
 const SETTLE: Duration = Duration::from_secs(5);
-/// A run that takes longer than this, in virtual time, and what its operations may take, never ends.
+/// Limit on a run's virtual time, in addition to the time of its operations.
 const RUN_MAX: Duration = Duration::from_secs(600);
 
-/// The key of those who seal their frames.
+/// Pre-shared key of sealed frames.
 const KEY: &[u8] = b"sixteen bytes or more";
 
 impl<'a> World<'a> {
-    /// Nodes and network as planned. What happens is counted in `tally` and told to `trace`.
+    /// A world with nodes and network as planned, which counts events in `tally` and writes them to `trace`.
     pub fn new(plan: &Plan, tally: &'a mut Tally, trace: Trace) -> World<'a> {
         let seed = plan.seed;
         let net = SimNetwork::new(seed);
@@ -60,7 +61,7 @@ impl<'a> World<'a> {
             plan.keyed.then(|| Intruder::new(&net, plan.intruder, plan.mistake, Random::part(seed, 7_100)));
         let paced = plan.cns.iter().any(|cn| cn.pacing.is_some());
         let mut random = Random::part(seed, 2);
-        let trouble_at = Time(random.below(5_000_000));
+        let fault_at = Time(random.below(5_000_000));
         World {
             net,
             random,
@@ -69,14 +70,14 @@ impl<'a> World<'a> {
             control,
             fabric,
             intruder,
-            accepts_unknown: plan.mistake == Some(Mistake::AcceptsUnknownKeys),
+            accepts_unknown: plan.mistake == Some(PlantedFault::AcceptsUnknownKeys),
             max_frame: plan.max_frame,
-            troubles: plan.troubles,
+            faults: plan.faults,
             settle: SETTLE + plan.timing.dead_after * 2,
-            trouble_at,
+            fault_at,
             healed_at: None,
             sample_at: if paced { Time::ZERO } else { Time(u64::MAX) },
-            quotas: cns.iter().map(|cn| cn.quota).collect(),
+            quotas: cns.iter().map(|cn| cn.quota()).collect(),
             cns,
             end: Time::ZERO + RUN_MAX + longest(plan),
             steps: 0,
@@ -87,13 +88,13 @@ impl<'a> World<'a> {
     }
 }
 
-/// The longest time that a compute node may need to make its operations.
+/// Longest time that a compute node may need for its planned operations.
 fn longest(plan: &Plan) -> Duration {
     let making = |cn: &CnPlan| (cn.pause * 4).saturating_mul(cn.operations.min(u32::MAX.into()) as u32);
     plan.cns.iter().map(making).max().unwrap_or_default()
 }
 
-/// What all nodes of a run are made from.
+/// Values that the construction of all nodes of a run requires.
 struct Maker<'a> {
     plan: &'a Plan,
     net: &'a SimNetwork,
@@ -126,7 +127,7 @@ impl Maker<'_> {
         mn.watch_queue(node.congestion);
         mn.know_multi(node.multi);
         if plan.keyed {
-            mn.admit(node_keys::admitted(&self.cn_macs));
+            mn.set_admitted(node_keys::admitted(&self.cn_macs));
         }
         if plan.intruder {
             mn.take_time_for_handshakes();
@@ -140,7 +141,7 @@ impl Maker<'_> {
         let (own, node) = (self.cn_macs[i], &plan.cns[i]);
         let link = |shard| self.net.attach(own.shard(shard), node.port).expect("a new address");
         let links = (0..node.queues).map(|shard| Box::new(link(shard)) as Box<dyn Link>).collect();
-        let link = join_queues(links).expect("descriptors are to be had");
+        let link = join_simulated(links);
         let requesters = self.mn_macs.iter().map(|peer| self.requester(i, *peer)).collect();
         let layout = match &plan.fabric {
             None => Layout::new(self.mn_macs.len(), plan.interleave, i),
@@ -176,13 +177,13 @@ impl Maker<'_> {
         }
     }
 
-    /// The manager and who gives it orders, where the plan has them.
+    /// The manager and its operator, if the plan has them.
     fn fabric(&self) -> Option<Fabric> {
         let (plan, seed) = (self.plan, self.plan.seed);
         let fabric = plan.fabric.as_ref()?;
         let mut manager = ManagerNode::new(seed, fabric.node_timeout_ms, self.trace.clone());
         plan.mistake.into_iter().for_each(|mistake| manager.plant(mistake));
-        let wanted = fabric.wanted(plan);
+        let wanted = fabric.desired_regions(plan);
         let random = Random::part(seed, 3001);
         let operator = Operator::new(wanted, fabric.orders, fabric.interval, random, self.trace.clone());
         Some(Fabric { manager, operator })

@@ -1,80 +1,80 @@
-//! The nodes, the network between them, and what befalls both: one run, from its plan to the last check.
+//! Nodes, network and faults of one run, from its plan to the last check.
 
-mod befalling;
 mod ending;
+mod injecting;
 mod intruding;
 mod making;
 
 use std::time::Duration;
 
-use cxloe_gmm::manager::State;
-use cxloe_link::sim::SimNetwork;
+use cxloe_gmm_core::manager::FabricState;
+use cxloe_net::sim::SimNetwork;
 use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
-use crate::broken::Broken;
 use crate::compute_node::ComputeNode;
 use crate::control::network::ControlNetwork;
 use crate::fabric::Fabric;
+use crate::fault::FaultPlan;
 use crate::intruder::Intruder;
 use crate::memory_node::MemoryNode;
-use crate::paces::SAMPLE_EVERY;
-use crate::surroundings::Surroundings;
+use crate::node_context::NodeContext;
+use crate::service_rates::SAMPLE_EVERY;
 use crate::tally::Tally;
 use crate::trace::{Name, Trace};
-use crate::trouble::Troubles;
+use crate::violation::InvariantViolation;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Steps from one question whether to go on to the next.
+/// Number of steps between two calls of `goes_on`.
 const ASK_EVERY: u64 = 1024;
-/// Steps without any time passing, at most: beyond that, somebody always finds something to do at once.
+/// Largest number of steps without advance of time; more mean that a node is in an endless loop.
 const STEPS_AT_ONCE: u32 = 100_000;
 
-/// A run.
+/// State of a run: its nodes, networks and pending faults.
 pub struct World<'a> {
     net: SimNetwork,
     random: Random,
     cns: Vec<ComputeNode>,
     mns: Vec<MemoryNode>,
     batch: usize,
-    /// To the manager and from it.
+    /// Network between the manager and the nodes.
     control: ControlNetwork,
-    /// Where the manager says which regions there are.
+    /// The manager and the operator; `None` with static maps.
     fabric: Option<Fabric>,
-    /// Where nodes have keys: who watches that no nonce comes twice, and perhaps means harm.
+    /// Nonce checker, and attacker if planned; `None` if nodes have no keys.
     intruder: Option<Intruder>,
-    /// Memory nodes take who calls under an unknown key for who it says it is.
+    /// Planted mistake: memory nodes accept unregistered keys.
     accepts_unknown: bool,
     max_frame: usize,
-    troubles: Troubles,
-    /// How long everything may take to end once nothing goes wrong any more.
+    faults: FaultPlan,
+    /// Time within which everything has to end after the last fault.
     settle: Duration,
-    trouble_at: Time,
+    fault_at: Time,
     healed_at: Option<Time>,
-    /// When pacers are looked at next; never where there are none.
+    /// Time of the next sample of pacers; never if no node has rate control.
     sample_at: Time,
-    /// Operations that each compute node is to make.
+    /// Number of operations that each compute node submits.
     quotas: Vec<u64>,
-    /// When the last operation has been made, at the latest.
+    /// Time by which the last operation has to be submitted.
     end: Time,
     steps: u64,
-    /// Steps made since time last passed.
+    /// Number of steps since time last advanced.
     standing: u32,
     tally: &'a mut Tally,
     trace: Trace,
 }
 
 impl World<'_> {
-    fn say(&self, what: impl FnOnce() -> String) {
-        self.trace.say(self.net.now(), "*", what);
+    fn log(&self, what: impl FnOnce() -> String) {
+        self.trace.log(self.net.now(), "*", what);
     }
 
-    /// Runs until everything has happened and come to rest, checking all the way.
+    /// Carries out the run to its end, with all checks.
     ///
     /// # Errors
-    /// What did not hold; [`Broken::Stopped`] once `goes_on` says no.
-    pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<(), Broken> {
+    /// Returns the violation found, or [`InvariantViolation::Stopped`] once `goes_on` returns false.
+    pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<(), InvariantViolation> {
         let outcome = self.live(goes_on).and_then(|()| self.settle());
         for cn in &self.cns {
             cn.retire(self.tally);
@@ -83,38 +83,38 @@ impl World<'_> {
         outcome
     }
 
-    fn live(&mut self, goes_on: &dyn Fn() -> bool) -> Result<(), Broken> {
+    fn live(&mut self, goes_on: &dyn Fn() -> bool) -> Result<(), InvariantViolation> {
         let ordering = |fabric: &Option<Fabric>| fabric.as_ref().is_some_and(|f| !f.operator.is_done());
-        while self.troubles.count > 0
+        while self.faults.count > 0
             || self.healed_at.is_some()
             || self.cns.iter().any(ComputeNode::has_work)
             || ordering(&self.fabric)
         {
             if self.net.now() > self.end {
-                return Err(self.unrest());
+                return Err(self.activity());
             }
             self.steps += 1;
             if self.steps.is_multiple_of(ASK_EVERY) && !goes_on() {
-                return Err(Broken::Stopped);
+                return Err(InvariantViolation::Stopped);
             }
             self.step(None)?;
-            self.look_at_paces();
+            self.sample_rates();
         }
         Ok(())
     }
 
-    fn look_at_paces(&mut self) {
+    fn sample_rates(&mut self) {
         let now = self.net.now();
         if now >= self.sample_at && self.cns.iter().any(|cn| cn.engine.is_connected()) {
             self.sample_at = now + SAMPLE_EVERY;
             self.cns.iter_mut().for_each(|cn| cn.sample_paces(now, self.tally));
-            if self.cns.iter().any(|cn| cn.quota == 0) {
+            if self.cns.iter().any(|cn| cn.quota() == 0) {
                 let alike = self.quotas.windows(2).all(|pair| pair[0] == pair[1]);
-                let made = self.cns.iter().zip(&self.quotas).map(|(cn, quota)| quota - cn.quota);
+                let made = self.cns.iter().zip(&self.quotas).map(|(cn, quota)| quota - cn.quota());
                 if alike {
                     self.tally.paces.served(made);
                 }
-                // From here on they no longer compete all together.
+                // Once one node is done, not all of them compete for the memory node.
                 self.sample_at = Time(u64::MAX);
             }
         }
@@ -145,31 +145,31 @@ impl World<'_> {
         figures.virtual_ns += self.net.now().0;
     }
 
-    fn unrest(&self) -> Broken {
-        let fabric = self.fabric.as_ref().and_then(|fabric| fabric.unrest(&self.mns, &self.cns));
+    fn activity(&self) -> InvariantViolation {
+        let fabric = self.fabric.as_ref().and_then(|fabric| fabric.activity(&self.mns, &self.cns));
         let states: Vec<_> = fabric.into_iter().chain(self.cns.iter().map(ComputeNode::state)).collect();
-        Broken::Unrest(states.join("; "))
+        InvariantViolation::NotIdle(states.join("; "))
     }
 
     fn until(
         &mut self,
         end: Time,
-        mut done: impl FnMut(&mut Self) -> Result<bool, Broken>,
-    ) -> Result<(), Broken> {
+        mut done: impl FnMut(&mut Self) -> Result<bool, InvariantViolation>,
+    ) -> Result<(), InvariantViolation> {
         while !done(self)? {
             if self.net.now() >= end {
-                return Err(self.unrest());
+                return Err(self.activity());
             }
             self.step(Some(end))?;
         }
         Ok(())
     }
 
-    /// On to whatever happens next.
-    fn step(&mut self, end: Option<Time>) -> Result<(), Broken> {
+    /// Advances time to the next event, and runs the nodes concerned.
+    fn step(&mut self, end: Option<Time>) -> Result<(), InvariantViolation> {
         let before = self.net.now();
-        let trouble = if end.is_none() { self.next_trouble() } else { None };
-        // Time passes also when nothing is due: a transmit ring that was full may have room again.
+        let fault = if end.is_none() { self.next_fault() } else { None };
+        // Time advances also when nothing is due: a full transmit ring may have room by then.
         let mut next = end.unwrap_or(Time(u64::MAX)).min(before + MS);
         self.cns.iter().for_each(|cn| next = next.min(cn.deadline()));
         self.mns.iter().filter_map(|mn| mn.deadline(before)).for_each(|at| next = next.min(at));
@@ -178,7 +178,7 @@ impl World<'_> {
         self.net
             .next_event()
             .into_iter()
-            .chain(trouble)
+            .chain(fault)
             .chain(intruder)
             .chain(fabric)
             .for_each(|at| next = next.min(at));
@@ -186,12 +186,12 @@ impl World<'_> {
         let now = self.net.now();
         self.standing = if now == before { self.standing + 1 } else { 0 };
         if self.standing > STEPS_AT_ONCE {
-            return Err(Broken::Unrest(format!("time stands still at {now}")));
+            return Err(InvariantViolation::NotIdle(format!("time stands still at {now}")));
         }
-        if trouble.is_some_and(|at| at <= now) {
-            self.befall(now);
+        if fault.is_some_and(|at| at <= now) {
+            self.inject(now);
         }
-        self.look_at_intruder(now)?;
+        self.check_intruder(now)?;
         let mut busy = true;
         while busy {
             busy = false;
@@ -199,13 +199,15 @@ impl World<'_> {
                 busy |= mn.work(now, self.batch);
                 if let Some(cn) = mn.serves_revoked() {
                     let (mn, cn) = (Name(mn.mac), Name(cn));
-                    return Err(Broken::Rule(format!("{mn} serves {cn}, whose key was taken back")));
+                    return Err(InvariantViolation::Rule(format!(
+                        "{mn} serves {cn}, whose key was taken back"
+                    )));
                 }
             }
             if let Some(fabric) = &mut self.fabric {
                 busy |= fabric.work(&mut self.control, &mut self.mns, &mut self.cns, now, self.tally)?;
             }
-            let around = Surroundings { mns: &self.mns, state: state_of(&self.fabric) };
+            let around = NodeContext { mns: &self.mns, state: state_of(&self.fabric) };
             for cn in &mut self.cns {
                 busy |= cn.work(now, self.batch, around, self.tally)?;
                 if cn.has_died() {
@@ -218,7 +220,7 @@ impl World<'_> {
     }
 }
 
-/// What the manager has committed, where there is one.
-fn state_of(fabric: &Option<Fabric>) -> Option<&State> {
+/// Committed state of the manager; `None` with static maps.
+fn state_of(fabric: &Option<Fabric>) -> Option<&FabricState> {
     fabric.as_ref().map(|fabric| fabric.manager.state())
 }

@@ -1,6 +1,7 @@
-//! Single cases of the compute node's engine: one engine, one memory node or several over which a region is spread, a
-//! perfect network that is cut and healed.
+//! Single cases of the compute node's engine: one engine, and one memory node or several over which a region is
+//! interleaved; the network loses frames only while it is cut.
 
+mod mirror;
 mod pair;
 mod spread;
 
@@ -8,12 +9,12 @@ use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{
-    BurstRead, Direction, DrainReason, Engine, EngineError, Flush, Read, Route, RouteError, Segment,
-    SegmentIter, Sink, Target, Unmapped, Write,
+    BurstRead, Direction, DrainReason, Engine, EngineError, Flush, Read, RequestId, Route, RouteError,
+    RouteTarget, Segment, SegmentIter, Sink, Unmapped, Write,
 };
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
-use cxloe_link::Link;
-use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
+use cxloe_net::Link;
+use cxloe_net::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_sim::register::{Origin, Shape, content};
 use cxloe_sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
@@ -22,33 +23,34 @@ use cxloe_wire::time::Time;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 0]);
 const MN: Mac = Mac([2, 0, 0, 0, 1, 0]);
+const ID: RequestId = RequestId::Number(0);
 const MS: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
 struct Ended {
     data: Vec<u8>,
-    /// What each read has brought, by its user value.
-    reads: Vec<(u64, Vec<u8>)>,
+    /// Data of each completed read, by its request id.
+    reads: Vec<(RequestId, Vec<u8>)>,
     errors: Vec<EngineError>,
     ended: usize,
 }
 
 impl Sink for Ended {
-    fn read(&mut self, user: u64, data: &[u8]) {
+    fn read(&mut self, id: RequestId, data: &[u8]) {
         self.data = data.to_vec();
-        self.reads.push((user, data.to_vec()));
+        self.reads.push((id, data.to_vec()));
         self.ended += 1;
     }
-    fn written(&mut self, _user: u64) {
+    fn written(&mut self, _: RequestId) {
         self.ended += 1;
     }
-    fn failed(&mut self, _user: u64, error: EngineError) {
+    fn failed(&mut self, _: RequestId, error: EngineError) {
         self.errors.push(error);
         self.ended += 1;
     }
 }
 
-/// An extent of the memory node at HPA 0.
+/// Route from HPA 0 on to an extent of memory node `peer`.
 fn direct(peer: usize, cmem: u64) -> Route {
-    Route::direct(0, EXTENT, Target { peer, cmem, incarnation: None })
+    Route::direct(0, EXTENT, RouteTarget { peer, cmem, incarnation: None, mirror: None })
 }

@@ -1,4 +1,4 @@
-//! One memory node: sessions that end, lines that are stranded, ranges that are closed.
+//! The engine with one memory node: ended sessions, stranded lines, ranges written back and closed.
 
 use super::*;
 
@@ -61,7 +61,7 @@ impl Pair {
 
     fn write(&mut self, hpa: u64, value: u64) {
         let now = self.net.now();
-        let written = self.engine.write(hpa, &content(value), 0, now, self.link.transmit());
+        let written = self.engine.write(hpa, &content(value), ID, now, self.link.transmit());
         assert_eq!(written, Ok(Write::Done), "the cache takes it");
     }
 
@@ -70,7 +70,7 @@ impl Pair {
         self.engine.flush(now, self.link.transmit())
     }
 
-    /// Leaves the line at `hpa` stranded with `value`.
+    /// Writes `value` to the line at `hpa`, and leaves it in the cache without a session, so that it is stranded.
     fn strand(&mut self, hpa: u64, value: u64) {
         self.write(hpa, value);
         self.net.partition(&[MN]);
@@ -85,8 +85,8 @@ fn an_unaligned_address_is_an_error_also_where_its_line_is_cached() {
     pair.write(64, 1);
     let now = pair.net.now();
     let tx = pair.link.transmit();
-    assert_eq!(pair.engine.read(65, 0, now, tx), Err(EngineError::Unaligned(65)));
-    assert_eq!(pair.engine.write(65, &content(2), 0, now, tx), Err(EngineError::Unaligned(65)));
+    assert_eq!(pair.engine.read(65, ID, now, tx), Err(EngineError::Unaligned(65)));
+    assert_eq!(pair.engine.write(65, &content(2), ID, now, tx), Err(EngineError::Unaligned(65)));
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn what_is_stranded_is_read_and_names_the_dead_node_where_it_cannot_be() {
     let now = pair.net.now();
     let tx = pair.link.transmit();
     let dead = Err(EngineError::NotConnected(MN));
-    assert_eq!(pair.engine.read(64, 0, now, tx), Ok(Read::Hit(content(1))));
-    assert_eq!(pair.engine.burst_read(&Segment::straight(0, 4), 0, now, tx), dead);
-    let written = pair.engine.burst_write(&Segment::straight(64, 1), 1, &content(3), 0, now, tx);
+    assert_eq!(pair.engine.read(64, ID, now, tx), Ok(Read::Hit(content(1))));
+    assert_eq!(pair.engine.burst_read(&Segment::straight(0, 4), ID, now, tx), dead);
+    let written = pair.engine.burst_write(&Segment::straight(64, 1), 1, &content(3), ID, now, tx);
     assert_eq!(written, Err(EngineError::NotConnected(MN)));
     assert_eq!(pair.engine.flush(now, tx), Err(EngineError::NotConnected(MN)));
     assert_eq!(pair.engine.stranded(), 1, "errors change nothing");
@@ -110,32 +110,32 @@ fn what_is_stranded_is_read_and_names_the_dead_node_where_it_cannot_be() {
 }
 
 #[test]
-fn a_later_value_replaces_the_stranded_one() {
+fn a_later_value_replaces_the_failed_write_back() {
     let mut pair = Pair::open();
     pair.strand(64, 1);
-    // The line is in the cache still, where it is written again; writing it back is no second request.
+    // The line is still in the cache and is written there again; its write-back is not requested twice.
     pair.write(64, 2);
     assert_eq!(pair.flush(), Err(EngineError::NotConnected(MN)));
     assert_eq!(pair.engine.stranded(), 1);
-    // Every other line of its set, so that it leaves the cache.
+    // Writes to the other lines of the cache set, so that the line is evicted.
     for line in 1..=4_u64 {
         pair.write(64 + line * 16 * 64, 10 + line);
     }
     let now = pair.net.now();
     assert_eq!(pair.engine.read_cached(64), None);
-    assert_eq!(pair.engine.read(64, 0, now, pair.link.transmit()), Ok(Read::Hit(content(2))));
+    assert_eq!(pair.engine.read(64, ID, now, pair.link.transmit()), Ok(Read::Hit(content(2))));
     pair.net.heal_all();
     pair.until("the flush", |pair| pair.flush() == Ok(true));
     assert_eq!(pair.mn.line(CN, 64).unwrap(), content(2));
 }
 
 #[test]
-fn what_a_removed_region_leaves_on_its_way_is_nobodys() {
+fn frames_of_a_removed_region_are_dropped() {
     let mut pair = Pair::open();
     pair.write(64, 1);
     assert_eq!(pair.flush(), Ok(false));
     let now = pair.net.now();
-    assert_eq!(pair.engine.read(128, 0, now, pair.link.transmit()), Ok(Read::Sent));
+    assert_eq!(pair.engine.read(128, ID, now, pair.link.transmit()), Ok(Read::Sent));
     pair.net.partition(&[MN]);
     assert!(pair.engine.remove_route(0).is_some());
     pair.engine.add_route(direct(0, EXTENT)).expect("its place is free");
@@ -155,18 +155,18 @@ fn a_region_added_to_an_open_session_is_lost_with_its_memory() {
     pair.write(64, 1);
     pair.mn.restart(false);
     let now = pair.net.now();
-    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Ok(Read::Sent));
+    assert_eq!(pair.engine.read(0, ID, now, pair.link.transmit()), Ok(Read::Sent));
     pair.until("the end of the read", |pair| pair.ended.ended == 1);
     assert_eq!(pair.ended.data, [0; 0], "no zeros");
     let now = pair.net.now();
     let tx = pair.link.transmit();
     for hpa in [0, 64] {
-        assert_eq!(pair.engine.read(hpa, 0, now, tx), Err(EngineError::DataLost(MN)));
+        assert_eq!(pair.engine.read(hpa, ID, now, tx), Err(EngineError::DataLost(MN)));
     }
     assert_eq!(pair.engine.flush(now, tx), Ok(true), "what is lost is not modified");
 }
 
-/// Closing a range writes back what is modified of it, and of nothing else, and refuses what is new.
+/// Closing a range writes back only the range's modified lines, and refuses new operations on it.
 #[test]
 fn a_closed_range_is_written_back_alone() {
     let mut pair = Pair::open();
@@ -175,17 +175,21 @@ fn a_closed_range_is_written_back_alone() {
     pair.write(8192 + 64, 3);
     let now = pair.net.now();
     assert_eq!(
-        pair.engine.read(8192 + 128, 0, now, pair.link.transmit()),
+        pair.engine.read(8192 + 128, ID, now, pair.link.transmit()),
         Ok(Read::Sent),
         "it fills the cache"
     );
     let closed = 8192..8192 + 4096;
     let mut work = pair.engine.begin_drain(closed.clone(), DrainReason::Draining);
     let (engine, tx) = (&mut pair.engine, pair.link.transmit());
-    assert_eq!(engine.read(8192 + 256, 0, now, tx), Err(EngineError::Draining(8192 + 256)));
-    assert_eq!(engine.write(8192 + 256, &content(9), 0, now, tx), Err(EngineError::Draining(8192 + 256)));
-    assert_eq!(engine.burst_read(&Segment::straight(8192, 2), 0, now, tx), Err(EngineError::Draining(8192)));
-    assert_eq!(engine.write(8192, &content(4), 0, now, tx), Ok(Write::Done), "what is modified still may be");
+    assert_eq!(engine.read(8192 + 256, ID, now, tx), Err(EngineError::Draining(8192 + 256)));
+    assert_eq!(engine.write(8192 + 256, &content(9), ID, now, tx), Err(EngineError::Draining(8192 + 256)));
+    assert_eq!(engine.burst_read(&Segment::straight(8192, 2), ID, now, tx), Err(EngineError::Draining(8192)));
+    assert_eq!(
+        engine.write(8192, &content(4), ID, now, tx),
+        Ok(Write::Done),
+        "what is modified still may be"
+    );
     pair.until("the read", |pair| pair.ended.ended == 1);
     assert_eq!(pair.engine.read_cached(8192 + 128), None, "it does not come back into the cache");
     pair.until("the end", |pair| {
@@ -200,19 +204,20 @@ fn a_closed_range_is_written_back_alone() {
     assert_eq!(pair.engine.read_cached(64), Some(&content(1)));
     assert_eq!(pair.engine.read_cached(8192), None);
 
-    // Moved, it makes operations wait; opened, it takes them again.
+    // While the range is being moved, operations are deferred; once it is reopened, they are accepted.
     pair.engine.begin_drain(closed.clone(), DrainReason::Moving);
     let now = pair.net.now();
-    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::Busy));
+    assert_eq!(pair.engine.read(8192, ID, now, pair.link.transmit()), Err(EngineError::Busy));
     pair.engine.set_in_reset(true);
-    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::InReset(8192)));
-    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Err(EngineError::InReset(0)));
+    assert_eq!(pair.engine.read(8192, ID, now, pair.link.transmit()), Err(EngineError::InReset(8192)));
+    assert_eq!(pair.engine.read(0, ID, now, pair.link.transmit()), Err(EngineError::InReset(0)));
     pair.engine.set_in_reset(false);
     pair.engine.end_drain(closed.start);
-    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Ok(Read::Sent));
+    assert_eq!(pair.engine.read(8192, ID, now, pair.link.transmit()), Ok(Read::Sent));
 }
 
-/// A memory node that is away keeps its lines here, and the range is not done before they are there.
+/// Modified lines of an unreachable memory node stay in the cache, and their range is not drained until they are
+/// written back.
 #[test]
 fn a_closed_range_waits_for_its_memory_node() {
     let mut pair = Pair::open();
@@ -230,7 +235,7 @@ fn a_closed_range_waits_for_its_memory_node() {
     assert_eq!((pair.mn.line(CN, 64).unwrap(), pair.mn.line(CN, 128).unwrap()), (content(1), content(2)));
 }
 
-/// A flush ends although somebody goes on writing, and has what was written before it.
+/// A flush ends despite concurrent writes, and includes all writes before it.
 #[test]
 fn a_flush_ends_while_others_write() {
     let mut pair = Pair::open();
@@ -241,10 +246,10 @@ fn a_flush_ends_while_others_write() {
     let mut rounds = 0;
     pair.until("the flush", |pair| {
         rounds += 1;
-        // Over and over, also what has just been written back.
+        // Lines are written repeatedly, including those just written back.
         for line in 0..8_u64 {
             let (now, hpa) = (pair.net.now(), 4096 + (line + rounds) % 32 * 64);
-            let _ = pair.engine.write(hpa, &content(rounds), 0, now, pair.link.transmit());
+            let _ = pair.engine.write(hpa, &content(rounds), ID, now, pair.link.transmit());
         }
         let now = pair.net.now();
         pair.engine.flush_on(&mut flush, now, pair.link.transmit()) == Ok(true)
@@ -255,12 +260,12 @@ fn a_flush_ends_while_others_write() {
     assert_eq!(pair.flush(), Ok(false), "what was written meanwhile is modified still");
 }
 
-/// A region that is added while its session is being handed over belongs to the content that session has: when nothing
-/// comes of the hand-over, the old session goes on without another word.
+/// A region that is added during a hand-over of its session is bound to that session's content: if the hand-over fails,
+/// the old session continues without further messages.
 #[test]
 fn a_region_added_during_a_hand_over_is_lost_with_its_memory() {
     let mut pair = Pair::open();
-    // Silence, until the engine calls the memory node again; then only the call comes through.
+    // The network is silent until the engine sends a Hello again; then only the Hello arrives.
     let calls = pair.net.now() + TIMING.ping_every + TIMING.suspect_after + TIMING.hello_first / 2;
     pair.net.cut(CN, MN);
     pair.until("a call", |pair| pair.net.now() >= calls);
@@ -280,16 +285,17 @@ fn a_region_added_during_a_hand_over_is_lost_with_its_memory() {
     let now = pair.net.now();
     let tx = pair.link.transmit();
     for hpa in [0, 64] {
-        assert_eq!(pair.engine.read(hpa, 0, now, tx), Err(EngineError::DataLost(MN)));
+        assert_eq!(pair.engine.read(hpa, ID, now, tx), Err(EngineError::DataLost(MN)));
     }
 }
 
-/// Addresses without a route: an error, poison or all ones, by the hole around them or the engine's default.
+/// Addresses without a route give an error, poison or all ones, as the range around them or the engine's default
+/// specifies.
 #[test]
 fn what_nobody_maps_is_answered_by_policy() {
     let mut pair = Pair::open();
     let (poison, ones, rest) = (EXTENT, 2 * EXTENT, 4 * EXTENT);
-    // The window of the region, the region included; routes come first.
+    // The range with a policy includes the region; routes take precedence.
     pair.engine.add_miss_policy(0, 2 * EXTENT, Unmapped::Poison).expect("a hole");
     pair.engine.add_miss_policy(ones, EXTENT, Unmapped::AllOnes).expect("another");
     assert!(matches!(
@@ -299,7 +305,7 @@ fn what_nobody_maps_is_answered_by_policy() {
     let now = pair.net.now();
     let tx = pair.link.transmit();
     let engine = &mut pair.engine;
-    assert_eq!(engine.read(64, 0, now, tx), Ok(Read::Sent), "a region is no hole");
+    assert_eq!(engine.read(64, ID, now, tx), Ok(Read::Sent), "a region is no hole");
     let ff = [0xFF; 64];
     for (hpa, read, written) in [
         (poison, Err(EngineError::Poisoned(poison)), Ok(Write::Done)),
@@ -307,21 +313,21 @@ fn what_nobody_maps_is_answered_by_policy() {
         (rest, Err(EngineError::Unmapped(rest)), Err(EngineError::Unmapped(rest))),
     ] {
         let piece = engine.segment(hpa, 5);
-        assert_eq!(engine.read(hpa, 0, now, tx), read);
+        assert_eq!(engine.read(hpa, ID, now, tx), read);
         let alike = read.map(|_| BurstRead::Alike(ff));
-        assert_eq!(engine.burst_read(&piece, 0, now, tx), alike);
-        assert_eq!(engine.write(hpa, &content(1), 0, now, tx), written);
-        assert_eq!(engine.burst_write(&piece, 1, &content(1), 0, now, tx), written);
-        assert_eq!(engine.read(hpa, 0, now, tx), read, "nothing was kept");
+        assert_eq!(engine.burst_read(&piece, ID, now, tx), alike);
+        assert_eq!(engine.write(hpa, &content(1), ID, now, tx), written);
+        assert_eq!(engine.burst_write(&piece, 1, &content(1), ID, now, tx), written);
+        assert_eq!(engine.read(hpa, ID, now, tx), read, "nothing was kept");
     }
     let counters = engine.counters();
     assert_eq!((counters.unmapped_errors, counters.unmapped_poisoned), (5, 3));
     assert_eq!((counters.unmapped_ones, counters.unmapped_dropped, counters.failures), (3, 4, 8));
     engine.set_unmapped(Unmapped::AllOnes);
     assert_eq!(engine.remove_miss_policy(0), Some(Unmapped::Poison));
-    assert_eq!(engine.read(poison, 0, now, tx), Ok(Read::Hit(ff)));
+    assert_eq!(engine.read(poison, ID, now, tx), Ok(Read::Hit(ff)));
     assert_eq!(engine.remove_miss_policy(0), None);
-    // A burst does not run from nowhere into somewhere.
+    // A burst cannot cross from an unmapped address into a mapped one.
     let over = Segment::straight(EXTENT * 8 - 64, 2);
-    assert_eq!(engine.burst_read(&over, 0, now, tx), Err(EngineError::BadBurst(over.hpa)));
+    assert_eq!(engine.burst_read(&over, ID, now, tx), Err(EngineError::BadBurst(over.hpa)));
 }

@@ -1,8 +1,8 @@
-//! Several memory nodes, over which a region is spread.
+//! The engine with several memory nodes, over which a region is interleaved.
 
 use super::*;
 
-/// One engine and several memory nodes over which a region is spread.
+/// One engine and several memory nodes over which a region is interleaved.
 struct Fabric {
     net: SimNetwork,
     link: SimLink,
@@ -17,7 +17,7 @@ fn mn_mac(index: usize) -> Mac {
 }
 
 impl Fabric {
-    /// Sessions with as many memory nodes as ways, and a route over an extent of each, from HPA 0 on.
+    /// Opens sessions with as many memory nodes as `ways`, and adds a route over an extent of each, from HPA 0 on.
     fn open(ways: Ways, granularity: Granularity, max_frame: usize) -> Fabric {
         let net = SimNetwork::new(1);
         let link = net.attach(CN, PortConfig::default()).expect("a new address");
@@ -42,7 +42,7 @@ impl Fabric {
                 seed: (5 + index as u64).into(),
             };
             let peer = engine.add_peer(config, net.now());
-            Target { peer, cmem: 0, incarnation: None }
+            RouteTarget { peer, cmem: 0, incarnation: None, mirror: None }
         });
         let targets = targets.collect();
         let decoder = Decoder { base: 0, size: count as u64 * EXTENT, ways, granularity };
@@ -74,19 +74,24 @@ impl Fabric {
         }
     }
 
-    /// What the line at `hpa` holds before anybody writes it, by the plain arithmetic of the layout.
+    /// Initial content of the line at `hpa`, computed with the layout of the simulation.
     fn initial(&self, hpa: u64) -> [u8; 64] {
         let (mn, dpa) = self.layout.place(hpa).expect("it is mapped");
         content(Origin { cn: 0, mn, life: 0, losses: 0, zero: false }.initial(dpa as usize / 64))
     }
 
-    /// Reads a range piece by piece, all of them on their way before anything comes back.
+    /// Reads a range piece by piece; all pieces are in flight before the first answer.
     fn read_range(&mut self, range: std::ops::Range<u64>) -> Vec<Segment> {
         let mut walk = SegmentIter::new(range);
         let mut pieces = Vec::new();
         let now = self.net.now();
         while let Some(piece) = walk.segment(&mut self.engine, Direction::Read) {
-            let read = self.engine.burst_read(&piece, pieces.len() as u64, now, self.link.transmit());
+            let read = self.engine.burst_read(
+                &piece,
+                RequestId::Number(pieces.len() as u32),
+                now,
+                self.link.transmit(),
+            );
             assert_eq!(read, Ok(BurstRead::Sent), "{piece:?}");
             walk.advance(&piece);
             pieces.push(piece);
@@ -95,20 +100,20 @@ impl Fabric {
     }
 }
 
-/// Every line of a region comes from where it lies, whatever the ways, the granularity and the frames.
+/// Every line of a region is read from its memory node, for all ways, granularities and frame sizes.
 #[test]
 fn an_interleaved_region_reads_as_its_memory_nodes_hold_it() {
     for (ways, granularity) in Ways::ALL.into_iter().flat_map(|w| Granularity::all().map(move |g| (w, g))) {
         let mut fabric = Fabric::open(ways, granularity, 1514);
         let size = u64::from(ways.count()) * EXTENT;
-        // From within a chunk to the end: the last page of each memory node included.
+        // One range begins within a chunk, the other includes the last page of each memory node.
         for range in [320..12_352, size - 8192..size] {
             let before = fabric.ended.reads.len();
             let pieces = fabric.read_range(range.clone());
             fabric.until("all pieces", |fabric| fabric.ended.reads.len() == before + pieces.len());
             let mut out = vec![0; (range.end - range.start) as usize];
-            for (user, data) in fabric.ended.reads[before..].iter() {
-                let piece = &pieces[*user as usize];
+            for (id, data) in fabric.ended.reads[before..].iter() {
+                let piece = &pieces[id.number().unwrap() as usize];
                 assert!(piece.scatter(data, &mut out[(piece.hpa - range.start) as usize..]));
             }
             for (at, line) in out.chunks(64).enumerate() {
@@ -119,7 +124,7 @@ fn an_interleaved_region_reads_as_its_memory_nodes_hold_it() {
     }
 }
 
-/// A page over four memory nodes: four requests, on their way to all four at once, of 1 KiB each.
+/// A page over four memory nodes: four requests of 1 KiB, in flight to all four at once.
 #[test]
 fn a_burst_is_in_flight_on_all_memory_nodes_at_once() {
     let mut fabric = Fabric::open(Ways::Four, Granularity::MIN, 1514);
@@ -129,17 +134,17 @@ fn a_burst_is_in_flight_on_all_memory_nodes_at_once() {
     fabric.until("all pieces", |fabric| fabric.ended.ended == 4);
 }
 
-/// What the cache has modified is found by a burst read of its piece, and replaced by a burst write.
+/// A burst read returns the modified lines in the cache; a burst write replaces them.
 #[test]
 fn bursts_of_interleaved_lines_meet_the_cache() {
     let mut fabric = Fabric::open(Ways::Three, Granularity::MIN, 1514);
     // The second chunk of memory node 1.
     let hpa = fabric.layout.hpa(1, 320);
     let now = fabric.net.now();
-    assert_eq!(fabric.engine.write(hpa, &content(77), 0, now, fabric.link.transmit()), Ok(Write::Done));
+    assert_eq!(fabric.engine.write(hpa, &content(77), ID, now, fabric.link.transmit()), Ok(Write::Done));
     let piece = fabric.engine.segment(fabric.layout.hpa(1, 0), 8);
     assert_eq!(piece.hpa + piece.offset(5), hpa);
-    let read = fabric.engine.burst_read(&piece, 0, now, fabric.link.transmit());
+    let read = fabric.engine.burst_read(&piece, ID, now, fabric.link.transmit());
     assert_eq!(read, Ok(BurstRead::Sent));
     fabric.until("the read", |fabric| fabric.ended.ended == 1);
     let data = &fabric.ended.reads[0].1;
@@ -150,20 +155,21 @@ fn bursts_of_interleaved_lines_meet_the_cache() {
     let lines = [content(5), content(6)];
     let mask = 1 << 3 | 1 << 5;
     let written =
-        fabric.engine.burst_write(&piece, mask, lines.as_flattened(), 1, now, fabric.link.transmit());
+        fabric.engine.burst_write(&piece, mask, lines.as_flattened(), ID, now, fabric.link.transmit());
     assert_eq!(written, Ok(Write::Sent));
     assert_eq!(fabric.engine.read_cached(hpa), None, "the burst has replaced it");
     fabric.until("the write", |fabric| fabric.ended.ended == 2);
     assert_eq!([fabric.mns[1].line(CN, 192).unwrap(), fabric.mns[1].line(CN, 320).unwrap()], lines);
 }
 
-/// A memory node that comes back empty takes its own chunks with it; those of the others go on, modified ones too.
+/// If a memory node restarts empty, its own chunks are lost; those of the others stay usable, including modified lines.
 #[test]
 fn a_lost_leg_loses_only_its_chunks() {
     let mut fabric = Fabric::open(Ways::Four, Granularity::MIN, 1514);
     let now = fabric.net.now();
     for chunk in 0..4_u64 {
-        let written = fabric.engine.write(chunk * 256, &content(100 + chunk), 0, now, fabric.link.transmit());
+        let written =
+            fabric.engine.write(chunk * 256, &content(100 + chunk), ID, now, fabric.link.transmit());
         assert_eq!(written, Ok(Write::Done));
     }
     fabric.mns[2].restart(false);
@@ -175,7 +181,7 @@ fn a_lost_leg_loses_only_its_chunks() {
     for turn in 0..2 {
         for chunk in 0..4_u64 {
             let hpa = turn * 1024 + chunk * 256 + 64;
-            let read = fabric.engine.read(hpa, 0, now, tx);
+            let read = fabric.engine.read(hpa, ID, now, tx);
             let lost = Err(EngineError::DataLost(mn_mac(2)));
             assert_eq!(read, if chunk == 2 { lost } else { Ok(Read::Sent) }, "HPA {hpa:#x}");
         }
@@ -191,20 +197,20 @@ fn a_lost_leg_loses_only_its_chunks() {
     }
 }
 
-/// Routes of one region follow one another; a range over several is walked through without a gap.
+/// Routes of one region are adjacent in HPA; a range over several routes is accessed without a gap.
 #[test]
 fn a_region_that_has_grown_is_one_range() {
     let mut fabric = Fabric::open(Ways::Three, Granularity::MIN, 1514);
-    // The extents' second life, as a decoder of two ways behind the first.
+    // The grown part: the second life of the extents, mapped by a decoder of two ways behind the first decoder.
     let base = 3 * EXTENT;
-    let target = |peer| Target { peer, cmem: EXTENT, incarnation: None };
+    let target = |peer| RouteTarget { peer, cmem: EXTENT, incarnation: None, mirror: None };
     let decoder = Decoder { base, size: 2 * EXTENT, ways: Ways::Two, granularity: Granularity::PAGE };
     fabric.engine.add_route(Route { decoder, targets: vec![target(2), target(0)] }).expect("it fits behind");
     let pieces = fabric.read_range(base - 4096..base + 8192);
     fabric.until("all pieces", |fabric| fabric.ended.reads.len() == pieces.len());
     let mut lines = 0;
-    for (user, data) in &fabric.ended.reads {
-        let piece = &pieces[*user as usize];
+    for (id, data) in &fabric.ended.reads {
+        let piece = &pieces[id.number().unwrap() as usize];
         lines += piece.lines;
         for (i, line) in data.chunks(64).enumerate() {
             let hpa = piece.hpa + piece.offset(i);
@@ -222,7 +228,8 @@ fn a_region_that_has_grown_is_one_range() {
     assert_eq!(lines, 3 * 64);
 }
 
-/// A piece says how its lines lie; one made for another interleave set would put them elsewhere.
+/// A piece contains the parameters of its interleave set; a set with other parameters refuses it, as its lines would be
+/// misplaced.
 #[test]
 fn a_piece_of_another_interleave_set_is_refused() {
     let mut fabric = Fabric::open(Ways::Two, Granularity::MIN, 1514);
@@ -232,8 +239,11 @@ fn a_piece_of_another_interleave_set_is_refused() {
     let decoder = Decoder { granularity: Granularity::PAGE, ..route.decoder };
     fabric.engine.add_route(Route { decoder, ..route }).expect("its place is free");
     let tx = fabric.link.transmit();
-    assert_eq!(fabric.engine.burst_read(&piece, 0, now, tx), Err(EngineError::BadBurst(0)));
-    assert_eq!(fabric.engine.burst_read(&Segment::straight(0, 8), 0, now, tx), Err(EngineError::BadBurst(0)));
+    assert_eq!(fabric.engine.burst_read(&piece, ID, now, tx), Err(EngineError::BadBurst(0)));
+    assert_eq!(
+        fabric.engine.burst_read(&Segment::straight(0, 8), ID, now, tx),
+        Err(EngineError::BadBurst(0))
+    );
     let piece = fabric.engine.segment(0, 8);
-    assert_eq!(fabric.engine.burst_read(&piece, 0, now, tx), Ok(BurstRead::Sent));
+    assert_eq!(fabric.engine.burst_read(&piece, ID, now, tx), Ok(BurstRead::Sent));
 }

@@ -1,4 +1,4 @@
-//! Command lines in the documentation: each command and each option of this project's programs has to exist.
+//! Command lines in the documentation: each command and each option of this project's programs on a page has to exist.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -6,24 +6,24 @@ use crate::page::{Line, Page};
 use crate::{Faults, help};
 
 const PROGRAMS: [&str; 4] = ["gmm", "mn-server", "cn-agent", "cxloe-bench"];
-/// Programs that are scripts of the tree; their help is text without a fixed form.
+/// Scripts of this project; their help is text without a fixed form.
 const SCRIPTS: [&str; 3] = ["deploy/lab/lab", "deploy/tune/nic", "deploy/vm/guest/guest"];
-/// Languages of blocks in which command lines stand.
+/// Languages of fenced blocks that contain command lines.
 const SHELLS: [&str; 6] = ["", "sh", "bash", "console", "ini", "yaml"];
-/// Words that may stand before a command; `ip netns exec NAME` and settings of variables are taken off as well.
+/// Words that may precede a command; `ip netns exec NAME` and variable assignments are removed as well.
 const BEFORE: [&str; 14] =
     ["$", "#", "sudo", "until", "while", "if", "!", "do", "then", "time", "nohup", "exec", "-", "{"];
-/// Commands that every program has.
+/// Subcommands that clap adds to every program.
 const EVERYWHERE: [&str; 3] = ["help", "completions", "man"];
-/// Options of other programs that are named by themselves.
+/// Options of programs outside this project that pages mention without a command.
 const FOREIGN: [&str; 4] =
     ["--auto-compaction-retention", "--auto-compaction-mode", "--cap-add", "--network"];
 
-/// Commands and options that no program has.
+/// Commands and options on a page that do not exist in any program.
 pub fn faults(page: &Page) -> Faults {
     let mut faults = Faults::new();
     for block in page.blocks().iter().filter(|block| SHELLS.contains(&block.language.as_str())) {
-        // Where no language is named, what is set in is what a program wrote.
+        // In blocks without a language, indented lines are output of programs.
         let written = |line: &Line| block.language.is_empty() && line.text.starts_with(' ');
         faults.extend(whole(&block.lines).iter().filter(|line| !written(line)).flat_map(of_line));
     }
@@ -48,7 +48,7 @@ fn of_line(line: &Line) -> Faults {
         .collect()
 }
 
-/// Lines with those that go on behind a backslash put together.
+/// Lines with backslash continuations joined.
 fn whole(lines: &[Line]) -> Vec<Line> {
     let mut all: Vec<Line> = Vec::new();
     let mut goes_on = false;
@@ -67,7 +67,7 @@ fn whole(lines: &[Line]) -> Vec<Line> {
     all
 }
 
-/// The commands of a line of shell, as words: what quotes hold together is one word, comments are gone.
+/// Commands of a shell line, as words: a quoted string is one word, comments are removed.
 fn split(line: &str) -> Vec<Vec<String>> {
     let (mut commands, mut command, mut word) = (Vec::new(), Vec::new(), String::new());
     let mut quote = None;
@@ -99,12 +99,12 @@ fn split(line: &str) -> Vec<Vec<String>> {
     commands
 }
 
-/// What is wrong with a command, if it is one of this project's programs.
+/// Error in a command line, if it calls one of this project's programs.
 fn wrong(words: &[String]) -> Option<String> {
     check(&ours(words)?).err()
 }
 
-/// The words of a command from the program on, if it is one of this project's.
+/// Words of a command line from the program on, if that is one of this project's.
 fn ours(words: &[String]) -> Option<Vec<&str>> {
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     loop {
@@ -135,7 +135,7 @@ fn is_setting(word: &str) -> bool {
     })
 }
 
-/// The program and its command, as in `cn-agent cxl list`; or what of it does not exist.
+/// Program and command, as in `cn-agent cxl list`; or an error that names the option or command that does not exist.
 fn check(words: &[&str]) -> Result<String, String> {
     if SCRIPTS.contains(&words[0]) {
         return check_script(words[0], &words[1..]);
@@ -188,13 +188,13 @@ fn check(words: &[&str]) -> Result<String, String> {
     Ok(path.join(" "))
 }
 
-/// The same for a script: what its help does not have, it does not know.
+/// Like [`check`], for a script, whose help has to mention every command and option.
 fn check_script(script: &str, words: &[&str]) -> Result<String, String> {
     let help = help::text_of(script).ok_or_else(|| format!("{script} is not in the tree"))?;
     let known =
         |word: &str| help.split(|c: char| c.is_whitespace() || "[],|=".contains(c)).any(|part| part == word);
     let options = words.iter().take_while(|word| **word != "--");
-    // What quotes hold together is a value.
+    // A quoted string with blanks is a value.
     let options = options.filter(|word| word.starts_with('-') && !word.contains(' '));
     for option in options.map(|option| option.split('=').next().unwrap_or(option)) {
         if !known(option) {
@@ -204,7 +204,7 @@ fn check_script(script: &str, words: &[&str]) -> Result<String, String> {
     Ok(script.into())
 }
 
-/// Commands that no page names.
+/// Commands that no page mentions.
 pub fn unnamed(pages: &[Page]) -> Faults {
     let lines =
         |page: &Page| page.blocks().into_iter().flat_map(|block| whole(&block.lines)).collect::<Vec<_>>();
@@ -230,10 +230,11 @@ pub fn unnamed(pages: &[Page]) -> Faults {
     faults
 }
 
-/// An option named by itself, without a command: some program has to have it.
+/// Error for an option that is mentioned without a command and that no program has.
 fn option_of_none(span: &str) -> Option<String> {
     let name: String = span.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-    // "--cc-t1 to --cc-t6", and "--" itself.
+    // Excludes "--" alone and options of other programs; a range such as "--cc-t1 to --cc-t6" is checked by its first
+    // option.
     if name.len() < 4 || FOREIGN.contains(&name.as_str()) {
         return None;
     }

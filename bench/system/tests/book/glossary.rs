@@ -1,17 +1,17 @@
-//! Words that more than one part of the project uses, held against the glossary.
+//! Check that the glossary has the words that more than one part of the project uses.
 //!
-//! A type needs a word there when two crates name it, or when two files have a type of that name. A name made of several
-//! words that the glossary has (`RegionState`) needs no line of its own.
+//! A type needs an entry when two crates use it, or when two files have a type of that name. A name composed of words
+//! in the glossary (`RegionState`) needs no entry of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::page::Page;
 use crate::{Faults, tree};
 
-/// What begins the definition of a type.
+/// Keywords that begin the definition of a type.
 const KEYWORDS: [&str; 4] = ["struct ", "enum ", "trait ", "union "];
 
-/// Names of types that the glossary has no words for.
+/// Names of shared types that are missing in the glossary.
 pub fn missing(page: &Page) -> Faults {
     let words = words(page);
     let sources = tree::sources().iter().filter_map(|(path, text)| {
@@ -27,7 +27,7 @@ pub fn missing(page: &Page) -> Faults {
         .collect()
 }
 
-/// Names of types that two crates name, or that two files define, with the files that define them.
+/// Names of types that two crates use, or that two files define, with the files that define them.
 fn shared(sources: Vec<(&str, &str, String)>) -> BTreeMap<String, String> {
     let (mut defined, mut public) = (BTreeMap::<String, Vec<&str>>::new(), BTreeSet::new());
     let mut named = BTreeMap::<String, BTreeSet<&str>>::new();
@@ -58,7 +58,7 @@ fn shared(sources: Vec<(&str, &str, String)>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The name of the type that a line defines for others, and whether for other crates as well.
+/// Name of the public type that a line defines, and whether it is public to other crates.
 fn definition(line: &str) -> Option<(&str, bool)> {
     let rest = line.trim_start().strip_prefix("pub")?;
     let (is_public, rest) = match rest.strip_prefix('(') {
@@ -71,13 +71,13 @@ fn definition(line: &str) -> Option<(&str, bool)> {
     (end > 0).then_some((&rest[..end], is_public))
 }
 
-/// A source without the tests at its end.
+/// Text of a source file without the tests at its end.
 fn production(text: &str) -> String {
     let end = text.find("#[cfg(test)]\nmod tests").unwrap_or(text.len());
     text[..end].to_owned()
 }
 
-/// The words of the glossary, as parts of names are written: the first cells of its tables, at commas.
+/// Words of the glossary, in lower case as parts of names: the first cells of its tables, split at commas.
 fn words(page: &Page) -> BTreeSet<String> {
     let rows = page.lines.iter().filter_map(|line| line.text.strip_prefix("| **")?.split_once("**"));
     let words = rows.flat_map(|(cell, _)| cell.split(','));
@@ -86,7 +86,7 @@ fn words(page: &Page) -> BTreeSet<String> {
         .collect()
 }
 
-/// The words in a name: `HdmDecoder` is `hdm`, `decoder`.
+/// Words that a name consists of: `HdmDecoder` is `hdm`, `decoder`.
 fn parts(name: &str) -> Vec<String> {
     let letters: Vec<char> = name.chars().collect();
     let mut parts: Vec<String> = Vec::new();
@@ -101,7 +101,7 @@ fn parts(name: &str) -> Vec<String> {
     parts
 }
 
-/// Whether the parts of a name, alone or some together, are words of the glossary, in the singular or the plural.
+/// True if the parts of a name, alone or joined, are words of the glossary, in singular or plural.
 fn is_covered(parts: &[String], words: &BTreeSet<String>) -> bool {
     let has = |word: &str| {
         words.contains(word)

@@ -1,4 +1,4 @@
-//! What `--help` says of a command: its options, which of them take a value, and the commands below it.
+//! Parser of `--help` output: a command's options, which of them take a value, and its subcommands.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::sync::{LazyLock, Mutex};
 
 use crate::tree;
 
-/// One command's help.
+/// Options and subcommands of one command, from its help.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Help {
-    /// Options with their dashes, and whether a value follows.
+    /// Options with their dashes; true if a value follows.
     pub options: HashMap<String, bool>,
-    /// Commands below this one.
+    /// Names of subcommands.
     pub commands: Vec<String>,
 }
 
-/// The help of the command line `words`, a program and the commands after it; from all builds of the program together.
+/// Help of the command line `words` (a program and its subcommands), merged from all builds of the program.
 pub fn of(words: &[&str]) -> Help {
     static KNOWN: LazyLock<Mutex<HashMap<String, Help>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -33,28 +33,28 @@ pub fn of(words: &[&str]) -> Help {
 }
 
 fn ask(program: &Path, commands: &[&str]) -> Option<Help> {
-    let mut help = said(program, commands)?;
-    // One that says the same as the command above it has no commands of its own.
+    let mut help = help_text(program, commands)?;
+    // If the answer equals the help of the parent command, the command has no subcommands of its own.
     if let Some((_, above)) = commands.split_last()
         && !help.commands.is_empty()
-        && said(program, above).is_some_and(|above| above.commands == help.commands)
+        && help_text(program, above).is_some_and(|above| above.commands == help.commands)
     {
         help.commands.clear();
     }
     Some(help)
 }
 
-fn said(program: &Path, commands: &[&str]) -> Option<Help> {
+fn help_text(program: &Path, commands: &[&str]) -> Option<Help> {
     let asked = Command::new(program).args(commands).arg("--help").output();
     let output = asked.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     output.status.success().then(|| read(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// What a script of the tree says to `--help`.
+/// Output of `--help` of one of this project's scripts.
 pub fn text_of(script: &str) -> Option<String> {
     let found = tree::trees().into_iter().map(|tree| tree.join(script)).find(|path| path.exists())?;
     let mut command = Command::new(&found);
-    // What stands for a command of a program stands for that of this build.
+    // A script that wraps a program's command uses the program of this build.
     if let Ok(bench) = cxloe_lab::program("cxloe-bench") {
         command.env("CXLOE_LAB_PROGRAM", bench);
     }
@@ -63,7 +63,7 @@ pub fn text_of(script: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Reads a help text as clap writes it.
+/// Parses a help text in clap's format.
 pub fn read(text: &str) -> Help {
     let mut help = Help::default();
     let mut in_commands = false;
@@ -77,7 +77,8 @@ pub fn read(text: &str) -> Help {
         if in_commands && indent == 2 {
             help.commands.extend(trimmed.split_whitespace().next().map(str::to_string));
         } else if trimmed.starts_with('-') && indent <= 6 {
-            // "-i, --interface <NAME>   what it is"; the description is two spaces further on, or on the next line.
+            // In "-i, --interface <NAME>   description", at least two blanks separate the description, or it is on the
+            // next line.
             let spelled = trimmed.split("  ").next().unwrap_or(trimmed);
             let value = spelled.contains('<') && !spelled.contains("[=") && !spelled.contains("[<");
             for word in spelled.split([',', ' ', '[', '=']).filter(|word| word.starts_with('-')) {
@@ -91,7 +92,7 @@ pub fn read(text: &str) -> Help {
     help
 }
 
-/// The names in "[alias: --memory-nodes]".
+/// Names in a note like "[alias: --memory-nodes]".
 fn aliases(line: &str) -> Vec<String> {
     let Some((_, list)) = line.split_once("[alias") else { return Vec::new() };
     let list = list.split(']').next().unwrap_or(list);

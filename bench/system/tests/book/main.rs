@@ -1,17 +1,17 @@
-//! The documentation held against what it speaks of, so that it cannot rot: the book under `deploy/book`, and the pages
-//! beside the code.
+//! Checks of the documentation against the programs: the book under `deploy/book`, and the pages beside the code.
 //!
 //! ```text
 //!   pages --Page--> command lines ----> `--help` of the programs: do commands and options exist?
-//!                   messages ---------> string literals of the sources: does any program say that?
+//!                   messages ---------> string literals of the sources: does any program print it?
 //!                   links, includes --> files, headings
 //!                   other code -------> files, make's targets, environment variables, metrics
-//!                   glossary ---------> types: does it have the words of all that two crates name?
-//!   start/by-hand.md --its sh blocks--> bash, in namespaces of its own: does it work?
+//!                   glossary ---------> types: does it have the names of all types that two crates use?
+//!   design/changing.md --recipes--> files: does each list name all places of an existing example?
+//!   start/by-hand.md --its sh blocks--> bash, in namespaces of its own: do the steps work?
 //! ```
 //!
-//! Every fault is named with file and line, all of them in one run. Where parts of the project are built and kept apart,
-//! `CXLOE_BOOK_PROGRAMS` and `CXLOE_BOOK_TREES` name more folders to look in, separated by colons.
+//! Every fault is reported with file and line, all of them in one run. If parts of the project are built in different
+//! places, `CXLOE_BOOK_PROGRAMS` and `CXLOE_BOOK_TREES` name more folders to search, separated by colons.
 
 mod commands;
 mod glossary;
@@ -19,15 +19,16 @@ mod help;
 mod messages;
 mod names;
 mod page;
+mod recipes;
 mod steps;
 mod tree;
 
 use page::Page;
 
-/// What is wrong where.
+/// Descriptions of errors in the documentation, each with file and line.
 type Faults = Vec<String>;
 
-/// The book's pages, and those beside the code.
+/// All pages of documentation: those of the book, and those beside the code.
 fn everything() -> Vec<Page> {
     let mut pages = Page::book();
     let beside = tree::documents().into_iter().filter(|path| !path.starts_with("deploy/book"));
@@ -80,6 +81,13 @@ fn every_alert_is_in_the_book() {
 #[test]
 fn the_glossary_has_the_words_of_several_crates() {
     none(glossary::missing(&Page::load("deploy/book/src/glossary.md").expect("the glossary")));
+}
+
+#[test]
+fn lists_of_files_to_change_are_complete() {
+    none(recipes::unnamed(
+        &Page::load("deploy/book/src/design/changing.md").expect("the page about changes"),
+    ));
 }
 
 #[test]

@@ -1,34 +1,36 @@
-//! Messages that the book quotes, and those it has to: what programs say is in the string literals of their sources.
+//! Check that messages quoted by the book exist, and that the book quotes all errors that users see. Messages of
+//! programs are the string literals of their sources.
 //!
-//! A message stands in a block whose language is `message`, one a line, or in the first column of a table on the page of
-//! messages. What changes from case to case is written as `…`.
+//! A message is a line of a block of language `message`, or in the first column of a table on the page of messages.
+//! Variable parts are written as `…`.
 
 use std::collections::{BTreeSet, HashSet};
 
 use crate::page::Page;
 use crate::{Faults, tree};
 
-/// The folders of the crates whose errors operators and users see.
+/// Folders of the crates whose errors are shown to operators and users.
 const CRATES: [&str; 5] = ["wire/", "gmm/", "mn-server/", "cn-agent/", "deploy/daemon/"];
-/// Their files whose errors nobody sees: links of simulations.
-const UNSEEN: [&str; 1] = ["wire/link/src/sim.rs"];
+/// Files in these crates whose errors are not shown to users: links of simulations.
+const UNSEEN: [&str; 1] = ["wire/net/src/sim.rs"];
 
-/// Messages of the book that no program says.
+/// Messages quoted by the book that no program prints.
 pub fn invented(book: &[Page]) -> Faults {
-    let said: Vec<String> = tree::sources()
+    let messages: Vec<String> = tree::sources()
         .iter()
         .filter(|(path, _)| path.extension().is_some_and(|extension| extension == "rs"))
         .flat_map(|(_, source)| literals(source))
         .map(|literal| shape(&literal))
         .collect();
-    let said_by_some: HashSet<&str> = said.iter().map(String::as_str).collect();
+    let known_messages: HashSet<&str> = messages.iter().map(String::as_str).collect();
     let mut faults = Faults::new();
     for page in book {
         let blocks = page.blocks().into_iter().filter(|block| block.language == "message");
         let quoted = blocks.flat_map(|block| block.lines).map(|line| (line.place, line.text));
         for (place, message) in quoted.chain(listed(page)) {
             let message = message.trim();
-            if !said_by_some.contains(message) && !said.iter().any(|literal| literal.contains(message)) {
+            if !known_messages.contains(message) && !messages.iter().any(|literal| literal.contains(message))
+            {
                 faults.push(format!("{place}: no program says: {message}"));
             }
         }
@@ -36,7 +38,7 @@ pub fn invented(book: &[Page]) -> Faults {
     faults
 }
 
-/// Errors of the sources that the page of messages does not have.
+/// Errors in the sources that the page of messages does not list.
 pub fn missing(page: &Page) -> Faults {
     let listed: BTreeSet<String> = listed(page).into_iter().map(|(_, message)| message).collect();
     let mut faults = BTreeSet::new();
@@ -54,7 +56,7 @@ pub fn missing(page: &Page) -> Faults {
     faults.into_iter().collect()
 }
 
-/// The first column of the tables of the page of messages.
+/// First column of the tables on the page of messages: place and text of each message.
 fn listed(page: &Page) -> Vec<(String, String)> {
     if !page.path.ends_with("operate/messages.md") {
         return Vec::new();
@@ -68,7 +70,7 @@ fn listed(page: &Page) -> Vec<(String, String)> {
     .collect()
 }
 
-/// The messages of `#[error("…")]`; those that are transparent or nothing but another error have none of their own.
+/// Messages of `#[error("…")]`, except transparent errors and those that consist of another error only.
 fn errors(source: &str) -> impl Iterator<Item = String> {
     let attributes = source.split("#[error(").skip(1).filter(|rest| !rest.starts_with("transparent"));
     attributes
@@ -77,7 +79,7 @@ fn errors(source: &str) -> impl Iterator<Item = String> {
         .filter(|message| message != "…")
 }
 
-/// A message without what changes: `{…}` becomes `…`.
+/// A message without its variable parts: `{…}` becomes `…`.
 fn shape(literal: &str) -> String {
     let mut shape = String::new();
     let mut characters = literal.chars().peekable();
@@ -89,7 +91,7 @@ fn shape(literal: &str) -> String {
             }
             '{' => {
                 characters.by_ref().find(|c| *c == '}');
-                // What follows at once changes as well: "{}{}".
+                // Adjacent variable parts, as in "{}{}", become one.
                 if !shape.ends_with('…') {
                     shape.push('…');
                 }
@@ -104,7 +106,7 @@ fn shape(literal: &str) -> String {
     shape
 }
 
-/// The string literals of a source, those in comments and characters left out, with escapes resolved.
+/// String literals of a source, with escapes resolved, except those in comments and character literals.
 fn literals(source: &str) -> impl Iterator<Item = String> {
     let mut rest = source;
     std::iter::from_fn(move || {
@@ -134,7 +136,7 @@ fn literal(source: &str) -> (String, &str) {
             '"' => return (text, &source[at + 1..]),
             '\\' => match characters.next() {
                 Some((_, '\n')) => {
-                    // A line goes on behind its blanks.
+                    // A line continuation skips the following blanks.
                     let behind = characters.as_str();
                     let blanks = behind.len() - behind.trim_start().len();
                     let offset = source.len() - behind.len() + blanks;

@@ -1,5 +1,5 @@
-//! Other names in the documentation: files of the tree, make's targets, environment variables, metrics, paths of the REST
-//! interface.
+//! Check of other names in the documentation: files of the tree, make targets, environment variables, metrics, paths of
+//! the REST interface.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use crate::page::Page;
 use crate::{Faults, tree};
 
-/// The folders of the tree.
+/// Top-level folders of the project.
 const FOLDERS: [&str; 8] = ["wire/", "cc/", "gmm/", "mn-server/", "cn-agent/", "bench/", "deploy/", ".ci/"];
 
-/// Names of things that are not there.
+/// Names on a page that refer to nothing in the project.
 pub fn faults(page: &Page) -> Faults {
     let mut faults = Faults::new();
     let shells =
@@ -35,7 +35,7 @@ fn missing(word: &str) -> Option<String> {
         word.chars().take_while(|c| c.is_ascii_alphanumeric() || "_-./".contains(*c)).collect();
     let name = name.trim_end_matches(['.', '/']);
     if FOLDERS.iter().any(|folder| name.starts_with(folder)) {
-        // A pattern, as in bench/system/tests/*.rs, names the folder before it.
+        // A pattern such as bench/system/tests/*.rs stands for the folder that contains the files.
         let path = if name.len() < word.trim_end_matches(['.', '/']).len() {
             name.rsplit_once('/')?.0
         } else {
@@ -43,13 +43,29 @@ fn missing(word: &str) -> Option<String> {
         };
         return (!tree::has(path)).then(|| format!("{path} is not in the tree"));
     }
+    // The name is that of a test function, or the path of an item of a crate.
+    let is_test = name.matches('_').count() >= 4
+        && name.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit());
+    if is_test && !is_mentioned(name) {
+        return Some(format!("no test or function is called {name}"));
+    }
+    if let Some(gone) = word.split("::").filter(|_| word.contains("::")).find(|part| is_gone(part)) {
+        return Some(format!("{word}: no source has {gone}"));
+    }
     let known = ["CXLOE_", "cxloe_", "Cxloe", "/v1/"].iter().any(|start| name.starts_with(start));
-    // "CXLOE_" by itself stands for all of them; a path ends where a name is to be put in.
-    (known && name.len() > 6 && !name.ends_with('_') && !said(name)).then(|| format!("no source has {name}"))
+    // "CXLOE_" alone stands for all variables with this prefix; a path ends at a placeholder.
+    (known && name.len() > 6 && !name.ends_with('_') && !is_mentioned(name))
+        .then(|| format!("no source has {name}"))
 }
 
-/// Whether a source has the name as a word. A histogram has the names of its parts besides.
-fn said(name: &str) -> bool {
+/// True if no source contains this identifier of a path.
+fn is_gone(part: &str) -> bool {
+    let identifier: String = part.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+    identifier.len() > 4 && identifier.len() == part.len() && !is_mentioned(&identifier)
+}
+
+/// True if a source contains the name as a word. The series of a histogram are covered by the histogram's name.
+fn is_mentioned(name: &str) -> bool {
     static WORDS: OnceLock<HashSet<&'static str>> = OnceLock::new();
     let words = WORDS.get_or_init(|| {
         let between = |c: char| !c.is_ascii_alphanumeric() && !"_/-".contains(c);
@@ -60,7 +76,7 @@ fn said(name: &str) -> bool {
     words.contains(name) || stem.is_some_and(|stem| words.contains(stem))
 }
 
-/// Alerts that no page names.
+/// Names of alerts that no page mentions.
 pub fn unnamed_alerts(book: &[Page]) -> Faults {
     let named: HashSet<String> = book.iter().flat_map(Page::spans).map(|(_, span)| span).collect();
     let rules = tree::sources().iter().filter(|(path, _)| path.to_string_lossy().contains("deploy/observe/"));

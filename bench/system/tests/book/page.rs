@@ -1,4 +1,4 @@
-//! A page of documentation: its text with what it includes, and what is in it: blocks, spans, links and headings.
+//! A page of documentation: its text with included files, and its blocks, code spans, links and headings.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,36 +6,36 @@ use std::path::{Path, PathBuf};
 
 use crate::{Faults, tree};
 
-/// Where the book's pages are, from the root of the project.
+/// Folder of the book's pages, relative to the root of the project.
 const BOOK: &str = "deploy/book/src";
 
-/// A line, and where it stands.
+/// A line of a page with its position.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub text: String,
-    /// File, from the root of the project, and number.
+    /// File, relative to the root of the project, and line number, for messages.
     pub place: String,
 }
 
-/// A fenced block of code.
+/// A fenced block of code on a page.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The first word behind the fence.
+    /// First word after the fence; empty if there is none.
     pub language: String,
     pub lines: Vec<Line>,
 }
 
-/// A page.
+/// A page of documentation, with the lines of included files.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// From the root of the project.
+    /// Path relative to the root of the project.
     pub path: PathBuf,
     pub lines: Vec<Line>,
     faults: Faults,
 }
 
 impl Page {
-    /// Reads a page by its path from the root of the project.
+    /// Reads a page by its path relative to the root of the project.
     pub fn load(path: impl AsRef<Path>) -> Result<Page, String> {
         let path = path.as_ref();
         let mut page = Page { path: path.into(), lines: Vec::new(), faults: Vec::new() };
@@ -62,15 +62,15 @@ impl Page {
         Ok(())
     }
 
-    /// All pages of the book, by its table of contents.
+    /// All pages that the book's table of contents lists.
     pub fn book() -> Vec<Page> {
         let summary = Page::load(format!("{BOOK}/SUMMARY.md")).expect("the table of contents");
         let listed = summary.links().into_iter().map(|(_, target)| format!("{BOOK}/{target}"));
-        // What is listed and missing is the summary's fault.
+        // Missing pages are reported by the check of the table of contents.
         listed.filter_map(|path| Page::load(path).ok()).collect()
     }
 
-    /// What the table of contents lists and is missing, and what is there and not listed.
+    /// Pages that are missing although the table of contents lists them, and pages that it does not list.
     pub fn faults_of_the_summary() -> Faults {
         let summary = Page::load(format!("{BOOK}/SUMMARY.md")).expect("the table of contents");
         let mut faults = Faults::new();
@@ -99,7 +99,7 @@ impl Page {
         faults
     }
 
-    /// Links to pages or headings that are not there, and to what lies outside the book.
+    /// Links to pages or headings that do not exist, or that are outside the book.
     pub fn broken_links(&self) -> Faults {
         let folder = self.path.parent().unwrap_or(Path::new(""));
         let broken = |target: &str| -> Option<String> {
@@ -124,7 +124,7 @@ impl Page {
         links.filter_map(|(place, target)| Some(format!("{place}: {target} {}", broken(&target)?))).collect()
     }
 
-    /// Fenced blocks.
+    /// Fenced blocks of the page.
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut open: Option<Block> = None;
@@ -142,7 +142,7 @@ impl Page {
         blocks
     }
 
-    /// Lines outside of fenced blocks; those of blocks that are indented instead begin with four blanks.
+    /// Lines outside of fenced blocks; those of indented blocks begin with four blanks.
     pub fn prose(&self) -> Vec<&Line> {
         let mut inside = false;
         let outside = |line: &&Line| {
@@ -153,7 +153,7 @@ impl Page {
         self.lines.iter().filter(outside).collect()
     }
 
-    /// Code within lines, between backticks.
+    /// Code between backticks within lines, each with its position.
     pub fn spans(&self) -> Vec<(String, String)> {
         let of = |line: &Line| {
             spans(&line.text).into_iter().map(|span| (line.place.clone(), span)).collect::<Vec<_>>()
@@ -161,7 +161,15 @@ impl Page {
         self.prose().into_iter().flat_map(of).collect()
     }
 
-    /// Where links lead.
+    /// Code spans of the numbered list below a heading.
+    pub fn section_spans(&self, heading: &str) -> Vec<String> {
+        let below = self.prose().into_iter().skip_while(|line| line.text != format!("## {heading}")).skip(1);
+        let list = below.take_while(|line| !line.text.starts_with('#'));
+        let items = list.filter(|line| line.text.starts_with(|first: char| first.is_ascii_digit()));
+        items.flat_map(|line| spans(&line.text)).collect()
+    }
+
+    /// Targets of links, each with its position.
     pub fn links(&self) -> Vec<(String, String)> {
         let mut links = Vec::new();
         for line in self.prose() {
@@ -175,7 +183,7 @@ impl Page {
         links
     }
 
-    /// The names of its headings, as mdBook makes them.
+    /// Anchors of the page's headings, as mdBook generates them.
     fn anchors(&self) -> HashSet<String> {
         let headings = self.prose().into_iter().filter(|line| line.text.starts_with('#'));
         headings.map(|line| anchor(line.text.trim_start_matches('#'))).collect()
@@ -191,7 +199,7 @@ fn included(line: &str) -> Option<&str> {
     line.trim().strip_prefix("{{#include ")?.strip_suffix("}}").map(str::trim)
 }
 
-/// A path without `..`.
+/// The path with `..` resolved.
 fn normal(path: &Path) -> PathBuf {
     let mut whole = PathBuf::new();
     for part in path.components() {
@@ -204,7 +212,7 @@ fn normal(path: &Path) -> PathBuf {
     whole
 }
 
-/// The code of a line, and the line without it.
+/// Code spans of a line, and the line without them.
 fn split_code(line: &str) -> (Vec<String>, String) {
     let (mut code, mut prose, mut rest) = (Vec::new(), String::new(), line);
     while let Some(at) = rest.find('`') {

@@ -1,10 +1,10 @@
-//! The first steps, taken: the shell blocks of that page, one after the other in one shell, on a machine of their own.
+//! Execution of the first steps: the shell blocks of a page run one after the other in one shell, in isolated
+//! namespaces.
 //!
-//! An ordinary user gets a user namespace for it, in which an agent may not follow forks: the step with `cn-agent exec` is
-//! root's.
+//! For an ordinary user they run in a user namespace, in which an agent may not follow forks: the step with `cn-agent
+//! exec` requires root.
 //!
-//! That machine is this one with network, mounts and processes of its own, so that all of it is gone when the shell ends,
-//! however it ends. What nodes keep and where they meet lies in memory.
+//! The network, mount and PID namespaces are removed when the shell ends. The nodes' data and sockets are in memory.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -12,17 +12,17 @@ use std::process::Command;
 use crate::page::Page;
 use crate::tree;
 
-/// What the machine needs before the first step. The page is followed from an empty folder.
+/// Commands that prepare the namespaces before the first step. The page starts in an empty folder.
 const BEFORE: &str = "set -eu
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/lib
 ip link set lo up
 cd /run
 ";
-/// A bound on all of it; it takes some fifteen seconds.
+/// Limit on the whole run, in seconds; a run takes about fifteen seconds.
 const LIMIT_S: &str = "180";
 
-/// Runs the steps of a page.
+/// Runs the shell blocks of a page.
 pub fn run(page: &Page) {
     let root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     let blocks = page.blocks().into_iter().filter(|block| block.language == "sh");
@@ -32,7 +32,7 @@ pub fn run(page: &Page) {
     assert!(steps.len() > 10, "{} has no steps", page.path.display());
     let script = format!("{BEFORE}set -x\n{}\n", steps.join("\n"));
     let programs = tree::programs("gmm")[0].parent().expect("a program is in a folder").to_path_buf();
-    // Of one build with the others: the test of a workspace builds them all.
+    // The other programs are of the same build: a test of the workspace builds all of them.
     for name in ["mn-server", "cn-agent"] {
         assert!(tree::programs(name)[0].starts_with(&programs));
     }
@@ -46,9 +46,9 @@ pub fn run(page: &Page) {
         .env_remove("CXLOE_MANAGER")
         .output()
         .expect("timeout and unshare");
-    let said =
+    let output_text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}: {}\n{said}", page.path.display(), output.status);
-    // What the page shows has to come.
-    assert!(said.contains("|hello, remote me|"), "{said}");
+    assert!(output.status.success(), "{}: {}\n{output_text}", page.path.display(), output.status);
+    // The page announces this output.
+    assert!(output_text.contains("|hello, remote me|"), "{output_text}");
 }

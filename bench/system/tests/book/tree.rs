@@ -1,19 +1,19 @@
-//! The files of the project, and where its programs are.
+//! Files of the project, and folders of its programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// More folders like the root of the project.
+/// Environment variable with further folders that are laid out like the root of the project.
 const TREES: &str = "CXLOE_BOOK_TREES";
-/// More folders with programs.
+/// Environment variable with further folders that contain programs.
 const PROGRAMS: &str = "CXLOE_BOOK_PROGRAMS";
 
-/// Folders in which nothing is the project's own.
+/// Folders that contain no files of the project.
 const FOREIGN: [&str; 5] = ["target", ".git", "corpus", "artifacts", "node_modules"];
 
-/// The root of the project.
+/// Root folder of the project.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
@@ -22,19 +22,19 @@ fn folders(variable: &str) -> Vec<PathBuf> {
     std::env::var_os(variable).map(|list| std::env::split_paths(&list).collect()).unwrap_or_default()
 }
 
-/// The root of the project and what else is looked in.
+/// Root of the project, and further folders to search.
 pub fn trees() -> Vec<PathBuf> {
     std::iter::once(root().to_path_buf()).chain(folders(TREES)).collect()
 }
 
-/// Every program of this name, the one of this build first.
+/// Paths of every program of this name, that of this build first.
 pub fn programs(name: &str) -> Vec<PathBuf> {
     let own = cxloe_lab::program(name).unwrap_or_else(|error| panic!("{error}"));
     let others = folders(PROGRAMS).into_iter().map(|folder| folder.join(name)).filter(|path| path.exists());
     std::iter::once(own).chain(others).collect()
 }
 
-/// Text files of the trees that are not documentation: sources, scripts, dashboards, by path.
+/// Content by path of all text files that are not documentation: sources, scripts, dashboards.
 pub fn sources() -> &'static BTreeMap<PathBuf, String> {
     static SOURCES: OnceLock<BTreeMap<PathBuf, String>> = OnceLock::new();
     SOURCES.get_or_init(|| {
@@ -46,7 +46,7 @@ pub fn sources() -> &'static BTreeMap<PathBuf, String> {
     })
 }
 
-/// All pages of documentation, from the root of the project.
+/// Paths of all pages of documentation, relative to the root of the project.
 pub fn documents() -> BTreeSet<PathBuf> {
     let mut documents = BTreeSet::new();
     for tree in trees() {
@@ -58,7 +58,7 @@ pub fn documents() -> BTreeSet<PathBuf> {
     documents
 }
 
-/// Text files below a folder: the pages of documentation, or all others.
+/// Collects text files below a folder: pages of documentation if `pages`, or else all others.
 fn gather(folder: &Path, sources: &mut BTreeMap<PathBuf, String>, pages: bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
@@ -68,7 +68,7 @@ fn gather(folder: &Path, sources: &mut BTreeMap<PathBuf, String>, pages: bool) {
                 gather(&path, sources, pages);
             }
         } else if kind.is_file() && path.extension().is_some_and(|extension| extension == "md") == pages {
-            // What is no text is no source.
+            // Files that are not UTF-8 are skipped.
             if let Ok(text) = fs::read_to_string(&path) {
                 sources.insert(path, text);
             }
@@ -76,7 +76,7 @@ fn gather(folder: &Path, sources: &mut BTreeMap<PathBuf, String>, pages: bool) {
     }
 }
 
-/// Whether a path from the root is there, in any tree.
+/// True if a path relative to the root exists in any of the [`trees`].
 pub fn has(path: &str) -> bool {
     trees().iter().any(|tree| tree.join(path).exists())
 }

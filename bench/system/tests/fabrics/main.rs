@@ -1,9 +1,11 @@
-//! Whole fabrics around a manager: regions over several memory nodes, binding, stores; what is observed of them, and the
-//! manager's page.
+//! Whole fabrics around a manager: interleaved regions, binding, stores; metrics and logs, the manager's web view, and
+//! a compute node of an independent implementation.
 
-mod doors;
+mod access;
 mod fabric;
+mod mirror;
 mod observe;
+mod protocol;
 mod web;
 
 use std::process::ExitCode;
@@ -11,13 +13,15 @@ use std::process::ExitCode;
 use cxloe_system::{Subject, run};
 
 fn main() -> ExitCode {
-    // SAFETY: this process has one thread yet.
+    // SAFETY: this process still has one thread.
     unsafe { std::env::remove_var("NO_COLOR") };
     run(
         &[
-            Subject::new("doors", doors::tests),
+            Subject::new("access", access::tests),
             Subject::new("fabric", fabric::tests),
+            Subject::new("mirror", mirror::tests),
             Subject::new("observe", observe::tests),
+            Subject::new("protocol", protocol::tests),
             Subject::new("web", web::tests),
         ],
         &[("top_panics", observe::top::play)],

@@ -1,10 +1,10 @@
 //! Rate control over real frames: 802.1Qbb frames on the cable, Congestion frames of a real memory node whose queue
-//! grows, and a driver's counters reach the pacer of a line port, and only those that are meant for it.
+//! grows, and counters of a NIC's driver slow the pacer of a line port, if they concern the port's class.
 
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_lab::{Lab, Standing};
+use cxloe_lab::{Lab, LabPrivilege};
 use cxloe_link::ethtool::Ethtool;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::{Backend, LinkConfig, LinkError};
@@ -15,19 +15,19 @@ use cxloe_system::{Failed, Test};
 use cxloe_system::{Outcome, cable::cable, ensure, eventually};
 use cxloe_wire::frame::{Mac, PfcVector};
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
         Test::new("pfc_frames_cross_the_cable", pfc_frames_cross_the_cable),
         Test::new("packet::pfc_frames_slow_their_class", || pfc_frames_slow_their_class(Backend::Packet)),
-        Test::new("packet::a_long_queue_is_told", || a_long_queue_is_told(Backend::Packet)),
+        Test::new("packet::a_long_queue_is_told", || a_long_queue_is_reported(Backend::Packet)),
         Test::new("counters_are_named", counters_are_named),
-        Test::new("a_flood_of_pauses_throttles_nobody", a_flood_of_pauses_throttles_nobody),
+        Test::new("a_flood_of_pauses_throttles_nobody", a_flood_of_pauses_throttles_no_other_node),
     ];
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.push(Test::new("xdp::pfc_frames_slow_their_class", || {
             pfc_frames_slow_their_class(Backend::Xdp)
         }));
-        tests.push(Test::new("xdp::a_long_queue_is_told", || a_long_queue_is_told(Backend::Xdp)));
+        tests.push(Test::new("xdp::a_long_queue_is_told", || a_long_queue_is_reported(Backend::Xdp)));
         tests.push(Test::new("xdp::a_nic_counter_slows", a_nic_counter_slows));
     }
     tests
@@ -45,7 +45,7 @@ fn socket(lab: &Lab, interface: &str) -> Result<PfcSocket, Failed> {
     Ok(lab.home_of(interface)?.enter(|| PfcSocket::open(interface))??)
 }
 
-/// Frames for these classes, which are to pause for so many quanta.
+/// A Priority Flow Control frame that pauses these classes for this number of quanta.
 fn vector(classes: &[u8], quanta: u16) -> PfcVector {
     let mut vector = PfcVector::default();
     for class in classes {
@@ -55,13 +55,13 @@ fn vector(classes: &[u8], quanta: u16) -> PfcVector {
     vector
 }
 
-/// A port with rate control, its frames of `class`.
+/// A line port with rate control, whose frames have the PFC class `class`.
 fn paced(lab: &Lab, backend: Backend, class: u8, rates: &RateControl) -> Result<Port, Failed> {
     let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
     let mut port = port(link_on(lab, &config)?, MN, 0, BYTES, CacheConfig::OFF)?;
     let (now, info) = (port.clock().now(), port.link().info().clone());
     let signals = lab.home_of("cn0")?.enter(|| rates.apply(port.engine(), &info, class, now))??;
-    port.listen(signals);
+    port.set_signals(signals);
     Ok(port)
 }
 
@@ -69,7 +69,7 @@ fn pfc_frames_cross_the_cable() -> Outcome {
     let lab = lab()?;
     let (mut cn, mut mn) = (socket(&lab, "cn0")?, socket(&lab, "mn0")?);
     let sent = vector(&[0, 3], 77);
-    // More than the ring has slots.
+    // More frames than the ring has slots.
     for _ in 0..100 {
         mn.send(&sent)?;
         let mut got = None;
@@ -83,13 +83,13 @@ fn pfc_frames_cross_the_cable() -> Outcome {
     ensure(mn.sent() == 100, "frames are counted")
 }
 
-/// A neighbour that sends pauses without an end, of the longest kind: they are nothing to a node that does not trust them,
-/// and one that does keeps an eighth of the rate.
-fn a_flood_of_pauses_throttles_nobody() -> Outcome {
+/// A neighbour continuously sends pauses of maximum length: a node that does not trust PFC frames is unaffected, and a
+/// node that does keeps an eighth of its rate.
+fn a_flood_of_pauses_throttles_no_other_node() -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, BYTES)], folder.path())?;
     for trust_pfc in [false, true] {
-        // Left alone for so long that what pauses have done can be looked at.
+        // Long intervals without rate recovery, so that the effect of pauses can be observed.
         let long = Some(Duration::from_secs(10));
         let rates =
             RateControl { times: [long, None, long, long, long, long], trust_pfc, ..RateControl::default() };
@@ -119,11 +119,12 @@ fn a_flood_of_pauses_throttles_nobody() -> Outcome {
     ensure(node.end()?.success(), "the memory node failed")
 }
 
-/// A frame for our class halves the rate; another class's, and one that ends a pause, change nothing.
+/// A PFC frame for the port's class halves the rate; a frame for another class, or one that ends a pause, has no
+/// effect.
 fn pfc_frames_slow_their_class(backend: Backend) -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let node = MemoryNode::start(&lab, "mn0", backend, &[(CN, BYTES)], folder.path())?;
-    // So slow that what a pause does can be looked at.
+    // Slow recovery, so that the effect of a pause can be observed.
     let long = Some(Duration::from_secs(10));
     let rates = RateControl {
         times: [long, None, long, long, long, long],
@@ -142,7 +143,7 @@ fn pfc_frames_slow_their_class(backend: Backend) -> Outcome {
     let halved = rate(&mut port)?;
     ensure(halved * 2 == full, format!("{full} became {halved}"))?;
     ensure(port.engine().counters().pauses_link == 1, "one pause only")?;
-    // Slowed down, it still works.
+    // The port continues to work at the lower rate.
     port.write(64, &[7; 64])?;
     ensure(port.read(64)? == [7; 64], "another line than was written")?;
     port.close()?;
@@ -154,8 +155,9 @@ fn rate(port: &mut Port) -> Result<u64, Failed> {
     Ok(port.engine().paces(now).first().copied().flatten().ok_or("no rate control")?.rate)
 }
 
-/// More requests at once than the threshold: the cable and the CN are told, and every byte is right all the same.
-fn a_long_queue_is_told(backend: Backend) -> Outcome {
+/// With more requests at once than the threshold, the cable and the CN receive congestion signals, and all data read is
+/// correct.
+fn a_long_queue_is_reported(backend: Backend) -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let more = ["--congestion-threshold", "4"];
     let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, BYTES)], folder.path(), &more)?;
@@ -163,7 +165,7 @@ fn a_long_queue_is_told(backend: Backend) -> Outcome {
     port.connect(cxloe_system::LIMIT)?;
     port.set_depth(400);
     let mut listener = socket(&lab, "cn0")?;
-    // Bursts: single lines would travel together in few frames.
+    // Bursts are written, because single lines would share few frames.
     let written: Vec<u8> = (0..4096 * 64_u32).map(|i| ((i / 64) ^ i) as u8).collect();
     let mut heard = Vec::new();
     let mut read = vec![0; written.len()];
@@ -180,8 +182,8 @@ fn a_long_queue_is_told(backend: Backend) -> Outcome {
     ensure(heard.iter().all(|(from, v)| *from == MN && v.enabled == 1), format!("{heard:?}"))?;
     let counters = port.engine().counters();
     ensure(counters.pauses_mn + counters.pauses_link > 0, format!("{counters:?}"))?;
-    // A queue that was long is short again after each of these, and that is said. (The listener's ring holds few
-    // frames: what came before may be lost.)
+    // After each of these reads the queue is short again, and the memory node signals that. The receiver's ring holds
+    // few frames, so earlier signals may be lost.
     eventually("the cable may go on", || {
         let done = port.read_bytes(0, &mut read[..512 * 64]);
         heard.extend(std::iter::from_fn(|| listener.receive()));
@@ -191,7 +193,7 @@ fn a_long_queue_is_told(backend: Backend) -> Outcome {
     ensure(node.end()?.success(), "the memory node failed")
 }
 
-/// A driver's statistic, here one that rises with every frame, is a source of pauses.
+/// A statistic of the NIC's driver slows the pacer; this test uses one that rises with every frame.
 fn a_nic_counter_slows() -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let node = MemoryNode::start(&lab, "mn0", Backend::Xdp, &[(CN, BYTES)], folder.path())?;
@@ -206,7 +208,8 @@ fn a_nic_counter_slows() -> Outcome {
     ensure(node.end()?.success(), "the memory node failed")
 }
 
-/// A counter that does not exist, and a driver nobody knows, are named; without a wish the latter is no error.
+/// Errors name a counter that does not exist, or an unsupported driver. Unless the user has requested counters, an
+/// unsupported driver is no error.
 fn counters_are_named() -> Outcome {
     let lab = lab()?;
     let ask = |name: Option<&'static str>| -> Result<Result<String, LinkError>, Failed> {
@@ -215,7 +218,7 @@ fn counters_are_named() -> Outcome {
             Ok(counter.name().to_owned())
         })?)
     };
-    let text = |said: Result<String, LinkError>| said.unwrap_or_else(|error| error.to_string());
+    let text = |output_text: Result<String, LinkError>| output_text.unwrap_or_else(|error| error.to_string());
     let unknown = text(ask(None)?);
     ensure(unknown.contains("driver `veth`") && unknown.contains("ethtool -S"), unknown)?;
     let absent = text(ask(Some("rx_prio{}_pause"))?);

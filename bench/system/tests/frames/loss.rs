@@ -1,19 +1,20 @@
-//! Every byte over a bad cable: a real `mn-server` and a compute node joined by a virtual cable, both of which lose,
-//! double, reorder and damage what they send. A whole region is written and read back, and nothing may be wrong, fail,
-//! or have cost a session. And over a cable that is out for a moment, nothing may fail either. Nothing here asks how fast anything was.
+//! Correctness over a bad cable: a real `mn-server` and a compute node joined by a virtual cable, both of which lose,
+//! duplicate, reorder and damage frames that they send. A whole region is written and read back, without a wrong byte,
+//! a failed operation, or the end of a session. No operation may fail either while the cable is interrupted for a
+//! moment. The tests assert no speed.
 //!
-//! What runs by default is sized for a build that is not optimised; the ignored tests verify 256 MiB everywhere.
+//! The default region is small enough for builds without optimisation; the long tests use 256 MiB.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_bench::measure::Target;
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_lab::{Lab, Standing};
-use cxloe_link::{Backend, Extras, open_with};
+use cxloe_lab::{Lab, LabPrivilege};
+use cxloe_link::{Backend, Middlewares, open_with};
+use cxloe_measure::MeasuredRegion;
 use cxloe_port::port::Port;
-use cxloe_system::cable::{Over, cable_for};
+use cxloe_system::cable::{LinkKind, cable_for};
 use cxloe_system::node::{MemoryNode, config_to, port};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{LIMIT, Outcome, ensure};
@@ -23,25 +24,25 @@ use tempfile::TempDir;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
-/// Not 0, so that a lost base shows.
+/// First address of the mapping; not 0, so that a missing base is detected.
 const HPA: u64 = 1 << 32;
 const MIB: u64 = 1 << 20;
-/// Single lines written and read beside the bursts of the verification.
+/// Number of single lines written and read in addition to the bursts.
 const LINES: u64 = 4096;
 
-/// What both ends do to what they send: losses as named, and everything else a little.
+/// Fault plans of both ends, each with frequent faults of the named kind and rare ones of all other kinds.
 const PLANS: [(&str, &str); 3] = [
     ("0.1_percent", "drop=0.1%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
     ("1_percent", "drop=1%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
     ("5_percent", "drop=5%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
 ];
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = Vec::new();
-    let root = standing == Standing::Root;
+    let root = standing == LabPrivilege::Root;
     let raw: &[Backend] = if root { &[Backend::Packet, Backend::Xdp] } else { &[Backend::Packet] };
     for &backend in raw {
-        let over = Over::from(backend);
+        let over = LinkKind::from(backend);
         tests.push(flap(over));
         for (name, plan) in PLANS {
             let all = move |mib: u64| move || every_byte_is_right(over, plan, mib * MIB);
@@ -57,8 +58,9 @@ pub fn tests(standing: Standing) -> Vec<Test> {
             }
         }
     }
-    // Inside UDP, too: what differs is beneath the session, so that one plan of each kind of link is enough every day.
-    let inside = raw.iter().map(|&backend| Over::encap(backend)).chain([Over::from(Backend::Udp)]);
+    // Links inside UDP are tested as well. They differ only below the session, so by default one plan of each kind is
+    // enough.
+    let inside = raw.iter().map(|&backend| LinkKind::encap(backend)).chain([LinkKind::from(Backend::Udp)]);
     for over in inside {
         tests.push(flap(over));
         for (name, plan) in PLANS {
@@ -71,32 +73,32 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     tests
 }
 
-fn flap(over: Over) -> Test {
+fn flap(over: LinkKind) -> Test {
     Test::new(format!("{over}::a_short_flap_only_delays"), move || a_short_flap_only_delays(over))
 }
 
-/// A memory node and what it is measured by, with `bytes` of its memory.
+/// A memory node, and a compute node's port for measurements with `bytes` bytes of memory.
 struct Ends {
-    target: Target,
+    target: MeasuredRegion,
     node: MemoryNode,
     _folder: TempDir,
 }
 
 impl Ends {
-    /// Connected over `lab`, both making the faults of `plan` to what they send.
-    fn connect(lab: &Lab, over: Over, plan: Option<&str>, bytes: u64) -> Result<Ends, Failed> {
+    /// Connects the ends over `lab`; both apply the faults of `plan` to frames that they send.
+    fn connect(lab: &Lab, over: LinkKind, plan: Option<&str>, bytes: u64) -> Result<Ends, Failed> {
         let folder = tempfile::tempdir()?;
         let of = |seed: u64| plan.map(|plan| format!("{plan},dir=tx,seed={seed}"));
         let more = of(5).map_or_else(Vec::new, |faults| vec!["--faults".to_owned(), faults]);
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
         let node = MemoryNode::start_with(lab, "mn0", over, &[(CN, bytes)], folder.path(), &more)?;
         let faults = of(6).map(|faults| faults.parse()).transpose()?;
-        let extras = Extras { faults, ..Extras::default() };
+        let extras = Middlewares { faults, ..Middlewares::default() };
         let config = config_to(over, MN);
         let link = lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
         let mut port = port(link, MN, HPA, bytes, CacheConfig::OFF)?;
         port.connect(LIMIT)?;
-        let target = Target {
+        let target = MeasuredRegion {
             port,
             hpa: HPA,
             bytes,
@@ -110,26 +112,26 @@ impl Ends {
         Ok(Ends { target, node, _folder: folder })
     }
 
-    /// What the compute node's session has counted.
+    /// Counters of the compute node's session.
     fn counters(&mut self) -> Result<RequesterCounters, Failed> {
         let sessions = self.target.port.engine().sessions();
         Ok(sessions.first().ok_or("no session")?.counters)
     }
 
-    /// Ends both; the memory node has to have been well all the time.
+    /// Ends the port and the memory node, which has to end without errors.
     fn end(self) -> Outcome {
         self.target.port.close()?;
-        let said = self.node.said();
-        ensure(!said.contains("panicked") && !said.contains("ERROR"), said)?;
+        let output_text = self.node.output_text();
+        ensure(!output_text.contains("panicked") && !output_text.contains("ERROR"), output_text)?;
         ensure(self.node.end()?.success(), "mn-server failed")
     }
 }
 
-fn lab(over: Over) -> Result<Lab, Failed> {
+fn lab(over: LinkKind) -> Result<Lab, Failed> {
     Ok(cable_for(over).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
-fn every_byte_is_right(over: Over, plan: &str, bytes: u64) -> Outcome {
+fn every_byte_is_right(over: LinkKind, plan: &str, bytes: u64) -> Outcome {
     let lab = lab(over)?;
     let mut ends = Ends::connect(&lab, over, Some(plan), bytes)?;
     lines_are_right(&mut ends.target.port, bytes)?;
@@ -142,15 +144,16 @@ fn every_byte_is_right(over: Over, plan: &str, bytes: u64) -> Outcome {
     ends.end()
 }
 
-/// The cable is out for less than a session lasts, now at one end, now at the other, with work under way: nothing fails.
-fn a_short_flap_only_delays(over: Over) -> Outcome {
+/// The cable is interrupted at either end in turn for less than the session time-out, while operations are in flight:
+/// no operation fails.
+fn a_short_flap_only_delays(over: LinkKind) -> Outcome {
     let lab = lab(over)?;
     let mut ends = Ends::connect(&lab, over, None, 8 * MIB)?;
     let whole = AtomicBool::new(false);
     thread::scope(|scope| {
         let work = scope.spawn(|| {
             for pass in 0.. {
-                // Once more after the last flap, then it is enough.
+                // One more round after the last interruption.
                 let last = whole.load(Ordering::Acquire);
                 ends.target.verify(pass, &mut |_| {}).map_err(|e| e.to_string())?;
                 if last {
@@ -174,7 +177,8 @@ fn a_short_flap_only_delays(over: Over) -> Outcome {
     })
 }
 
-/// Lines all over the region, one frame each, twice, so that a write executed late or again would show.
+/// Writes and reads lines all over the region, one in each frame, twice, so that a write executed late or repeatedly
+/// would be detected.
 fn lines_are_right(port: &mut Port, bytes: u64) -> Outcome {
     let hpas: Vec<u64> = (0..LINES).map(|i| HPA + i * (bytes / LINES) / 64 * 64).collect();
     let mut found = vec![[0; 64]; hpas.len()];

@@ -1,5 +1,5 @@
-//! Frames on cables: the kinds of links, losses, congestion, neighbours that keep to no protocol, processors of other ages,
-//! and what Wireshark shows.
+//! Tests with frames on cables: kinds of links, losses, congestion, hostile neighbours, older processors, and the
+//! Wireshark dissector.
 
 mod congestion;
 mod dissector;

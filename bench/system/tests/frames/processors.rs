@@ -1,12 +1,12 @@
-//! Processors unlike this machine's, emulated: programs run on them without instructions that they lack, come to the same
-//! results, and seal frames that this one opens.
+//! Emulated processors: programs of this project run on processors that lack instructions, give the same results there,
+//! and seal frames that this machine opens.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use cxloe_lab::{Standing, program};
+use cxloe_lab::{LabPrivilege, program};
 use cxloe_link::Backend;
 use cxloe_link::keys::node_key;
 use cxloe_system::cable::cable_for;
@@ -16,25 +16,26 @@ use cxloe_system::{LIMIT, Outcome, Test, ensure, tests, text};
 use cxloe_wire::frame::{Mac, PublicKey};
 use cxloe_wire::session::NodeKey;
 
-/// SSSE3 alone; CRC32 and no AES; AES, AVX2 and BMI; everything that the emulator knows.
+/// Processor models with SSSE3 only; with CRC32 and without AES; with AES, AVX2 and BMI; with all instructions of the
+/// emulator.
 const AGES: [&str; 4] = ["core2duo", "Nehalem", "Haswell", "max"];
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const HPA: u64 = 1 << 40;
 const REGION: u64 = 4 << 20;
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![runs_come_to_the_same_on_all, sealed_lines_cross_between_two]
 }
 
-/// A program of this project as it runs on a processor of that model.
+/// Command that runs a program of this project on an emulated processor of the model.
 fn on(model: &str, name: &str) -> Outcome<Command> {
     let mut command = Command::new("qemu-x86_64");
     command.args(["-cpu", model]).arg(program(name)?);
     Ok(command)
 }
 
-/// What came of a few simulated runs between keys, beside how long they took.
+/// Runs a few simulations of nodes with keys; returns the results without times.
 fn came_of(mut command: Command, report: &Path) -> Outcome<serde_json::Value> {
     command.args(["sim", "--scenario", "intruders", "--start", "3", "--seeds", "2", "--json", text(report)]);
     succeeded(command.output()?)?;

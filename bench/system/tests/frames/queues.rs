@@ -1,5 +1,5 @@
-//! A compute node on four queues, and a memory node whose four workers serve it: every byte right, over each kind of link,
-//! also with losses; what one queue's end comes to; and what a successor finds.
+//! A compute node with four queues, and a memory node with four workers: all data is correct over each kind of link,
+//! also with losses, after the failure of one queue, and for a successor of the compute node.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::EngineError;
-use cxloe_lab::{Lab, Standing};
+use cxloe_lab::{Lab, LabPrivilege};
 use cxloe_link::fault::FaultInjector;
 use cxloe_link::{Backend, Encap, Link, LinkConfig, join_queues};
 use cxloe_mn::admin::client::ask;
 use cxloe_port::port::{Port, PortError};
-use cxloe_system::cable::{CN_AT, Over, cable_for};
+use cxloe_system::cable::{CN_AT, LinkKind, cable_for};
 use cxloe_system::node::{MemoryNode, config_to, link_on, port_of, queues_on};
 use cxloe_system::{LIMIT, Outcome, Test, ensure, text};
 use cxloe_wire::frame::Mac;
@@ -23,7 +23,7 @@ const HPA: u64 = 1 << 32;
 const REGION: u64 = 4 << 20;
 const QUEUES: u32 = 4;
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
         Test::new("packet::every_worker_serves_its_pages", || serves(Backend::Packet, Encap::None)),
         Test::new("udp::every_worker_serves_its_pages", || serves(Backend::Udp, Encap::None)),
@@ -32,7 +32,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("packet::a_queue_that_ends_ends_the_node", a_queue_that_ends_ends_the_node),
         Test::new("packet::a_successor_with_fewer_queues_comes_after_all", a_successor_comes_after_all),
     ];
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.push(Test::new("xdp::every_worker_serves_its_pages", || serves(Backend::Xdp, Encap::None)));
     }
     tests
@@ -50,7 +50,7 @@ fn node(lab: &Lab, backend: Backend, folder: &Path) -> Outcome<MemoryNode> {
 fn node_inside(lab: &Lab, backend: Backend, encap: Encap, folder: &Path) -> Outcome<MemoryNode> {
     let (socket, peer) = (folder.join("mn.sock"), format!("{CN}={CN_AT}"));
     let more = ["--workers", "4", "--socket", text(&socket), "--udp-peer", &peer];
-    MemoryNode::start_with(lab, "mn0", Over { backend, encap }, &[(CN, REGION)], folder, &more)
+    MemoryNode::start_with(lab, "mn0", LinkKind { backend, encap }, &[(CN, REGION)], folder, &more)
 }
 
 fn on(link: Box<dyn Link>) -> Outcome<Port> {
@@ -59,7 +59,8 @@ fn on(link: Box<dyn Link>) -> Outcome<Port> {
     Ok(port)
 }
 
-/// Writes all of the region by bursts, some lines of it by themselves, and looks at every byte, both ways.
+/// Writes the whole region by bursts and some of its lines individually, and checks all data with bursts and single
+/// reads.
 fn check(port: &mut Port, seed: u8) -> Outcome {
     let mut all: Vec<u8> =
         (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8 ^ seed).collect();
@@ -80,7 +81,7 @@ fn check(port: &mut Port, seed: u8) -> Outcome {
     Ok(())
 }
 
-/// The sessions of the memory node's workers, and how many requests each session has had executed.
+/// Sessions of each of the memory node's workers, with the number of requests executed in each session.
 fn sessions(folder: &Path) -> Outcome<Vec<Vec<(String, u64)>>> {
     let status = ask(&folder.join("mn.sock")).map_err(|error| error.to_string())?;
     let of = |worker: &cxloe_mn::admin::WorkerStatus| {
@@ -104,7 +105,7 @@ fn serves(backend: Backend, encap: Encap) -> Outcome {
     ensure(all == expected, format!("{workers:?}"))?;
     let busy = |executed: &u64| *executed > REGION / 4096 / u64::from(QUEUES);
     ensure(workers.iter().flatten().all(|(_, executed)| busy(executed)), format!("{workers:?}"))?;
-    // Over UDP the kernel spreads ports as it likes.
+    // Over UDP the kernel assigns ports to sockets arbitrarily.
     let spread = backend == Backend::Udp || workers.iter().all(|worker| worker.len() == 1);
     ensure(spread, format!("not a worker for each: {workers:?}"))?;
     let counters = port.link().counters();
@@ -133,7 +134,7 @@ fn losses_are_repaired() -> Outcome {
     ensure(node.end()?.success(), "mn-server failed")
 }
 
-/// A link that can be told to lose everything.
+/// A link that drops all frames while it is silenced.
 struct Silenced {
     link: Box<dyn Link>,
     silent: std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -192,7 +193,8 @@ fn a_queue_that_ends_ends_the_node() -> Outcome {
     let mut port = on(join_queues(links.collect::<Outcome<_>>()?)?)?;
     check(&mut port, 7)?;
     silent.store(true, std::sync::atomic::Ordering::Relaxed);
-    // A page of that queue fails within the session's limit, and then those of all others are refused.
+    // A read of a page of the silenced queue fails within the session's limit; afterwards operations of all other
+    // queues are refused.
     let page = |page: u64| HPA + (256 + page) * 4096 + 1024;
     let failed = port.read(page(2));
     ensure(matches!(failed, Err(PortError::Engine(EngineError::Failed { .. }))), format!("{failed:?}"))?;
@@ -204,7 +206,7 @@ fn a_queue_that_ends_ends_the_node() -> Outcome {
         )?;
     }
     silent.store(false, std::sync::atomic::Ordering::Relaxed);
-    // Whoever has a port drives its sessions: an operation that is refused does not.
+    // The owner of the port reopens its sessions; a refused operation does not.
     port.connect(LIMIT)?;
     check(&mut port, 8)?;
     port.close()?;
@@ -217,7 +219,7 @@ fn a_successor_comes_after_all() -> Outcome {
     let node = node(&lab, Backend::Packet, folder.path())?;
     let mut first = on(queues_on(&lab, &config_to(Backend::Packet, MN), QUEUES)?)?;
     check(&mut first, 9)?;
-    // It ends without a word.
+    // The port ends without sending a Bye.
     drop(first);
     let config = config_to(Backend::Packet, MN);
     let link = link_on(&lab, &config)?;

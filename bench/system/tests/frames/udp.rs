@@ -1,20 +1,20 @@
-//! Frames inside UDP: who speaks for whom, how long a frame may be, and what happens when a peer ends. Losses, hostile
-//! frames and mapped memory over this link are tested where those of other links are.
+//! Frames inside UDP: outer addresses of peers, maximum frame lengths, and the end of a peer. Losses, hostile frames
+//! and mapped memory inside UDP are tested together with those of other links.
 
 use std::net::SocketAddrV4;
 use std::path::Path;
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_lab::{Lab, Standing};
+use cxloe_lab::{Lab, LabPrivilege};
 use cxloe_link::fault::FaultInjector;
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::{Backend, Link, LinkConfig, LinkCounters, LinkError, UdpConfig};
 use cxloe_mn::admin::client::ask;
 use cxloe_port::port::{Port, PortError};
-use cxloe_system::cable::{CN_AT, MN_AT, Over, cable, ip, with_addresses};
+use cxloe_system::cable::{CN_AT, LinkKind, MN_AT, cable, ip, with_addresses};
 use cxloe_system::node::{MemoryNode, config_to, link_on, port};
-use cxloe_system::raw::{Outer, Raw};
+use cxloe_system::raw::{Outer, RawSocket};
 use cxloe_system::{Failed, LIMIT, Outcome, Test, ensure, eventually, text};
 use cxloe_wire::frame::Mac;
 
@@ -23,7 +23,7 @@ const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const HPA: u64 = 1 << 32;
 const REGION: u64 = 4 << 20;
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
         Test::new("lines_and_bursts", || lines_and_bursts(1500)),
         Test::new("lines_and_bursts_at_9000", || lines_and_bursts(9000)),
@@ -38,7 +38,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("a_narrow_path_is_kept_to_and_named", a_narrow_path_is_kept_to_and_named),
         Test::new("a_dead_peer_fails_operations_and_its_successor_serves", a_dead_peer_fails_operations),
     ];
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.push(Test::new("encap_xdp::lines_and_bursts", || encapsulated(Backend::Xdp, Backend::Xdp)));
     }
     tests
@@ -53,23 +53,23 @@ fn node(lab: &Lab, folder: &Path) -> Outcome<MemoryNode> {
     node_by(lab, folder, Backend::Udp)
 }
 
-/// A memory node by this link, with frames inside UDP.
+/// Starts a memory node whose link `backend` sends frames inside UDP.
 fn node_by(lab: &Lab, folder: &Path, backend: Backend) -> Outcome<MemoryNode> {
     let socket = folder.join("mn.sock");
     let more = ["--socket", text(&socket)];
-    MemoryNode::start_with(lab, "mn0", Over::encap(backend), &[(CN, REGION)], folder, &more)
+    MemoryNode::start_with(lab, "mn0", LinkKind::encap(backend), &[(CN, REGION)], folder, &more)
 }
 
-/// The compute node's link to it, likewise.
+/// Configuration of the compute node's link to the memory node, with frames inside UDP.
 fn config_by(backend: Backend) -> LinkConfig {
-    config_to(Over::encap(backend), MN)
+    config_to(LinkKind::encap(backend), MN)
 }
 
-/// Frames inside UDP by whatever link at either end: lines, bursts, losses, and a peer that comes late.
+/// Tests frames inside UDP with these links at the two ends: lines, bursts, losses, and a peer that starts late.
 fn encapsulated(cn: Backend, mn: Backend) -> Outcome {
     let lab = lab(1500)?;
     for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
-        // A virtual cable hands over messages of sockets uncut, and a raw link takes single packets.
+        // A virtual cable does not split large segments of sockets, and a raw link accepts single packets only.
         ip(&lab, namespace, &["link", "set", interface, "gso_max_segs", "1"])?;
     }
     let folder = tempfile::tempdir()?;
@@ -87,14 +87,14 @@ fn encapsulated(cn: Backend, mn: Backend) -> Outcome {
     ensure(port.engine().sessions()[0].counters.retransmitted > 0, "nothing was lost")?;
     port.close()?;
     ensure(node.end()?.success(), "mn-server failed")?;
-    // One that is told of later is reached as soon as it is known.
+    // A peer that is added later can be reached at once.
     let peers = Peers::default();
     let config =
         LinkConfig { udp: UdpConfig { peers: peers.clone(), ..UdpConfig::default() }, ..config_by(cn) };
     let mut late = cxloe_system::node::port(link_on(&lab, &config)?, MN, HPA, REGION, CacheConfig::OFF)?;
     let node = node_by(&lab, folder.path(), mn)?;
     ensure(late.connect(Duration::from_millis(100)).is_err(), "it was reached without an address")?;
-    peers.tell([Peer { mac: MN, address: MN_AT.parse()? }]);
+    peers.set_from_manager([Peer { mac: MN, address: MN_AT.parse()? }]);
     late.connect(LIMIT)?;
     check(&mut late, 23)?;
     late.close()?;
@@ -113,7 +113,7 @@ fn connected(lab: &Lab, config: &LinkConfig) -> Result<Port, Failed> {
     Ok(port)
 }
 
-/// Writes the region by bursts and lines, and looks at every byte of it.
+/// Writes the whole region by bursts and lines, and checks all data.
 fn check(port: &mut Port, seed: u8) -> Outcome {
     let all: Vec<u8> = (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8 ^ seed).collect();
     port.write_bytes(HPA, &all)?;
@@ -150,7 +150,7 @@ fn lines_and_bursts_over_ipv6() -> Outcome {
     for (namespace, interface, address) in [("cn", "cn0", "fd77::1/64"), ("mn", "mn0", "fd77::2/64")] {
         let switch = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
         lab.enter(namespace, || std::fs::write(switch, "0"))??;
-        // Nobody else is here: it need not be tried for a second before it can be bound.
+        // No other node has this address; duplicate address detection would delay its use for a second.
         ip(&lab, namespace, &["address", "add", address, "dev", interface, "nodad"])?;
     }
     let folder = tempfile::tempdir()?;
@@ -168,7 +168,7 @@ fn lines_and_bursts_over_ipv6() -> Outcome {
     ensure(node.end()?.success(), "mn-server failed")
 }
 
-/// What has passed the memory node's link.
+/// Counters of the memory node's link, read from its statistics.
 fn link_of(folder: &Path) -> Result<LinkCounters, Failed> {
     let status = ask(&folder.join("mn.sock")).map_err(|error| error.to_string())?;
     Ok(status.workers.first().ok_or("no worker")?.report.link)
@@ -180,11 +180,11 @@ fn forged_addresses_are_not_heard(backend: Backend) -> Outcome {
     let node = node_by(&lab, folder.path(), backend)?;
     let mut port = connected(&lab, &config_by(backend))?;
     check(&mut port, 1)?;
-    let from = |from: &str| -> Result<Raw, Failed> {
+    let from = |from: &str| -> Result<RawSocket, Failed> {
         let (from, to): (SocketAddrV4, SocketAddrV4) = (from.parse()?, MN_AT.parse()?);
-        Ok(Raw::open_in(&lab, "cn0")?.inside_udp(Outer { next: MN, from, to }))
+        Ok(RawSocket::open_in(&lab, "cn0")?.inside_udp(Outer { next: MN, from, to }))
     };
-    // An end of the session, as far as the header says: only its address is wrong, and its trailer.
+    // A Bye with a valid header: only its outer address and its trailer are wrong.
     let mut frame = [0; 60];
     frame[..6].copy_from_slice(&MN.0);
     frame[6..12].copy_from_slice(&CN.0);
@@ -206,7 +206,7 @@ fn forged_addresses_are_not_heard(backend: Backend) -> Outcome {
     let link = link_of(folder.path())?;
     ensure((link.rx_forged, link.rx_foreign) == (300, 200), format!("{link:?}"))?;
     check(&mut port, 2)?;
-    // Whose address nobody has told is not answered, and says so at his end.
+    // A node whose address is not registered gets no answer, and its own error says so.
     let stranger = LinkConfig { udp: UdpConfig::default(), ..config_by(backend) };
     port.close()?;
     let mut lost = cxloe_system::node::port(link_on(&lab, &stranger)?, MN, HPA, REGION, CacheConfig::OFF)?;
@@ -225,12 +225,12 @@ fn a_narrow_path_is_kept_to_and_named() -> Outcome {
     let link = link_on(&lab, &config)?;
     ensure(link.info().max_frame == 1400 - 28, format!("{:?}", link.info()))?;
     drop(link);
-    // A peer that is told of later finds the link open for frames that are too long for it.
+    // The path to a peer that is added later has an MTU too small for the link's frames.
     let peers = Peers::default();
     let config = LinkConfig { udp: UdpConfig { peers: peers.clone(), ..UdpConfig::default() }, ..config };
     let mut link = link_on(&lab, &config)?;
     ensure(link.info().max_frame == 1500 - 28, format!("{:?}", link.info()))?;
-    peers.tell([Peer { mac: MN, address: MN_AT.parse()? }]);
+    peers.set_from_manager([Peer { mac: MN, address: MN_AT.parse()? }]);
     link.receive(1, &mut |_, _| {})?;
     let sends = |link: &mut dyn Link, len: usize| {
         let slot = link.transmit().slot(len).ok_or("no room")?;
@@ -256,10 +256,10 @@ fn a_dead_peer_fails_operations() -> Outcome {
     let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;
     check(&mut port, 3)?;
     first.kill()?;
-    // No port is open there any more: the kernel says so, and the link goes on.
+    // The peer's port is closed: the kernel reports that by ICMP, and the link continues to work.
     let error = eventually("operations fail", || port.read(HPA).err())?;
     ensure(matches!(error, PortError::Engine(_)), format!("{error:?}"))?;
-    // The pool is another one, which a port with data in the old one does not take for it.
+    // A port with data in the old pool does not take the new pool for the old one.
     drop(port);
     let second = node(&lab, folder.path())?;
     let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;

@@ -1,7 +1,8 @@
 //! Regions mapped with inline faults: real pages, real signals, a real `mn-server` over a virtual cable. The threads of
-//! this program touch remote memory and fetch it themselves; nothing they write may be lost, whatever leaves memory
-//! meanwhile, and what runs in their signal handler may not allocate.
+//! this program access remote memory and fetch its pages themselves, in a signal handler; no write may be lost by
+//! eviction, and the signal handler may not allocate. Several regions of a program share a port.
 
+mod several;
 mod stacks;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,9 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_lab::{Lab, Process, Standing};
-use cxloe_link::{Backend, Extras, LinkConfig, open_with};
-use cxloe_port::inline::{InlineOptions, InlineRegion};
+use cxloe_lab::{Lab, LabPrivilege, Process};
+use cxloe_link::{Backend, LinkConfig, Middlewares, open_with};
+use cxloe_port::inline::{InlineOptions, InlinePort, InlineRegion};
 use cxloe_port::port::Port;
 use cxloe_system::cable::cable_for;
 use cxloe_system::node::{MemoryNode, config_to, port};
@@ -28,15 +29,15 @@ const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const HPA: u64 = 1 << 32;
 const PAGE: usize = 4096;
-/// The region, and the part of it that may be here: the least there can be, so that pages often leave before whoever
-/// wanted them has looked.
+/// Bytes of the region; the next constant is the resident limit, the lowest possible, so that pages are often evicted
+/// before their reader has used them.
 const BYTES: u64 = 8 << 20;
 const LOCAL: u64 = 64 << 10;
 const WORDS: usize = BYTES as usize / 8;
 const WORDS_PER_PAGE: usize = PAGE / 8;
 
-/// An allocator that ends the program when a thread that has forbidden it allocates, and that can be made to touch a
-/// word while it holds its own lock.
+/// An allocator that aborts the process if a thread allocates where that is forbidden, and that can be made to access a
+/// word while it holds its lock.
 struct Strict;
 
 static LOCKED: AtomicBool = AtomicBool::new(false);
@@ -57,23 +58,23 @@ impl Strict {
         }
         let word = TOUCH.swap(0, Ordering::AcqRel);
         if word != 0 {
-            // SAFETY: the test names a word of a mapping that lives.
+            // SAFETY: the test sets the address of a word of a live mapping.
             unsafe { (word as *mut u64).write_volatile(word) };
         }
         LOCKED.store(false, Ordering::Release);
     }
 }
 
-// SAFETY: all requests go to the system's allocator as they are.
+// SAFETY: all requests are passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Strict {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.check();
-        // SAFETY: as the caller's.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         self.check();
-        // SAFETY: as the caller's.
+        // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -93,7 +94,7 @@ fn main() -> ExitCode {
     run(&[Subject::new("", tests).also_as_nobody(&["mn-server"]).only(AS_NOBODY)], ROLES)
 }
 
-fn tests(standing: Standing) -> Vec<Test> {
+fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
         Test::new("packet::records_survive_eviction", || records_survive(Backend::Packet, None, 4000)),
         Test::new("packet::records_survive_losses", || records_survive(Backend::Packet, LOSSY, 1500)),
@@ -106,18 +107,28 @@ fn tests(standing: Standing) -> Vec<Test> {
         Test::new("more_threads_than_stacks", stacks::more_threads_than_stacks),
         Test::new("a_child_leaves_the_mapping_alone", a_child_leaves_the_mapping_alone),
     ];
+    let two = |backend, faults| move || several::two_over_one_port(backend, faults);
+    tests.push(Test::new("packet::two_regions_over_one_port", two(Backend::Packet, None)));
+    tests.push(Test::new("packet::two_regions_survive_losses", two(Backend::Packet, LOSSY)));
+    tests.push(Test::new("udp::two_regions_over_one_port", two(Backend::Udp, None)));
+    tests.push(Test::new("a_port_has_places_for_so_many", several::a_port_has_places_for_so_many));
+    let comes = several::regions_come_and_go_over_one_interface;
+    tests.push(Test::new("regions_come_and_go_over_one_interface", comes));
+    let within = several::a_region_comes_while_a_thread_faults_within_the_allocator;
+    tests.push(Test::new("a_region_comes_while_a_thread_faults_within_the_allocator", within));
     tests.push(Test::new("udp::records_survive_eviction", || records_survive(Backend::Udp, None, 2000)));
     tests.push(Test::new("udp::records_survive_losses", || records_survive(Backend::Udp, LOSSY, 1000)));
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         let xdp = || records_survive(Backend::Xdp, None, 4000);
         tests.push(Test::new("xdp::records_survive_eviction", xdp));
+        tests.push(Test::new("xdp::two_regions_over_one_port", two(Backend::Xdp, None)));
         let long = || records_survive(Backend::Packet, LOSSY, 400_000);
         tests.push(Test::new("packet::records_survive_for_minutes", long).long("minutes of the same"));
     }
     tests
 }
 
-/// Both ends lose one frame in a hundred, and do worse things less often.
+/// Fault plan of both ends: one frame in a hundred is lost, and other faults are rarer.
 const LOSSY: Option<&str> = Some("drop=1%,dup=0.5%,reorder=0.5%,corrupt=0.2%,dir=tx,seed=7");
 
 struct Rig {
@@ -137,7 +148,7 @@ impl Rig {
 
     fn port(&self, backend: Backend, faults: Option<&str>) -> Result<Port, Failed> {
         let faults = faults.map(str::parse).transpose()?;
-        let extras = Extras { faults, ..Extras::default() };
+        let extras = Middlewares { faults, ..Middlewares::default() };
         let config = config_to(backend, MN);
         let link = self.lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
         let mut port = port(link, MN, HPA, BYTES, CacheConfig::OFF)?;
@@ -146,7 +157,11 @@ impl Rig {
     }
 
     fn map(&self, options: InlineOptions) -> Result<InlineRegion, Failed> {
-        Ok(InlineRegion::map(self.port(Backend::Packet, None)?, HPA, BYTES, options)?)
+        Ok(self.inline(Backend::Packet, None)?.map(HPA, BYTES, options)?)
+    }
+
+    fn inline(&self, backend: Backend, faults: Option<&str>) -> Result<InlinePort, Failed> {
+        Ok(InlinePort::new(self.port(backend, faults)?)?)
     }
 
     fn end(mut self) -> Outcome {
@@ -159,7 +174,7 @@ fn local(local: u64) -> InlineOptions {
     InlineOptions { local, ..InlineOptions::default() }
 }
 
-/// A small generator: tests are to be the same each time.
+/// A small random number generator with fixed seeds, so that tests can be repeated.
 struct Draw(u64);
 
 impl Draw {
@@ -171,7 +186,7 @@ impl Draw {
     }
 }
 
-/// Words of a record: the last is a checksum.
+/// Number of words in a record, whose last word is a checksum.
 const RECORD: usize = 16;
 const THREADS: usize = 4;
 
@@ -179,11 +194,12 @@ fn seal(record: usize, version: u64, word: usize) -> u64 {
     (record as u64).rotate_left(40) ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (word as u64) << 3
 }
 
-/// Threads go through records at random, several of them on each page; what they find is what they wrote last. In the
-/// end the memory node has it.
+/// Threads access random records, of which several threads have some on each page, and check them against their last
+/// writes. At the end the memory node holds all last writes.
 fn records_survive(backend: Backend, faults: Option<&str>, each: usize) -> Outcome {
     let rig = Rig::new(backend, faults)?;
-    let region = InlineRegion::map(rig.port(backend, faults)?, HPA, BYTES, local(LOCAL))?;
+    let inline = rig.inline(backend, faults)?;
+    let region = inline.map(HPA, BYTES, local(LOCAL))?;
     let words = &region[..];
     let records = WORDS / RECORD;
     let versions: Vec<Vec<u64>> = thread::scope(|scope| {
@@ -221,10 +237,14 @@ fn records_survive(backend: Backend, faults: Option<&str>, each: usize) -> Outco
     })?;
     let counters = region.counters();
     let enough = each as u64 / 8;
-    let said = format!("{counters:?}");
-    ensure(counters.evicted > enough && counters.refaulted > 0 && counters.written_back > enough, &said)?;
-    ensure(region.resident() <= LOCAL, said)?;
-    let mut port = region.close()?;
+    let output_text = format!("{counters:?}");
+    ensure(
+        counters.evicted > enough && counters.refaulted > 0 && counters.written_back > enough,
+        &output_text,
+    )?;
+    ensure(region.resident() <= LOCAL, output_text)?;
+    region.close()?;
+    let mut port = inline.into_port()?;
     let mut bytes = vec![0; BYTES as usize];
     port.read_bytes(HPA, &mut bytes)?;
     for (at, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
@@ -254,14 +274,14 @@ fn readers_in_steps_are_served_ahead() -> Outcome {
         let ahead = after.prefetched - before.prefetched;
         ensure((ahead > 0) == prefetch, format!("{ahead} ahead"))?;
         let hits = after.prefetch_hits - before.prefetch_hits;
-        // How far ahead depends on how soon what left has made room; that most of it is wanted does not.
+        // The amount of read-ahead depends on timing, but most pages read ahead are used.
         ensure(!prefetch || ahead > pages as u64 / 4, format!("{ahead} of {pages} ahead: {after:?}"))?;
         ensure(!prefetch || hits > ahead / 2, format!("{hits} of {ahead} were wanted: {after:?}"))?;
     }
     rig.end()
 }
 
-/// Faults from a thread that may not allocate, and from within the allocator itself, whose lock is held then.
+/// Faults in a thread that may not allocate, and inside the allocator while it holds its lock.
 fn the_handler_allocates_nothing() -> Outcome {
     let rig = Rig::new(Backend::Packet, None)?;
     let region = rig.map(local(LOCAL))?;
@@ -271,7 +291,7 @@ fn the_handler_allocates_nothing() -> Outcome {
     FORBIDDEN.set(true);
     for page in &order {
         let word = &region[page * WORDS_PER_PAGE];
-        // First read, then written: one instruction for both would be a write alone.
+        // The word is read first and then written: the compiler could make both a single write access.
         let read = std::hint::black_box(word.load(Ordering::Relaxed));
         word.store(read + 1, Ordering::Relaxed);
     }
@@ -300,7 +320,7 @@ fn the_kernel_is_refused_and_says_so() -> Outcome {
     use std::io::Read;
     let rig = Rig::new(Backend::Packet, None)?;
     let region = rig.map(local(LOCAL))?;
-    // SAFETY: the page is this mapping's, and no reference to its bytes is held elsewhere.
+    // SAFETY: the page belongs to this mapping, and no reference to its bytes is held elsewhere.
     let page = unsafe { std::slice::from_raw_parts_mut(region.as_ptr().add(5 * PAGE), PAGE) };
     let mut zeros = std::fs::File::open("/dev/zero")?;
     let refused = zeros.read(page).err().and_then(|error| error.raw_os_error());
@@ -324,13 +344,13 @@ fn other_signals_go_where_they_went() -> Outcome {
     rig.end()
 }
 
-/// Maps a region, and then touches a page of a file that ends before it.
+/// Role: maps a region, and then accesses a page beyond the end of a mapped file.
 fn hits_a_hole() -> ExitCode {
     let Some(region) = in_copy(InlineOptions::default()) else { return ExitCode::from(4) };
     region[0].store(1, Ordering::Relaxed);
     let Ok(file) = tempfile::tempfile() else { return ExitCode::from(5) };
     let Ok(map) = memmap2::MmapOptions::new().len(PAGE).map_raw(&file) else { return ExitCode::from(6) };
-    // SAFETY: the read is of a mapping that lives; that it fails is the point.
+    // SAFETY: the read is of a live mapping; it is expected to fail.
     let found = unsafe { map.as_ptr().read_volatile() };
     ExitCode::from(found)
 }
@@ -346,14 +366,14 @@ fn lost_memory_ends_the_access() -> Outcome {
     let mut rig = Rig::new(Backend::Packet, None)?;
     let mut process = play(&rig, "loses_its_memory_node")?;
     let log = rig.folder.path().join("copy.log");
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
-    eventually("the copy has written", || said().contains("written"))?;
+    let output_text = || std::fs::read_to_string(&log).unwrap_or_default();
+    eventually("the copy has written", || output_text().contains("written"))?;
     rig.node.take().ok_or("it runs")?.kill()?;
     let status = process.wait(LIMIT)?;
-    ensure(status.signal() == Some(libc::SIGBUS), format!("{status}: {}", said()))
+    ensure(status.signal() == Some(libc::SIGBUS), format!("{status}: {}", output_text()))
 }
 
-/// Writes more than may be here, and reads it until that ends it.
+/// Role: writes more pages than may be resident, and reads them until the loss of the memory node ends the process.
 fn loses_its_memory_node() -> ExitCode {
     let Some(region) = in_copy(InlineOptions { lost_wait: Duration::from_millis(700), ..local(LOCAL) })
     else {
@@ -375,10 +395,10 @@ fn loses_its_memory_node() -> ExitCode {
 
 fn in_copy(options: InlineOptions) -> Option<InlineRegion> {
     let config = LinkConfig { backend: Backend::Packet, ..LinkConfig::new("cn0") };
-    let link = open_with(&config, &Extras::default()).ok()?;
+    let link = open_with(&config, &Middlewares::default()).ok()?;
     let mut port = port(link, MN, HPA, BYTES, CacheConfig::OFF).ok()?;
     port.connect(LIMIT).ok()?;
-    InlineRegion::map(port, HPA, BYTES, options).ok()
+    InlinePort::new(port).ok()?.map(HPA, BYTES, options).ok()
 }
 
 fn play(rig: &Rig, role: &str) -> Result<Process, Failed> {

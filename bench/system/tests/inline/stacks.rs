@@ -1,5 +1,5 @@
-//! The stack that the handler runs on: threads whose own signal stack is as small as the kernel allows, or missing; more
-//! threads at once than there are stacks; how deep they were used.
+//! Stacks of the signal handler: threads whose own signal stack has the kernel's minimum size, or is missing; more
+//! threads at once than stacks; and the used depth of the stacks.
 
 use std::io;
 use std::process::ExitCode;
@@ -16,23 +16,23 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::{BYTES, LOCAL, PAGE, Rig, WORDS, WORDS_PER_PAGE, in_copy, local};
 use cxloe_system::{LIMIT, Outcome, ensure, eventually};
 
-/// The auxiliary vector's entry for the least signal stack, which depends on the registers of the CPU.
+/// Entry of the auxiliary vector with the minimum size of a signal stack, which depends on the CPU's registers.
 const AT_MINSIGSTKSZ: libc::c_ulong = 51;
 
-/// A signal stack of a thread, above memory that cannot be touched; gone again when dropped.
+/// A thread's signal stack above a guard page; unmapped on drop.
 struct SignalStack {
     _memory: MmapRaw,
     before: libc::stack_t,
 }
 
 impl SignalStack {
-    /// The smallest that the kernel can call a handler on: what it puts there, and nothing more.
+    /// Makes the smallest stack on which the kernel can call a handler: the stack has room for the signal frame only.
     fn least() -> Result<SignalStack, Failed> {
         // SAFETY: reads a number.
         let least = (unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize).max(libc::MINSIGSTKSZ);
         let memory = MmapOptions::new().len(PAGE + least.next_multiple_of(PAGE)).map_anon()?;
         let memory = MmapRaw::from(memory);
-        // SAFETY: the first page of memory that was mapped a moment ago.
+        // SAFETY: the first page of memory that was just mapped.
         if unsafe { libc::mprotect(memory.as_mut_ptr().cast(), PAGE, libc::PROT_NONE) } != 0 {
             return Err(io::Error::last_os_error().into());
         }
@@ -48,10 +48,10 @@ impl Drop for SignalStack {
     }
 }
 
-/// Gives the calling thread another signal stack; which it had.
+/// Sets the calling thread's signal stack; returns the previous one.
 fn set(stack: &libc::stack_t) -> Result<libc::stack_t, Failed> {
     let mut before = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
-    // SAFETY: the memory named lives until another stack is set, and nothing else uses it.
+    // SAFETY: the memory lives until another stack is set, and has no other use.
     match unsafe { libc::sigaltstack(stack, &mut before) } {
         0 => Ok(before),
         _ => Err(io::Error::last_os_error().into()),
@@ -61,7 +61,7 @@ fn set(stack: &libc::stack_t) -> Result<libc::stack_t, Failed> {
 const NONE: libc::stack_t =
     libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
 
-/// Adds one to the `own`th word of every page, again and again: more pages than may be here.
+/// Adds one to the `own`th word of every page repeatedly, on more pages than may be resident.
 fn add(region: &InlineRegion, own: usize) {
     for _ in 0..ROUNDS {
         for page in 0..WORDS / WORDS_PER_PAGE {
@@ -72,7 +72,7 @@ fn add(region: &InlineRegion, own: usize) {
 
 const ROUNDS: u64 = 2;
 
-/// Far less than there is: what is added to the code one day has room.
+/// The used depth of a stack is far below its size, so that later code has room.
 pub fn well_below() -> Outcome {
     let used = cxloe_sigbus::used();
     ensure(used.deepest > 0 && used.deepest < STACK_BYTES / 4, format!("{used:?}"))
@@ -81,7 +81,7 @@ pub fn well_below() -> Outcome {
 pub fn the_least_signal_stack_will_do() -> Outcome {
     let rig = Rig::new(Backend::Packet, None)?;
     let region = rig.map(local(LOCAL))?;
-    // Nothing of the threads' own is in the way of what they add, on a stack of a few pages.
+    // The threads have stacks of a few pages, which the handler does not overflow.
     let small = || thread::Builder::new().stack_size(32 << 10);
     thread::scope(|scope| -> Outcome {
         let least = small().spawn_scoped(scope, || -> Outcome {
@@ -112,7 +112,8 @@ pub fn the_least_signal_stack_will_do() -> Outcome {
     rig.end()
 }
 
-/// All stacks are taken by threads that wait for a memory node; the others wait for a stack, and everybody is served.
+/// All stacks are used by threads that wait for a memory node; other threads wait for a stack, and all are served in
+/// the end.
 pub fn more_threads_than_stacks() -> Outcome {
     const THREADS: usize = STACKS + 32;
     let rig = Rig::new(Backend::Packet, None)?;
@@ -125,7 +126,7 @@ pub fn more_threads_than_stacks() -> Outcome {
             let small = thread::Builder::new().stack_size(32 << 10);
             small.spawn_scoped(scope, move || word.fetch_add(own as u64 + 1, Ordering::Relaxed))?;
         }
-        // The threads end only if it goes on.
+        // The threads can end only after the memory node continues.
         let taken = eventually("every stack has a thread", || cxloe_sigbus::used().stacks == STACKS);
         node.resume()?;
         taken
@@ -139,21 +140,22 @@ pub fn more_threads_than_stacks() -> Outcome {
     rig.end()
 }
 
-/// Maps a region and forks; what the child does with its part is no concern of the parent's. Which step failed, or 0.
+/// Role: maps a region and forks; writes of the child do not change the parent's memory. Returns the number of the
+/// failed step, or 0.
 pub fn has_a_child() -> ExitCode {
     let Some(region) = in_copy(local(LOCAL)) else { return ExitCode::from(4) };
     add(&region, 0);
-    // SAFETY: the child uses the region that it has inherited, which is what is tested, and ends.
+    // SAFETY: the child uses the inherited region, which is under test, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = matches!(region.flush(), Err(InlineError::Inherited));
         drop(region);
-        // SAFETY: ends the child, without what the parent would do at its end.
+        // SAFETY: exits the child, without the parent's exit handlers.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
     let until = Instant::now() + LIMIT;
     let mut status = 0;
-    // SAFETY: looks after the child made above.
+    // SAFETY: waits for the child made above.
     while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
         if Instant::now() > until {
             return ExitCode::from(5);
@@ -172,9 +174,9 @@ pub fn has_a_child() -> ExitCode {
     if region.close().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(8) }
 }
 
-/// Maps a region, and is sent a SIGBUS that no access has caused.
+/// Role: maps a region, and receives a SIGBUS that no memory access has caused.
 pub fn is_told_to_end() -> ExitCode {
-    // SAFETY: the default action, instead of the handler of Rust's runtime, which looks for stacks that overflow.
+    // SAFETY: sets the default action, in place of the handler of Rust's runtime, which detects stack overflows.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     let Some(region) = in_copy(InlineOptions::default()) else { return ExitCode::from(4) };
     region[0].store(1, Ordering::Relaxed);

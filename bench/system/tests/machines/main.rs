@@ -1,4 +1,4 @@
-//! Virtual machines: those whose memory is remote, and those that are a kernel of its own for a test.
+//! Tests with virtual machines: machines that use remote memory, and machines that give a test its own kernel.
 
 mod guest;
 mod vm;

@@ -1,20 +1,20 @@
-//! `cxloe-bench fault` as its user runs it: the real program in a lab of its own with small options, as root and as an
-//! ordinary user. Its report has every time and rate, each from pages that were checked to be the right ones. Nothing
-//! here asks how fast anything was.
+//! `cxloe-bench fault` from its command line: the real program in a lab of its own with small options, as root and as
+//! an ordinary user. The report has every time and rate, each measured with pages whose content is checked. The tests
+//! assert no speed.
 
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cxloe_bench::report::Report;
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
+use cxloe_measure::report::Report;
 use cxloe_system::{Failed, Test};
 use cxloe_system::{Outcome, ensure};
 
-/// A whole run, on a busy machine, in a build that is not optimised.
+/// Time limit on a whole run, on a busy machine, in a build without optimisation.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 
-/// What everybody measures.
+/// Names of times that are measured whatever the user's rights.
 const TIMES: &[&str] =
     &["uffd_floor4k", "uffd_inline_floor4k", "fetch4k", "fault4k_inline", "spin20us", "memcpy4k", "dram64"];
 const RATES: &[&str] = &[
@@ -32,15 +32,15 @@ const RATIOS: &[&str] = &[
     "inline_random/inline_random_plain",
     "write_back_line/write_back_page",
 ];
-/// What needs the right to serve faults of the kernel.
+/// Names of times whose measurement requires the right to serve kernel faults.
 const THROUGH_AGENT: [&[&str]; 3] = [
     &["fault4k"],
     &["mapped_read", "mapped_random", "mapped_random_plain"],
     &["fault4k/(uffd_floor4k+fetch4k)", "mapped_read/burst_read", "mapped_random/mapped_random_plain"],
 ];
 
-pub fn tests(standing: Standing) -> Vec<Test> {
-    let privileged = standing == Standing::Root;
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
+    let privileged = standing == LabPrivilege::Root;
     vec![Test::new("everything_is_measured_on_right_pages", move || everything_is_measured(privileged))]
 }
 
@@ -71,7 +71,7 @@ fn everything_is_measured(privileged: bool) -> Outcome {
             ensure(time.trials.len() == TRIALS, format!("{name}: {} trials", time.trials.len()))?;
             continue;
         }
-        // In batches; those during which the cores moved are thrown away.
+        // Faults are measured in batches; batches during which the latency between the cores changed are discarded.
         let (count, most) = (time.count, TRIALS as u64 * FAULTS);
         ensure(count <= most && time.trials.len() as u64 <= most / BATCH, format!("{name}: {count} faults"))?;
         let whole = time.trials.iter().all(|trial| trial.count <= BATCH && trial.count > BATCH / 2);
@@ -85,7 +85,7 @@ fn everything_is_measured(privileged: bool) -> Outcome {
     for name in ratios {
         ensure(report.ratios.iter().any(|r| r.name == name), format!("no ratio {name}"))?;
     }
-    // Bytes are counted, not timed: one line of a page, with its frame, against all of them.
+    // Bytes are counted, not timed: the frame with one line of a page has fewer bytes than the frames with all lines.
     let bytes = |name| report.rate(name).map_or(0.0, |rate| rate.bytes_per_s / rate.ops_per_s);
     let (line, page) = (bytes("write_back_line"), bytes("write_back_page"));
     ensure((64.0..205.0).contains(&line), format!("{line} bytes for a page with one dirty line"))?;

@@ -1,4 +1,4 @@
-//! The measuring program as its users run it.
+//! Tests of the measuring program `cxloe-bench` through its command line.
 
 mod compare;
 mod fault;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use cxloe_system::{Subject, run};
 
-/// All programs.
+/// Programs that copies run as `nobody` need: the daemons and the bench.
 const ALL: &[&str] = &["gmm", "mn-server", "cn-agent", "cxloe-bench"];
 
 fn main() -> ExitCode {

@@ -1,27 +1,28 @@
-//! `cxloe-bench paper` as its user runs it: the real program in a lab of its own, a tenth of everything, as root (over
-//! AF_XDP, and with the simulated figures) and as an ordinary user (over packet rings). Every section has data, parts add up to totals, the page, the JSON
-//! and the CSV files say the same, and nothing is left behind when it is stopped. Nothing here asks how fast anything was.
+//! `cxloe-bench paper` from its command line: the real program in a lab of its own, with a tenth of the usual
+//! operations, as root (over AF_XDP, and with the simulated figures) and as an ordinary user (over packet rings). Every
+//! section has data, parts add up to totals, the page, the JSON and the CSV files agree, and no process or file is left
+//! after an interrupt. The tests assert no speed.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cxloe_bench::report::Report;
-use cxloe_lab::{Standing, program};
+use cxloe_lab::{LabPrivilege, program};
+use cxloe_measure::report::Report;
 use cxloe_system::{Failed, Test};
 use cxloe_system::{Outcome, ensure, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// A whole run, on a busy machine, in a build that is not optimised.
+/// Time limit on a whole run, on a busy machine, in a build without optimisation.
 const RUN_LIMIT: Duration = Duration::from_secs(240);
-/// The parts of a path.
+/// Names of the parts of a path, as in the paper.
 const PARTS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// Breakdowns of a path.
+/// Names of the results that divide a path's time into parts.
 const BREAKDOWNS: [&str; 4] = ["fig9", "fig10", "fig9_window", "fig10_window"];
-/// Sections, and tables of each.
+/// Names of the sections, and of the tables in each.
 const SECTIONS: [(&str, &[&str]); 7] = [
     ("fig7", &["fig7"]),
     ("fig8", &["fig8", "fig9", "fig10", "fig9_window", "fig10_window"]),
@@ -31,7 +32,7 @@ const SECTIONS: [(&str, &[&str]); 7] = [
     ("table3", &["table3_cpu", "table3_memory", "table3_paper"]),
     ("table4", &["table4"]),
 ];
-/// Cases of Table II among the results.
+/// Names of the cases of Table II in the results.
 const CASES: [&str; 10] = [
     "hit_write64",
     "hit_read64",
@@ -45,8 +46,8 @@ const CASES: [&str; 10] = [
     "dram64_local",
 ];
 
-pub fn tests(standing: Standing) -> Vec<Test> {
-    let privileged = standing == Standing::Root;
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
+    let privileged = standing == LabPrivilege::Root;
     vec![
         Test::new("every_section_beside_the_paper", move || every_section(privileged)),
         Test::new("only_what_is_asked_for", only_what_is_asked_for),
@@ -54,7 +55,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     ]
 }
 
-/// Starts the program with `arguments`; its output goes to `folder`, as do its words.
+/// Starts the program with `arguments`; results and output go to `folder`.
 fn start(folder: &Path, arguments: &[&str]) -> Result<Child, Failed> {
     let log = fs::File::create(folder.join("log"))?;
     Ok(Command::new(program("cxloe-bench")?)
@@ -68,11 +69,11 @@ fn start(folder: &Path, arguments: &[&str]) -> Result<Child, Failed> {
         .spawn()?)
 }
 
-fn said(folder: &Path) -> String {
+fn output_text(folder: &Path) -> String {
     fs::read_to_string(folder.join("log")).unwrap_or_default()
 }
 
-/// Waits for its end, which comes in time or is made.
+/// Waits for the program's end, and kills it at the time limit; returns its exit code.
 fn end(folder: &Path, mut child: Child) -> Result<Option<i32>, Failed> {
     let deadline = Instant::now() + RUN_LIMIT;
     loop {
@@ -82,7 +83,7 @@ fn end(folder: &Path, mut child: Child) -> Result<Option<i32>, Failed> {
         if Instant::now() > deadline {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(format!("it has not ended; it said: {}", said(folder)).into());
+            return Err(format!("it has not ended; it said: {}", output_text(folder)).into());
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -92,19 +93,19 @@ fn every_section(privileged: bool) -> Outcome {
     let folder = tempfile::tempdir()?;
     let mut arguments = vec!["--quick", "--size", "16M"];
     if !privileged {
-        // What is simulated is the same for everybody.
+        // The simulated sections do not depend on the user's rights.
         arguments.extend(["--only", "fig7,fig8,table2,table3,table4"]);
     }
     let code = end(folder.path(), start(folder.path(), &arguments)?)?;
-    ensure(code == Some(0), format!("it ended with {code:?}: {}", said(folder.path())))?;
+    ensure(code == Some(0), format!("it ended with {code:?}: {}", output_text(folder.path())))?;
     let out = folder.path().join("out");
     let report = Report::read_json(&out.join("paper.json"))?;
     let json: Value = serde_json::from_str(&fs::read_to_string(out.join("paper.json"))?)?;
     let (here, values) = (&json["paper"]["here"], &json["paper"]["values"]);
     let page = fs::read_to_string(out.join("paper.html"))?;
-    let words = said(folder.path());
+    let words = output_text(folder.path());
 
-    // Fig. 7: this system and its limit over each link there is, and the sockets.
+    // Fig. 7 has this system and its lower limit over each available link, and the sockets.
     let links: &[&str] = if privileged { &["xdp", "packet"] } else { &["packet"] };
     let mut names: Vec<String> = Vec::new();
     for link in links {
@@ -150,7 +151,7 @@ fn every_section(privileged: bool) -> Outcome {
         }
         ensure(part.matches("<caption>").count() == tables.len(), format!("{section}: not all tables"))?;
     }
-    // Table III has time of both ends, and memory of each thing.
+    // Table III has CPU times of both ends, and the memory of each data structure.
     for row in here["table3"]["cpu"].as_array().ok_or("no CPU times")? {
         let positive =
             ["operations", "per_s", "cn_ns", "mn_ns"].map(|f| row[f].as_f64().unwrap_or(0.0) > 0.0);
@@ -158,7 +159,7 @@ fn every_section(privileged: bool) -> Outcome {
     }
     let memory = here["table3"]["memory"].as_array().ok_or("no memory")?;
     ensure(memory.iter().all(|row| row["bytes"].as_f64().unwrap_or(0.0) > 0.0), format!("{memory:?}"))?;
-    // The paper's own values stand beside.
+    // The paper's own values are included.
     ensure(values["fig7"]["rows"][0]["ns"] == 1970.0, values["fig7"].to_string())?;
     ensure(page.contains("1.97 µs") && page.contains("285"), "the paper's values on the page")?;
     ensure(
@@ -167,8 +168,8 @@ fn every_section(privileged: bool) -> Outcome {
     )
 }
 
-/// The parts of a breakdown add up to its total: request by request in the CSV file, in their means to a nanosecond, and
-/// in the histograms within their three digits.
+/// The parts of a breakdown add up to its total: request by request in the CSV file, in their means to a nanosecond,
+/// and in the histograms within their three digits.
 fn adds_up(name: &str, report: &Report, here: &Value, out: &Path) -> Outcome {
     let each = here["fig8"]["each"].as_array().ok_or("no breakdowns")?;
     let one = each.iter().find(|one| one["name"] == name).ok_or_else(|| format!("no {name}"))?;
@@ -208,7 +209,7 @@ fn adds_up(name: &str, report: &Report, here: &Value, out: &Path) -> Outcome {
 fn only_what_is_asked_for() -> Outcome {
     let folder = tempfile::tempdir()?;
     let code = end(folder.path(), start(folder.path(), &["--only", "table4"])?)?;
-    ensure(code == Some(0), said(folder.path()))?;
+    ensure(code == Some(0), output_text(folder.path()))?;
     let page = fs::read_to_string(folder.path().join("out/paper.html"))?;
     ensure(page.matches("<section").count() == 1 && page.contains("<section id=\"table4\">"), "one section")?;
     ensure(page.contains("not measured in this run"), "no latency is made up")?;
@@ -217,17 +218,17 @@ fn only_what_is_asked_for() -> Outcome {
     found.sort();
     ensure(found == ["paper.html", "paper.json", "table4.csv"], format!("{found:?}"))?;
     let code = end(folder.path(), start(folder.path(), &["--only", "fig8", "-i", "lo"])?)?;
-    ensure(code == Some(1) && said(folder.path()).contains("one clock"), said(folder.path()))?;
+    ensure(code == Some(1) && output_text(folder.path()).contains("one clock"), output_text(folder.path()))?;
     let code = end(folder.path(), start(folder.path(), &["--only", "fig5"])?)?;
-    ensure(code == Some(2) && said(folder.path()).contains("fig8"), said(folder.path()))
+    ensure(code == Some(2) && output_text(folder.path()).contains("fig8"), output_text(folder.path()))
 }
 
-/// Ctrl-C in the middle of a long run: the usual exit code, and no result that looks like a whole one.
+/// Ctrl-C during a long run gives the usual exit code, and no result that could be taken for a complete one.
 fn stopped_it_says_so() -> Outcome {
     let folder = tempfile::tempdir()?;
     let mut child = start(folder.path(), &["--only", "fig7,fig8", "--size", "16M"])?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    // Its worker runs: it is in the middle of measuring.
+    // The program measures once its worker thread runs.
     eventually("it measures", || {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let mut names = threads.filter_map(|t| fs::read_to_string(t.path().join("comm")).ok());
@@ -235,7 +236,7 @@ fn stopped_it_says_so() -> Outcome {
     })?;
     kill(pid, Signal::SIGINT)?;
     let code = end(folder.path(), child)?;
-    ensure(code == Some(130), format!("it ended with {code:?}: {}", said(folder.path())))?;
+    ensure(code == Some(130), format!("it ended with {code:?}: {}", output_text(folder.path())))?;
     let left = fs::read_dir(folder.path().join("out"))?.count();
     ensure(left == 0, format!("{left} files of an evaluation that was not finished"))
 }

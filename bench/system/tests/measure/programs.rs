@@ -1,7 +1,7 @@
-//! `cxloe-bench programs` as its user runs it: the real program, with little work, in every way that this machine has. Each
-//! program's output is compared by the program itself, which fails if one is different; here is looked at whether every
-//! program brings its figures, whether remote memory was really used, and whether areas of swap, groups and processes are
-//! gone afterwards, also after Ctrl-C. Nothing here asks how fast anything was.
+//! `cxloe-bench programs` from its command line: the real program, with little work, with every kind of memory that
+//! this machine has. The program itself compares each program's output, and fails if one differs; the tests check that
+//! every program has its figures, that remote memory was really used, and that swap areas, groups and processes are
+//! removed afterwards, also after Ctrl-C. The tests assert no speed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,24 +10,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use cxloe_bench::programs::{Way, absent_ways, programs};
-use cxloe_bench::report::Report;
-use cxloe_lab::{Standing, program};
+use cxloe_compare::programs::{MemoryBacking, absent_ways, programs};
+use cxloe_lab::{LabPrivilege, program};
+use cxloe_measure::report::Report;
 use cxloe_system::{Failed, Outcome, Test, ensure, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// A whole run, on a busy machine.
+/// Time limit on a whole run, on a busy machine.
 const RUN_LIMIT: Duration = Duration::from_secs(240);
 const PAGE: u64 = 4096;
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
         Test::new("what_is_missing_is_named", what_is_missing_is_named),
         Test::new("without_rights_only_local_memory_is_measured", move || others_are_left_out(standing)),
     ];
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.push(Test::new("programs_in_every_way", || {
             in_every_way(&["sqlite", "lua", "graph-walk", "chase"])
         }));
@@ -35,7 +35,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         tests.push(Test::new("all_programs_in_every_way", all).long("programs of minutes"));
         tests.push(Test::new("the_standard_report_has_every_part", the_standard_report_has_every_part));
         tests.push(Test::new("an_interrupt_takes_swap_away", an_interrupt_takes_swap_away));
-        tests.push(Test::new("a_run_that_takes_too_long_is_told", a_run_that_takes_too_long_is_told));
+        tests.push(Test::new("a_run_that_takes_too_long_is_told", a_run_that_takes_too_long_is_reported));
     }
     tests
 }
@@ -46,17 +46,17 @@ fn bench(folder: &Path, arguments: &[&str]) -> Result<Command, Failed> {
     Ok(command)
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
 }
 
-/// Areas that the machine swaps to.
+/// Swap areas in use on this machine.
 fn areas() -> BTreeSet<String> {
     let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
     table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// Groups and devices that runs make.
+/// Control groups and devices that runs of the program have made and not removed.
 fn made() -> BTreeSet<PathBuf> {
     let listed = |folder: &str| {
         let all = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -76,40 +76,44 @@ fn in_every_way(only: &[&str]) -> Outcome {
     let usual = ["--scale", "10%", "--resident", "50%", "--limit", "120s"];
     let listed = only.join(",");
     let output = bench(folder.path(), &[&usual[..], &forms, &["--only", &listed]].concat())?.output()?;
-    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
+    ensure(output.status.success(), format!("{}: {}", output.status, output_text(&output)))?;
     ensure((areas(), made()) == before, "areas of swap or groups are left")?;
 
     let path = folder.path().join("x.json");
     Report::read_json(&path)?;
     let json: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
     let figures = json["programs"]["figures"].as_array().ok_or("no figures")?;
-    let absent: Vec<Way> =
-        absent_ways(&Way::LIMITED, Standing::Root, folder.path()).into_iter().map(|(way, _)| way).collect();
-    let ways = Way::LIMITED.into_iter().filter(|way| !absent.contains(way));
-    let ways: Vec<Way> = [Way::Local].into_iter().chain(ways).collect();
-    ensure(ways.contains(&Way::Exec), "nothing was remote")?;
+    let absent: Vec<MemoryBacking> = absent_ways(&MemoryBacking::LIMITED, LabPrivilege::Root, folder.path())
+        .into_iter()
+        .map(|(way, _)| way)
+        .collect();
+    let ways = MemoryBacking::LIMITED.into_iter().filter(|way| !absent.contains(way));
+    let ways: Vec<MemoryBacking> = [MemoryBacking::Local].into_iter().chain(ways).collect();
+    ensure(ways.contains(&MemoryBacking::Exec), "nothing was remote")?;
     for one in programs().iter().filter(|one| only.contains(&one.name) && one.missing().is_none()) {
         for way in &ways {
             let of = |f: &&Value| f["program"] == one.name && f["way"] == way.name();
             let figure = figures.iter().find(of).ok_or_else(|| format!("no {way} of {}", one.name))?;
-            // With swap the kernel may find no page to take, and ends the program.
+            // With swap the kernel may find no page to evict, and kill the program.
             let missed = figure["missed"].as_str().unwrap_or_default();
-            if ![Way::Local, Way::Exec].contains(way) && missed.starts_with("the kernel ended it") {
+            if ![MemoryBacking::Local, MemoryBacking::Exec].contains(way)
+                && missed.starts_with("the kernel ended it")
+            {
                 continue;
             }
             ensure(figure["seconds"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
             ensure(figure["slowdown"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
             let bytes = figure["footprint_bytes"].as_u64().unwrap_or(0);
             ensure(bytes > 1 << 20, format!("{figure}: it takes no memory"))?;
-            if *way == Way::Exec {
-                // Half of it does not fit: what left is at least some of that.
+            if *way == MemoryBacking::Exec {
+                // Half of the memory may not be resident: at least some pages were evicted.
                 let left = figure["paging"]["evicted"].as_u64().unwrap_or(0);
                 ensure(left > bytes / PAGE / 8, format!("{figure}: nothing was remote"))?;
             }
         }
     }
     for way in absent {
-        ensure(said(&output).contains(&format!("left out: {way}")), said(&output))?;
+        ensure(output_text(&output).contains(&format!("left out: {way}")), output_text(&output))?;
     }
     ensure(fs::read_to_string(folder.path().join("x.csv"))?.lines().count() == figures.len() + 1, "the CSV")?;
     let page = fs::read_to_string(folder.path().join("x.html"))?;
@@ -119,7 +123,7 @@ fn in_every_way(only: &[&str]) -> Outcome {
     ensure(left == ["x.csv", "x.html", "x.json"], format!("left behind: {left:?}"))
 }
 
-/// The standard report with little of everything: each part is there, probes or why not included.
+/// The standard report, with little work, includes each part, also the probes or the reason for which they are missing.
 fn the_standard_report_has_every_part() -> Outcome {
     let folder = tempfile::tempdir()?;
     let mut command = Command::new(program("cxloe-bench")?);
@@ -127,7 +131,7 @@ fn the_standard_report_has_every_part() -> Outcome {
     command.args(["--resident", "50%", "--probe", "--json", "x.json", "--html", "x.html"]);
     let output =
         command.current_dir(folder.path()).env("TMPDIR", folder.path()).stdin(Stdio::null()).output()?;
-    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
+    ensure(output.status.success(), format!("{}: {}", output.status, output_text(&output)))?;
     let path = folder.path().join("x.json");
     let report = Report::read_json(&path)?;
     for name in ["echo64", "read64", "read64_load70", "fetch4k", "uffd_floor4k", "uffd_inline_floor4k"] {
@@ -150,46 +154,48 @@ fn what_is_missing_is_named() -> Outcome {
     let folder = tempfile::tempdir()?;
     let refused = bench(folder.path(), &["--only", "chase,emacs"])?.output()?;
     let words = "no program is called `emacs`; there are numpy-sort";
-    ensure(!refused.status.success() && said(&refused).contains(words), said(&refused))?;
+    ensure(!refused.status.success() && output_text(&refused).contains(words), output_text(&refused))?;
     for wrong in [["--resident", "50"], ["--ways", "tape"], ["--scale", "2"]] {
         let refused = bench(folder.path(), &wrong)?.output()?;
-        ensure(refused.status.code() == Some(2), said(&refused))?;
+        ensure(refused.status.code() == Some(2), output_text(&refused))?;
     }
-    // A machine without any of the programs.
+    // The run finds none of the programs on the PATH.
     let list =
         bench(folder.path(), &["--list", "--swap-dir", "/dev/shm"])?.env("PATH", folder.path()).output()?;
-    ensure(list.status.success(), said(&list))?;
+    ensure(list.status.success(), output_text(&list))?;
     for program in programs() {
-        ensure(said(&list).contains(program.name), said(&list))?;
+        ensure(output_text(&list).contains(program.name), output_text(&list))?;
     }
-    for way in Way::LIMITED {
-        ensure(said(&list).contains(way.name()), said(&list)).map_err(|error| format!("{error:?}: {way}"))?;
+    for way in MemoryBacking::LIMITED {
+        ensure(output_text(&list).contains(way.name()), output_text(&list))
+            .map_err(|error| format!("{error:?}: {way}"))?;
     }
-    let memory = said(&list).contains("takes no swap")
-        || said(&list).contains("sudo")
-        || said(&list).contains("group");
-    ensure(memory, said(&list))
+    let memory = output_text(&list).contains("takes no swap")
+        || output_text(&list).contains("sudo")
+        || output_text(&list).contains("group");
+    ensure(memory, output_text(&list))
 }
 
-/// An ordinary user has local memory, and hears what stands against the rest. So does root who asks for nothing else.
-fn others_are_left_out(standing: Standing) -> Outcome {
+/// For an ordinary user only local memory is measured, and each other kind gives an error. The same holds for root if
+/// only local memory is requested.
+fn others_are_left_out(standing: LabPrivilege) -> Outcome {
     let folder = tempfile::tempdir()?;
     let usual =
         ["--only", "chase", "--scale", "5%", "--resident", "50%", "--json", "x.json", "--swap-dir", "."];
-    let ways: &[&str] = if standing == Standing::Root { &["--ways", "swap-nbd"] } else { &[] };
-    if standing == Standing::Root && Path::new("/sys/block/nbd0").exists() {
+    let ways: &[&str] = if standing == LabPrivilege::Root { &["--ways", "swap-nbd"] } else { &[] };
+    if standing == LabPrivilege::Root && Path::new("/sys/block/nbd0").exists() {
         return Ok(());
     }
     let output = bench(folder.path(), &[&usual[..], ways].concat())?.output()?;
-    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
-    ensure(said(&output).contains("left out: swap-nbd"), said(&output))?;
+    ensure(output.status.success(), format!("{}: {}", output.status, output_text(&output)))?;
+    ensure(output_text(&output).contains("left out: swap-nbd"), output_text(&output))?;
     let json: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("x.json"))?)?;
     let figures = json["programs"]["figures"].as_array().ok_or("no figures")?;
     let ways: Vec<&Value> = figures.iter().map(|figure| &figure["way"]).collect();
     ensure(ways == ["local"], format!("{figures:?}"))
 }
 
-/// A run in a process group of its own, so that it alone gets signals.
+/// Starts a run in its own process group, so that only the run receives signals.
 fn started(folder: &Path, arguments: &[&str]) -> Result<Child, Failed> {
     let log = File::create(folder.join("log"))?;
     let mut command = bench(folder, arguments)?;
@@ -212,11 +218,11 @@ fn ended(child: &mut Child) -> Result<Option<i32>, Failed> {
 
 fn an_interrupt_takes_swap_away() -> Outcome {
     let folder = tempfile::tempdir()?;
-    if !absent_ways(&[Way::SwapFile], Standing::Root, folder.path()).is_empty() {
+    if !absent_ways(&[MemoryBacking::SwapFile], LabPrivilege::Root, folder.path()).is_empty() {
         return Ok(());
     }
     let before = (areas(), made());
-    // A chase that goes on until it is ended.
+    // The run is a pointer chase that lasts until it is interrupted.
     let usual = [
         "--only",
         "chase",
@@ -241,13 +247,13 @@ fn an_interrupt_takes_swap_away() -> Outcome {
     ensure(left == ["log"], format!("left behind: {left:?}"))
 }
 
-fn a_run_that_takes_too_long_is_told() -> Outcome {
+fn a_run_that_takes_too_long_is_reported() -> Outcome {
     let folder = tempfile::tempdir()?;
     let usual =
         ["--only", "chase", "--ways", "exec", "--resident", "10%", "--limit", "1s", "--json", "x.json"];
     let output = bench(folder.path(), &usual)?.output()?;
-    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
-    ensure(said(&output).contains("> 1 s"), said(&output))?;
+    ensure(output.status.success(), format!("{}: {}", output.status, output_text(&output)))?;
+    ensure(output_text(&output).contains("> 1 s"), output_text(&output))?;
     let json: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("x.json"))?)?;
     let figures = json["programs"]["figures"].as_array().ok_or("no figures")?;
     let remote = figures.iter().find(|figure| figure["way"] == "exec").ok_or("no figure")?;

@@ -1,6 +1,6 @@
-//! The quickstart as its user runs it: the real program with small options, as root and as an ordinary user, to the end
-//! and interrupted in the middle. Its report is complete, its page has its pictures, and nothing is left behind.
-//! Nothing here asks how fast anything was.
+//! The quickstart from its command line: the real program with small options, as root and as an ordinary user, to the
+//! end and interrupted in the middle. The report is complete, the page has its pictures, and no process or file is
+//! left. The tests assert no speed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use cxloe_bench::report::Report;
-use cxloe_lab::{Standing, program};
+use cxloe_lab::{LabPrivilege, program};
+use cxloe_measure::report::Report;
 use cxloe_system::{Failed, Test};
 use cxloe_system::{Outcome, ensure, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A whole run, on a busy machine, in a build that is not optimised.
+/// Time limit on a whole run, on a busy machine, in a build without optimisation.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
-/// Environment variable that marks every process of one run, wherever it goes.
+/// Environment variable that marks every process of one run, including those whose parent has ended.
 const MARK: &str = "CXLOE_TEST_MARK";
 
 const RESULTS: &[&str] = &[
@@ -49,8 +49,8 @@ const RATIOS: &[&str] = &[
     "nbd_read4k/read4k",
 ];
 
-pub fn tests(standing: Standing) -> Vec<Test> {
-    let to_the_end = move || runs_to_the_end_and_cleans_up(standing == Standing::Root);
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
+    let to_the_end = move || runs_to_the_end_and_cleans_up(standing == LabPrivilege::Root);
     vec![
         Test::new("runs_to_the_end_and_cleans_up", to_the_end),
         Test::new("without_namespaces_it_runs_over_loopback", without_namespaces_it_runs_over_loopback),
@@ -58,7 +58,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     ]
 }
 
-/// A run of the program with a folder of its own for everything it may write.
+/// A run of the program, with the folder in which it may write.
 struct Run {
     child: Child,
     folder: tempfile::TempDir,
@@ -71,7 +71,7 @@ impl Run {
         Run::start_by(Command::new(program("cxloe-bench")?), trials)
     }
 
-    /// By a command that ends with the program.
+    /// Starts a run by a command whose last word is the program.
     fn start_by(mut command: Command, trials: &str) -> Result<Run, Failed> {
         let folder = tempfile::tempdir()?;
         for part in ["tmp", "work"] {
@@ -96,7 +96,7 @@ impl Run {
         self.folder.path().join(name)
     }
 
-    fn said(&self) -> String {
+    fn output_text(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
@@ -106,12 +106,12 @@ impl Run {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            ensure(Instant::now() < deadline, format!("it has not ended; it said: {}", self.said()))?;
+            ensure(Instant::now() < deadline, format!("it has not ended; it said: {}", self.output_text()))?;
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Processes of this run that live, whatever has become of their parents.
+    /// Command lines of live processes of this run, whatever their parents.
     fn processes(&self) -> Vec<String> {
         let mark = format!("{MARK}={}", self.mark);
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -125,8 +125,8 @@ impl Run {
             .collect()
     }
 
-    /// No process (and with the processes their namespaces, interfaces and XDP programs), no named namespace, no file
-    /// but those of `files`.
+    /// Checks that no process (and so no namespace, interface or XDP program) of the run is left, no named namespace,
+    /// and no file except `files`.
     fn left_only(&self, files: &[&str]) -> Outcome {
         eventually("all processes end", || self.processes().is_empty())?;
         ensure(listed(Path::new("/run/netns")) == self.netns, "a named namespace has come or gone")?;
@@ -144,7 +144,7 @@ impl Drop for Run {
     }
 }
 
-/// Everything below a folder.
+/// Paths of all files and folders below a folder.
 fn listed(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -158,18 +158,19 @@ fn listed(folder: &Path) -> BTreeSet<PathBuf> {
 
 fn runs_to_the_end_and_cleans_up(privileged: bool) -> Outcome {
     let run = ran(Run::start("1")?)?;
-    let said = run.said();
-    // Only root is sure to have faults of the kernel served.
-    let left_out = said.contains("through the agent are left out: ");
-    ensure(!(left_out && privileged), format!("left out for root: {said}"))?;
-    ensure(left_out != said.contains("fetched by the agent"), &said)?;
+    let output_text = run.output_text();
+    // Only root is certain to be allowed to serve kernel faults.
+    let left_out = output_text.contains("through the agent are left out: ");
+    ensure(!(left_out && privileged), format!("left out for root: {output_text}"))?;
+    ensure(left_out != output_text.contains("fetched by the agent"), &output_text)?;
     let json = complete(&run)?;
     let mut results = json["results"].as_array().into_iter().flatten();
     ensure(left_out != results.any(|item| item["name"] == "fault4k"), "fault4k is measured or left out")?;
     ensure(json["link"]["mtu"] == 1500, json["link"].to_string())
 }
 
-/// A user who may neither make namespaces nor open raw sockets, as in many containers.
+/// A user who may neither make namespaces nor open raw sockets, as in many containers, gets a run over the loopback
+/// interface.
 fn without_namespaces_it_runs_over_loopback() -> Outcome {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "--", "sh", "-c"]);
@@ -179,27 +180,27 @@ fn without_namespaces_it_runs_over_loopback() -> Outcome {
     );
     command.arg(program("cxloe-bench")?);
     let run = ran(Run::start_by(command, "1")?)?;
-    let said = run.said();
+    let output_text = run.output_text();
     for words in ["no network of its own can be made here", "max_user_namespaces=0", "UDP on the loopback"] {
-        ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
+        ensure(output_text.contains(words), format!("no `{words}` in: {output_text}"))?;
     }
     let json = complete(&run)?;
     ensure(json["link"]["backend"] == "udp", json["link"].to_string())
 }
 
-/// Lets it end: with everything verified, and nothing left but its report.
+/// Waits for the end of the run; checks that all data was verified and that only the report is left.
 fn ran(mut run: Run) -> Result<Run, Failed> {
     let status = run.ends()?;
-    ensure(status.code() == Some(0), format!("it ended with {status}: {}", run.said()))?;
+    ensure(status.code() == Some(0), format!("it ended with {status}: {}", run.output_text()))?;
     run.left_only(&["report", "report/report.html", "report/report.json"])?;
-    let said = run.said();
+    let output_text = run.output_text();
     for words in ["verified: ", "gmm", "mn-server", "cn-agent", "read64", "p99", "fetched by the thread"] {
-        ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
+        ensure(output_text.contains(words), format!("no `{words}` in: {output_text}"))?;
     }
     Ok(run)
 }
 
-/// Its report has all figures, and a page with pictures.
+/// Checks that the report of the run has all figures, and that its page has pictures; returns the report.
 fn complete(run: &Run) -> Result<serde_json::Value, Failed> {
     let report = Report::read_json(&run.path("work/report/report.json"))?;
     let json = serde_json::to_value(&report)?;
@@ -237,15 +238,18 @@ fn complete(run: &Run) -> Result<serde_json::Value, Failed> {
 }
 
 fn interrupt_in_the_middle_cleans_up() -> Outcome {
-    // Once early, while daemons come up, and once while it measures.
+    // The run is interrupted once while daemons start, and once while it measures.
     for moment in ["network", "region"] {
         let mut run = Run::start("500")?;
         eventually(&format!("it says `{moment}`"), || {
-            run.said().contains(moment) || run.child.try_wait().is_ok_and(|s| s.is_some())
+            run.output_text().contains(moment) || run.child.try_wait().is_ok_and(|s| s.is_some())
         })?;
         kill(Pid::from_raw(run.child.id().cast_signed()), Signal::SIGINT)?;
         let status = run.ends()?;
-        ensure(status.code() == Some(130), format!("at `{moment}` it ended with {status}: {}", run.said()))?;
+        ensure(
+            status.code() == Some(130),
+            format!("at `{moment}` it ended with {status}: {}", run.output_text()),
+        )?;
         run.left_only(&[])?;
     }
     Ok(())

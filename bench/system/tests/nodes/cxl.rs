@@ -1,6 +1,7 @@
-//! Regions on a CXL device of the compute node, from end to end: real daemons and frames, and below the agent a sysfs and
-//! device files of the test's own. What a device serves puts nothing on the link and outlives the agent; without it the
-//! same commands do the same over Ethernet; and what a device that goes, comes back or belongs to others means.
+//! Regions on a CXL device of the compute node, from end to end: real daemons and frames, and for the agent a sysfs and
+//! device files that the test has made. A region on a device uses no frames and survives the agent; without a device
+//! the same commands work over Ethernet. Further tests cover the removal and the return of a device, and its use by
+//! others.
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use cxloe_client::client::{self, ClientError};
 use cxloe_client::message::{AttachedRegion, Attaching};
 use cxloe_cn_core::engine::EngineError;
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
 
@@ -19,15 +20,15 @@ const MIB: u64 = 1 << 20;
 /// First address of the CXL region on which the devices are.
 const BASE: u64 = 0x6_9000_0000;
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![
         a_device_serves_the_region_and_the_link_is_silent,
         without_the_device_the_same_commands_use_ethernet,
         a_device_that_comes_later_serves_new_regions_only,
         a_device_that_goes_fails_its_region_alone_and_may_come_back,
         memory_that_vanishes_under_the_agent_is_an_error,
-        a_region_waits_where_nothing_but_a_device_is_wanted,
-        a_device_of_somebody_elses_is_left_alone,
+        a_region_waits_with_backend_cxl_until_a_device_fits,
+        a_device_of_another_owner_is_not_used,
         a_new_region_on_a_used_device_is_empty,
         an_agent_that_may_not_look_serves_no_old_copy,
         growth_goes_over_ethernet,
@@ -35,7 +36,8 @@ pub fn tests(_: Standing) -> Vec<Test> {
     ]
 }
 
-/// A sysfs and a folder of device files: a committed persistent CXL region of 64 MiB, and DAX devices on it.
+/// A folder laid out as sysfs, and a folder of device files: a committed persistent CXL region of 64 MiB, and DAX
+/// devices on it.
 struct Machine {
     sysfs: PathBuf,
     dev: PathBuf,
@@ -59,13 +61,13 @@ impl Machine {
         self.sysfs.join("bus/dax/devices").join(device)
     }
 
-    /// Shows a device of `mib` MiB, `at` so many from the region's beginning on.
+    /// Adds a device of `mib` MiB whose first byte is `at` MiB from the beginning of the CXL region.
     fn plug(&self, device: &str, at: u64, mib: u64) -> Outcome {
         let (folder, file) = (self.folder(device), self.dev.join(device));
         if !file.exists() {
             File::create(&file)?.set_len(mib * MIB)?;
         }
-        // All at once, as far as who looks can tell.
+        // The folder is renamed when it is complete, so that the device appears at once.
         let hidden = self.sysfs.join(format!("{device}.hidden"));
         fs::create_dir_all(&hidden)?;
         let resource = format!("{:#x}", BASE + at * MIB);
@@ -86,7 +88,7 @@ impl Machine {
         Ok(fs::rename(self.sysfs.join(format!("{device}.gone")), self.folder(device))?)
     }
 
-    /// What there is in the device's memory.
+    /// Content of a line in the memory of a device.
     fn content(&self, device: &str, offset: u64) -> Outcome<[u8; 64]> {
         let mut found = [0; 64];
         File::open(self.dev.join(device))?.read_exact_at(&mut found, offset)?;
@@ -103,7 +105,7 @@ fn path(path: &Path) -> Outcome<&str> {
     Ok(path.to_str().ok_or("not text")?)
 }
 
-/// All daemons, an agent with this `--backend`, no region yet.
+/// Starts all daemons, the agent with the option `--backend`, and creates no region.
 fn started(backend: &str, devices: &[(&str, u64, u64)]) -> Outcome<(Pair, Machine)> {
     let rig = Pair::bare()?;
     let machine = Machine::of(&rig)?;
@@ -114,7 +116,7 @@ fn started(backend: &str, devices: &[(&str, u64, u64)]) -> Outcome<(Pair, Machin
     Ok((rig, machine))
 }
 
-/// Waits until a region is shown so.
+/// Waits until the agent lists a region as `holds` requires.
 fn shown(rig: &Pair, region: &str, holds: impl Fn(&AttachedRegion) -> bool) -> Outcome<AttachedRegion> {
     let mut last = None;
     eventually(&format!("region {region} is shown as wanted"), || {
@@ -124,13 +126,13 @@ fn shown(rig: &Pair, region: &str, holds: impl Fn(&AttachedRegion) -> bool) -> O
     .map_err(|e| format!("{}; it is {last:?}", e.message().unwrap_or_default()).into())
 }
 
-/// Creates a region and waits until it is attached and served by `carrier`.
+/// Creates a region and waits until it is attached and served by `carrier`: Ethernet or a device.
 fn created(rig: &Pair, region: &str, carrier: &str) -> Outcome<AttachedRegion> {
     rig.create_region(region)?;
     shown(rig, region, |shown| shown.served_by == carrier && shown.attachment == Attaching::Attached)
 }
 
-/// What a user does with a region, whatever serves it.
+/// Performs a user's operations on a region, which are the same whatever serves it; returns the region's HPA.
 fn use_it(rig: &Pair, seed: u64) -> Outcome<u64> {
     let (mut port, hpa) = rig.written(seed)?;
     verify(&mut port, hpa, seed)?;
@@ -156,10 +158,10 @@ fn a_device_serves_the_region_and_the_link_is_silent() -> Outcome {
     ensure(engine.local_reads >= LINES && engine.local_writes >= LINES, format!("{engine:?}"))?;
     let cached = (engine.read_hits, engine.write_hits, engine.read_misses, engine.write_misses);
     ensure(cached == (0, 0, 0, 0), format!("{cached:?}: neither the cache nor the link"))?;
-    // Acknowledged is written.
+    // The content of an acknowledged write is in the device's memory.
     ensure(machine.content("dax0.0", 64)? == line(hpa + 64, 1), "it is in the device")?;
 
-    // However the agent ends, the next one finds it.
+    // However the agent ends, its successor finds the device and its content.
     rig.kill("agent")?;
     machine.start_agent(&rig, "auto")?;
     ensure(created_before(&rig)?.hpa == hpa, "a region keeps its address")?;
@@ -167,7 +169,7 @@ fn a_device_serves_the_region_and_the_link_is_silent() -> Outcome {
     recovered(&mut port, hpa)?;
     verify(&mut port, hpa, 1)?;
     rig.stop("agent")?;
-    // Without the manager too.
+    // The successor finds the device without the manager as well.
     rig.kill("gmm")?;
     machine.start_agent(&rig, "auto")?;
     created_before(&rig)?;
@@ -187,7 +189,7 @@ fn without_the_device_the_same_commands_use_ethernet() -> Outcome {
     use_it(&rig, 2)?;
     ensure(client::sessions(&rig.socket())?.len() == 1, "a session with the memory node")?;
     let counters = client::counters(&rig.socket())?;
-    // Many lines travel in one frame.
+    // Over Ethernet, many lines share one frame.
     ensure(counters.link.tx_bytes > LINES * 64, format!("{:?}", counters.link))?;
     ensure(counters.engine.local_reads == 0, "nothing is local")
 }
@@ -201,7 +203,7 @@ fn a_device_that_comes_later_serves_new_regions_only() -> Outcome {
     ensure(told.served_by == "ethernet", "what has data stays where it is")?;
     ensure(told.note.is_some_and(|note| note.contains("dax0.0")), "the device is named")?;
     created(&rig, "second", "cxl:dax0.0")?;
-    // Both of them, in turns.
+    // Accesses alternate between both regions.
     let second = shown(&rig, "second", |_| true)?.hpa;
     let mut port = rig.connect()?;
     let both: Vec<_> =
@@ -234,7 +236,7 @@ fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
     shown(&rig, "scratch", |region| region.note.as_ref().is_some_and(|note| note.contains("not there")))?;
     verify(&mut port, other, 7)?;
 
-    // Also for an agent that starts without it.
+    // An agent that starts without the device reports the same.
     rig.stop("agent")?;
     machine.start_agent(&rig, "auto")?;
     let mut port = rig.connect()?;
@@ -250,7 +252,7 @@ fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
     verify(&mut port, other, 7)
 }
 
-/// The kernel takes the pages away before it says anything: the agent is killed by SIGBUS, or it is not.
+/// The kernel unmaps a removed device's pages without notice: the agent is either killed by SIGBUS or returns an error.
 fn memory_that_vanishes_under_the_agent_is_an_error() -> Outcome {
     cxloe_lab::expect_error("the CXL device of a region is");
     let (rig, machine) = started("auto", &[("dax0.0", 6, 8)])?;
@@ -270,7 +272,7 @@ fn memory_that_vanishes_under_the_agent_is_an_error() -> Outcome {
     Ok(())
 }
 
-fn a_region_waits_where_nothing_but_a_device_is_wanted() -> Outcome {
+fn a_region_waits_with_backend_cxl_until_a_device_fits() -> Outcome {
     cxloe_lab::expect_error("no CXL device can serve a region");
     let (rig, machine) = started("cxl", &[("dax0.0", 0, 2)])?;
     rig.create_region("scratch")?;
@@ -286,7 +288,7 @@ fn a_region_waits_where_nothing_but_a_device_is_wanted() -> Outcome {
     use_it(&rig, 9).map(drop)
 }
 
-fn a_device_of_somebody_elses_is_left_alone() -> Outcome {
+fn a_device_of_another_owner_is_not_used() -> Outcome {
     let (rig, machine) = started("ethernet", &[("dax0.0", 6, 8)])?;
     rig.stop("agent")?;
     let others = fs::OpenOptions::new().read(true).write(true).open(machine.dev.join("dax0.0"))?;
@@ -296,7 +298,7 @@ fn a_device_of_somebody_elses_is_left_alone() -> Outcome {
     created(&rig, "scratch", "ethernet")?;
     use_it(&rig, 10)?;
     ensure(machine.content("dax0.0", 0)? == [0xA5; 64], "nothing was written to it")?;
-    // And the agent's own by others.
+    // The device that the agent uses is locked against others.
     others.unlock()?;
     created(&rig, "second", "cxl:dax0.0")?;
     ensure(others.try_lock().is_err(), "a device that serves is locked")?;
@@ -309,7 +311,7 @@ fn a_new_region_on_a_used_device_is_empty() -> Outcome {
     created(&rig, "scratch", "cxl:dax0.0")?;
     let (_, hpa) = rig.written(11)?;
     ensure(machine.content("dax0.0", 0)? == line(hpa, 11), "it is in the device")?;
-    // At once, while the agent still parts with the first.
+    // The next region is created at once, while the agent still detaches the first.
     rig.gmm(&["destroy-region", "scratch", "--force"])?;
     let next = created(&rig, "scratch", "cxl:dax0.0")?;
     ensure(next.hpa != hpa, "another region, another address")?;
@@ -348,7 +350,7 @@ fn growth_goes_over_ethernet() -> Outcome {
     let behind = hpa + REGION;
     let mut port = rig.connect()?;
     recovered(&mut port, behind)?;
-    // Over the border, in one batch.
+    // One batch crosses the boundary between the two parts of the region.
     let border: Vec<u64> = (behind - 4096..behind + 4096).step_by(64).collect();
     let written: Vec<_> = border.iter().map(|hpa| (*hpa, line(*hpa, 14))).collect();
     port.write_batch(&written)?;
@@ -383,9 +385,9 @@ fn what_there_is_can_be_listed() -> Outcome {
     ensure(devices[1]["unfit"].is_string() && json["driver"] == true, json.to_string())?;
     fs::write(machine.folder("dax1.0").join("size"), [0xFF; 64])?;
     let output = rig.cli(&["cxl", "list", "--sysfs-root", sysfs, "--dev-root", dev])?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure(output.status.success() && said.contains("dax1.0/size"), said)?;
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure(output.status.success() && output_text.contains("dax1.0/size"), output_text)?;
     let nothing = rig.cli(&["cxl", "list", "--sysfs-root", dev])?;
-    let said = String::from_utf8_lossy(&nothing.stderr).into_owned();
-    ensure(nothing.status.success() && said.contains("no CXL memory found"), said)
+    let output_text = String::from_utf8_lossy(&nothing.stderr).into_owned();
+    ensure(nothing.status.success() && output_text.contains("no CXL memory found"), output_text)
 }

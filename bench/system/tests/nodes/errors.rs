@@ -1,14 +1,15 @@
-//! Daemons that cannot start: each says what it tried, on what, and what to do, and ends with an exit code for scripts.
+//! Daemons that cannot start: each prints the failed operation, its object and the remedy, and ends with an exit code
+//! that scripts can test.
 //!
-//! A table of situations, each made for real in a lab, with the words the message must have. The manager that cannot
-//! be reached is no reason to end: the node starts, goes on trying, and says so once.
+//! A table of situations, each created for real in a lab, with the words the message must contain. An unreachable
+//! manager does not make a node end: the node starts, retries, and reports the manager once.
 
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use cxloe_lab::{Lab, Process, Standing, program};
+use cxloe_lab::{Lab, LabPrivilege, Process, program};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{LIMIT, Outcome, cable::cable, copies::without_rights, ensure, eventually};
 
@@ -16,22 +17,22 @@ use cxloe_system::{LIMIT, Outcome, cable::cable, copies::without_rights, ensure,
 struct Case {
     name: &'static str,
     program: &'static str,
-    /// Words of the command line; `DIR` stands for a folder of the test's own.
+    /// Arguments of the program; `DIR` stands for a folder that the test has made.
     arguments: &'static str,
-    /// What to do in that folder and the lab first.
+    /// Function that prepares that folder and the lab.
     before: fn(&Lab, &Path) -> Outcome,
-    /// Whether the program runs with the rights of the test.
+    /// Set if the program runs with the rights of the test; without capabilities otherwise.
     with_rights: bool,
-    /// Whether it is told to go without keys.
+    /// Set if the program runs with `--insecure`.
     insecure: bool,
     exit: i32,
-    /// What the message must have: what, on what, what to do.
+    /// Words that the message has to contain: operation, object, remedy.
     says: &'static [&'static str],
 }
 
 const NOTHING: fn(&Lab, &Path) -> Outcome = |_, _| Ok(());
 
-/// What every case of a memory node has in common: it would serve if the rest were right.
+/// Values that most cases of memory nodes share, with which the node would serve.
 const NODE: Case = Case {
     name: "",
     program: "mn-server",
@@ -82,7 +83,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "hugepages_absent",
-        // More than any machine that runs tests has reserved.
+        // This size exceeds the huge pages that any machine for tests has reserved.
         arguments: "-i mn0 --pool huge2m --pool-size 64T --static-map DIR/map.toml --data-dir DIR",
         says: &["huge pages of 2MiB", "free", "--pool anon"],
         ..NODE
@@ -179,7 +180,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     let mut tests: Vec<_> = CASES
         .iter()
         .map(|case| Test::new(format!("{}::{}", case.program, case.name), || check(case)))
@@ -210,20 +211,20 @@ fn check(case: &Case) -> Outcome {
     refuses(&lab, command, case.exit, case.says)
 }
 
-/// Runs a program that must end with `exit`, in words that hold `says`, and without a panic.
+/// Checks that a program ends with `exit` and a message that contains `says`, without a panic.
 fn refuses(lab: &Lab, mut command: Command, exit: i32, says: &[&str]) -> Outcome {
-    // What it ends with is looked at here.
+    // The test itself checks the daemons' error messages.
     cxloe_lab::expect_error(" ");
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");
     Process::log_to(&mut command, &log)?;
     let status = lab.spawn("mn", command)?.wait(LIMIT)?;
-    let said = fs::read_to_string(&log)?;
-    ensure(status.code() == Some(exit), format!("it ended with {status}, not {exit}: {said}"))?;
+    let output_text = fs::read_to_string(&log)?;
+    ensure(status.code() == Some(exit), format!("it ended with {status}, not {exit}: {output_text}"))?;
     for words in says {
-        ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
+        ensure(output_text.contains(words), format!("no `{words}` in: {output_text}"))?;
     }
-    ensure(!said.contains("panicked"), said)
+    ensure(!output_text.contains("panicked"), output_text)
 }
 
 fn gmm_port_taken() -> Outcome {
@@ -246,13 +247,13 @@ fn manager_unreachable() -> Outcome {
     command.args(["--insecure", "--manager", "http://127.0.0.1:7440", "--data-dir"]).arg(folder.path());
     Process::log_to(&mut command, &log)?;
     let mut node = lab.spawn("mn", command)?;
-    let said = || fs::read_to_string(&log).unwrap_or_default();
-    eventually("the node says that there is no manager", || said().contains("no manager"))?;
-    ensure(node.try_wait()?.is_none(), said())?;
+    let output_text = || fs::read_to_string(&log).unwrap_or_default();
+    eventually("the node says that there is no manager", || output_text().contains("no manager"))?;
+    ensure(node.try_wait()?.is_none(), output_text())?;
     for words in ["serving", "http://127.0.0.1:7440"] {
-        ensure(said().contains(words), format!("no `{words}` in: {}", said()))?;
+        ensure(output_text().contains(words), format!("no `{words}` in: {}", output_text()))?;
     }
-    // The manager comes up later: the node, still trying, registers.
+    // The manager starts later, and the node, which has continued to retry, registers.
     let mut command = Command::new(program("gmm")?);
     command.args(["serve", "--insecure", "--listen", "127.0.0.1:7440", "--data-dir"]).arg(folder.path());
     Process::log_to(&mut command, &folder.path().join("gmm.log"))?;
@@ -266,7 +267,7 @@ fn manager_unreachable() -> Outcome {
     };
     eventually("the node registers", || listed().is_ok_and(|list| list.contains("mn1")))?;
     let status = node.terminate(LIMIT)?;
-    ensure(status.code() == Some(0), format!("mn-server ended with {status}: {}", said()))?;
+    ensure(status.code() == Some(0), format!("mn-server ended with {status}: {}", output_text()))?;
     let status = manager.terminate(LIMIT)?;
     ensure(status.code() == Some(0), format!("gmm ended with {status}"))
 }

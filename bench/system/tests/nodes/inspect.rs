@@ -1,5 +1,5 @@
-//! Looking into a running memory node: `mn-server sessions` and `mn-server counters` show what compute nodes did, and
-//! the socket they ask at is one node's, its user's, and gone when the node is.
+//! Inspection of a running memory node: `mn-server sessions` and `mn-server counters` show the activity of compute
+//! nodes; the queried socket belongs to one node and its user, and is removed when the node ends.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_lab::{Lab, Process, Standing, program};
+use cxloe_lab::{Lab, LabPrivilege, Process, program};
 use cxloe_link::{Backend, LinkConfig};
 use cxloe_port::port::Port;
 use cxloe_system::node::{MemoryNode, link_on, port};
@@ -16,19 +16,19 @@ use cxloe_system::{LIMIT, Outcome, cable::cable, ensure, eventually};
 use cxloe_wire::frame::Mac;
 use serde_json::Value;
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     vec![
         Test::new("sessions_and_counters_are_those_of_the_compute_node", sessions_and_counters),
         Test::new("losses_are_counted_by_kind", losses_are_counted_by_kind),
         Test::new("the_socket_is_one_nodes_and_goes_with_it", the_socket_is_one_nodes),
-        Test::new("what_cannot_be_asked_is_named", what_cannot_be_asked_is_named),
+        Test::new("what_cannot_be_asked_is_named", an_unreachable_daemon_is_named),
     ]
 }
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const BYTES: u64 = 4 << 20;
-/// Lines written, and as many read.
+/// Number of lines written, and then read.
 const LINES: u64 = 64;
 
 fn lab() -> Result<Lab, Failed> {
@@ -57,7 +57,7 @@ fn asked(question: &str, socket: &Path, more: &[&str]) -> Result<Output, Failed>
     Ok(command.arg(question).arg("--socket").arg(socket).args(more).output()?)
 }
 
-/// What a question prints.
+/// Output of the query `question` to the memory node in `folder`.
 fn told(question: &str, folder: &Path, more: &[&str]) -> Result<String, Failed> {
     let output = asked(question, &folder.join("mn.sock"), more)?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -70,9 +70,11 @@ fn json(question: &str, folder: &Path) -> Result<Value, Failed> {
     Ok(serde_json::from_str(&told(question, folder, &["--json"])?)?)
 }
 
-/// The cells of the rows that begin with `name`.
+/// Cells of the table rows that begin with `name`.
 fn rows<'t>(table: &'t str, name: &str) -> Vec<Vec<&'t str>> {
-    let cells = |line: &'t str| line.trim_matches('│').split('┆').map(str::trim).collect::<Vec<_>>();
+    let cells = |line: &'t str| -> Vec<&'t str> {
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
+    };
     table.lines().map(cells).filter(|row| row.first() == Some(&name)).collect()
 }
 
@@ -91,7 +93,7 @@ fn sessions_and_counters() -> Outcome {
     for line in 0..LINES {
         ensure(port.read(line * 64)? == [line as u8; 64], "another line than was written")?;
     }
-    // The answer is of now: the last request is in it as soon as its response is here.
+    // The counters are current: they include the last request as soon as its response has arrived.
     let sessions = json("sessions", folder)?;
     let session = &sessions[0];
     ensure(sessions.as_array().is_some_and(|all| all.len() == 1), sessions.to_string())?;
@@ -117,13 +119,12 @@ fn sessions_and_counters() -> Outcome {
     eventually("the session has ended", || {
         json("sessions", folder).is_ok_and(|sessions| sessions == Value::Array(vec![]))
     })?;
-    // What ended sessions did is still in the counters.
+    // The counters still include requests of ended sessions.
     ensure(json("counters", folder)?[0]["requests"]["executed"] == 2 * LINES, "ended, and forgotten")?;
     ensure(node.end()?.success(), "the memory node failed")
 }
 
-/// Frames are lost, come twice and in another order: what the node makes of it can be seen, and each request is
-/// executed once.
+/// Frames are lost, duplicated and reordered: the node counts each kind, and each request is executed once.
 fn losses_are_counted_by_kind() -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let folder = folder.path();
@@ -159,7 +160,7 @@ fn the_socket_is_one_nodes() -> Outcome {
     let mode = fs::metadata(&socket)?.permissions().mode() & 0o777;
     ensure(mode == 0o600, format!("mode {mode:o}"))?;
 
-    // A second node with the same socket does not start, and leaves the first alone.
+    // A second node with the same socket does not start, and does not affect the first node.
     let log = folder.join("second.log");
     let mut command = Command::new(program("mn-server")?);
     command
@@ -168,12 +169,15 @@ fn the_socket_is_one_nodes() -> Outcome {
     command.arg("--data-dir").arg(folder.join("second")).arg("--socket").arg(&socket);
     Process::log_to(&mut command, &log)?;
     let status = lab.spawn("mn", command)?.wait(LIMIT)?;
-    let said = fs::read_to_string(&log)?;
-    ensure(status.code() == Some(1), format!("{status}: {said}"))?;
-    ensure(said.contains("another memory node is running") && said.contains("--socket"), said)?;
+    let output_text = fs::read_to_string(&log)?;
+    ensure(status.code() == Some(1), format!("{status}: {output_text}"))?;
+    ensure(
+        output_text.contains("another memory node is running") && output_text.contains("--socket"),
+        output_text,
+    )?;
     told("sessions", folder, &[])?;
 
-    // One that is killed leaves its socket; the next one replaces it.
+    // A killed node leaves its socket behind; the next node replaces the socket.
     first.kill()?;
     let output = asked("counters", &socket, &[])?;
     ensure(socket.exists() && output.status.code() == Some(3), "a dead node's socket is no node")?;
@@ -183,14 +187,14 @@ fn the_socket_is_one_nodes() -> Outcome {
     ensure(!socket.exists(), "the socket goes with its node")
 }
 
-fn what_cannot_be_asked_is_named() -> Outcome {
+fn an_unreachable_daemon_is_named() -> Outcome {
     let folder = tempfile::tempdir()?;
     for question in ["sessions", "counters"] {
         let output = asked(question, &folder.path().join("nowhere.sock"), &[])?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure(output.status.code() == Some(3), format!("{}: {said}", output.status))?;
+        let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure(output.status.code() == Some(3), format!("{}: {output_text}", output.status))?;
         for words in ["no memory node at", "nowhere.sock", "mn-server run", "--socket"] {
-            ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
+            ensure(output_text.contains(words), format!("no `{words}` in: {output_text}"))?;
         }
         ensure(output.stdout.is_empty(), "nothing is shown")?;
     }

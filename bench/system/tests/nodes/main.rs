@@ -1,12 +1,16 @@
-//! A memory node and a compute node: reads and writes, restarts, what is left when one of them goes, and the ways into a
-//! region besides mapped memory: command line, C library, block device, CXL devices.
+//! Tests of a memory node and a compute node: reads and writes, restarts, failures of either node, and the interfaces
+//! to a region other than mapped memory: command line, exports, C library, block device, CXL devices.
 
 mod agent;
 mod c_library;
 mod cxl;
+mod environment;
 mod errors;
+mod export;
 mod inspect;
+mod keeper;
 mod nbd;
+mod printing;
 
 use std::process::ExitCode;
 
@@ -17,10 +21,14 @@ fn main() -> ExitCode {
         &[
             Subject::new("agent", agent::tests),
             Subject::new("inspect", inspect::tests).also_as_nobody(&["mn-server"]),
+            Subject::new("keeper", keeper::tests),
             Subject::new("errors", errors::tests).also_as_nobody(&["mn-server", "cn-agent", "gmm"]),
+            Subject::new("export", export::tests),
             Subject::new("c_library", c_library::tests),
             Subject::new("cxl", cxl::tests),
             Subject::new("nbd", nbd::tests),
+            Subject::new("environment", environment::tests),
+            Subject::new("printing", printing::tests),
         ],
         &[],
     )

@@ -1,6 +1,6 @@
-//! Labs over real namespaces: connectivity, interfaces, guards, and that nothing is left behind.
+//! Labs of real namespaces: connectivity, interfaces, ends of programs, and complete removal.
 //!
-//! Some tests need a process that holds a lab and dies: they start this program again in one of [`ROLES`].
+//! Some tests need another process that holds a lab and is killed: they start this program again in one of [`ROLES`].
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,18 +13,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_lab::{
-    Builder, Interrupt, Lab, LabError, Process, Standing, become_private_user_namespace, compute_node_mac,
-    memory_node_mac,
+    Builder, Interrupt, Lab, LabError, LabPrivilege, Process, become_private_user_namespace,
+    compute_node_mac, memory_node_mac,
 };
 use cxloe_system::copies::{ROLE, as_nobody};
 use cxloe_system::{LIMIT, Outcome, Role, Test, copy_as, ensure, eventually, tests};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// What copies of this program do.
 pub const ROLES: &[Role] = &[("holder", || hold(true)), ("stuck", || hold(false)), ("forbidder", forbid)];
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = tests![
         namespaces_reach_each_other,
         each_namespace_sees_its_own_interfaces,
@@ -42,13 +41,13 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         interrupt_ends_even_when_stuck,
         kill_leaves_nothing,
     ];
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.extend(tests![forbidden_user_namespaces_are_explained]);
     }
     tests
 }
 
-/// Two namespaces, one cable: cn0 (10.77.0.1) and mn0 (10.77.0.2).
+/// A lab of two namespaces and one cable: cn0 (10.77.0.1) and mn0 (10.77.0.2).
 fn pair() -> Builder {
     Lab::builder()
         .namespace("cn")
@@ -58,7 +57,7 @@ fn pair() -> Builder {
         .address("mn0", "10.77.0.2/24")
 }
 
-/// A UDP socket inside a namespace that gives up after [`LIMIT`].
+/// A UDP socket inside a namespace, whose receive time-out is [`LIMIT`].
 fn socket(lab: &Lab, namespace: &str, address: &str) -> Outcome<UdpSocket> {
     let socket = lab.enter(namespace, || UdpSocket::bind((address, 0)))??;
     socket.set_read_timeout(Some(LIMIT))?;
@@ -75,7 +74,7 @@ fn exchange(from: &UdpSocket, to: &UdpSocket, size: usize) -> Outcome {
     ensure(sender == from.local_addr()?, format!("they came from {sender}"))
 }
 
-/// One attribute of an interface, as the namespace's own sysfs shows it.
+/// Value of an attribute of an interface, from the sysfs of its namespace.
 fn attribute(lab: &Lab, interface: &str, name: &str) -> Outcome<String> {
     let path = format!("/sys/class/net/{interface}/{name}");
     Ok(lab.home_of(interface)?.enter(|| fs::read_to_string(path))??.trim().to_owned())
@@ -270,8 +269,8 @@ fn wrong_descriptions_are_named() -> Outcome {
     fails(lab.enter("nowhere", || ()), "no namespace nowhere")
 }
 
-/// The copy of this program that holds a lab: prints the pid of a process inside and the lab's namespaces, then waits
-/// to be interrupted. `in_order` says whether it reacts, or only its [`Interrupt`] does.
+/// Role: holds a lab, prints the pid of a process inside and the lab's namespaces, then waits for a signal. With
+/// `in_order` the role returns by itself after the signal; otherwise only its [`Interrupt`] ends the process.
 fn hold(in_order: bool) -> ExitCode {
     let run = || -> Result<ExitCode, Box<dyn std::error::Error>> {
         become_private_user_namespace()?;
@@ -295,7 +294,7 @@ fn hold(in_order: bool) -> ExitCode {
     })
 }
 
-/// A running copy of this program with a lab, and what must be gone after it.
+/// A running copy of this program that holds a lab, and the resources that must not exist after its end.
 struct Holder {
     child: Child,
     inside: u32,
@@ -316,7 +315,8 @@ impl Holder {
         Ok(holder)
     }
 
-    /// Sends the signal; the copy must end as `expected` says (exit code, or signal) and leave nothing.
+    /// Sends the signal; the copy has to end with `expected` (exit code, or signal), and its resources have to be
+    /// removed.
     fn ends(mut self, signal: Signal, expected: (Option<i32>, Option<i32>)) -> Outcome {
         let named = fs::read_dir("/run/netns").map_or(0, Iterator::count);
         kill(Pid::from_raw(self.child.id().cast_signed()), signal)?;
@@ -356,14 +356,14 @@ fn kill_leaves_nothing() -> Outcome {
     Holder::start("holder")?.ends(Signal::SIGKILL, (None, Some(Signal::SIGKILL as i32)))
 }
 
-/// Whether a process exists and is more than a zombie.
+/// True if a process exists and is no zombie.
 fn is_running(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
 }
 
-/// Whether any process or thread lives in the namespace (written `net:[inode]`) or holds a descriptor of it, as far as
-/// this user may look.
+/// True if any process or thread is in the namespace (written `net:[inode]`) or has an open descriptor of it, as far as
+/// this user can see.
 fn is_referred_to(namespace: &str) -> bool {
     let points_there = |path: &Path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == namespace);
     let entries = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -373,8 +373,8 @@ fn is_referred_to(namespace: &str) -> bool {
     })
 }
 
-/// The copy that, as an ordinary user in a user namespace of its own, forbids further ones there and then starts
-/// another copy without any capability.
+/// Role: forbids further user namespaces inside a user namespace, as an ordinary user, and then starts another copy
+/// without any capability.
 fn forbid() -> ExitCode {
     let run = || -> Outcome<std::process::ExitStatus> {
         become_private_user_namespace()?;
@@ -398,9 +398,9 @@ fn forbidden_user_namespaces_are_explained() -> Outcome {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
-    let mut said = String::new();
-    child.stderr.take().ok_or("no pipe")?.read_to_string(&mut said)?;
+    let mut output_text = String::new();
+    child.stderr.take().ok_or("no pipe")?.read_to_string(&mut output_text)?;
     let status = child.wait()?;
-    ensure(status.code() == Some(3), format!("it ended with {status} and said: {said}"))?;
-    ensure(said.contains("user.max_user_namespaces=0") && said.contains("sudo"), said)
+    ensure(status.code() == Some(3), format!("it ended with {status} and said: {output_text}"))?;
+    ensure(output_text.contains("user.max_user_namespaces=0") && output_text.contains("sudo"), output_text)
 }

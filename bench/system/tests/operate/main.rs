@@ -1,4 +1,4 @@
-//! What people who run it are given: labs, units and packages, the settings of interfaces, roles for Ansible.
+//! Tests of tools for operators: labs, units and packages, settings of interfaces, the Ansible role.
 
 mod deploy;
 mod lab;

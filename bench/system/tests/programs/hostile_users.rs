@@ -1,5 +1,6 @@
-//! Two users of one compute node, one of them hostile: it changes what it shares with the agent between the agent's steps.
-//! The other one's regions hold a canary, and its operations go on.
+//! Two users of one compute node, one of them hostile: that user's program changes the memory that it shares with the
+//! agent, between the agent's steps. The other user's region contains a known value, which may not be returned to the
+//! hostile program, and the other user's operations continue.
 //!
 //! Runs as root, which starts copies of this program as both users.
 
@@ -17,36 +18,35 @@ use std::time::{Duration, Instant};
 use cxloe_client::client::{self, Client};
 use cxloe_client::mapping::Owner;
 use cxloe_client::memory::{SharedMemory, receive_with_descriptor};
-use cxloe_client::message::{self, Ask, JoinRequest, Request, VERSION};
+use cxloe_client::message::{self, AgentCall, AgentRequest, JoinRequest, VERSION};
 use cxloe_client::ring::{ClientEnd, ENTRIES, Lines, Operation, PORT_BYTES, Submission};
-use cxloe_cn_core::mapped::Kind;
-use cxloe_lab::{Process, Standing};
+use cxloe_cn_core::mapped::MappingKind;
+use cxloe_lab::{LabPrivilege, Process};
 use cxloe_member::socket::{Descriptors, Socket, SocketPath};
-use cxloe_member::wire::{WELCOME, WELCOME_BYTES, Welcome};
+use cxloe_member::wire::{JoinReply, WELCOME, WELCOME_BYTES};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::tenants::{ALICE, BOB, lent, request, rig, user_command};
 use cxloe_system::copies::ROLE;
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
 
-/// Seconds of the attack.
+/// Duration of the attack.
 const ATTACK: Duration = Duration::from_secs(60);
-/// What bob's region holds, in every byte.
+/// Value of every byte of bob's region.
 const CANARY: u8 = 0xB0;
-/// Bytes of each region.
 const BYTES: u64 = 4 << 20;
-/// Words of an entry, and those before the first.
+/// Number of words of a ring entry, and of the words before the first entry.
 const ENTRY: usize = 16;
 const SUBMISSIONS: usize = 512;
-/// In the first word of an entry: whether it was written in this lap of the ring.
+/// Phase bit in the first word of an entry: toggles with each lap of the ring.
 const PHASE: u64 = 1 << 31;
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     match standing {
-        Standing::Root => tests![
+        LabPrivilege::Root => tests![
             rings_that_change_between_steps_reach_nobody,
             a_userfaultfd_that_is_set_to_block_stops_nobody,
         ],
@@ -54,7 +54,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     }
 }
 
-/// A copy of this program as a user, in a part of [`play`].
+/// Command that runs a copy of this program as a user, with one of the parts of [`play`].
 fn part(rig: &Pair, uid: u32, part: &str, more: &[String]) -> Outcome<Command> {
     let mut command = user_command(uid, &lent(rig)?.join("tenant"));
     command.env(ROLE, "hostile").arg(part).arg(rig.socket()).args(more);
@@ -104,7 +104,7 @@ pub fn a_userfaultfd_that_is_set_to_block_stops_nobody() -> Outcome {
     Ok(())
 }
 
-/// What a user's program does, by the first argument; the second is the agent's socket.
+/// Role: a user's program, selected by the first argument; the second is the agent's socket.
 pub fn play() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, part, socket, rest @ ..] = &arguments[..] else { return ExitCode::from(2) };
@@ -124,7 +124,7 @@ pub fn play() -> ExitCode {
     }
 }
 
-/// Bob: has a canary in all of its region, and looks after it, flushing as it goes.
+/// Bob's program: fills its region with the canary, and checks and flushes it.
 fn watch(socket: &Path, hpa: &str, seconds: &str) -> Outcome {
     let (hpa, until) = (hpa.parse::<u64>()?, Instant::now() + Duration::from_secs(seconds.parse()?));
     let mut port = Client::connect(socket)?;
@@ -144,11 +144,10 @@ fn watch(socket: &Path, hpa: &str, seconds: &str) -> Outcome {
         }
         rounds += 1;
     }
-    // A flush that waits for another client's takes all of the time.
+    // If a flush waited for another client's flush, there would be few rounds.
     ensure(rounds > 100, format!("only {rounds} rounds of write, flush and read"))
 }
 
-/// What the threads of the attack share.
 struct Attack {
     until: Instant,
     own: u64,
@@ -157,11 +156,11 @@ struct Attack {
     caught: AtomicBool,
 }
 
-/// A port without the client library: its socket, its memory, and the same memory once more.
+/// Opens a port without the client library; returns the port's socket, its memory, and a second mapping of that memory.
 fn raw_port(socket: &Path) -> Outcome<(UnixStream, ClientEnd, SharedMemory)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(LIMIT))?;
-    message::write(&mut stream, &Request { version: VERSION, ask: Ask::Port })?;
+    message::write(&mut stream, &AgentRequest { version: VERSION, ask: AgentCall::Port })?;
     let (_, memory) = receive_with_descriptor(&stream, &mut [0; 512])?;
     let memory = memory.ok_or("no memory came")?;
     let again = SharedMemory::open(memory.try_clone()?, PORT_BYTES)?;
@@ -169,8 +168,8 @@ fn raw_port(socket: &Path) -> Outcome<(UnixStream, ClientEnd, SharedMemory)> {
     Ok((stream, end, again))
 }
 
-/// Alice: submits on its own region, and writes another user's addresses, other operations and other lines over its
-/// entries all the time. None of what comes back is the canary.
+/// Alice's program: submits operations on her region, and continuously overwrites their entries with bob's addresses,
+/// other operations and other numbers of lines. Fails if a result is the canary.
 fn attack(socket: &Path, own: &str, other: &str, seconds: &str) -> Outcome {
     let attack = Arc::new(Attack {
         until: Instant::now() + Duration::from_secs(seconds.parse()?),
@@ -181,7 +180,7 @@ fn attack(socket: &Path, own: &str, other: &str, seconds: &str) -> Outcome {
     });
     let mut rng = SmallRng::seed_from_u64(7);
     while Instant::now() < attack.until && !attack.caught.load(Relaxed) {
-        // A ring that was spoilt beyond use is closed by the agent: the next one.
+        // The agent closes a port whose ring is corrupted; the attack then opens the next port.
         let (stream, end, memory) = raw_port(socket)?;
         let ends = Arc::new(AtomicBool::new(false));
         let overwriter = thread::spawn({
@@ -200,7 +199,7 @@ fn attack(socket: &Path, own: &str, other: &str, seconds: &str) -> Outcome {
     ensure(done > 1000, format!("only {done} operations were carried out"))
 }
 
-/// Writes over entries until `ends`: what else they could ask for, of whom.
+/// Overwrites entries with other operations and addresses, until `ends` is set.
 fn overwrite(memory: &SharedMemory, attack: &Attack, ends: &AtomicBool, mut rng: SmallRng) {
     while !ends.load(Relaxed) {
         let at = SUBMISSIONS + rng.random_range(0..ENTRIES) * ENTRY;
@@ -218,7 +217,7 @@ fn overwrite(memory: &SharedMemory, attack: &Attack, ends: &AtomicBool, mut rng:
     }
 }
 
-/// Submits on its own region until time is up or the agent has closed the port.
+/// Submits operations on alice's region until time is up or the agent has closed the port.
 fn submit(stream: UnixStream, mut end: ClientEnd, attack: &Attack, rng: &mut SmallRng) -> Outcome {
     stream.set_nonblocking(true)?;
     let (mut under_way, mut line, mut area) = (0, [0; 64], vec![0; 1 << 16]);
@@ -256,7 +255,7 @@ fn submit(stream: UnixStream, mut end: ClientEnd, attack: &Attack, rng: &mut Sma
                 }
             }
         }
-        // An end of the stream: the agent has closed the port.
+        // End of stream: the agent has closed the port.
         if matches!(std::io::Read::read(&mut &stream, &mut [0; 64]), Ok(0)) {
             return Ok(());
         }
@@ -264,9 +263,9 @@ fn submit(stream: UnixStream, mut end: ClientEnd, attack: &Attack, rng: &mut Sma
     Ok(())
 }
 
-/// Alice: joins with a userfaultfd, and sets it to block, over and over.
+/// Alice's program: joins a region with a userfaultfd, and repeatedly sets the userfaultfd to blocking mode.
 fn block(socket: &Path, region: &str) -> Outcome {
-    let owner = Owner::map(socket, request(region, Kind::Private))?;
+    let owner = Owner::map(socket, request(region, MappingKind::Private))?;
     let memory = memmap2::MmapOptions::new().len(1 << 20).map_anon()?;
     let uffd: OwnedFd = cxloe_paging::uffd::Uffd::create_user_only()?.into();
     let path = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or("too long a path")?;
@@ -281,17 +280,17 @@ fn block(socket: &Path, region: &str) -> Outcome {
         view: None,
         resume: false,
     };
-    let bytes = message::encode(&Request { version: VERSION, ask: Ask::Join(join) });
+    let bytes = message::encode(&AgentRequest { version: VERSION, ask: AgentCall::Join(join) });
     connection.send(&bytes, &[uffd.as_fd()])?;
     let mut head = [0; WELCOME_BYTES];
     connection.receive_exact(&mut head, &mut Descriptors::new())?;
-    let welcome = Welcome::decode(&head).ok_or("no welcome")?;
+    let welcome = JoinReply::decode(&head).ok_or("no welcome")?;
     ensure(welcome.status == WELCOME, "it may not join")?;
     let until = Instant::now() + Duration::from_secs(3);
-    let mut said = false;
+    let mut output_text = false;
     while Instant::now() < until {
         fcntl(&uffd, FcntlArg::F_SETFL(OFlag::empty()))?;
-        if !std::mem::replace(&mut said, true) {
+        if !std::mem::replace(&mut output_text, true) {
             println!("blocks");
         }
     }

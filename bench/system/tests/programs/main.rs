@@ -1,4 +1,4 @@
-//! Programs whose memory is remote: regions that they map, and programs that know nothing of it.
+//! Tests of programs with remote memory: programs that map regions, and unmodified programs.
 
 mod exec;
 mod hostile_users;

@@ -1,6 +1,6 @@
-//! Two ordinary users on one compute node: each has what is its own, and nothing of the other's, whatever its programs say,
-//! show and name. One of them forges what the agent's predecessor might have left behind, names the other's processes, and
-//! connects to the other's sockets.
+//! Two ordinary users on one compute node: each has access to its own regions, and none to the other's, whatever its
+//! programs send. One user's programs forge the shared state of a previous agent, use the ids of the other user's
+//! processes, and connect to the other user's sockets.
 //!
 //! Runs as root, which starts copies of this program as both users.
 
@@ -15,12 +15,12 @@ use std::process::{Command, ExitCode, Stdio};
 use cxloe_client::client::{self, Client};
 use cxloe_client::mapping::Owner;
 use cxloe_client::memory::receive_with_descriptor;
-use cxloe_client::message::{self, Answer, Ask, JoinRequest, MapRequest, Request, VERSION};
-use cxloe_cn_core::mapped::Kind;
+use cxloe_client::message::{self, AgentAnswer, AgentCall, AgentRequest, JoinRequest, MapRequest, VERSION};
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_fabric::model::Name;
-use cxloe_lab::{Process, Standing, program};
+use cxloe_lab::{LabPrivilege, Process, program};
 use cxloe_member::socket::{Socket, SocketPath};
-use cxloe_member::wire::{WELCOME, WELCOME_BYTES, Welcome};
+use cxloe_member::wire::{JoinReply, WELCOME, WELCOME_BYTES};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -30,13 +30,13 @@ use cxloe_system::{Test, tests};
 
 pub const ALICE: u32 = 4711;
 pub const BOB: u32 = 4712;
-/// The group that may use the node.
+/// Group whose members may use the agent's socket.
 const USERS: u32 = 4700;
 const BYTES: &str = "4M";
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     match standing {
-        Standing::Root => tests![
+        LabPrivilege::Root => tests![
             a_user_reads_and_writes_its_own_regions_alone,
             a_region_is_mapped_by_its_user_alone,
             a_forged_shared_state_is_not_taken_over,
@@ -49,12 +49,12 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     }
 }
 
-/// A fabric, an agent whose socket the group may use, and regions `alice`, `bob` and `all`.
+/// Starts a fabric with an agent whose socket the group may use, and creates the regions `alice`, `bob` and `all`.
 pub fn rig() -> Outcome<Pair> {
     rig_whose_agent(&[])
 }
 
-/// The same with further options of the agent.
+/// Like [`rig`], with further options of the agent.
 fn rig_whose_agent(more: &[&str]) -> Outcome<Pair> {
     let mut rig = Pair::bare()?;
     rig.pool_size = "128MiB";
@@ -63,7 +63,7 @@ fn rig_whose_agent(more: &[&str]) -> Outcome<Pair> {
     rig.start_agent(&[&["--wait", "sleep"][..], more].concat())?;
     fs::set_permissions(rig.dir.path(), Permissions::from_mode(0o755))?;
     chown(rig.socket(), None, Some(USERS))?;
-    // Whoever manages the fabric is somebody else.
+    // Only another user may manage the fabric.
     fs::set_permissions(rig.path("gmm.sock"), Permissions::from_mode(0o600))?;
     for (region, uid) in [("alice", Some(ALICE)), ("bob", Some(BOB)), ("all", None)] {
         let uid = uid.map(|uid| uid.to_string());
@@ -74,7 +74,7 @@ fn rig_whose_agent(more: &[&str]) -> Outcome<Pair> {
     Ok(rig)
 }
 
-/// Programs of this build where every user may start them.
+/// Folder with copies of this build's programs that every user may execute.
 pub fn lent(rig: &Pair) -> Outcome<PathBuf> {
     let folder = rig.path("bin");
     fs::create_dir_all(&folder)?;
@@ -94,7 +94,8 @@ pub fn lent(rig: &Pair) -> Outcome<PathBuf> {
     Ok(folder)
 }
 
-/// A program as a user: by another one, so that it can be started in a namespace, which takes root.
+/// Command that runs a program as a user, through another program that switches users, because entering a namespace
+/// requires root.
 pub fn user_command(uid: u32, program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", &uid.to_string(), "--regid", &USERS.to_string(), "--clear-groups"]);
@@ -102,22 +103,22 @@ pub fn user_command(uid: u32, program: &Path) -> Command {
     command
 }
 
-/// A copy of this program as a user, in a part of [`play`].
+/// Command that runs a copy of this program as a user, with one of the parts of [`play`].
 fn tenant(rig: &Pair, uid: u32, part: &str, more: &[&str]) -> Outcome<Command> {
     let mut command = user_command(uid, &lent(rig)?.join("tenant"));
     command.env(ROLE, "tenant").arg(part).arg(rig.socket()).args(more);
     Ok(command)
 }
 
-/// What a part of [`play`] says; it has to end well.
+/// Runs a part of [`play`], which has to succeed; returns its output.
 fn played(rig: &Pair, uid: u32, part: &str, more: &[&str]) -> Outcome<String> {
     let output = tenant(rig, uid, part, more)?.output()?;
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    ensure(output.status.success(), format!("{part} as {uid}: {}: {said}", output.status))?;
-    Ok(said)
+    let output_text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    ensure(output.status.success(), format!("{part} as {uid}: {}: {output_text}", output.status))?;
+    Ok(output_text)
 }
 
-/// The agent is the one that was started, and serves.
+/// Checks that the agent is still the process `pid`, and serves.
 fn serves(rig: &Pair, pid: u32) -> Outcome {
     ensure(rig.pid("agent")? == pid, "it is the same agent")?;
     client::node(&rig.socket())?;
@@ -133,12 +134,12 @@ pub fn a_user_reads_and_writes_its_own_regions_alone() -> Outcome {
     port.flush()?;
     for (region, allowed) in [("alice", true), ("all", true), ("bob", false)] {
         let hpa = rig.attached(region, "active")?.hpa.to_string();
-        let said = played(&rig, ALICE, "port", &[&hpa])?;
+        let output_text = played(&rig, ALICE, "port", &[&hpa])?;
         let wanted = if allowed { "done done done done\n" } else { "failed failed failed failed\n" };
-        ensure(said == wanted, format!("{region}: {said}"))?;
+        ensure(output_text == wanted, format!("{region}: {output_text}"))?;
     }
     ensure(port.read(bob)? == [7; 64], "nothing of bob's has changed")?;
-    // A region that comes while a client is there, and one that ends, are no way around it.
+    // A connected client gets no access to another user's regions that are attached or destroyed later.
     let mut waits = tenant(&rig, ALICE, "port-later", &["later"])?.stdout(Stdio::piped()).spawn()?;
     rig.gmm(&["create-region", "-s", BYTES, "--owner", CN, "--uid", &BOB.to_string(), "later"])?;
     let ended = waits.wait()?;
@@ -147,11 +148,11 @@ pub fn a_user_reads_and_writes_its_own_regions_alone() -> Outcome {
 
 pub fn a_region_is_mapped_by_its_user_alone() -> Outcome {
     let rig = rig()?;
-    let said = played(&rig, ALICE, "map", &["bob"])?;
-    ensure(said.contains("belongs to another user than 4711"), said)?;
-    let said = played(&rig, ALICE, "map", &["alice"])?;
-    ensure(said.contains("mapped"), said)?;
-    // Bob has both mapped; neither is to be seen, joined or changed by alice, not even with its number.
+    let output_text = played(&rig, ALICE, "map", &["bob"])?;
+    ensure(output_text.contains("belongs to another user than 4711"), output_text)?;
+    let output_text = played(&rig, ALICE, "map", &["alice"])?;
+    ensure(output_text.contains("mapped"), output_text)?;
+    // Bob has mapped both regions; alice can neither see, join nor change his mappings, not even by their ids.
     for region in ["bob", "all"] {
         let log = rig.path(&format!("{region}.log"));
         let mut keeps = tenant(&rig, BOB, "keep", &[region])?;
@@ -160,13 +161,13 @@ pub fn a_region_is_mapped_by_its_user_alone() -> Outcome {
         let mut keeps = rig.lab.spawn("cn", keeps)?;
         eventually("bob has it mapped", || saying(&log, "mapped"))?;
         let space = client::paging(&rig.socket(), None)?.pop().ok_or("nothing is mapped")?.space.to_string();
-        let said = played(&rig, ALICE, "look", &[&space])?;
+        let output_text = played(&rig, ALICE, "look", &[&space])?;
         ensure(
-            said == "0 spaces; set: not there; clean: not there; join: refused\n",
-            format!("{region}: {said}"),
+            output_text == "0 spaces; set: not there; clean: not there; join: refused\n",
+            format!("{region}: {output_text}"),
         )?;
-        let said = played(&rig, BOB, "look", &[&space])?;
-        ensure(said.starts_with("1 spaces; set: done"), format!("{region}: {said}"))?;
+        let output_text = played(&rig, BOB, "look", &[&space])?;
+        ensure(output_text.starts_with("1 spaces; set: done"), format!("{region}: {output_text}"))?;
         drop(keeps.child_mut().stdin.take());
         ensure(keeps.wait(LIMIT)?.success(), "bob ends well")?;
         eventually("nothing is mapped", || {
@@ -180,18 +181,18 @@ pub fn a_forged_shared_state_is_not_taken_over() -> Outcome {
     let rig = rig()?;
     let pid = rig.pid("agent")?;
     for region in ["alice", "bob"] {
-        let said = played(&rig, ALICE, "forge", &[region])?;
+        let output_text = played(&rig, ALICE, "forge", &[region])?;
         let refused = if region == "alice" { "made by user 4711" } else { "another user" };
-        ensure(said.matches(refused).count() == 3, format!("{region}: {said}"))?;
+        ensure(output_text.matches(refused).count() == 3, format!("{region}: {output_text}"))?;
         serves(&rig, pid)?;
     }
-    // What the agent made for another purpose is none, though it made it.
-    let said = played(&rig, ALICE, "show-port", &["alice"])?;
-    ensure(said.contains("not made for this purpose"), said)?;
+    // A descriptor that the agent made for another purpose is refused.
+    let output_text = played(&rig, ALICE, "show-port", &["alice"])?;
+    ensure(output_text.contains("not made for this purpose"), output_text)?;
     serves(&rig, pid)?;
-    // One that the agent made itself is for reading only, and of no use for another region.
-    let said = played(&rig, ALICE, "reuse", &["alice"])?;
-    ensure(said == "not writable; not for another region\n", said)?;
+    // A shared state made by the agent itself is read-only for alice, and refused for another region.
+    let output_text = played(&rig, ALICE, "reuse", &["alice"])?;
+    ensure(output_text == "not writable; not for another region\n", output_text)?;
     serves(&rig, pid)
 }
 
@@ -201,16 +202,16 @@ pub fn a_foreign_process_cannot_be_named() -> Outcome {
     let mut other = user_command(BOB, Path::new("sleep")).arg("1000").spawn()?;
     let others = [other.id().to_string(), pid.to_string(), "1".into()];
     let outcome = others.iter().try_for_each(|named| {
-        let said = played(&rig, ALICE, "name", &["alice", named])?;
-        ensure(said.contains("is not one of user 4711's"), said)
+        let output_text = played(&rig, ALICE, "name", &["alice", named])?;
+        ensure(output_text.contains("is not one of user 4711's"), output_text)
     });
     let lives = other.try_wait()?.is_none();
     other.kill()?;
     other.wait()?;
     outcome?;
     ensure(lives, "nothing has happened to it")?;
-    let said = played(&rig, ALICE, "no-userfaultfd", &["alice"])?;
-    ensure(said.matches("handed over as a userfaultfd").count() == 3, said)?;
+    let output_text = played(&rig, ALICE, "no-userfaultfd", &["alice"])?;
+    ensure(output_text.matches("handed over as a userfaultfd").count() == 3, output_text)?;
     serves(&rig, pid)
 }
 
@@ -224,9 +225,9 @@ pub fn page_faults_of_the_kernel_are_not_for_everybody() -> Outcome {
         let log = rig.path(&format!("exec-{uid}.log"));
         Process::log_to(&mut command, &log)?;
         let status = rig.lab.spawn("cn", command)?.wait(LIMIT)?;
-        let said = fs::read_to_string(&log)?;
-        ensure(status.success() == allowed, format!("{uid}: {status}: {said}"))?;
-        ensure(allowed || said.contains("allow-kernel-faults = true"), said)?;
+        let output_text = fs::read_to_string(&log)?;
+        ensure(status.success() == allowed, format!("{uid}: {status}: {output_text}"))?;
+        ensure(allowed || output_text.contains("allow-kernel-faults = true"), output_text)?;
     }
     Ok(())
 }
@@ -251,17 +252,17 @@ pub fn programs_run_without_any_right_at_the_manager() -> Outcome {
     let region = client::paging(&rig.socket(), None)?.pop().ok_or("it has no remote memory")?.region;
     let regions = rig.gmm(&["--json", "list", "-R"])?;
     ensure(regions.contains(&format!("\"uid\": {ALICE}")), regions)?;
-    // Bob neither ends it nor lets it grow, nor has other regions destroyed in that way.
+    // Bob can neither end alice's program nor make its region grow, nor destroy other regions by the same request.
     for (uid, name) in [(BOB, region.as_str()), (BOB, "alice"), (ALICE, "alice")] {
-        let said = played(&rig, uid, "destroy", &[name])?;
-        ensure(said.matches("was not created for a program of this user").count() == 2, said)?;
+        let output_text = played(&rig, uid, "destroy", &[name])?;
+        ensure(output_text.matches("was not created for a program of this user").count() == 2, output_text)?;
     }
     let mut input = program.child_mut().stdin.take().ok_or("no standard input")?;
     input.write_all(b"ended well\n")?;
     drop(input);
     ensure(program.wait(LIMIT)?.success(), fs::read_to_string(&log)?)?;
-    let said = fs::read_to_string(&log)?;
-    ensure(said.contains("ended well"), said)?;
+    let output_text = fs::read_to_string(&log)?;
+    ensure(output_text.contains("ended well"), output_text)?;
     eventually("its region is gone", || {
         let regions = rig.gmm(&["list", "-R"]).ok()?;
         (!regions.contains("exec-")).then_some(())
@@ -281,7 +282,7 @@ pub fn a_block_device_is_its_users() -> Outcome {
     let server = rig.lab.spawn("cn", server)?;
     eventually("it serves", || socket.exists().then_some(()))?;
     ensure(fs::metadata(&socket)?.permissions().mode() & 0o777 == 0o600, "its socket is its user's")?;
-    // With other rights at the socket, too: it is asked who comes.
+    // Even if the mode lets others open the socket, the server checks the peer's credentials.
     fs::set_permissions(&socket, Permissions::from_mode(0o666))?;
     let greeted = |uid: u32| played(&rig, uid, "greeted", &[&socket.to_string_lossy()]);
     let (alice, bob) = (greeted(ALICE)?, greeted(BOB)?);
@@ -290,7 +291,7 @@ pub fn a_block_device_is_its_users() -> Outcome {
     Ok(())
 }
 
-/// What a user's program does, by the first argument; the second is the agent's socket.
+/// Role: a user's program, selected by the first argument; the second is the agent's socket.
 pub fn play() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, part, socket, rest @ ..] = &arguments[..] else { return ExitCode::from(2) };
@@ -337,7 +338,7 @@ fn port(socket: &Path, hpa: &str) -> Outcome {
     Ok(())
 }
 
-/// Reads what is attached later, through a port that was opened before.
+/// Reads a region that is attached later, through a port that was opened before it.
 fn port_later(socket: &Path, region: &str) -> Outcome {
     let mut port = Client::connect(socket)?;
     let attached = eventually("it is attached", || {
@@ -346,7 +347,7 @@ fn port_later(socket: &Path, region: &str) -> Outcome {
     ensure(port.read(attached.hpa).is_err(), "another user's region is read")
 }
 
-pub fn request(region: &str, kind: Kind) -> MapRequest {
+pub fn request(region: &str, kind: MappingKind) -> MapRequest {
     MapRequest {
         region: region.into(),
         kind,
@@ -361,7 +362,7 @@ pub fn request(region: &str, kind: Kind) -> MapRequest {
 }
 
 fn map(socket: &Path, region: &str) -> Outcome {
-    match Owner::map(socket, request(region, Kind::Shared)) {
+    match Owner::map(socket, request(region, MappingKind::Shared)) {
         Ok(_) => println!("mapped"),
         Err(error) => println!("{error}"),
     }
@@ -369,7 +370,7 @@ fn map(socket: &Path, region: &str) -> Outcome {
 }
 
 fn keep(socket: &Path, region: &str) -> Outcome {
-    let owner = Owner::map(socket, request(region, Kind::Private))?;
+    let owner = Owner::map(socket, request(region, MappingKind::Private))?;
     println!("mapped");
     std::io::stdin().read_line(&mut String::new())?;
     drop(owner);
@@ -380,12 +381,12 @@ fn look(socket: &Path, space: &str) -> Outcome {
     let space: u64 = space.parse()?;
     let seen = client::paging(socket, None)?.len();
     let set = client::set_limit(socket, space, 2 << 20);
-    let answer = |ask: Ask| -> Outcome<Answer> {
+    let answer = |ask: AgentCall| -> Outcome<AgentAnswer> {
         let mut socket = UnixStream::connect(socket)?;
-        message::write(&mut socket, &Request { version: VERSION, ask })?;
+        message::write(&mut socket, &AgentRequest { version: VERSION, ask })?;
         Ok(message::read(&mut socket, 1 << 16)?)
     };
-    let clean = matches!(answer(Ask::CleanAll { space })?, Answer::Done);
+    let clean = matches!(answer(AgentCall::CleanAll { space })?, AgentAnswer::Done);
     let join = join(socket, space, std::process::id(), false, &[File::open("/dev/null")?.into()])?;
     let there = |done: bool| if done { "done" } else { "not there" };
     let joined = if join.contains("belongs to another user") { "refused" } else { "looked at" };
@@ -393,26 +394,26 @@ fn look(socket: &Path, space: &str) -> Outcome {
     Ok(())
 }
 
-/// What the agent says to a request to join with these descriptors.
+/// The agent's answer to a request to join a mapping with these descriptors.
 fn join(socket: &Path, space: u64, pid: u32, resume: bool, descriptors: &[OwnedFd]) -> Outcome<String> {
     let path = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or("too long a path")?;
     let connection = Socket::connect(&path, LIMIT)?;
     let view = resume.then_some(0);
     let request = JoinRequest { space, address: 1 << 30, bytes: 4096, offset: 0, pid, view, resume };
-    let bytes = message::encode(&Request { version: VERSION, ask: Ask::Join(request) });
+    let bytes = message::encode(&AgentRequest { version: VERSION, ask: AgentCall::Join(request) });
     let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     connection.send(&bytes, &descriptors)?;
     let mut none = cxloe_member::socket::Descriptors::new();
     let mut head = [0; WELCOME_BYTES];
     connection.receive_exact(&mut head, &mut none)?;
-    let welcome = Welcome::decode(&head).ok_or("no welcome")?;
+    let welcome = JoinReply::decode(&head).ok_or("no welcome")?;
     let mut text = vec![0; welcome.text as usize];
     connection.receive_exact(&mut text, &mut none)?;
     Ok(if welcome.status == WELCOME { "welcome".into() } else { String::from_utf8_lossy(&text).into_owned() })
 }
 
-/// The first words of a shared state: 1,024 pages, and views of so many.
-fn header(region: &str, kind: Kind, view_pages: u64) -> [u64; 11] {
+/// First words of a shared state of 1,024 pages, with views of `view_pages` pages.
+fn header(region: &str, kind: MappingKind, view_pages: u64) -> [u64; 11] {
     let name = region.len() as u64;
     [u64::from_le_bytes(*b"CXLoElgr"), 1, 77, kind as u64, 1024, 64, 0, 0, 1000, name, view_pages]
 }
@@ -425,15 +426,15 @@ fn write_header(file: &File, words: &[u64], region: &str) -> Outcome {
     Ok(())
 }
 
-/// A shared state of our own making: what it says of the region is right, what it says of pages is not.
-fn forged(region: &str, kind: Kind, sealed: bool) -> Outcome<OwnedFd> {
+/// A forged shared state: the region in it is valid, its page states are not.
+fn forged(region: &str, kind: MappingKind, sealed: bool) -> Outcome<OwnedFd> {
     let file = File::from(memfd_create(c"forged", MFdFlags::MFD_ALLOW_SEALING)?);
     let pages: u64 = 1024;
     let tables = 4096 + 1024 * 64;
-    let views = if kind == Kind::Private { 1024 } else { 1 };
+    let views = if kind == MappingKind::Private { 1024 } else { 1 };
     file.set_len(tables + views * pages * 8)?;
     write_header(&file, &header(region, kind, pages), region)?;
-    // A process that lives, views and slots that there are not, buffers of others, states without a meaning.
+    // A live process, nonexistent views and slots, other users' buffers, invalid states.
     let records = [1, u64::MAX, u64::from(std::process::id()), 5, 1 << 30, 0, 0, 0];
     for (index, word) in records.into_iter().enumerate() {
         file.write_at(&word.to_le_bytes(), 4096 + index as u64 * 8)?;
@@ -449,12 +450,12 @@ fn forged(region: &str, kind: Kind, sealed: bool) -> Outcome<OwnedFd> {
     Ok(file.into())
 }
 
-/// What the agent says to a request to go on with a region whose shared state is this.
+/// The agent's answer to a request to resume a region with this shared state.
 fn resume(socket: &Path, request: MapRequest, descriptors: &[OwnedFd]) -> Outcome<String> {
     let path = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or("too long a path")?;
     let connection = Socket::connect(&path, LIMIT)?;
     let request = MapRequest { resume: true, ..request };
-    let bytes = message::encode(&Request { version: VERSION, ask: Ask::Map(request) });
+    let bytes = message::encode(&AgentRequest { version: VERSION, ask: AgentCall::Map(request) });
     let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     connection.send(&bytes, &descriptors)?;
     let mut none = cxloe_member::socket::Descriptors::new();
@@ -463,13 +464,13 @@ fn resume(socket: &Path, request: MapRequest, descriptors: &[OwnedFd]) -> Outcom
     let mut text = vec![0; u32::from_be_bytes(prefix) as usize];
     connection.receive_exact(&mut text, &mut none)?;
     match message::decode(&text)? {
-        Answer::Refused(refused) => Ok(refused.to_string()),
+        AgentAnswer::Refused(refused) => Ok(refused.to_string()),
         other => Ok(format!("{other:?}")),
     }
 }
 
 fn forge(socket: &Path, region: &str) -> Outcome {
-    for kind in [Kind::Private, Kind::Shared, Kind::Foreign] {
+    for kind in [MappingKind::Private, MappingKind::Shared, MappingKind::Foreign] {
         let memory = File::from(memfd_create(c"memory", MFdFlags::MFD_ALLOW_SEALING)?);
         memory.set_len(4 << 20)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
@@ -486,27 +487,28 @@ fn forge(socket: &Path, region: &str) -> Outcome {
     Ok(())
 }
 
-/// Shows the memory of a port, which the agent made and this program writes, as the shared state of a region.
+/// Passes the memory of a port, made by the agent and writable by this program, to the agent as the shared state of a
+/// region.
 fn show_port(socket: &Path, region: &str) -> Outcome {
     let mut port = UnixStream::connect(socket)?;
-    message::write(&mut port, &Request { version: VERSION, ask: Ask::Port })?;
+    message::write(&mut port, &AgentRequest { version: VERSION, ask: AgentCall::Port })?;
     let (_, memory) = receive_with_descriptor(&port, &mut [0; 512])?;
     let memory = File::from(memory.ok_or("no memory came")?);
-    // As many entries a view as make 256 views fill the port's data area.
-    write_header(&memory, &header(region, Kind::Private, 2048), region)?;
+    // The number of entries per view is such that 256 views fill the port's data area.
+    write_header(&memory, &header(region, MappingKind::Private, 2048), region)?;
     ensure(memory.metadata()?.len() == 69_632 + 256 * 2048 * 8, "a port has the size of a shared state")?;
-    println!("{}", resume(socket, request(region, Kind::Private), &[memory.into()])?);
+    println!("{}", resume(socket, request(region, MappingKind::Private), &[memory.into()])?);
     Ok(())
 }
 
 fn reuse(socket: &Path, region: &str) -> Outcome {
-    let owner = Owner::map(socket, request(region, Kind::Foreign))?;
+    let owner = Owner::map(socket, request(region, MappingKind::Foreign))?;
     let shown = owner.shared_state().try_clone_to_owned()?;
     let anew = File::options().write(true).open(format!("/proc/self/fd/{}", shown.as_raw_fd()));
     let writable = if anew.is_err() { "not writable" } else { "writable" };
-    // The region is free again: whoever shows what is left of it has a right to that one, not to `all`.
+    // The region is free again: its last state gives access to that region, but not to `all`.
     drop(owner);
-    let other = resume(socket, request("all", Kind::Foreign), &[shown])?;
+    let other = resume(socket, request("all", MappingKind::Foreign), &[shown])?;
     let other = if other.starts_with("Mapped") { "for another region" } else { "not for another region" };
     println!("{writable}; {other}");
     Ok(())
@@ -517,13 +519,13 @@ fn userfaultfd() -> Outcome<OwnedFd> {
 }
 
 fn name_process(socket: &Path, region: &str, pid: &str) -> Outcome {
-    let owner = Owner::map(socket, request(region, Kind::Foreign))?;
+    let owner = Owner::map(socket, request(region, MappingKind::Foreign))?;
     println!("{}", join(socket, owner.space(), pid.parse()?, false, &[userfaultfd()?])?);
     Ok(())
 }
 
 fn no_userfaultfd(socket: &Path, region: &str) -> Outcome {
-    let owner = Owner::map(socket, request(region, Kind::Private))?;
+    let owner = Owner::map(socket, request(region, MappingKind::Private))?;
     let (pipe, _other) = nix::unistd::pipe()?;
     for descriptor in [pipe, File::open("/dev/zero")?.into(), memfd_create(c"x", MFdFlags::empty())?] {
         println!("{}", join(socket, owner.space(), std::process::id(), false, &[descriptor])?);
@@ -539,7 +541,7 @@ fn destroy(socket: &Path, region: &str) -> Outcome {
     Ok(())
 }
 
-/// Whether an NBD server speaks to this process.
+/// True if an NBD server sends a greeting to this process.
 fn greeted(server: &Path) -> Outcome {
     let mut socket = UnixStream::connect(server)?;
     socket.set_read_timeout(Some(LIMIT))?;

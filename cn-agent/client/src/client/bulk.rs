@@ -1,4 +1,4 @@
-//! Operations on more than a line: one by one, for those who keep many under way themselves, and as calls that move bytes.
+//! Operations on more than a line: calls that move bytes, and single operations for callers that keep many in flight.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -11,15 +11,15 @@ use crate::status::Status;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::EngineError;
 
-/// Bytes of one operation of a call: a part of the data area, so that copying and moving go on side by side.
+/// Number of bytes of one operation of a call: a share of the data area, so that copying and transfer overlap.
 const SHARE: usize = 128 << 10;
-/// Operations of a call at once.
+/// Limit of a call's operations in flight.
 const SHARES: usize = DATA_BYTES / SHARE;
 
-/// An operation's tag, and how it ended.
-pub type Ended = (u32, Result<(), EngineError>);
+/// Tag of an operation, and its result.
+pub type BulkCompletion = (u32, Result<(), EngineError>);
 
-/// Which way the bytes of a call go.
+/// Direction of a call, with the caller's buffer.
 enum Bytes<'a> {
     Read(&'a mut [u8]),
     Write(&'a [u8]),
@@ -41,29 +41,29 @@ impl Client {
     /// As [`read`](Self::read); `out` may have been changed in part.
     ///
     /// # Panics
-    /// If they are not whole lines.
+    /// If the length is not a multiple of the line size.
     pub fn read_bytes(&mut self, hpa: u64, out: &mut [u8]) -> Result<(), ClientError> {
         self.move_bytes(hpa, Bytes::Read(out))
     }
 
-    /// Writes `data` (whole lines) from `hpa` on. Done means that memory nodes have it.
+    /// Writes `data` (whole lines) from `hpa` on, and returns once memory nodes have the data.
     ///
     /// # Errors
     /// As [`read`](Self::read); a part may have been written.
     ///
     /// # Panics
-    /// If they are not whole lines.
+    /// If the length is not a multiple of the line size.
     pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), ClientError> {
         self.move_bytes(hpa, Bytes::Write(data))
     }
 
-    /// The first error is returned once all that were begun have ended.
+    /// Moves the bytes. The first error is returned once all operations that were begun have ended.
     fn move_bytes(&mut self, hpa: u64, mut bytes: Bytes<'_>) -> Result<(), ClientError> {
         assert!(bytes.len().is_multiple_of(LINE_SIZE), "whole lines");
         if self.gone {
             return Err(ClientError::AgentGone(self.path.clone()));
         }
-        // What the share with this number, which is its operation's tag as well, carries.
+        // Range of bytes that each share carries; the index of the share is also the tag of its operation.
         let mut carried = [(0, 0); SHARES];
         let mut free = u32::MAX >> (u32::BITS as usize - SHARES);
         let all = free;
@@ -96,15 +96,13 @@ impl Client {
             }
             if bytes.len() <= SHARE {
                 self.wait()?;
-            // What takes longer is slept for: spinning takes the processor from those who move it.
+            // A long transfer sleeps: spinning would take the processor from the agent that performs the transfer.
             } else if !self.news() {
                 self.wait_longer()?;
             }
             while let Some((share, outcome)) = self.take()? {
                 if share >= SHARES as u32 || free >> share & 1 == 1 {
-                    return Err(
-                        self.broken(format!("a completion of operation {share}, which is none of mine"))
-                    );
+                    return Err(self.broken(format!("unknown operation tag {share}")));
                 }
                 free |= 1 << share;
                 match (outcome, &mut bytes) {
@@ -120,18 +118,19 @@ impl Client {
         }
     }
 
-    /// Submits an operation; there are never more than [`ENTRIES`](crate::ring::ENTRIES) without a completion taken.
+    /// Submits an operation. At most [`ENTRIES`](crate::ring::ENTRIES) operations may have a completion that is not
+    /// taken.
     pub fn submit(&mut self, submission: Submission, line: Option<&Line>) {
         self.end.submit(submission, line);
     }
 
-    /// Wakes the agent, if it sleeps, for what was submitted.
+    /// Wakes the agent if it sleeps. To be called after submissions.
     pub fn kick(&mut self) -> Result<(), ClientError> {
         if self.end.wake_wanted() { self.wake_agent() } else { Ok(()) }
     }
 
-    /// The oldest completion: the operation's tag, and how it ended.
-    pub fn take(&mut self) -> Result<Option<Ended>, ClientError> {
+    /// Takes the oldest completion, if any: the operation's tag and its result.
+    pub fn take(&mut self) -> Result<Option<BulkCompletion>, ClientError> {
         let mut line = [0; LINE_SIZE];
         let Some(Completion { tag, status }) = self.end.take(&mut line) else { return Ok(None) };
         match status {
@@ -142,35 +141,35 @@ impl Client {
         }
     }
 
-    /// The shared memory, and the byte of it that is the data area's first.
+    /// The shared memory, and the offset of the port's data area in that memory.
     pub fn data(&self) -> (&SharedMemory, usize) {
         self.end.data()
     }
 
-    /// Whether a completion is there.
+    /// Whether a completion can be taken.
     pub fn news(&self) -> bool {
         self.end.news()
     }
 
-    /// Says that the client is about to sleep on its descriptor, or is awake again. Look at [`news`](Self::news) in
-    /// between.
+    /// Publishes that the client is about to sleep on its descriptor, or is awake again. Check [`news`](Self::news)
+    /// between publishing and sleeping.
     pub fn set_asleep(&mut self, asleep: bool) {
         self.end.set_asleep(asleep);
     }
 
-    /// Takes what has woken the client off its descriptor.
-    pub fn hear(&mut self) -> Result<(), ClientError> {
+    /// Reads wake-ups off the descriptor.
+    pub fn drain_wakeups(&mut self) -> Result<(), ClientError> {
         self.take_wakes()
     }
 
-    /// An error of an agent that has said nothing for too long; nothing works any more.
+    /// Marks the port as unusable because the agent has not answered in time, and returns the error.
     pub fn silent(&mut self) -> ClientError {
         self.gone = true;
         ClientError::Silent { path: self.path.clone(), limit: super::OPERATION_TIMEOUT }
     }
 }
 
-/// What to wait on for completions; who waits says so first.
+/// Descriptor to poll for completions; call [`Client::set_asleep`] before polling.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

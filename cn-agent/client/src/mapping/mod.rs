@@ -1,10 +1,10 @@
-//! Mapped regions for Rust programs: memory whose pages come from memory nodes when they are touched.
+//! Mapped regions for Rust programs: memory whose pages are fetched from memory nodes on first touch.
 //!
 //! ```no_run
 //! use cxloe_client::mapping::{MapOptions, Mapping};
 //!
 //! let options = MapOptions { limit: 256 << 20, ..MapOptions::default() };
-//! let mut memory = Mapping::open(&cxloe_client::places::default_socket(), "scratch", options)?;
+//! let mut memory = Mapping::open(&cxloe_client::defaults::default_socket(), "scratch", options)?;
 //! // SAFETY: no other process writes to the region, and no other thread to these bytes.
 //! let bytes = unsafe { memory.as_mut_slice() };
 //! bytes[..5].copy_from_slice(b"hello");
@@ -12,11 +12,11 @@
 //! # Ok::<(), cxloe_client::mapping::MapError>(())
 //! ```
 //!
-//! The agent of this machine does the paging. Everything may touch the memory: threads, and system calls on their
-//! behalf. Several processes may map one region and then share it. A thread beside watches over the agent: if it dies,
-//! touched pages wait for its successor.
+//! The agent of this machine does the paging. Threads and their system calls may touch the memory. Several processes
+//! may map one region and share its content. A thread of this process watches the agent: if the agent dies, faults wait
+//! for its successor.
 //!
-//! A child after a fork does not have the mapping; what it needs of the region it maps itself.
+//! A child after a fork does not inherit the mapping; it maps the region itself if it needs it.
 
 mod owner;
 
@@ -28,9 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_member::helper::{Ended, Host, Member};
-use cxloe_member::join::{As, JoinError, Place, join};
-use cxloe_member::line::Line;
+use cxloe_member::helper::{HelperEnd, HelperHost, Member};
+use cxloe_member::join::{JoinError, JoinKind, MemberMemory, join};
+use cxloe_member::line::HelperLine;
 use cxloe_member::parent_memory::ParentMemory;
 use cxloe_member::socket::SocketPath;
 use cxloe_member::uffd;
@@ -39,41 +39,41 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::client::ClientError;
 use crate::message::{MapRequest, PagingView};
-use cxloe_cn_core::mapped::{Kind, LOST_WAIT_DEFAULT};
+use cxloe_cn_core::mapped::{LOST_WAIT_DEFAULT, MappingKind};
 use cxloe_cn_core::pager::PAGE_BYTES;
 
 pub use cxloe_cn_core::pager::Hint;
 pub use owner::{NoKernelFaults, Owner};
 
-/// How long to wait for a successor of an agent that has died, unless told otherwise.
+/// Default of [`MapOptions::wait`].
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(30);
-/// The pause between two attempts to reach it.
+/// Interval of attempts to reach a successor of the agent.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How a region is mapped.
+/// Options of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapOptions {
-    /// Bytes that may be resident. Of processes that map one region, the first one's counts.
+    /// Limit of resident bytes. If several processes map one region, the limit of the first one applies.
     pub limit: u64,
-    /// Whether pages are fetched ahead of readers that go through memory in even steps.
+    /// Whether pages are fetched ahead for threads that access memory in constant strides.
     pub prefetch: bool,
-    /// Whether the region was never written, so that its pages need not be fetched.
+    /// Whether the region has never been written, so that its pages read as zeros and need not be fetched.
     pub fresh: bool,
-    /// How long memory nodes may be away before touching their pages gives SIGBUS.
+    /// Longest outage of memory nodes before an access to their pages raises SIGBUS.
     pub lost_wait: Duration,
-    /// How long to wait for a successor of the agent if it dies.
+    /// Longest wait for a successor of an agent that died.
     pub wait: Duration,
-    /// What happens if none comes.
-    pub abandoned: Abandoned,
+    /// Reaction if no successor comes in time.
+    pub abandoned: OrphanReaction,
 }
 
-/// What happens to a program whose agent has died and has no successor in time.
+/// Reaction to the death of the agent if no successor comes in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Abandoned {
-    /// The process ends with a message and SIGABRT: threads may wait for pages for ever otherwise.
+pub enum OrphanReaction {
+    /// The process ends with a message and SIGABRT: its threads might otherwise wait for pages for ever.
     #[default]
     Abort,
-    /// The memory goes away: touching any of it gives SIGSEGV.
+    /// The memory is unmapped: a touch gives SIGSEGV.
     Unmap,
 }
 
@@ -85,36 +85,36 @@ impl Default for MapOptions {
             fresh: false,
             lost_wait: LOST_WAIT_DEFAULT,
             wait: WAIT_DEFAULT,
-            abandoned: Abandoned::default(),
+            abandoned: OrphanReaction::default(),
         }
     }
 }
 
-/// Why a region is not mapped, or what was asked of it not done.
+/// Failure to map a region, or of a request for a mapping.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// The agent.
+    /// The agent's answer, or its absence.
     #[error(transparent)]
     Agent(#[from] ClientError),
-    /// It did not take this process for a member.
+    /// The agent did not accept this process as a member.
     #[error("the region's memory cannot be paged: {0}")]
     Join(Box<JoinError>),
-    /// The system.
+    /// A system call failed.
     #[error("cannot {doing}: {source}")]
     System {
-        /// What was tried.
+        /// Purpose of the system call.
         doing: &'static str,
-        /// What the kernel said.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The path of the agent's socket is too long for one.
     #[error("the path of the agent's socket has more than 107 bytes")]
     Path,
-    /// Not whole pages of the mapping.
+    /// Not whole pages, or not in the mapping.
     #[error("bytes {0:?} are not whole pages of the mapping")]
     Range(Range<usize>),
-    /// The agent has died, and no other has come.
-    #[error("the agent has died and nobody has taken over; the memory is gone")]
+    /// The agent has died, and no successor has come in time.
+    #[error("the agent has ended and no successor took over; the memory is lost")]
     Abandoned,
 }
 
@@ -122,22 +122,22 @@ fn system(doing: &'static str) -> impl FnOnce(io::Error) -> MapError {
     move |source| MapError::System { doing, source }
 }
 
-/// A mapped region.
+/// A mapped region, which is unmapped when this is dropped.
 #[derive(Debug)]
 pub struct Mapping {
-    /// `None` once it is unmapped.
+    /// The mapping; `None` once it is unmapped.
     memory: Option<MmapRaw>,
-    /// Children of this process say why they end where they touch it.
+    /// Registration by which a child that touches the memory prints the reason before it ends.
     _of_parent: ParentMemory,
     owner: Arc<Mutex<Owner>>,
-    line: Arc<Line>,
+    line: Arc<HelperLine>,
     helper: Option<JoinHandle<()>>,
     wait: Duration,
     kernel_faults: bool,
 }
 
 impl Mapping {
-    /// Maps `region` through the agent that listens at `socket`.
+    /// Maps `region` through the agent whose socket is at `socket`.
     ///
     /// # Errors
     /// Any [`MapError`] but [`MapError::Range`] and [`MapError::Abandoned`].
@@ -146,7 +146,7 @@ impl Mapping {
         let agent = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or(MapError::Path)?;
         let request = MapRequest {
             region: region.into(),
-            kind: Kind::Shared,
+            kind: MappingKind::Shared,
             limit,
             prefetch,
             fresh,
@@ -162,7 +162,7 @@ impl Mapping {
         })?;
         let bytes = owner.pages() as usize * PAGE_BYTES;
         let memory = MmapOptions::new().len(bytes).map_raw(&file).map_err(system("map the region"))?;
-        // Without this a child would fill what is absent with zeros, for all.
+        // The memory is kept from children: there, absent pages would be filled with zeros, and writes would be lost.
         memory.advise(Advice::DontFork).map_err(system("keep the mapping from children"))?;
         let (uffd, kernel_faults) = match uffd::create(owner.device()) {
             Ok(uffd) => (uffd, true),
@@ -171,19 +171,19 @@ impl Mapping {
             }
             Err(error) => return Err(system("handle page faults")(error)),
         };
-        let place = Place {
+        let place = MemberMemory {
             agent,
             space: owner.space(),
             address: memory.as_ptr() as u64,
             bytes: bytes as u64,
             offset: 0,
         };
-        let joined = join(&place, As::New(uffd.as_fd())).map_err(|e| MapError::Join(Box::new(e)))?;
+        let joined = join(&place, JoinKind::New(uffd.as_fd())).map_err(|e| MapError::Join(Box::new(e)))?;
         let copy = |fd: BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(system("keep what a successor of the agent needs"))
         };
-        let keepsakes = (copy(owner.shared_state())?, copy(file)?);
-        let (owner, line) = (Arc::new(Mutex::new(owner)), Arc::new(Line::new()));
+        let successor_descriptors = (copy(owner.shared_state())?, copy(file)?);
+        let (owner, line) = (Arc::new(Mutex::new(owner)), Arc::new(HelperLine::new()));
         let mut helper = Helper {
             owner: Arc::clone(&owner),
             line: Arc::clone(&line),
@@ -191,14 +191,22 @@ impl Mapping {
             abandoned,
             wait,
         };
-        // Before the thread runs, so that whoever leaves or discards at once is heard.
+        // The thread must run before `open` returns, so that it receives an early `leave` or `discard`.
         let ready = Arc::new(std::sync::Barrier::new(2));
         let there = Arc::clone(&ready);
         let body = move || {
             let line = Arc::clone(&helper.line);
-            let mut member = Member::new(place, joined, uffd, keepsakes.0, Some(keepsakes.1), &line, wait);
+            let mut member = Member::new(
+                place,
+                joined,
+                uffd,
+                successor_descriptors.0,
+                Some(successor_descriptors.1),
+                &line,
+                wait,
+            );
             there.wait();
-            if let Ended::Abandoned(error) = member.run(&mut helper) {
+            if let HelperEnd::Abandoned(error) = member.run(&mut helper) {
                 helper.give_up(&error);
             }
         };
@@ -215,46 +223,46 @@ impl Mapping {
         self.memory.as_ref().expect("it is unmapped by dropping it only")
     }
 
-    /// Where the memory begins.
+    /// Address of the first byte of the memory.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory().as_mut_ptr()
     }
 
-    /// Bytes of it.
+    /// Size of the memory in bytes.
     pub fn len(&self) -> usize {
         self.memory().len()
     }
 
-    /// Whether pages that are not here may be given to system calls. Where the administrator leaves page faults of the
-    /// kernel to root (no `allow-kernel-faults`), such a call fails with EFAULT: read into a buffer elsewhere, and copy.
+    /// Whether system calls may touch absent pages. If the administrator reserves page faults of the kernel for root
+    /// (no `allow-kernel-faults`), such a call fails with EFAULT; then read into another buffer, and copy.
     pub fn serves_kernel_faults(&self) -> bool {
         self.kernel_faults
     }
 
-    /// Whether there are none: never.
+    /// Always false: a region has at least one page.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The memory, to read.
+    /// Borrows the memory for reading.
     ///
     /// # Safety
-    /// Nobody writes to it as long as the slice is used: no thread, and no other process that has the region mapped.
+    /// While the slice is used, nothing writes to the memory: no thread, and no other process that maps the region.
     pub unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: it is mapped as long as `self` lives, and the caller answers for the rest.
+        // SAFETY: the memory is mapped as long as `self` lives; the caller ensures the rest.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// The memory, to write.
+    /// Borrows the memory for writing.
     ///
     /// # Safety
-    /// Nobody else uses it as long as the slice is used: no thread, and no other process that has the region mapped.
+    /// While the slice is used, nothing else uses the memory: no thread, and no other process that maps the region.
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`.
+        // SAFETY: the memory is mapped as long as `self` lives; the caller ensures the rest.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
 
-    /// The space's number, as `cn-agent paging` shows it.
+    /// Number of the region's space, as `cn-agent paging` prints it.
     pub fn space(&self) -> u64 {
         self.owner().space()
     }
@@ -263,7 +271,7 @@ impl Mapping {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the agent, or its successor if it has just died.
+    /// Sends a request to the agent or, if the agent has just died, to its successor.
     fn ask<T>(&self, mut ask: impl FnMut(&mut Owner) -> Result<T, ClientError>) -> Result<T, MapError> {
         let until = Instant::now() + self.wait;
         loop {
@@ -275,7 +283,7 @@ impl Mapping {
         }
     }
 
-    /// Changes how many bytes may be resident.
+    /// Changes the limit of resident bytes of the region to `bytes`.
     ///
     /// # Errors
     /// [`MapError::Agent`].
@@ -283,7 +291,7 @@ impl Mapping {
         self.ask(|owner| owner.set_limit(bytes))
     }
 
-    /// How paging stands, with what was counted.
+    /// State and counters of paging for the region.
     ///
     /// # Errors
     /// [`MapError::Agent`].
@@ -291,7 +299,7 @@ impl Mapping {
         self.ask(Owner::paging)
     }
 
-    /// Waits until everything that was written before is at the memory nodes.
+    /// Waits until all earlier writes are at the memory nodes.
     ///
     /// # Errors
     /// [`MapError::Agent`].
@@ -299,11 +307,11 @@ impl Mapping {
         self.ask(Owner::clean_all)
     }
 
-    /// Says what will be done with `bytes`, all pages that they touch. Advice: it changes when pages come and go, never what
-    /// they hold, and returns at once.
+    /// Announces the future use of all pages that `bytes` touches. A hint changes when pages are fetched and evicted,
+    /// never their content, and the call returns at once.
     ///
     /// # Errors
-    /// [`MapError::Range`] where the range is not the mapping's.
+    /// [`MapError::Range`] if the range is not in the mapping.
     pub fn hint(&self, bytes: Range<usize>, hint: Hint) -> Result<(), MapError> {
         if bytes.start > bytes.end || bytes.end > self.len() {
             return Err(MapError::Range(bytes));
@@ -311,17 +319,18 @@ impl Mapping {
         let (first, end) = (bytes.start / PAGE_BYTES, bytes.end.div_ceil(PAGE_BYTES));
         if !bytes.is_empty() {
             let kind = match hint {
-                Hint::WillRead => wire::Kind::WillRead,
-                Hint::WillWrite => wire::Kind::WillWrite,
-                Hint::Cold => wire::Kind::Cold,
-                Hint::PageOut => wire::Kind::PageOut,
+                Hint::WillRead => wire::MessageKind::WillRead,
+                Hint::WillWrite => wire::MessageKind::WillWrite,
+                Hint::Cold => wire::MessageKind::Cold,
+                Hint::PageOut => wire::MessageKind::PageOut,
             };
             self.line.hint(kind, Pages { first: first as u32, count: (end - first) as u32 });
         }
         Ok(())
     }
 
-    /// Gives up the content of `bytes`, whole pages, for all who have the region mapped: it is zeros.
+    /// Discards the content of `bytes`, a range of whole pages, for all processes that map the region: the pages read
+    /// as zeros.
     ///
     /// # Errors
     /// [`MapError::Range`], [`MapError::Abandoned`], [`MapError::System`].
@@ -338,8 +347,8 @@ impl Mapping {
             count: ((bytes.end - bytes.start) / PAGE_BYTES) as u32,
         };
         self.line.discard(pages).map_err(|_| MapError::Abandoned)?;
-        // SAFETY: the range lies in the mapping. Its content changes to zeros, which the caller asked for, and which
-        // needs what every write needs: that nobody has a slice of it.
+        // SAFETY: the range lies in the mapping. Its content changes to zeros, as the caller asked; as for every write,
+        // no slice of the range exists.
         let done =
             unsafe { libc::madvise(self.as_ptr().add(bytes.start).cast(), bytes.len(), libc::MADV_REMOVE) };
         if done == 0 { Ok(()) } else { Err(system("discard pages")(io::Error::last_os_error())) }
@@ -348,8 +357,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Unmapped last, when the agent has hung up: until then it may put pages at these addresses, which the kernel lets
-        // it do also where another mapping with a userfaultfd of its own lies by now.
+        // The memory is unmapped last, after the agent has closed the connection: until then the agent may install
+        // pages at these addresses, even if another mapping with its own userfaultfd has taken them.
         self.line.leave();
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
@@ -358,16 +367,16 @@ impl Drop for Mapping {
     }
 }
 
-/// What the thread beside does when the agent has died.
+/// State of the helper thread, which watches the agent.
 struct Helper {
     owner: Arc<Mutex<Owner>>,
-    line: Arc<Line>,
+    line: Arc<HelperLine>,
     memory: Range<usize>,
-    abandoned: Abandoned,
+    abandoned: OrphanReaction,
     wait: Duration,
 }
 
-impl Host for Helper {
+impl HelperHost for Helper {
     fn lost(&mut self, pages: Pages) {
         tracing::error!(first = pages.first, count = pages.count, "pages of a mapped region are lost");
     }
@@ -378,7 +387,7 @@ impl Host for Helper {
     }
 
     fn orphaned(&mut self) {
-        tracing::warn!("the agent has died; waiting for its successor");
+        tracing::warn!("the agent has ended; waiting for its successor");
     }
 
     fn adopted(&mut self) {
@@ -398,17 +407,17 @@ impl Helper {
     #[cold]
     fn give_up(&self, error: &JoinError) {
         match self.abandoned {
-            Abandoned::Abort => {
-                // In one piece, for others write there as well.
-                let last = format!("cxloe: the agent that paged this program's memory has died: {error}\n");
+            OrphanReaction::Abort => {
+                // One write call for the whole line, because other threads write to standard error as well.
+                let last = format!("cxloe: the agent that paged this program's memory has ended: {error}\n");
                 let _ = io::stderr().write_all(last.as_bytes());
                 std::process::abort();
             }
-            Abandoned::Unmap => {
-                tracing::error!(%error, "the agent that paged this program's memory has died; it is unmapped");
+            OrphanReaction::Unmap => {
+                tracing::error!(%error, "the agent that paged this program's memory has ended; it is unmapped");
                 let Range { start, end } = self.memory;
-                // SAFETY: the range is the mapping's, which its owner unmaps later. Whoever touches it from here on gets
-                // SIGSEGV, as announced; who waits for a page does when the userfaultfd closes.
+                // SAFETY: the range belongs to the mapping, whose owner unmaps it later. From here on an access raises
+                // SIGSEGV, as documented; a thread that waits for a page is released when the userfaultfd closes.
                 unsafe {
                     let flags =
                         libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -1,4 +1,4 @@
-//! A connection that owns a mapped region: it asked for it, may ask about it, and holds it as long as it stays.
+//! A connection that owns a mapped region: the region was mapped by a request on it, and stays mapped until it closes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,10 +9,12 @@ use cxloe_member::socket::{Descriptors, receive_some, send_some};
 use cxloe_member::uffd;
 
 use crate::client::{ClientError, call_quietly, protocol, unanswered};
-use crate::message::{self, ANSWER_MAX, Answer, Ask, MapRequest, PagingView, Request, VERSION};
+use crate::message::{
+    self, ANSWER_MAX, AgentAnswer, AgentCall, AgentRequest, MapRequest, PagingView, VERSION,
+};
 
-/// Page faults of the kernel are not for this user: programs that pass any of their memory to system calls cannot run in
-/// remote memory.
+/// This user may not handle page faults of the kernel, so programs that pass arbitrary memory to system calls cannot
+/// run in remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this user may not handle page faults of system calls ({0}), which most programs take: have the administrator set \
@@ -21,7 +23,7 @@ use crate::message::{self, ANSWER_MAX, Answer, Ask, MapRequest, PagingView, Requ
 )]
 pub struct NoKernelFaults(io::ErrorKind);
 
-/// A mapped region in the hands of its owner.
+/// Connection to the agent that owns a mapped region.
 #[derive(Debug)]
 pub struct Owner {
     socket: UnixStream,
@@ -32,11 +34,11 @@ pub struct Owner {
     shared_state: OwnedFd,
     memory: Option<OwnedFd>,
     device: Option<OwnedFd>,
-    /// Where descriptors of forked children are kept, if they are.
+    /// Socket to which the agent sends userfaultfds of forked children, if the owner keeps them.
     keeper: Option<OwnedFd>,
 }
 
-/// The connection, for whoever waits for its end.
+/// Descriptor of the connection, to be polled for the end of the agent.
 impl AsFd for Owner {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -44,7 +46,7 @@ impl AsFd for Owner {
 }
 
 impl Owner {
-    /// Asks the agent at `path` to map a region.
+    /// Has the agent at `path` map a region.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -52,7 +54,8 @@ impl Owner {
         Self::ask_for(path, request, &[])
     }
 
-    /// The same, with a socket to which descriptors of forked children are sent ([`MapRequest::keeps`] is set).
+    /// As [`map`](Self::map), with a socket to which the agent sends userfaultfds of forked children
+    /// ([`MapRequest::keeps`] is set).
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
@@ -61,21 +64,21 @@ impl Owner {
         Ok(Owner { keeper: Some(keeper), ..owner })
     }
 
-    /// Asks the successor of the agent that died to go on with the region; `self` becomes that one's.
+    /// Has the successor of a dead agent take the region over; `self` becomes a connection to the successor.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn resume(&mut self) -> Result<(), ClientError> {
-        let keepsakes: Vec<BorrowedFd<'_>> =
+        let successor_descriptors: Vec<BorrowedFd<'_>> =
             [self.keeper.as_ref(), Some(&self.shared_state), self.memory.as_ref()]
                 .into_iter()
                 .flatten()
                 .map(AsFd::as_fd)
                 .collect();
         let request = MapRequest { resume: true, ..self.request.clone() };
-        let Owner { socket, space, .. } = Self::ask_for(&self.path, request, &keepsakes)?;
+        let Owner { socket, space, .. } = Self::ask_for(&self.path, request, &successor_descriptors)?;
         if space != self.space {
-            return Err(protocol(&self.path, "it has mapped the region anew, and knows nothing of what was"));
+            return Err(protocol(&self.path, "it has mapped the region anew, without the earlier state"));
         }
         self.socket = socket;
         Ok(())
@@ -83,7 +86,7 @@ impl Owner {
 
     fn ask_for(path: &Path, request: MapRequest, sent: &[BorrowedFd<'_>]) -> Result<Owner, ClientError> {
         let mut socket = call_quietly(path)?;
-        let ask = message::encode(&Request { version: VERSION, ask: Ask::Map(request.clone()) });
+        let ask = message::encode(&AgentRequest { version: VERSION, ask: AgentCall::Map(request.clone()) });
         let first = send_some(socket.as_fd(), &ask, sent, 0).map_err(|error| unanswered(path, error))?;
         io::Write::write_all(&mut socket, &ask[first..]).map_err(|error| unanswered(path, error))?;
 
@@ -97,9 +100,11 @@ impl Owner {
         io::Read::read_exact(&mut socket, &mut bytes).map_err(|error| unanswered(path, error))?;
         let answer = message::decode(&bytes).map_err(|error| unanswered(path, error))?;
         let (space, pages, names) = match answer {
-            Answer::Mapped { space, pages, descriptors } => (space, pages, descriptors),
-            Answer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
-            other => return Err(protocol(path, format!("an answer to another question: {other:?}"))),
+            AgentAnswer::Mapped { space, pages, descriptors } => (space, pages, descriptors),
+            AgentAnswer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
+            other => {
+                return Err(protocol(path, format!("an answer that does not match the request: {other:?}")));
+            }
         };
         let (mut shared_state, mut memory, mut device) = (None, None, None);
         for name in names {
@@ -125,37 +130,37 @@ impl Owner {
         })
     }
 
-    /// The space's number.
+    /// Number of the region's space.
     pub fn space(&self) -> u64 {
         self.space
     }
 
-    /// Pages of the region.
+    /// Number of pages of the region.
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// The agent's socket.
+    /// Path of the agent's socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The shared state, which members keep for a successor of the agent.
+    /// Shared state of the space, which members keep for a successor of the agent.
     pub fn shared_state(&self) -> BorrowedFd<'_> {
         self.shared_state.as_fd()
     }
 
-    /// The memory, if it is shared.
+    /// Memory of the region, if it is shared.
     pub fn memory(&self) -> Option<BorrowedFd<'_>> {
         self.memory.as_ref().map(AsFd::as_fd)
     }
 
-    /// `/dev/userfaultfd` as the agent has opened it.
+    /// `/dev/userfaultfd`, opened by the agent; `None` if this user may not have it.
     pub fn device(&self) -> Option<BorrowedFd<'_>> {
         self.device.as_ref().map(AsFd::as_fd)
     }
 
-    /// Checks that this process may handle page faults that the kernel takes on behalf of programs.
+    /// Checks that this process may handle page faults that the kernel raises in system calls.
     ///
     /// # Errors
     /// [`NoKernelFaults`].
@@ -163,11 +168,11 @@ impl Owner {
         uffd::create(self.device()).map(drop).map_err(|error| NoKernelFaults(error.kind()))
     }
 
-    fn ask(&mut self, ask: Ask, waits: bool) -> Result<Answer, ClientError> {
+    fn ask(&mut self, ask: AgentCall, waits: bool) -> Result<AgentAnswer, ClientError> {
         let path = self.path.clone();
         let failed = |error| unanswered(&path, error);
-        message::write(&mut self.socket, &Request { version: VERSION, ask }).map_err(failed)?;
-        // What has to be written back may be much.
+        message::write(&mut self.socket, &AgentRequest { version: VERSION, ask }).map_err(failed)?;
+        // The agent may take long to write dirty pages back, so the read has no time limit here.
         let limit = self.socket.read_timeout().map_err(failed)?;
         if waits {
             self.socket.set_read_timeout(None).map_err(failed)?;
@@ -175,65 +180,65 @@ impl Owner {
         let answer = message::read(&mut self.socket, ANSWER_MAX);
         self.socket.set_read_timeout(limit).map_err(failed)?;
         match answer.map_err(failed)? {
-            Answer::Refused(reason) => Err(ClientError::Refused { path, reason }),
+            AgentAnswer::Refused(reason) => Err(ClientError::Refused { path, reason }),
             answer => Ok(answer),
         }
     }
 
-    fn odd(&self, answer: &Answer) -> ClientError {
-        protocol(&self.path, format!("an answer to another question: {answer:?}"))
+    fn unexpected_answer(&self, answer: &AgentAnswer) -> ClientError {
+        protocol(&self.path, format!("an answer that does not match the request: {answer:?}"))
     }
 
-    /// Changes how many bytes may be resident.
+    /// Changes the limit of resident bytes of the space to `limit`.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn set_limit(&mut self, limit: u64) -> Result<(), ClientError> {
         let space = self.space;
-        match self.ask(Ask::SetLimit { space, limit }, false)? {
-            Answer::Done => {
+        match self.ask(AgentCall::SetLimit { space, limit }, false)? {
+            AgentAnswer::Done => {
                 self.request.limit = limit;
                 Ok(())
             }
-            other => Err(self.odd(&other)),
+            other => Err(self.unexpected_answer(&other)),
         }
     }
 
-    /// Gives the space up, and what is in it: nothing is written back, and nobody has it mapped when this returns, unless
-    /// another owner or a process does.
+    /// Discards the space and its content: nothing is written back. Unless the space has another owner or member, it is
+    /// unmapped everywhere when this returns.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn discard(mut self) -> Result<(), ClientError> {
-        match self.ask(Ask::Discard { space: self.space }, false)? {
-            Answer::Done => Ok(()),
-            other => Err(self.odd(&other)),
+        match self.ask(AgentCall::Discard { space: self.space }, false)? {
+            AgentAnswer::Done => Ok(()),
+            other => Err(self.unexpected_answer(&other)),
         }
     }
 
-    /// How the space stands.
+    /// State and counters of paging in the space.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn paging(&mut self) -> Result<PagingView, ClientError> {
         let space = Some(self.space);
-        match self.ask(Ask::Paging { space }, false)? {
-            Answer::Paging(mut views) => {
-                let gone = message::Refused::NoSpace;
+        match self.ask(AgentCall::Paging { space }, false)? {
+            AgentAnswer::Paging(mut views) => {
+                let gone = message::RefusalReason::NoSpace;
                 views.pop().ok_or_else(|| ClientError::Refused { path: self.path.clone(), reason: gone })
             }
-            other => Err(self.odd(&other)),
+            other => Err(self.unexpected_answer(&other)),
         }
     }
 
-    /// Waits until everything that was written before is at the memory nodes.
+    /// Waits until all earlier writes are at the memory nodes.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn clean_all(&mut self) -> Result<(), ClientError> {
-        match self.ask(Ask::CleanAll { space: self.space }, true)? {
-            Answer::Done => Ok(()),
-            other => Err(self.odd(&other)),
+        match self.ask(AgentCall::CleanAll { space: self.space }, true)? {
+            AgentAnswer::Done => Ok(()),
+            other => Err(self.unexpected_answer(&other)),
         }
     }
 }

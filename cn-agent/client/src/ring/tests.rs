@@ -1,4 +1,4 @@
-//! Both ends of a port, as they should be and as a hostile one is.
+//! Tests of both ends of a port, well-behaved and hostile.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -54,7 +54,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever the order of steps, both rings hand over everything, once, in order, unchanged.
+    /// Tests that, in any order of steps, both rings deliver every entry once, in order and unchanged.
     #[test]
     fn both_rings_are_queues(steps in steps()) {
         let (mut agent, mut client) = pair();
@@ -104,10 +104,10 @@ proptest! {
         }
     }
 
-    /// A client may write what it likes: the agent finds entries to copy, and says "broken" before more completions wait
-    /// than the ring has places.
+    /// Tests a client that writes anything: the agent copies entries, and reports a broken ring before more completions
+    /// are pending than the ring has entries.
     #[test]
-    fn a_hostile_client_is_only_ever_wrong(
+    fn a_hostile_client_gets_errors_only(
         writes in proptest::collection::vec((0..PORT_BYTES / 8, any::<u64>()), 0..200),
         heads in proptest::collection::vec(any::<u64>(), 1..8),
         honest in any::<bool>(),
@@ -118,7 +118,7 @@ proptest! {
         }
         let (mut told, mut highest) = (0_u64, 0);
         'heads: for head in heads {
-            // What it says may have been so.
+            // A head that an honest client could have published.
             let head = if honest { told.saturating_sub(head % 300).max(highest) } else { head };
             highest = head;
             client.memory().store(CQ_HEAD, head, Relaxed);
@@ -141,8 +141,8 @@ proptest! {
     }
 }
 
-/// A client that takes nothing gets no more completions than there are places, and one whose head cannot be is given up
-/// soon.
+/// Tests that a client that takes nothing gets no more completions than the ring has entries, and that one with an
+/// impossible head is soon disconnected.
 #[test]
 fn completions_have_a_place_or_are_not_begun() {
     let (mut agent, mut client) = pair();
@@ -170,7 +170,7 @@ fn completions_have_a_place_or_are_not_begun() {
     assert!(broken.is_some());
 }
 
-/// The agent works on a copy: what a client writes over an entry after the agent saw it changes nothing.
+/// Tests that the agent works on a copy: overwriting an entry after the agent has read it has no effect.
 #[test]
 fn a_submission_stays_what_it_was_when_the_agent_saw_it() {
     let (mut agent, mut client) = pair();
@@ -281,7 +281,7 @@ fn a_sleeper_is_woken_once() {
     assert!(client.news() && agent.wake_wanted() && !agent.wake_wanted());
 }
 
-/// What waits at the front keeps the agent from sleeping once, and what is submitted behind it once more.
+/// Tests that the submission at the front keeps the agent awake once, and one submitted behind it once more.
 #[test]
 fn what_was_looked_at_is_no_news() {
     let (mut agent, mut client) = pair();

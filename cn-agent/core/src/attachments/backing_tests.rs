@@ -1,9 +1,10 @@
-//! What serves regions, by example: questions and answers, devices that go and come back, what stays where it is.
+//! Tests of regions' backings: questions and answers, devices that disappear and return, regions that stay on their
+//! backing.
 
 use super::tests::{grown, spread};
 use super::view::{AttachedRegion, Attaching};
 use super::*;
-use crate::backing::{Preference, Served};
+use crate::backing::{DevicePlacement, Preference};
 
 const MIB: u64 = 1 << 20;
 
@@ -13,9 +14,9 @@ fn preferring(preference: Preference) -> Attachments {
     table
 }
 
-/// On a device, with no memory behind it: what remembers says it is not there.
-fn served(bytes: u64) -> Served {
-    Served {
+/// Placement on a device whose memory is not mapped, as read from the state file: the device counts as absent.
+fn served(bytes: u64) -> DevicePlacement {
+    DevicePlacement {
         device: "dax0.0".into(),
         resource: 0x6_9060_0000,
         size: 250 * MIB,
@@ -26,7 +27,7 @@ fn served(bytes: u64) -> Served {
     }
 }
 
-fn question(table: &Attachments) -> Question {
+fn question(table: &Attachments) -> BackingQuery {
     let questions = table.questions();
     let [question] = &questions[..] else { panic!("{questions:?}") };
     question.clone()
@@ -45,15 +46,15 @@ fn again(table: &Attachments, preference: Preference) -> Attachments {
 }
 
 #[test]
-fn nobody_is_asked_where_ethernet_is_wanted() {
+fn no_device_is_queried_with_backend_ethernet() {
     let mut table = preferring(Preference::Ethernet);
     let changes = table.follow(&[spread("a", 8 * MIB, 2)], false);
-    assert!(matches!(&changes[..], [Change::Attach(a)] if a.backing == Backing::Ethernet));
+    assert!(matches!(&changes[..], [AttachmentChange::Attach(a)] if a.backing == Backing::Ethernet));
     assert_eq!((table.questions(), only(&table).served_by), (vec![], "ethernet".into()));
 }
 
 #[test]
-fn a_region_waits_for_the_answer_and_then_stays() {
+fn a_region_waits_for_its_backing_and_keeps_it() {
     for preference in [Preference::Auto, Preference::Cxl] {
         let mut table = preferring(preference);
         let region = spread("a", 8 * MIB, 2);
@@ -67,18 +68,18 @@ fn a_region_waits_for_the_answer_and_then_stays() {
         assert_eq!(waits.note.as_deref(), Some("no device"));
 
         let changes = table.answer(&asked, Backing::Ethernet);
-        assert!(matches!(&changes[..], [Change::Attach(a)] if a.backing == Backing::Ethernet));
+        assert!(matches!(&changes[..], [AttachmentChange::Attach(a)] if a.backing == Backing::Ethernet));
         assert_eq!((table.questions(), only(&table).note), (vec![], None));
         assert_eq!(table.answer(&asked, Backing::Device(served(8 * MIB))), [], "it is settled");
-        // Also over a restart that wants something else.
+        // The decision also survives a restart with another preference.
         let mut next = again(&table, Preference::Cxl);
-        assert!(matches!(&next.begin()[..], [Change::Attach(a)] if a.backing == Backing::Ethernet));
+        assert!(matches!(&next.begin()[..], [AttachmentChange::Attach(a)] if a.backing == Backing::Ethernet));
         assert_eq!(next.questions(), []);
     }
 }
 
 #[test]
-fn a_question_is_asked_again_after_a_restart_and_for_a_region_of_the_same_name() {
+fn a_backing_query_is_repeated_after_restart_and_for_a_namesake() {
     let mut table = preferring(Preference::Auto);
     let region = spread("a", 8 * MIB, 2);
     table.follow(std::slice::from_ref(&region), false);
@@ -89,32 +90,37 @@ fn a_question_is_asked_again_after_a_restart_and_for_a_region_of_the_same_name()
     next.follow(std::slice::from_ref(&other), false);
     assert_eq!(next.answer(&asked, Backing::Device(served(8 * MIB))), [], "of a region that is gone");
     assert_eq!(question(&next).created_ms, other.created_ms);
-    // Undecided, and then nobody is to look.
+    // The backing is undecided when the preference changes to Ethernet.
     let mut last = again(&next, Preference::Ethernet);
-    assert!(matches!(&last.begin()[..], [Change::Attach(_)]));
+    assert!(matches!(&last.begin()[..], [AttachmentChange::Attach(_)]));
 }
 
 #[test]
-fn a_device_that_is_not_there_is_asked_for_until_it_is() {
+fn an_absent_device_is_queried_until_it_is_present() {
     let mut table = preferring(Preference::Auto);
     let region = spread("a", 8 * MIB, 2);
     table.follow(std::slice::from_ref(&region), false);
     let changes = table.answer(&question(&table), Backing::Device(served(8 * MIB)));
-    assert!(matches!(&changes[..], [Change::Attach(_)]), "so that operations on it fail with the reason");
+    assert!(
+        matches!(&changes[..], [AttachmentChange::Attach(_)]),
+        "so that operations on it fail with the reason"
+    );
     assert_eq!(only(&table).served_by, "cxl:dax0.0");
     let asked = question(&table);
     assert_eq!(asked.known, Some(served(8 * MIB)));
-    let back = Served { device: "dax1.0".into(), ..served(8 * MIB) };
+    let back = DevicePlacement { device: "dax1.0".into(), ..served(8 * MIB) };
     let changes = table.answer(&asked, Backing::Device(back));
-    assert!(matches!(&changes[..], [Change::Move(_), Change::Attach(_)]), "{changes:?}");
+    assert!(matches!(&changes[..], [AttachmentChange::Move(_), AttachmentChange::Attach(_)]), "{changes:?}");
     assert_eq!(only(&table).served_by, "cxl:dax1.0");
 
-    // An agent that may not look does not serve it from elsewhere, and says why.
+    // An agent that may not look for devices does not serve the region by other means, and gives the reason.
     let mut blind = again(&table, Preference::Ethernet);
-    assert!(matches!(&blind.begin()[..], [Change::Attach(a)] if matches!(a.backing, Backing::Device(_))));
+    assert!(
+        matches!(&blind.begin()[..], [AttachmentChange::Attach(a)] if matches!(a.backing, Backing::Device(_)))
+    );
     assert!(only(&blind).note.unwrap().contains("--backend ethernet"));
 
-    let lost = Served { lost: Some("no power".into()), ..served(8 * MIB) };
+    let lost = DevicePlacement { lost: Some("no power".into()), ..served(8 * MIB) };
     table.answer(&question(&table), Backing::Device(lost));
     assert_eq!(table.questions(), [], "nothing brings it back");
     assert!(again(&table, Preference::Auto).list()[0].note.as_ref().unwrap().contains("no power"));
@@ -133,36 +139,39 @@ fn what_happens_at_memory_nodes_moves_nothing_that_a_device_serves() {
     lost.legs.iter_mut().for_each(|leg| leg.state = LegState::Lost);
     assert_eq!(table.follow(std::slice::from_ref(&lost), false), []);
 
-    // What it grows by is no longer the device's.
+    // The region's growth is no longer on the device.
     let larger = grown(&region, 4 * MIB, true);
     let mut growing = again(&table, Preference::Auto);
     growing.begin();
     growing.follow(std::slice::from_ref(&region), false);
     let changes = growing.follow(std::slice::from_ref(&larger), false);
-    let [Change::Extend { attachment, from }] = &changes[..] else { panic!("{changes:?}") };
+    let [AttachmentChange::Extend { attachment, from }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!(*from, 8 * MIB);
     let serves: Vec<bool> = larger.decoders.iter().map(|d| attachment.backing.serves(d)).collect();
     assert_eq!((serves, only(&growing).served_by), (vec![true, false], "cxl:dax0.0+ethernet".into()));
 
-    // Reset by the manager: empty, at the same address, and asked about as if it were new.
+    // After a reset by the manager the region is empty, at the same address, and undecided like a new one.
     let hpa = only(&table).hpa;
     let mut fresh = Region { state: RegionState::Active, ..moved };
     fresh.legs.iter_mut().for_each(|leg| leg.incarnation = Some(8));
     let changes = table.follow(&[fresh], false);
-    assert!(matches!(&changes[..], [Change::Drop(a)] if a.hpa == hpa), "{changes:?}");
+    assert!(matches!(&changes[..], [AttachmentChange::Drop(a)] if a.hpa == hpa), "{changes:?}");
     assert_eq!((question(&table).known, only(&table).hpa), (None, hpa));
     let changes = table.answer(&question(&table), Backing::Ethernet);
-    assert!(matches!(&changes[..], [Change::Attach(a)] if a.hpa == hpa));
+    assert!(matches!(&changes[..], [AttachmentChange::Attach(a)] if a.hpa == hpa));
 }
 
 #[test]
-fn a_held_node_is_asked_about_and_attaches_when_it_is_released() {
+fn a_held_node_attaches_after_its_release() {
     let mut table = preferring(Preference::Auto);
     let region = spread("a", 8 * MIB, 2);
-    assert_eq!(table.follow(std::slice::from_ref(&region), true), [Change::Hold(true)]);
+    assert_eq!(table.follow(std::slice::from_ref(&region), true), [AttachmentChange::Hold(true)]);
     assert_eq!(table.answer(&question(&table), Backing::Device(served(8 * MIB))), []);
     let changes = table.follow(&[region], false);
-    assert!(matches!(&changes[..], [Change::Hold(false), Change::Attach(_)]), "{changes:?}");
+    assert!(
+        matches!(&changes[..], [AttachmentChange::Hold(false), AttachmentChange::Attach(_)]),
+        "{changes:?}"
+    );
 }
 
 #[test]
@@ -173,6 +182,6 @@ fn a_state_file_without_backings_is_of_regions_on_ethernet() {
     json["by_name"]["a"].as_object_mut().unwrap().remove("backing").unwrap();
     let mut read: Attachments = serde_json::from_value(json).unwrap();
     read.prefer(Preference::Auto);
-    assert!(matches!(&read.begin()[..], [Change::Attach(a)] if a.backing == Backing::Ethernet));
+    assert!(matches!(&read.begin()[..], [AttachmentChange::Attach(a)] if a.backing == Backing::Ethernet));
     assert_eq!(read.questions(), []);
 }

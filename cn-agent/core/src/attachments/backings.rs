@@ -1,32 +1,32 @@
-//! What serves each region: which have to be asked about, and what an answer changes.
+//! Backings of regions: open questions to the device monitor, and the effect of its answers.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use cxloe_fabric::model::Name;
 
-use super::{Attachment, Attachments, Change, Phase};
-use crate::backing::{Backing, Preference, Served};
+use super::{Attachment, AttachmentChange, AttachmentPhase, Attachments};
+use crate::backing::{Backing, DevicePlacement, Preference};
 
-/// A region of which somebody has to say what serves it, or where its device is.
+/// Question to the device monitor: the backing of a region, or its device's present location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// Its name.
+pub struct BackingQuery {
+    /// Name of the region whose backing is to be decided or found.
     pub region: Name,
-    /// When it was created: tells it from another of the same name.
+    /// Time of the region's creation, which distinguishes the region from another one of the same name.
     pub created_ms: u64,
-    /// Its size.
+    /// Size of the region in bytes.
     pub bytes: u64,
-    /// The device that serves it, and is not there.
-    pub known: Option<Served>,
+    /// Placement on the device that serves the region and is absent; `None` if the backing is undecided.
+    pub known: Option<DevicePlacement>,
 }
 
 impl Attachments {
-    /// Says what new regions are to be served by.
+    /// Sets the preference for new regions.
     pub fn prefer(&mut self, preference: Preference) {
         self.preference = preference;
         let unknown = self.by_name.values_mut().filter(|a| a.backing == Backing::Undecided);
-        // Nobody looks for devices, and nothing is on one yet.
+        // With Ethernet, CXL devices are not sought; no region is on a device yet.
         if preference == Preference::Ethernet {
             unknown.for_each(|attachment| attachment.backing = Backing::Ethernet);
         }
@@ -39,8 +39,8 @@ impl Attachments {
         }
     }
 
-    /// The regions to be asked about.
-    pub fn questions(&self) -> Vec<Question> {
+    /// Questions that the device monitor has not answered, one per region.
+    pub fn questions(&self) -> Vec<BackingQuery> {
         let question = |attachment: &Attachment| {
             let known = match &attachment.backing {
                 Backing::Ethernet => return None,
@@ -52,18 +52,18 @@ impl Attachments {
             };
             let region = &attachment.region;
             let (name, bytes) = (region.name.clone(), region.size);
-            Some(Question { region: name, created_ms: region.created_ms, bytes, known })
+            Some(BackingQuery { region: name, created_ms: region.created_ms, bytes, known })
         };
         self.by_name.values().filter_map(question).collect()
     }
 
-    /// All regions with what serves them.
+    /// All regions with their sizes in bytes and their backings.
     pub fn backings(&self) -> impl Iterator<Item = (&Name, u64, &Backing)> {
         self.by_name.values().map(|a| (&a.region.name, a.region.size, &a.backing))
     }
 
-    /// What serves the region of `question` from now on. Nothing changes if that question is settled already.
-    pub fn answer(&mut self, question: &Question, backing: Backing) -> Vec<Change> {
+    /// Sets the backing of the region of `question`. Nothing changes if that question is settled already.
+    pub fn answer(&mut self, question: &BackingQuery, backing: Backing) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         if !self.questions().iter().any(|open| {
             (&open.region, open.created_ms) == (&question.region, question.created_ms)
@@ -75,17 +75,17 @@ impl Attachments {
         self.notes.remove(&question.region);
         let before = attachment.clone();
         attachment.backing = backing;
-        if self.phase(&question.region) == Phase::Attached {
-            // What is beyond the device goes over Ethernet, and is written back.
+        if self.phase(&question.region) == AttachmentPhase::Attached {
+            // The part of the region beyond the device is served over Ethernet; its dirty lines are written back.
             let now = self.by_name[&question.region].clone();
-            changes.extend([Change::Move(before), Change::Attach(now)]);
+            changes.extend([AttachmentChange::Move(before), AttachmentChange::Attach(now)]);
         } else {
             self.settle(&question.region, &mut changes);
         }
         changes
     }
 
-    /// Says something about what serves a region; whether that is new.
+    /// Sets the note on a region's backing; returns whether it has changed.
     pub fn explain(&mut self, region: &Name, note: Option<String>) -> bool {
         if !self.by_name.contains_key(region) {
             return false;
@@ -99,7 +99,7 @@ impl Attachments {
 
     pub(super) fn note(&self, attachment: &Attachment) -> Option<String> {
         let Attachment { region, backing, .. } = attachment;
-        let lost = |served: &Served| {
+        let lost = |served: &DevicePlacement| {
             let why = served.lost.as_ref()?;
             Some(format!("its content is lost: {why}; destroy the region and create it anew"))
         };
@@ -117,15 +117,20 @@ impl Attachments {
         }
     }
 
-    /// A region on a device was emptied by the manager: it is detached, keeps its address, and what serves it is decided
-    /// anew, as if it had just been created.
-    pub(super) fn decide_anew(&mut self, name: &Name, before: Attachment, changes: &mut Vec<Change>) {
+    /// Handles that the manager has emptied a region on a device: the region is detached, keeps its address, and its
+    /// backing is decided anew, as for a new region.
+    pub(super) fn decide_again(
+        &mut self,
+        name: &Name,
+        before: Attachment,
+        changes: &mut Vec<AttachmentChange>,
+    ) {
         let backing = self.first_backing();
         if let Some(attachment) = self.by_name.get_mut(name) {
             attachment.backing = backing;
         }
         if self.phases.remove(name).is_some() {
-            changes.push(Change::Drop(before));
+            changes.push(AttachmentChange::Drop(before));
         }
         self.settle(name, changes);
     }

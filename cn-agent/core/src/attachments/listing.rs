@@ -1,4 +1,4 @@
-//! What `cn-agent list` shows of regions and logical devices, and what changes of the latter are worth a line in the log.
+//! Lists of regions and logical devices for `cn-agent list`, and log lines for changes of the latter.
 
 use alloc::format;
 use alloc::string::ToString;
@@ -7,11 +7,11 @@ use cxloe_fabric::api::VppbError;
 use cxloe_fabric::model::{HdmDecoder, Leg, LogicalDevice, Region};
 
 use super::view::{AttachedDecoder, AttachedDevice, AttachedLeg, AttachedRegion, Attaching};
-use super::{Attachment, Attachments, Phase};
+use super::{Attachment, AttachmentPhase, Attachments};
 use crate::backing::Backing;
 
 impl Attachments {
-    /// The regions, by HPA.
+    /// The regions with addresses, sorted by HPA.
     pub fn list(&self) -> Vec<AttachedRegion> {
         let mut list: Vec<AttachedRegion> = self.by_name.values().map(|a| self.listed(a)).collect();
         list.sort_by_key(|region| region.hpa);
@@ -28,11 +28,11 @@ impl Attachments {
             created_ms: region.created_ms,
             state: region.state.to_string(),
             attachment: match self.phase(&region.name) {
-                Phase::Attached => Attaching::Attached,
-                Phase::Draining(_) => Attaching::Draining,
-                Phase::Detached | Phase::Unknown if self.held => Attaching::InReset,
-                Phase::Unknown if *backing == Backing::Undecided => Attaching::Waiting,
-                Phase::Detached | Phase::Unknown => Attaching::Detached,
+                AttachmentPhase::Attached => Attaching::Attached,
+                AttachmentPhase::Draining(_) => Attaching::Draining,
+                AttachmentPhase::Detached | AttachmentPhase::Unknown if self.held => Attaching::InReset,
+                AttachmentPhase::Unknown if *backing == Backing::Undecided => Attaching::Waiting,
+                AttachmentPhase::Detached | AttachmentPhase::Unknown => Attaching::Detached,
             },
             served_by: backing.carrier(region),
             note: self.note(attachment),
@@ -48,8 +48,8 @@ impl Attachments {
         self.devices.iter().map(device).collect()
     }
 
-    /// An error was generated at a vPPB of this node: it is logged, as a host does whose port reports one.
-    pub fn hear_error(&self, error: &VppbError) {
+    /// Logs an error that was generated at a vPPB of this node, as a host logs the errors of its ports.
+    pub fn log_vppb_error(&self, error: &VppbError) {
         let at =
             |ld: &&LogicalDevice| ld.binding.as_ref().and_then(|binding| binding.vppb) == Some(error.vppb);
         let device = self.devices.iter().find(at).map(|ld| format!("LD {} of {}", ld.id, ld.memory_node));
@@ -60,7 +60,7 @@ impl Attachments {
         );
     }
 
-    /// Takes over which logical devices are bound to this node, and logs what is new of that.
+    /// Takes over the logical devices bound to this node, and logs changes.
     pub fn follow_devices(&mut self, devices: &[LogicalDevice]) {
         let find = |all: &[LogicalDevice], ld: &LogicalDevice| {
             all.iter().find(|other| (&other.memory_node, other.id) == (&ld.memory_node, ld.id)).cloned()

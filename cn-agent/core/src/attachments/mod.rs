@@ -1,22 +1,21 @@
-//! Which regions are attached at which host physical addresses, and what has to change when the manager tells
-//! of others. Decides without I/O; what it holds is what the state file keeps.
+//! Attached regions and their host physical addresses, and the changes that follow from the manager's answers. Decides
+//! without I/O; its content is stored in the state file.
 //!
-//! Each region gets a window of HPA of its own, one after the other, aligned as a CXL fixed memory window is and
-//! with room to grow, and keeps it for as long as it is this compute node's, over restarts of the agent too,
-//! whether it is attached or not. It also keeps what serves it, Ethernet or a CXL device of this machine: where that may be
-//! a device, it is not attached before somebody who has looked says so. An address is never given to a second region: a program that holds an old one
-//! gets an error, not another's data.
+//! Each region gets its own window of HPA, aligned like a CXL fixed memory window and with room to grow. The region
+//! keeps its window as long as this compute node has it, over restarts of the agent, attached or not. It also keeps
+//! its backing, Ethernet or a CXL device of this machine: where a device is possible, the region is not attached
+//! before the device monitor has answered. An address is never reused for another region: a program that holds an old
+//! address gets an error, not another region's data.
 //!
 //! ```text
 //!                  the manager has it usable
 //!   (remembered) ----------------------------> attached --- grows: extend; moves: write back, attach anew
 //!        ^                                        |
 //!        |  worker: written back, routes gone     | the manager asks for it back, or holds this node in reset
-//!        +------------------------- letting go <--+
+//!        +------------------------- draining <----+
 //! ```
 
 mod backings;
-mod before;
 mod listing;
 mod reach;
 pub mod view;
@@ -29,36 +28,37 @@ use core::net::SocketAddr;
 use cxloe_fabric::api::{Held, ReleasedRegion};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{
-    HdmDecoder, LegState, LogicalDevice, Mac, Name, PublicKey, Region, RegionState, UnbindOption, Watermark,
+    HdmDecoder, Leg, LegState, LogicalDevice, Mac, Name, PublicKey, Region, RegionState, UnbindOption,
+    Watermark,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::backing::{Backing, Preference};
-pub use backings::Question;
-use before::Stored;
-pub use reach::{reach, reach_of};
+pub use backings::BackingQuery;
+pub use reach::reach;
+pub(crate) use reach::reach_of;
 
-/// The first HPA given away: 1 TiB, above what machines have of their own.
-pub const HPA_FIRST: u64 = 1 << 40;
-/// The first HPA not given away: addresses have 52 bits (the most a CPU has today).
-pub const HPA_LIMIT: u64 = 1 << 52;
+/// First HPA used: 1 TiB, above the memory that machines have themselves.
+pub(crate) const HPA_FIRST: u64 = 1 << 40;
+/// Limit of HPAs: addresses have 52 bits (the most a CPU has today).
+pub(crate) const HPA_LIMIT: u64 = 1 << 52;
 /// Alignment of regions: base and size of a CXL HDM decoder are multiples of 256 MiB.
-pub const HPA_ALIGN: u64 = 256 << 20;
-/// The least addresses a region gets.
-pub const WINDOW_MIN: u64 = 16 << 30;
-/// How many times its size a region gets, before rounding up to a power of two.
+pub(crate) const HPA_ALIGN: u64 = 256 << 20;
+/// Smallest window of a region, in bytes.
+pub(crate) const WINDOW_MIN: u64 = 16 << 30;
+/// Window of a region as a multiple of its size, before rounding up to a power of two.
 const WINDOW_FACTOR: u64 = 4;
 
-/// A region and its addresses.
+/// A region of this node, with its addresses and its backing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// As the manager told last.
+    /// Description of the region in the manager's last answer.
     pub region: Region,
-    /// Its first HPA.
+    /// First HPA of the region; 256 MiB aligned.
     pub hpa: u64,
-    /// Bytes of HPA that are its own.
+    /// Size in bytes of the region's window of addresses.
     pub window: u64,
-    /// What serves it.
+    /// Memory that serves the region: its memory nodes, or a CXL device.
     #[serde(default)]
     pub backing: Backing,
 }
@@ -69,103 +69,102 @@ impl Attachment {
         Attachment { region, hpa, window, backing: Backing::Ethernet }
     }
 
-    /// Bytes of it that can be reached: all, or those its window has room for.
+    /// Bytes of the region that its window has room for.
     pub fn reach(&self) -> u64 {
         reach(&self.region, self.window)
     }
 
-    /// How many bytes `before` had, if this is the same region with all of that where it was, and perhaps more behind it.
-    pub fn grown_from(&self, before: &Attachment) -> Option<u64> {
+    /// Size of `before` if this attachment is the same region with its first bytes in the same place, and possibly
+    /// larger.
+    pub(crate) fn grown_from(&self, before: &Attachment) -> Option<u64> {
         let same = (self.hpa, &self.backing) == (before.hpa, &before.backing);
         let (old, new) = (ways(&before.region, &before.backing), ways(&self.region, &self.backing));
         (same && new.starts_with(&old)).then_some(before.region.size)
     }
 
-    /// Bytes that lie beyond its window.
+    /// Bytes of the region that lie beyond its window.
     pub fn beyond(&self) -> u64 {
         self.region.size.saturating_sub(self.window)
     }
 }
 
-/// What the worker has to do.
+/// Change to be carried out by the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Make it reachable. If it is being let go of or moved, then after that.
+pub enum AttachmentChange {
+    /// Makes a region reachable; if the region is being drained or moved, after the end of that.
     Attach(Attachment),
-    /// It has grown: make the decoders reachable that lie behind the first `from` bytes.
+    /// A region has grown: the decoders behind its first `from` bytes are to be made reachable.
     Extend {
-        /// As it is now.
+        /// The region with its new size.
         attachment: Attachment,
-        /// Bytes that were reachable before.
+        /// Bytes of the region that were reachable before.
         from: u64,
     },
-    /// Write back what is modified of it, then make it unreachable; it is attached again at once, elsewhere.
+    /// Takes over which legs of an attached region are in sync; operations on the region go on.
+    Legs(Attachment),
+    /// Writes back a region's dirty lines, then makes it unreachable; an attachment at another place follows at once.
     Move(Attachment),
-    /// Refuse new operations on it, write back what is modified, make it unreachable, and say so with `ticket`.
+    /// Refuses new operations on a region, writes back its dirty lines, makes it unreachable, and reports the end
+    /// with `ticket`.
     Drain {
-        /// As it was attached.
+        /// The region as it was attached.
         attachment: Attachment,
-        /// What to say it with.
+        /// Number that identifies the report of the end.
         ticket: u64,
     },
-    /// Make it unreachable now: its content is gone, nothing is written back.
+    /// Makes a region unreachable now: its content is gone, so nothing is written back.
     Drop(Attachment),
-    /// Whether this node is held in reset from now on.
+    /// Holds this node in reset (`true`) or releases it.
     Hold(bool),
-    /// Which public key is which memory node's, all of them; none where the manager has taken it back.
+    /// Public keys of all memory nodes by MAC address; `None` for revoked ones.
     Keys(BTreeMap<Mac, Option<PublicKey>>),
 }
 
-/// How far a region is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    /// Not, and the worker knows nothing of it.
+enum AttachmentPhase {
+    /// Not attached, and not known to the worker.
     #[default]
     Unknown,
-    /// Yes.
     Attached,
-    /// The worker is writing back what is modified of it.
+    /// The worker is writing back the region's dirty lines; the report of the end has this ticket.
     Draining(u64),
-    /// Nothing is left of it here but its address.
+    /// The region is unreachable; only its address is kept.
     Detached,
 }
 
-/// All regions of this compute node that have addresses.
+/// All regions of this compute node that have addresses, and the state that the agent stores on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Stored")]
 pub struct Attachments {
-    /// The next HPA to give away; only grows.
+    /// The next HPA to be assigned; only grows.
     next_hpa: u64,
     by_name: BTreeMap<Name, Attachment>,
-    /// Whether this node is held in reset.
     held: bool,
-    /// How far the manager had come that told of these regions.
+    /// Watermark of the manager that described these regions.
     seen: Watermark,
-    /// How far the manager had come that this node has joined with, which it follows from then on, also without regions; none
-    /// of a node that has not joined.
+    /// Watermark of the manager at which this node has joined the fabric; `None` if it has not joined. The node
+    /// follows managers from that watermark on, also while it has no regions.
     #[serde(default)]
     joined: Option<Watermark>,
-    /// How far each is attached; those that are not named are not. Nothing is when the agent starts.
+    /// Phases by region; missing ones are [`AttachmentPhase::Unknown`], as all are when the agent starts.
     #[serde(skip)]
-    phases: BTreeMap<Name, Phase>,
-    /// Those that the manager wants back after what is modified was written back.
+    phases: BTreeMap<Name, AttachmentPhase>,
+    /// Regions that the manager reclaims: they are to be detached once their dirty lines are written back.
     #[serde(skip)]
     wanted_back: Vec<ReleasedRegion>,
-    /// Bound to this node, as the manager told last.
+    /// Logical devices bound to this node, from the manager's last answer.
     #[serde(skip)]
     devices: Vec<LogicalDevice>,
     #[serde(skip)]
     tickets: u64,
-    /// Which public key is which memory node's, as the worker was told last; none where it was taken back.
+    /// Public keys of memory nodes as last given to the worker; `None` for revoked ones.
     #[serde(skip)]
     keys: BTreeMap<Mac, Option<PublicKey>>,
-    /// Memory nodes whose key was taken back, so that a restart does not make them ones that never had any.
+    /// Memory nodes whose key was revoked. Kept over restarts: such a node differs from one that never had a key.
     #[serde(default)]
     revoked: BTreeSet<Mac>,
-    /// What new regions are to be served by.
     #[serde(skip)]
     preference: Preference,
-    /// What there is to say about what serves a region.
+    /// Notes on the backings of regions, by region.
     #[serde(skip)]
     notes: BTreeMap<Name, String>,
 }
@@ -190,13 +189,14 @@ impl Default for Attachments {
     }
 }
 
-/// What decides of a region where requests go and whether they may: its committed decoders and their legs.
-type Way = (HdmShape, Vec<(u32, Option<Mac>, u64, Option<u64>, bool)>);
+/// The part of a region's description that determines the destinations and permissions of its requests: its committed
+/// decoders and their legs.
+type Routing = (HdmShape, Vec<(u32, Option<Mac>, u64, Option<u64>, bool)>);
 type HdmShape = (u64, u64, Ways, Granularity);
 
-fn ways(region: &Region, backing: &Backing) -> Vec<Way> {
+fn ways(region: &Region, backing: &Backing) -> Vec<Routing> {
     let of_decoder = |(index, d): (usize, &HdmDecoder)| {
-        // Wherever the legs of one are that a device serves, its requests do not go there.
+        // Legs of a decoder that a device serves get no requests, so they do not count.
         let legs = region.legs_of(index as u32).filter(|_| !backing.serves(d));
         let legs = legs.map(|leg| {
             (leg.position, leg.mac(), leg.cmem_base, leg.incarnation, leg.state == LegState::Lost)
@@ -208,33 +208,66 @@ fn ways(region: &Region, backing: &Backing) -> Vec<Way> {
     region.decoders.iter().enumerate().filter(|(_, d)| d.committed).map(of_decoder).collect()
 }
 
-/// Whether any leg still holds what it held before, wherever it is now.
-fn keeps_content(before: &[Way], now: &[Way]) -> bool {
-    let legs = |ways: &[Way]| -> Vec<_> { ways.iter().flat_map(|(_, legs)| legs.clone()).collect() };
+/// Whether every position that both descriptions have keeps its content in a leg of which the owner knows, and one of
+/// the descriptions has a position with two legs: the legs are followed while operations go on.
+fn keeps_legs(before: &Region, now: &Region) -> bool {
+    let is_mirrored =
+        |region: &Region| region.legs.iter().any(|leg| leg.copy > 0 || leg.state == LegState::Stale);
+    let same_shape =
+        before.decoders.iter().zip(&now.decoders).all(|(a, b)| {
+            (a.offset, a.size, a.ways, a.granularity) == (b.offset, b.size, b.ways, b.granularity)
+        });
+    let is_known = |leg: &Leg| {
+        let same = |known: &&Leg| {
+            (known.decoder, known.position, known.cmem_base) == (leg.decoder, leg.position, leg.cmem_base)
+                && known.mac() == leg.mac()
+        };
+        before.legs.iter().find(same).is_some_and(|known| match known.state {
+            LegState::Mapped => known.incarnation == leg.incarnation,
+            state => state == LegState::Stale,
+        })
+    };
+    let keeps = |decoder: u32, position: u32| {
+        let mut legs = now.legs_of(decoder).filter(|leg| leg.position == position && leg.is_in_sync());
+        legs.any(is_known)
+    };
+    let committed = before.decoders.iter().enumerate().filter(|(_, decoder)| decoder.committed);
+    (is_mirrored(before) || is_mirrored(now))
+        && same_shape
+        && before.decoders.len() <= now.decoders.len()
+        && committed.clone().count() > 0
+        && committed
+            .into_iter()
+            .all(|(at, decoder)| (0..decoder.ways.count()).all(|position| keeps(at as u32, position)))
+}
+
+/// True if any leg keeps its content, at its former place or another.
+fn keeps_content(before: &[Routing], now: &[Routing]) -> bool {
+    let legs = |ways: &[Routing]| -> Vec<_> { ways.iter().flat_map(|(_, legs)| legs.clone()).collect() };
     let (before, now) = (legs(before), legs(now));
     let mut pairs = before.iter().zip(&now);
     pairs.any(|((_, _, _, held, _), (_, _, _, holds, lost))| held == holds && !lost)
 }
 
-/// Whether a region was emptied between two of the manager's descriptions: none of its legs holds what it held.
+/// Whether a region was emptied between two descriptions: none of its legs holds its former content.
 fn was_emptied(before: &Region, now: &Region) -> bool {
     let legs = |region| ways(region, &Backing::Ethernet);
     let lost = now.legs.iter().any(|leg| leg.state == LegState::Lost);
     !lost && !before.legs.is_empty() && !keeps_content(&legs(before), &legs(now))
 }
 
-/// Whether the manager waits until this node has written back what it modified and let go.
-fn is_wanted_back(region: &Region) -> bool {
+/// Whether the manager waits for this node to write back the region's dirty lines and detach it.
+fn is_withdrawn(region: &Region) -> bool {
     region.state == RegionState::Releasing
         && region.release.is_some_and(|release| release.option == UnbindOption::Managed)
 }
 
 impl Attachments {
-    /// What is to be done at the start, when nothing is attached.
-    pub fn begin(&mut self) -> Vec<Change> {
+    /// Changes to be carried out at the start, when nothing is attached.
+    pub fn begin(&mut self) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         if self.held {
-            changes.push(Change::Hold(true));
+            changes.push(AttachmentChange::Hold(true));
         }
         changes.extend(self.other_keys(&[]));
         let names: Vec<Name> = self.by_name.keys().cloned().collect();
@@ -242,7 +275,8 @@ impl Attachments {
         changes
     }
 
-    /// How far the manager had come that told of these regions. Who has none, and has not joined, follows any manager.
+    /// Watermark of the manager that described these regions. A node that has neither regions nor joined has the
+    /// lowest watermark, with which it follows any manager.
     pub fn seen(&self) -> Watermark {
         match self.by_name.is_empty() && self.joined.is_none() {
             true => Watermark::default(),
@@ -250,8 +284,8 @@ impl Attachments {
         }
     }
 
-    /// This node has joined with a manager that had come so far; none: it has not joined. Where it joins anew, what it has
-    /// seen before counts as long as it has regions.
+    /// Sets the watermark at which this node has joined; `None` if it has not joined. After the node has joined anew,
+    /// the former watermark counts as long as the node has regions.
     pub fn join(&mut self, joined: Option<Watermark>) {
         let is_new = joined != self.joined;
         self.joined = joined;
@@ -260,21 +294,22 @@ impl Attachments {
         }
     }
 
-    /// What follows is told by a manager that has come so far, and whose store contains what was [seen](Self::seen).
-    pub fn hear(&mut self, manager: Watermark) {
+    /// Sets the watermark of the manager whose answers follow; it must not be behind the one [seen](Self::seen).
+    pub fn set_manager_watermark(&mut self, manager: Watermark) {
         self.seen = manager;
     }
 
-    /// Which outer address speaks for which memory node's MAC, as far as those of its regions use the `udp` link.
+    /// UDP addresses registered for the MAC addresses of memory nodes, of those of this node's regions that use the
+    /// `udp` link.
     pub fn udp_peers(&self) -> Vec<(Mac, SocketAddr)> {
         let legs = self.by_name.values().flat_map(|attachment| &attachment.region.legs);
         legs.flat_map(|leg| leg.macs.iter().filter_map(|mac| Some((*mac, leg.udp?)))).collect()
     }
 
-    /// The keys of memory nodes, if they are others than the worker knows: as the regions told now have them, and of other
-    /// memory nodes as they were. A memory node that had a key and has none was revoked.
-    fn other_keys(&mut self, told: &[Region]) -> Option<Change> {
-        let known = self.by_name.values().map(|attachment| &attachment.region).chain(told);
+    /// The memory nodes' keys, if they differ from those last given to the worker: new ones from `listed`, former
+    /// ones for all other nodes. A memory node that had a key and is listed without one counts as revoked.
+    fn other_keys(&mut self, listed: &[Region]) -> Option<AttachmentChange> {
+        let known = self.by_name.values().map(|attachment| &attachment.region).chain(listed);
         let legs = known.flat_map(|region| &region.legs);
         let mut keys: BTreeMap<Mac, Option<PublicKey>> = BTreeMap::new();
         for (mac, key) in legs.flat_map(|leg| leg.macs.iter().map(|mac| (*mac, leg.mn_key))) {
@@ -287,11 +322,11 @@ impl Attachments {
         self.revoked = keys.iter().filter(|(_, key)| key.is_none()).map(|(mac, _)| *mac).collect();
         (keys != self.keys).then(|| {
             self.keys.clone_from(&keys);
-            Change::Keys(keys)
+            AttachmentChange::Keys(keys)
         })
     }
 
-    /// What this node holds, for who wants to know what it would lose.
+    /// Regions that this node holds: the manager reports what a node without them would lose.
     pub fn holds(&self) -> Vec<Held> {
         let held = |Attachment { region, .. }: &Attachment| Held {
             compute_node: region.owner,
@@ -302,51 +337,73 @@ impl Attachments {
         self.by_name.values().map(held).collect()
     }
 
-    /// Takes over what the manager tells: all of this compute node's regions, and whether it is held in reset.
-    pub fn follow(&mut self, regions: &[Region], held: bool) -> Vec<Change> {
+    /// Takes over the manager's answer about the legs of one region, which `region` describes.
+    pub fn follow_region(&mut self, region: &Region) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
-        if self.held != held {
-            self.held = held;
-            changes.push(Change::Hold(held));
-        }
-        changes.extend(self.other_keys(regions));
-        let told: BTreeMap<&Name, &Region> = regions.iter().map(|region| (&region.name, region)).collect();
-        let (phases, notes) = (&mut self.phases, &mut self.notes);
-        self.by_name.retain(|name, attachment| {
-            // A region of the same name that was created later is another one.
-            let stays = told.get(name).is_some_and(|region| {
-                region.created_ms == attachment.region.created_ms && region.state != RegionState::Draining
-            });
-            if !stays {
-                phases.remove(name);
-                notes.remove(name);
-                changes.push(Change::Drop(attachment.clone()));
-            }
-            stays
-        });
-        self.wanted_back = regions
-            .iter()
-            .filter(|region| is_wanted_back(region))
-            .map(|region| ReleasedRegion { name: region.name.clone(), created_ms: region.created_ms })
-            .collect();
-        for region in told.into_values() {
+        let known = self.by_name.get(&region.name);
+        if known.is_some_and(|known| known.region.created_ms == region.created_ms) {
             self.follow_one(region, &mut changes);
         }
         changes
     }
 
-    fn follow_one(&mut self, region: &Region, changes: &mut Vec<Change>) {
+    /// Attached region that has this address.
+    pub fn region_at(&self, hpa: u64) -> Option<&Region> {
+        let holds = |attachment: &&Attachment| hpa.wrapping_sub(attachment.hpa) < attachment.window;
+        self.by_name.values().find(holds).map(|attachment| &attachment.region)
+    }
+
+    /// Takes over the manager's answer: all of this compute node's regions, and whether it is held in reset.
+    pub fn follow(&mut self, regions: &[Region], held: bool) -> Vec<AttachmentChange> {
+        let mut changes = Vec::new();
+        if self.held != held {
+            self.held = held;
+            changes.push(AttachmentChange::Hold(held));
+        }
+        changes.extend(self.other_keys(regions));
+        let listed: BTreeMap<&Name, &Region> = regions.iter().map(|region| (&region.name, region)).collect();
+        let (phases, notes) = (&mut self.phases, &mut self.notes);
+        self.by_name.retain(|name, attachment| {
+            // A region of the same name that was created later is a different region.
+            let stays = listed.get(name).is_some_and(|region| {
+                region.created_ms == attachment.region.created_ms && region.state != RegionState::Draining
+            });
+            if !stays {
+                phases.remove(name);
+                notes.remove(name);
+                changes.push(AttachmentChange::Drop(attachment.clone()));
+            }
+            stays
+        });
+        self.wanted_back = regions
+            .iter()
+            .filter(|region| is_withdrawn(region))
+            .map(|region| ReleasedRegion { name: region.name.clone(), created_ms: region.created_ms })
+            .collect();
+        for region in listed.into_values() {
+            self.follow_one(region, &mut changes);
+        }
+        changes
+    }
+
+    fn follow_one(&mut self, region: &Region, changes: &mut Vec<AttachmentChange>) {
         if matches!(region.state, RegionState::Creating | RegionState::Draining) {
-            // Not to be used yet, or any more. One that is being reset stays lost until it is active.
+            // The region is not usable now. A region in reset counts as lost until it is active.
             return;
         }
         if !self.by_name.contains_key(&region.name) {
-            let usable =
-                matches!(region.state, RegionState::Active | RegionState::Degraded | RegionState::Lost);
+            let usable = matches!(
+                region.state,
+                RegionState::Active | RegionState::Exposed | RegionState::Degraded | RegionState::Lost
+            );
             let Some(attachment) = usable.then(|| self.place(region)).flatten() else { return };
             self.by_name.insert(region.name.clone(), attachment);
         }
         let Some(attachment) = self.by_name.get_mut(&region.name) else { return };
+        if region.epoch < attachment.region.epoch {
+            // An answer that a later one has overtaken.
+            return;
+        }
         let before = core::mem::replace(&mut attachment.region, region.clone());
         let (now, window) = (attachment.clone(), attachment.window);
         let was = |region: Region| Attachment { region, ..now.clone() };
@@ -358,56 +415,71 @@ impl Attachments {
             );
         }
         if matches!(now.backing, Backing::Device(_)) && was_emptied(&before, region) {
-            self.decide_anew(&region.name, was(before), changes);
+            self.decide_again(&region.name, was(before), changes);
             return;
         }
-        if !self.is_to_drain(region) && self.phase(&region.name) == Phase::Attached {
+        if !self.is_to_drain(region) && self.phase(&region.name) == AttachmentPhase::Attached {
             let (old, new) = (ways(&before, &now.backing), ways(region, &now.backing));
+            if old == new && before.epoch == region.epoch {
+                return;
+            }
+            if keeps_legs(&before, region) {
+                changes.push(AttachmentChange::Legs(now.clone()));
+                if before.size < region.size {
+                    changes.push(AttachmentChange::Extend { from: before.size, attachment: now.clone() });
+                }
+                return;
+            }
             if old == new {
                 return;
             }
             if new.starts_with(&old) {
-                changes.push(Change::Extend { from: before.size, attachment: now.clone() });
+                changes.push(AttachmentChange::Extend { from: before.size, attachment: now.clone() });
             } else {
                 let moved = keeps_content(&old, &new);
-                changes.push(if moved { Change::Move(was(before)) } else { Change::Drop(was(before)) });
-                changes.push(Change::Attach(now.clone()));
+                changes.push(if moved {
+                    AttachmentChange::Move(was(before))
+                } else {
+                    AttachmentChange::Drop(was(before))
+                });
+                changes.push(AttachmentChange::Attach(now.clone()));
             }
             return;
         }
         self.settle(&region.name, changes);
     }
 
-    /// Attaches a remembered region, or has it let go of, as its state wants it.
-    fn settle(&mut self, name: &Name, changes: &mut Vec<Change>) {
+    /// Attaches or drains a known region according to its state.
+    fn settle(&mut self, name: &Name, changes: &mut Vec<AttachmentChange>) {
         let Some(attachment) = self.by_name.get(name).cloned() else { return };
         match (self.is_to_drain(&attachment.region), self.phase(name)) {
-            (false, Phase::Attached) | (true, Phase::Draining(_) | Phase::Detached) => {}
+            (false, AttachmentPhase::Attached)
+            | (true, AttachmentPhase::Draining(_) | AttachmentPhase::Detached) => {}
             (false, _) if attachment.backing == Backing::Undecided => {}
             (false, _) => {
-                self.phases.insert(name.clone(), Phase::Attached);
-                changes.push(Change::Attach(attachment));
+                self.phases.insert(name.clone(), AttachmentPhase::Attached);
+                changes.push(AttachmentChange::Attach(attachment));
             }
-            (true, Phase::Unknown) if self.held => {}
-            // Also what was never attached, so that operations on it are refused with the reason.
-            (true, Phase::Attached | Phase::Unknown) => {
+            (true, AttachmentPhase::Unknown) if self.held => {}
+            // A region that was never attached is drained too, so that operations on it are refused with the reason.
+            (true, AttachmentPhase::Attached | AttachmentPhase::Unknown) => {
                 self.tickets += 1;
-                self.phases.insert(name.clone(), Phase::Draining(self.tickets));
-                changes.push(Change::Drain { attachment, ticket: self.tickets });
+                self.phases.insert(name.clone(), AttachmentPhase::Draining(self.tickets));
+                changes.push(AttachmentChange::Drain { attachment, ticket: self.tickets });
             }
         }
     }
 
-    /// Whether a region is not to be attached at present.
+    /// Whether a region must not be attached at present.
     fn is_to_drain(&self, region: &Region) -> bool {
-        self.held || region.state == RegionState::Disabled || is_wanted_back(region)
+        self.held || region.state == RegionState::Disabled || is_withdrawn(region)
     }
 
-    fn phase(&self, name: &Name) -> Phase {
+    fn phase(&self, name: &Name) -> AttachmentPhase {
         self.phases.get(name).copied().unwrap_or_default()
     }
 
-    /// Gives a new region its addresses.
+    /// Assigns addresses to a new region; `None` if no addresses are left.
     fn place(&mut self, region: &Region) -> Option<Attachment> {
         let (name, size, hpa) = (&region.name, region.size, self.next_hpa);
         let left = HPA_LIMIT - hpa;
@@ -425,27 +497,30 @@ impl Attachments {
         Some(Attachment { region: region.clone(), hpa, window, backing: self.first_backing() })
     }
 
-    /// The worker has let go of what `ticket` was for. Returns which region that is, if it is still to be let go of.
+    /// Records that the worker has drained the region of `ticket`. Returns the region's name, unless the region need
+    /// no longer be drained.
     pub fn drained(&mut self, ticket: u64) -> Option<Name> {
-        let found = self.phases.iter().find(|(_, phase)| **phase == Phase::Draining(ticket));
+        let found = self.phases.iter().find(|(_, phase)| **phase == AttachmentPhase::Draining(ticket));
         let name = found.map(|(name, _)| name.clone())?;
-        self.phases.insert(name.clone(), Phase::Detached);
+        self.phases.insert(name.clone(), AttachmentPhase::Detached);
         Some(name)
     }
 
-    /// What the manager wants back and nothing is left of here: to be told with each sync until it says otherwise.
+    /// Regions that the manager reclaims and that are detached here: reported with each sync until the manager
+    /// confirms.
     pub fn released(&self) -> Vec<ReleasedRegion> {
-        let free =
-            |region: &&ReleasedRegion| matches!(self.phase(&region.name), Phase::Unknown | Phase::Detached);
+        let free = |region: &&ReleasedRegion| {
+            matches!(self.phase(&region.name), AttachmentPhase::Unknown | AttachmentPhase::Detached)
+        };
         self.wanted_back.iter().filter(free).cloned().collect()
     }
 
-    /// Whether the worker is letting go of something.
+    /// Whether the worker is draining a region.
     pub fn is_draining(&self) -> bool {
-        self.phases.values().any(|phase| matches!(phase, Phase::Draining(_)))
+        self.phases.values().any(|phase| matches!(phase, AttachmentPhase::Draining(_)))
     }
 
-    /// Whether this node is held in reset.
+    /// Whether this node is held in reset by the manager.
     pub fn held(&self) -> bool {
         self.held
     }

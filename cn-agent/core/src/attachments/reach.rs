@@ -1,17 +1,17 @@
-//! How much of a region its addresses reach.
+//! Part of a region that its addresses reach.
 
 use cxloe_fabric::model::{HdmDecoder, Region};
 
-/// Bytes of a page: what routes consist of.
+/// Page size in bytes: routes consist of whole pages.
 const PAGE: u64 = 4096;
 
-/// How many bytes of `region` lie in the first `window` bytes of its addresses, in committed decoders.
+/// Bytes of `region` in committed decoders that lie in the first `window` bytes of its addresses.
 pub fn reach(region: &Region, window: u64) -> u64 {
     region.decoders.iter().map(|decoder| reach_of(decoder, window)).sum()
 }
 
-/// How many bytes of a decoder do: whole turns and pages of each of its targets.
-pub fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
+/// Bytes of `decoder` in the first `window` bytes: whole turns, and whole pages of each target.
+pub(crate) fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
     if !decoder.committed {
         return 0;
     }

@@ -1,6 +1,6 @@
-//! Attachments by example: addresses, growth, moves, losses, letting go, holding, and both shapes of the state file.
+//! Tests of attachments: addresses, growth, moves, losses, draining, reset, and both formats of the state file.
 
-use cxloe_fabric::model::{Extents, Leg, Release, Unmapped};
+use cxloe_fabric::model::{Extents, Leg, Protection, Release, Unmapped};
 
 use super::view::{AttachedRegion, Attaching};
 use super::*;
@@ -8,7 +8,7 @@ use super::*;
 const CREATED: u64 = 1_700_000_000_000;
 const MIB: u64 = 1 << 20;
 
-/// A decoder of a region behind those it has, with its legs on as many memory nodes as ways.
+/// Appends a decoder to a region, with one leg on each of `ways` memory nodes.
 fn add_decoder(region: &mut Region, size: u64, ways: u32, committed: bool) {
     let decoder = region.decoders.len() as u32;
     let (offset, ways) = (region.bytes(), Ways::try_from(ways).unwrap());
@@ -22,6 +22,7 @@ fn add_decoder(region: &mut Region, size: u64, ways: u32, committed: bool) {
             mn_key: None,
             decoder,
             position,
+            copy: 0,
             cmem_base: offset,
             bytes: size / u64::from(ways.count()),
             extent_bytes: 2 * MIB,
@@ -49,6 +50,8 @@ pub(crate) fn spread(name: &str, size: u64, ways: u32) -> Region {
         release: None,
         failure: None,
         uid: None,
+        protect: Protection::None,
+        epoch: 0,
         created_ms: CREATED,
     };
     add_decoder(&mut region, size, ways, true);
@@ -59,7 +62,7 @@ fn region(name: &str, size: u64, state: RegionState) -> Region {
     Region { state, ..spread(name, size, 1) }
 }
 
-/// `region` with another `size` bytes behind it.
+/// `region` with another `size` bytes appended.
 pub(crate) fn grown(region: &Region, size: u64, committed: bool) -> Region {
     let mut grown = region.clone();
     add_decoder(&mut grown, size, region.ways.count(), committed);
@@ -71,19 +74,24 @@ fn releasing(region: &Region, option: UnbindOption) -> Region {
     Region { state: RegionState::Releasing, release, ..region.clone() }
 }
 
-fn hpas(changes: &[Change]) -> Vec<u64> {
-    let hpa = |change: &Change| match change {
-        Change::Attach(a) | Change::Move(a) | Change::Drop(a) => Some(a.hpa),
-        Change::Drain { attachment, .. } | Change::Extend { attachment, .. } => Some(attachment.hpa),
-        Change::Hold(_) | Change::Keys(_) => None,
+fn hpas(changes: &[AttachmentChange]) -> Vec<u64> {
+    let hpa = |change: &AttachmentChange| match change {
+        AttachmentChange::Attach(a)
+        | AttachmentChange::Legs(a)
+        | AttachmentChange::Move(a)
+        | AttachmentChange::Drop(a) => Some(a.hpa),
+        AttachmentChange::Drain { attachment, .. } | AttachmentChange::Extend { attachment, .. } => {
+            Some(attachment.hpa)
+        }
+        AttachmentChange::Hold(_) | AttachmentChange::Keys(_) => None,
     };
     changes.iter().filter_map(hpa).collect()
 }
 
-/// The ticket of the only change.
-fn ticket(changes: &[Change]) -> u64 {
+/// The ticket of `changes`, which is a single drain.
+fn ticket(changes: &[AttachmentChange]) -> u64 {
     match changes {
-        [Change::Drain { ticket, .. }] => *ticket,
+        [AttachmentChange::Drain { ticket, .. }] => *ticket,
         other => panic!("another change: {other:?}"),
     }
 }
@@ -97,9 +105,9 @@ fn regions_get_windows_one_after_the_other_and_keep_them() {
     assert_eq!(hpas(&table.follow(&both, false)), [HPA_FIRST, HPA_FIRST + WINDOW_MIN]);
     assert_eq!(table.follow(&both, false), []);
     assert_eq!(table.list().iter().map(|r| r.window).collect::<Vec<_>>(), [16 << 30, 32 << 30]);
-    // One goes and comes back: another address; the other stays where it is.
+    // A region that is removed and returns gets another address; the other one keeps its address.
     let gone = table.follow(std::slice::from_ref(&b), false);
-    assert!(matches!(&gone[..], [Change::Drop(a)] if a.hpa == HPA_FIRST));
+    assert!(matches!(&gone[..], [AttachmentChange::Drop(a)] if a.hpa == HPA_FIRST));
     assert_eq!(hpas(&table.follow(&both, false)), [HPA_FIRST + WINDOW_MIN + (32 << 30)]);
     assert_eq!(table.list().iter().map(|r| r.region.as_str()).collect::<Vec<_>>(), ["b", "a"]);
 }
@@ -113,7 +121,7 @@ fn what_is_not_ready_is_not_attached() {
     assert_eq!(table.list(), [], "no address is given to what cannot be used");
     assert_eq!(table.follow(&[region("a", 2 * MIB, RegionState::Active)], false).len(), 1);
     let draining = table.follow(&[region("a", 2 * MIB, RegionState::Draining)], false);
-    assert!(matches!(&draining[..], [Change::Drop(_)]));
+    assert!(matches!(&draining[..], [AttachmentChange::Drop(_)]));
 }
 
 #[test]
@@ -131,7 +139,7 @@ fn growth_adds_and_touches_nothing_else() {
     table.follow(std::slice::from_ref(&small), false);
     assert_eq!(table.follow(&[grown(&small, 16 * MIB, false)], false), [], "not before it is mapped");
     let changes = table.follow(&[grown(&small, 16 * MIB, true)], false);
-    let [Change::Extend { attachment, from }] = &changes[..] else { panic!("{changes:?}") };
+    let [AttachmentChange::Extend { attachment, from }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!((*from, attachment.hpa, attachment.reach()), (8 * MIB, HPA_FIRST, 24 * MIB));
     assert_eq!(table.follow(&[grown(&small, 16 * MIB, true)], false), []);
     let listed = &table.list()[0];
@@ -149,7 +157,7 @@ fn growth_beyond_the_window_is_named_and_the_rest_usable() {
     table.follow(std::slice::from_ref(&small), false);
     let large = grown(&small, 18 << 30, true);
     let changes = table.follow(std::slice::from_ref(&large), false);
-    let [Change::Extend { attachment, .. }] = &changes[..] else { panic!("{changes:?}") };
+    let [AttachmentChange::Extend { attachment, .. }] = &changes[..] else { panic!("{changes:?}") };
     let (reach, beyond) = (attachment.reach(), attachment.beyond());
     assert_eq!(beyond, large.size - WINDOW_MIN);
     assert!(
@@ -168,25 +176,25 @@ fn a_move_keeps_content_a_loss_does_not() {
     moved.legs[0].macs = vec!["02:00:00:00:00:0a".parse().unwrap()];
     let changes = table.follow(std::slice::from_ref(&moved), false);
     assert!(
-        matches!(&changes[..], [Change::Move(old), Change::Attach(new)] if old.region == here && new.region == moved)
+        matches!(&changes[..], [AttachmentChange::Move(old), AttachmentChange::Attach(new)] if old.region == here && new.region == moved)
     );
     assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST]);
 
-    // What the other memory node has is still there, and written back.
+    // The part on the other memory node still exists, and is written back.
     let mut lost = Region { state: RegionState::Lost, ..moved.clone() };
     lost.legs[0].state = LegState::Lost;
     let changes = table.follow(std::slice::from_ref(&lost), false);
-    assert!(matches!(&changes[..], [Change::Move(_), Change::Attach(_)]), "{changes:?}");
+    assert!(matches!(&changes[..], [AttachmentChange::Move(_), AttachmentChange::Attach(_)]), "{changes:?}");
     lost.legs[1].state = LegState::Lost;
     let changes = table.follow(std::slice::from_ref(&lost), false);
-    assert!(matches!(&changes[..], [Change::Drop(_), Change::Attach(_)]), "{changes:?}");
+    assert!(matches!(&changes[..], [AttachmentChange::Drop(_), AttachmentChange::Attach(_)]), "{changes:?}");
 
-    // Reset: lost to programs until it is active again, and then empty.
+    // During a reset the region counts as lost; once active it is empty.
     assert_eq!(table.follow(&[Region { state: RegionState::Creating, ..lost }], false), []);
     let mut fresh = moved;
     fresh.legs.iter_mut().for_each(|leg| leg.incarnation = Some(8));
     let changes = table.follow(&[fresh], false);
-    assert!(matches!(&changes[..], [Change::Drop(_), Change::Attach(_)]), "{changes:?}");
+    assert!(matches!(&changes[..], [AttachmentChange::Drop(_), AttachmentChange::Attach(_)]), "{changes:?}");
     assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST]);
 }
 
@@ -196,7 +204,7 @@ fn the_same_name_created_anew_is_another_region() {
     table.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
     let again = Region { created_ms: CREATED + 1, ..region("a", 2 * MIB, RegionState::Active) };
     let changes = table.follow(&[again], false);
-    assert!(matches!(&changes[..], [Change::Drop(_), Change::Attach(_)]));
+    assert!(matches!(&changes[..], [AttachmentChange::Drop(_), AttachmentChange::Attach(_)]));
     assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST + WINDOW_MIN]);
 }
 
@@ -241,13 +249,14 @@ fn what_the_manager_wants_back_is_acknowledged_once_it_is_let_go_of() {
     assert_eq!(table.follow(&[disabled], false), []);
     assert!(table.released().is_empty());
     assert_eq!(table.list()[0].attachment, Attaching::Detached);
-    // Enabled: at the same address.
+    // Once enabled again, the region is attached at the same address.
     assert_eq!(hpas(&table.follow(std::slice::from_ref(&active), false)), [HPA_FIRST]);
     assert_eq!(table.list()[0].attachment, Attaching::Attached);
 
-    // Asked for, taken back, asked for again: an answer to the first question is none to the second.
+    // The release is requested, withdrawn and requested again: a report for the first request does not count for the
+    // second.
     let first = ticket(&table.follow(std::slice::from_ref(&asked), false));
-    assert!(matches!(&table.follow(&[active], false)[..], [Change::Attach(_)]));
+    assert!(matches!(&table.follow(&[active], false)[..], [AttachmentChange::Attach(_)]));
     let second = ticket(&table.follow(&[asked], false));
     assert_eq!(table.drained(first), None);
     assert!(table.released().is_empty());
@@ -265,13 +274,13 @@ fn who_only_waits_is_not_answered() {
 }
 
 #[test]
-fn an_agent_that_starts_while_a_region_is_wanted_back_has_nothing_to_let_go_of() {
-    // It does not know the region.
+fn an_agent_started_during_a_withdrawal_has_nothing_to_release() {
+    // The region to be released is unknown to the node.
     let asked = releasing(&region("a", 2 * MIB, RegionState::Active), UnbindOption::Managed);
     let mut table = Attachments::default();
     assert_eq!(table.follow(std::slice::from_ref(&asked), false), []);
     assert_eq!(table.released().len(), 1);
-    // It remembers it: operations on it are refused with the reason, and that is all there is to do.
+    // Known but not attached: operations on the region are refused with the reason, and nothing is written back.
     let mut known = Attachments::default();
     known.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
     known.follow(std::slice::from_ref(&asked), false);
@@ -288,7 +297,7 @@ fn a_held_node_attaches_nothing_and_everything_when_it_is_released() {
     let (a, b) = (region("a", 2 * MIB, RegionState::Active), region("b", 2 * MIB, RegionState::Active));
     table.follow(std::slice::from_ref(&a), false);
     let changes = table.follow(&[a.clone(), b.clone()], true);
-    let [Change::Hold(true), Change::Drain { attachment, ticket }] = &changes[..] else {
+    let [AttachmentChange::Hold(true), AttachmentChange::Drain { attachment, ticket }] = &changes[..] else {
         panic!("{changes:?}")
     };
     assert_eq!(attachment.hpa, HPA_FIRST);
@@ -297,11 +306,11 @@ fn a_held_node_attaches_nothing_and_everything_when_it_is_released() {
     assert_eq!(table.list().iter().map(|r| r.attachment).collect::<Vec<_>>(), [Attaching::InReset; 2]);
     assert!(table.released().is_empty(), "nobody asked for them");
 
-    // It stays held over a restart.
+    // The node stays held over a restart.
     let mut again: Attachments = serde_json::from_str(&serde_json::to_string(&table).unwrap()).unwrap();
-    assert_eq!(again.begin(), [Change::Hold(true)]);
+    assert_eq!(again.begin(), [AttachmentChange::Hold(true)]);
     let changes = again.follow(&[a, b], false);
-    assert_eq!(changes[0], Change::Hold(false));
+    assert_eq!(changes[0], AttachmentChange::Hold(false));
     assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST + WINDOW_MIN]);
 }
 
@@ -311,7 +320,7 @@ fn addresses_run_out_without_harm() {
     assert_eq!(table.follow(&[region("big", 2 * HPA_ALIGN, RegionState::Active)], false), []);
     assert_eq!(table.follow(&[region("huge", u64::MAX / 4096 * 4096, RegionState::Active)], false), []);
     let fits = table.follow(&[region("fits", HPA_ALIGN, RegionState::Active)], false);
-    assert!(matches!(&fits[..], [Change::Attach(a)] if a.window == HPA_ALIGN), "{fits:?}");
+    assert!(matches!(&fits[..], [AttachmentChange::Attach(a)] if a.window == HPA_ALIGN), "{fits:?}");
     assert_eq!(table.follow(&[region("late", 2 * MIB, RegionState::Active)], false).len(), 1, "fits is gone");
 }
 
@@ -326,32 +335,10 @@ fn it_reads_back_and_attaches_everything_again() {
 }
 
 #[test]
-fn a_state_file_of_before_decoders_is_read() {
-    let old = serde_json::json!({
-        "next_hpa": HPA_FIRST + HPA_ALIGN,
-        "by_name": {"a": {"hpa": HPA_FIRST, "region": {
-            "name": "a", "owner": "02:00:00:00:00:01", "size": 4 * MIB, "ways": 1, "granularity": 4096,
-            "state": "active", "created_ms": CREATED, "legs": [
-                {"memory_node": "mn0", "macs": ["02:00:00:00:00:09"], "offset": 0, "cmem_base": 2 * MIB,
-                 "bytes": 4 * MIB, "extent_bytes": 2 * MIB, "extents": [{"first": 1, "count": 2}],
-                 "incarnation": 7, "state": "mapped"}
-            ]
-        }}}
-    });
-    let mut table: Attachments = serde_json::from_value(old).unwrap();
-    let changes = table.begin();
-    let [Change::Attach(a)] = &changes[..] else { panic!("{changes:?}") };
-    assert_eq!((a.hpa, a.window, a.reach()), (HPA_FIRST, HPA_ALIGN, 4 * MIB));
-    let next = table.follow(&[a.region.clone(), region("b", 2 * MIB, RegionState::Active)], false);
-    assert_eq!(hpas(&next), [HPA_FIRST + HPA_ALIGN], "a stays, b follows it");
-    assert!(serde_json::from_str::<Attachments>("{\"next_hpa\": 1}").is_err());
-}
-
-#[test]
 fn what_was_seen_is_kept_with_the_regions_and_counts_while_there_are_some() {
     let seen = Watermark { term: 3, revision: 40, run: 9 };
     let mut attachments = Attachments::default();
-    attachments.hear(seen);
+    attachments.set_manager_watermark(seen);
     assert_eq!(attachments.seen(), Watermark::default(), "who has nothing follows anybody");
     attachments.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
     assert_eq!(attachments.seen(), seen);
@@ -359,15 +346,9 @@ fn what_was_seen_is_kept_with_the_regions_and_counts_while_there_are_some() {
     assert_eq!(held.len(), 1);
     assert_eq!((held[0].bytes, held[0].created_ms), (2 * MIB, Some(CREATED)));
 
-    let mut kept = serde_json::to_value(&attachments).unwrap();
+    let kept = serde_json::to_value(&attachments).unwrap();
     let read = |kept: &serde_json::Value| serde_json::from_value::<Attachments>(kept.clone()).unwrap();
     assert_eq!((read(&kept).seen(), read(&kept).by_name), (seen, attachments.by_name.clone()));
-    // As a release before wrote it.
-    kept.as_object_mut().unwrap().remove("seen");
-    assert_eq!(
-        (read(&kept).seen(), read(&kept).by_name),
-        (Watermark::default(), attachments.by_name.clone())
-    );
     attachments.follow(&[], false);
     assert_eq!(attachments.seen(), Watermark::default());
 }
@@ -378,16 +359,16 @@ fn a_node_that_joined_follows_its_fabric_also_without_regions() {
     let mut attachments = Attachments::default();
     attachments.join(Some(at(9, 3)));
     assert_eq!(attachments.seen(), at(9, 3), "from the time it joined");
-    attachments.hear(at(9, 40));
+    attachments.set_manager_watermark(at(9, 40));
     let kept = serde_json::to_string(&attachments).unwrap();
     let mut anew: Attachments = serde_json::from_str(&kept).unwrap();
     anew.join(Some(at(9, 3)));
     assert_eq!(anew.seen(), at(9, 40), "and a restart takes nothing back");
-    // It joins another fabric, having nothing of this one.
+    // The node joins another fabric and has no regions of the first.
     anew.join(Some(at(5, 2)));
     assert_eq!(anew.seen(), at(5, 2));
-    // With regions of this one, it goes on following it.
-    anew.hear(at(5, 8));
+    // A node with regions of the first fabric continues to follow that.
+    anew.set_manager_watermark(at(5, 8));
     anew.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
     anew.join(Some(at(7, 1)));
     assert_eq!(anew.seen(), at(5, 8));
@@ -397,10 +378,10 @@ fn a_node_that_joined_follows_its_fabric_also_without_regions() {
     assert_eq!(anew.seen(), Watermark::default(), "one that has not joined follows any");
 }
 
-/// A memory node whose key is taken back is not one that never had any: that is said, also after a restart, until it has
-/// another.
+/// A memory node with a revoked key differs from one that never had any: it is reported as revoked, also after a
+/// restart, until it has another key.
 #[test]
-fn a_key_that_was_taken_back_is_told_as_such() {
+fn a_revoked_key_is_reported_as_revoked() {
     let key = |byte| Some(PublicKey([byte; 32]));
     let mut region = region("a", 4 * MIB, RegionState::Active);
     let mac = region.legs[0].macs[0];
@@ -408,7 +389,7 @@ fn a_key_that_was_taken_back_is_told_as_such() {
         region.legs[0].mn_key = key;
         let changes = table.follow(std::slice::from_ref(&region), false);
         changes.into_iter().find_map(|change| match change {
-            Change::Keys(keys) => Some(keys),
+            AttachmentChange::Keys(keys) => Some(keys),
             _ => None,
         })
     };
@@ -422,15 +403,15 @@ fn a_key_that_was_taken_back_is_told_as_such() {
 
     let text = serde_json::to_string(&table).unwrap();
     let mut again: Attachments = serde_json::from_str(&text).unwrap();
-    assert!(again.begin().contains(&Change::Keys(BTreeMap::from([(mac, None)]))));
+    assert!(again.begin().contains(&AttachmentChange::Keys(BTreeMap::from([(mac, None)]))));
     assert_eq!(tell(&mut again, None), None);
     assert_eq!(tell(&mut again, key(2)), only(key(2)));
     assert_eq!(tell(&mut again, None), only(None));
 
-    // It is taken back while the agent is not running.
+    // The key is revoked while the agent is not running.
     let mut table = Attachments::default();
     tell(&mut table, key(1));
     let mut again: Attachments = serde_json::from_str(&serde_json::to_string(&table).unwrap()).unwrap();
-    assert!(again.begin().contains(&Change::Keys(BTreeMap::from([(mac, key(1))]))));
+    assert!(again.begin().contains(&AttachmentChange::Keys(BTreeMap::from([(mac, key(1))]))));
     assert_eq!(tell(&mut again, None), only(None));
 }

@@ -1,24 +1,24 @@
-//! What `cn-agent list` shows: regions, logical devices, and how this node stands.
+//! Data of `cn-agent list`: regions, logical devices, and the state of this node.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use cxloe_fabric::model::UnbindOption;
 use serde::{Deserialize, Serialize};
 
-/// How this compute node stands in the fabric.
+/// State of this compute node in the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Held in reset: nothing is attached until the manager releases it.
+    /// Whether the node is held in reset: nothing is attached until the manager releases it.
     pub held: bool,
-    /// What is bound to it.
+    /// Logical devices of memory nodes that are bound to this node.
     pub devices: Vec<AttachedDevice>,
-    /// Its manager: `http://HOST:PORT` or `unix:/path/to/socket`.
+    /// Address of the node's manager: `http://HOST:PORT` or `unix:/path/to/socket`.
     #[serde(default)]
     pub manager: String,
-    /// Its CN id.
+    /// CN id of the node, in the notation of a MAC address.
     #[serde(default)]
     pub cn: String,
-    /// Its name in the fabric.
+    /// Name of the node in the fabric.
     #[serde(default)]
     pub name: String,
 }
@@ -26,82 +26,83 @@ pub struct NodeView {
 /// A logical device as `cn-agent list` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedDevice {
-    /// The memory node it is a part of.
+    /// Name of the memory node that the device is a part of.
     pub memory_node: String,
-    /// Its LD-ID.
+    /// LD-ID of the device on its memory node.
     pub ld: u16,
-    /// Bytes set aside for it.
+    /// Bytes of the memory node that are reserved for the device.
     pub reserved: u64,
-    /// The vPPB of this node that it is bound to.
+    /// Number of this node's vPPB to which the device is bound.
     pub vppb: Option<u8>,
-    /// The region that was made of it when it was bound.
+    /// Name of the region that was created from the device when it was bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// How it is being unbound, if it is.
+    /// Mode in which the device is being unbound; `None` if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbinding: Option<UnbindOption>,
 }
 
-/// Whether a region can be used here.
+/// Usability of a region on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attaching {
-    /// Yes.
+    /// Operations on the region are served.
     #[default]
     Attached,
-    /// Yes, and operations wait: the session with one of its memory nodes is not open yet, or not any more.
+    /// Operations wait: the session with one of the region's memory nodes is not open.
     Connecting,
-    /// No longer: what is modified is being written back, because the manager asked for it or holds this node.
+    /// Operations fail: the region's dirty lines are being written back, because the manager reclaims it or holds
+    /// this node.
     #[serde(rename = "letting_go")]
     Draining,
-    /// No: it is disabled, or on its way to another; it keeps its address.
+    /// The region is disabled, or moving to another node; its address is kept.
     Detached,
-    /// No: this node is held in reset; it keeps its address.
+    /// This node is held in reset; the region's address is kept.
     #[serde(rename = "held")]
     InReset,
-    /// Not yet: what is to serve it is not decided; the note says what is missing.
+    /// The region's backing is undecided; the note gives the reason.
     Waiting,
 }
 
 /// A region as `cn-agent list` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedRegion {
-    /// Its name.
+    /// Name of the region, unique in the fabric.
     pub region: String,
-    /// First host physical address.
+    /// First host physical address of the region.
     pub hpa: u64,
-    /// Bytes.
+    /// Size of the region in bytes.
     pub size: u64,
-    /// The user of this node whose memory it is; none: it is for all who may use the agent.
+    /// User id on this node of the region's owner; `None`: all who may use the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// When it was created, in milliseconds since the Unix epoch.
+    /// Time of the region's creation in milliseconds since the Unix epoch.
     #[serde(default)]
     pub created_ms: u64,
-    /// Its state as the manager told last: `active`, `degraded`, `lost`, …
+    /// State of the region in the manager's last answer: `active`, `degraded`, `lost`, …
     pub state: String,
-    /// Whether it can be used here.
+    /// Usability of the region on this node.
     pub attachment: Attaching,
-    /// What carries its lines: `ethernet`; `cxl:` and the name of a DAX device; that and `+ethernet`, if it has grown beyond
-    /// what the device serves; or `undecided`.
+    /// Backing of the region: `ethernet`; `cxl:` and the name of a DAX device; that and `+ethernet`, if the region
+    /// has grown beyond the device's part; or `undecided`.
     pub served_by: String,
-    /// What there is to say about that: why it waits, or why its device does not answer.
+    /// Note on the backing: the reason why the region waits, or why its device is unusable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Bytes of addresses it has, from `hpa` on: how far it can grow.
+    /// Size in bytes of the region's window, which begins at `hpa`: the limit of the region's growth.
     pub window: u64,
-    /// Bytes of it for which it has no addresses, because it has grown beyond its window.
+    /// Bytes of the region that have no addresses, because the region has grown beyond its window.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub beyond_window: u64,
-    /// What spreads it, by ascending HPA.
+    /// HDM decoders of the region, by ascending HPA.
     pub decoders: Vec<AttachedDecoder>,
-    /// What it is made of.
+    /// Parts of the region on memory nodes, one per position of each decoder.
     pub memory_nodes: Vec<AttachedLeg>,
 }
 
 impl AttachedRegion {
-    /// Says of a region that is attached that it is connecting, unless the session with each memory node at whose addresses
-    /// frames go for it is open.
+    /// Marks an attached region as connecting if the session with any memory node that gets frames for it is not
+    /// open.
     pub fn show_sessions(&mut self, is_open: impl Fn(&str) -> bool) {
         let by_frames = self.served_by.contains("ethernet");
         if self.attachment == Attaching::Attached
@@ -120,31 +121,31 @@ fn is_zero(bytes: &u64) -> bool {
 /// An HDM decoder of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedDecoder {
-    /// First host physical address.
+    /// First host physical address of the decoder.
     pub hpa: u64,
-    /// Bytes.
+    /// Size of the decoder's range in bytes.
     pub size: u64,
-    /// Over how many legs it spreads them.
+    /// Number of legs that the decoder interleaves over.
     pub interleave_ways: u32,
-    /// In pieces of so many bytes.
+    /// Number of consecutive bytes on one leg (interleave granularity).
     pub interleave_granularity: u32,
-    /// Whether it is in force; otherwise its legs are not all mapped yet.
+    /// Whether the decoder is in force; otherwise not all of its legs are mapped yet.
     pub committed: bool,
 }
 
 /// The part of a region on one memory node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedLeg {
-    /// Its name.
+    /// Name of the memory node, unique in the fabric.
     pub memory_node: String,
-    /// Its address.
+    /// MAC address of the memory node; empty if it has registered none.
     pub mac: String,
-    /// Index of its decoder.
+    /// Index of the leg's decoder in the region.
     pub decoder: u32,
-    /// Its position in the decoder's interleave set.
+    /// Position of the leg in the decoder's interleave set.
     pub position: u32,
-    /// First byte of the region it holds.
+    /// Offset in the region of the leg's first byte.
     pub offset: u64,
-    /// Bytes of the region it holds.
+    /// Bytes of the region that the leg holds.
     pub bytes: u64,
 }

@@ -1,66 +1,92 @@
 //! Bursts: segments of a memory node's page, read and written past the cache, in one frame each.
 //!
-//! The cache and a burst meet in the page's stream: what the cache has modified of the lines goes out first,
-//! on the same stream, so that the burst finds it or replaces it. A burst write takes its lines out of the
-//! cache; whoever reads them next asks the memory node, behind the burst. So a burst that fails with its
-//! session leaves nothing behind that the memory node does not have.
+//! The cache and a burst are ordered by the page's stream: dirty lines of the range are sent first, on the same stream,
+//! so that a burst read finds them and a burst write replaces them. A burst write removes its lines from the cache; the
+//! next read of them asks the memory node, behind the burst. So a burst that fails with its session leaves no line in
+//! the cache that the memory node does not have.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE, burst_fits_page};
-use cxloe_wire::session::Requester;
 use cxloe_wire::time::Time;
 
 use super::completer::Op;
+use super::location::Location;
 use super::segment::Spread;
-use super::{BurstRead, Engine, EngineError, Peer, Segment, Write, page_and_mask};
-use crate::cache::State;
+use super::{
+    BurstRead, Direction, Engine, EngineError, PeerSession, RequestId, Segment, Write, page_and_mask,
+};
+use crate::cache::LineState;
 
 impl Engine {
-    /// The `lines` lines from `hpa` on that lie one behind the other on its memory node. Whether a frame carries them is
-    /// another matter: a [`SegmentIter`](super::SegmentIter) asks.
+    /// The `lines` lines from `hpa` on that are contiguous on their memory node. They may be more than a frame carries;
+    /// [`SegmentIter`](super::SegmentIter) takes that into account.
     pub fn segment(&mut self, hpa: u64, lines: usize) -> Segment {
-        let spread = self.routes.find(hpa).map(|route| Spread::of(&route.decoder, hpa));
-        spread.map_or(Segment::straight(hpa, lines), |spread| Segment::new(hpa, lines, spread))
+        let location = self.routes.locate(hpa);
+        let route = self.routes.route(&location);
+        let spread = route.map_or(Spread::STRAIGHT, |route| Spread::of(&route.decoder, hpa));
+        Segment::new(hpa, lines, spread, location)
     }
 
-    /// The peer that has the line at `hpa`, if a route leads there: for queues of its own.
+    /// Index of the peer of a segment, if a route exists: for users that keep a queue for each peer.
     #[inline]
-    pub fn peer_of(&mut self, hpa: u64) -> Option<usize> {
-        self.routes.find(hpa).map(|route| route.locate(hpa).0.peer)
+    pub fn peer_of(&mut self, segment: &Segment) -> Option<usize> {
+        let location = self.current(segment);
+        self.routes.target(&location).map(|target| target.peer)
     }
 
-    /// The session that has the line at `hpa`, if a route leads there.
-    fn session_at(&mut self, hpa: u64) -> Option<&Requester> {
-        let (target, _, cmem) = self.routes.find(hpa)?.locate(hpa);
-        let first = target.peer;
-        let session = self.session_of(first, cmem);
-        Some(&self.peers[session].requester)
+    /// Location of a segment, decoded again if it is stale.
+    #[inline]
+    fn current(&mut self, segment: &Segment) -> Location {
+        if self.routes.is_current(&segment.location) {
+            segment.location
+        } else {
+            self.routes.locate(segment.hpa)
+        }
     }
 
-    /// Most lines of a burst read at `hpa` in one frame; 0 without a session. Where there is no route, and so no frame,
-    /// as many as a page has.
+    /// Maximum number of lines of a burst at a segment's address in one frame.
+    #[inline]
+    pub(super) fn segment_lines_max(&mut self, segment: &Segment, direction: Direction) -> usize {
+        let location = self.current(segment);
+        self.burst_lines_max(&location, direction)
+    }
+
+    /// Maximum number of lines of a burst at a current location in one frame; 0 without a session. Without a route,
+    /// and so without a frame, the lines of a page.
+    #[inline]
+    fn burst_lines_max(&self, location: &Location, direction: Direction) -> usize {
+        let Some(target) = self.routes.target(location) else { return BURST_LINES_MAX };
+        let requester = &self.peers[self.session_of(target.peer, location.cmem)].requester;
+        match direction {
+            Direction::Read => requester.burst_read_lines_max(),
+            Direction::Write => requester.burst_write_lines_max(),
+        }
+    }
+
+    /// Maximum number of lines of a burst read at `hpa` in one frame; 0 without a session. Without a route, and so
+    /// without a frame, the lines of a page.
     pub fn burst_read_lines_max(&mut self, hpa: u64) -> usize {
-        let requester = self.session_at(hpa);
-        requester.map_or(BURST_LINES_MAX, Requester::burst_read_lines_max)
+        let location = self.routes.locate(hpa);
+        self.burst_lines_max(&location, Direction::Read)
     }
 
-    /// Most lines of a burst write at `hpa` in one frame; otherwise as
+    /// Maximum number of lines of a burst write at `hpa` in one frame; otherwise as
     /// [`burst_read_lines_max`](Self::burst_read_lines_max).
     pub fn burst_write_lines_max(&mut self, hpa: u64) -> usize {
-        let requester = self.session_at(hpa);
-        requester.map_or(BURST_LINES_MAX, Requester::burst_write_lines_max)
+        let location = self.routes.locate(hpa);
+        self.burst_lines_max(&location, Direction::Write)
     }
 
-    /// Reads the lines of `segment`, past the cache but not missing what it has modified. The sink gets all of them in
-    /// one call, unless they are here at once: see [`BurstRead`].
+    /// Reads the lines of `segment`, past the cache; dirty lines among them are sent first. The sink gets all lines
+    /// in one call, unless they are available at once: see [`BurstRead`].
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while another read of one of the lines is on its way or a window is full; all
-    /// others say why there is nothing to read.
+    /// [`EngineError::Busy`] while another read of one of the lines is in flight or a window is full; all others give
+    /// the reason why they cannot be read.
     pub fn burst_read(
         &mut self,
         segment: &Segment,
-        user: u64,
+        id: RequestId,
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<BurstRead<'_>, EngineError> {
@@ -77,9 +103,9 @@ impl Engine {
             return Err(EngineError::Busy);
         }
         self.may_send(peer, now)?;
-        let token = self.core.ops.insert(Op::Read { user, hpa, page, mask, place: None });
+        let token = self.core.ops.insert(Op::Read { id, hpa, page, mask, place: None });
         let stream = self.stream_of(cmem);
-        let Peer { requester, queue, .. } = &mut self.peers[peer];
+        let PeerSession { requester, queue, .. } = &mut self.peers[peer];
         tx.steer(*queue);
         if let Err(rejected) = requester.burst_read(stream, cmem, lines as u8, token, now, tx) {
             self.core.ops.remove(token);
@@ -91,18 +117,18 @@ impl Engine {
         Ok(BurstRead::Sent)
     }
 
-    /// Writes those lines of `segment` that `mask` names; `data` holds them in order. [`Write::Done`]: memory of
-    /// this machine has them, or nobody maps them and nothing was written; the sink is not told.
+    /// Writes the lines of `segment` that `mask` selects; `data` holds them in order. On [`Write::Done`], local
+    /// memory has the lines, or the addresses are unmapped and the write was dropped; the sink is not called.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while a read of one of the lines is on its way or a window is full; all others
-    /// say why they cannot be written.
+    /// [`EngineError::Busy`] while a read of one of the lines is in flight or a window is full; all others give the
+    /// reason why they cannot be written.
     pub fn burst_write(
         &mut self,
         segment: &Segment,
         mask: u64,
         data: &[u8],
-        user: u64,
+        id: RequestId,
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<Write, EngineError> {
@@ -119,19 +145,24 @@ impl Engine {
         if self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
-        self.may_send(peer, now)?;
-        let token = self.core.ops.insert(Op::Write { user, hpa });
-        let stream = self.stream_of(cmem);
-        let Peer { requester, queue, .. } = &mut self.peers[peer];
-        tx.steer(*queue);
-        if let Err(rejected) = requester.burst_write(stream, cmem, mask, data, token, now, tx) {
-            self.core.ops.remove(token);
-            return Err(self.rejected(peer, hpa, rejected));
+        let op = Op::Write { id, hpa };
+        if let Some(at) = self.mirror_at(hpa) {
+            self.send_mirrored(at, mask, data, op, now, tx)?;
+        } else {
+            self.may_send(peer, now)?;
+            let token = self.core.ops.insert(op);
+            let stream = self.stream_of(cmem);
+            let PeerSession { requester, queue, .. } = &mut self.peers[peer];
+            tx.steer(*queue);
+            if let Err(rejected) = requester.burst_write(stream, cmem, mask, data, token, now, tx) {
+                self.core.ops.remove(token);
+                return Err(self.rejected(peer, hpa, rejected));
+            }
         }
         if let Some(cache) = self.core.cache.as_mut().filter(|c| c.used() > 0) {
             for index in (0..span).filter(|i| mask >> i & 1 == 1) {
                 if let Some(place) = cache.find((hpa + segment.offset(index)) / LINE_SIZE as u64) {
-                    cache.set_state(place, State::Invalid);
+                    cache.set_state(place, LineState::Invalid);
                 }
             }
         }
@@ -140,25 +171,33 @@ impl Engine {
         Ok(Write::Sent)
     }
 
-    /// Where the first `lines` lines of a segment are, all of them in one page of CMem; `None` where there is no route.
+    /// Peer and CMem address of the first `lines` lines of a segment, all in one page of CMem; `None` without a
+    /// route.
     fn route_burst(&mut self, segment: &Segment, lines: usize) -> Result<Option<(usize, u64)>, EngineError> {
         let hpa = segment.hpa;
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
-        let fits = self.routes.find(hpa).is_none_or(|route| segment.fits(&route.decoder));
-        if !fits || lines == 0 || lines > segment.lines {
+        if lines == 0 || lines > segment.lines {
             return Err(EngineError::BadBurst(hpa));
         }
-        let routed = self.route_open(hpa)?;
-        // Routes, local memory and miss policies are of whole pages, so what does not leave its page has one answer throughout.
+        let location = self.current(segment);
+        if location != segment.location
+            && self.routes.route(&location).is_some_and(|route| !segment.fits(&route.decoder))
+        {
+            return Err(EngineError::BadBurst(hpa));
+        }
+        self.check_open(hpa)?;
+        let routed = self.open_location(&location)?;
+        // Routes, local memory and miss policies consist of whole pages, so a burst within its page has one answer
+        // throughout.
         if !burst_fits_page(routed.map_or(hpa, |(_, cmem)| cmem), lines - 1) {
             return Err(EngineError::BadBurst(hpa));
         }
         Ok(routed)
     }
 
-    /// Sends what is newer here than at the memory node of these lines, ahead of a burst on the same stream.
+    /// Sends dirty and stranded values of these lines; the burst follows on the same stream.
     fn settle(
         &mut self,
         peer: usize,
@@ -177,7 +216,7 @@ impl Engine {
         for line in 0..lines {
             let Some(cache) = self.core.cache.as_ref().filter(|c| c.used() > 0) else { return Ok(()) };
             if let Some(place) = cache.find((segment.hpa + segment.offset(line)) / LINE_SIZE as u64)
-                && cache.state(place) == State::Modified
+                && cache.state(place) == LineState::Modified
             {
                 self.write_back(place, now, tx)?;
             }

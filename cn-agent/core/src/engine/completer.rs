@@ -1,32 +1,37 @@
-//! From a request's answer to the operation that caused it: what is on its way, and what its end changes.
+//! Completion of requests: the operations in flight, and what follows from their success or failure.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use cxloe_wire::frame::{LINE_SIZE, Mac, PfcVector};
 use cxloe_wire::session::{Completions, OpError};
+use cxloe_wire::time::Time;
 
 use super::pacing::pauses;
-use super::{Core, EngineError, EngineEvent, Sink, Stranded};
-use crate::cache::{Place, State};
+use super::{Core, EngineError, EngineEvent, FailedWriteBack, RequestId, Sink};
+use crate::cache::{LineState, WayIndex};
 
-/// An operation on its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    /// A line (`place`: where it goes in the cache) or a burst, at `hpa`; lines of a page of CMem.
-    Read { user: u64, hpa: u64, page: u64, mask: u64, place: Option<Place> },
-    /// A line or a burst, at `hpa`.
-    Write { user: u64, hpa: u64 },
-    /// A modified line of the cache; flushes wait by `epoch`.
+    /// A read of a line (`place`: the way that it fills) or a burst, at `hpa`; `page` and `mask` give its lines in
+    /// CMem.
+    Read { id: RequestId, hpa: u64, page: u64, mask: u64, place: Option<WayIndex> },
+    /// A write of a line or a burst, at `hpa`.
+    Write { id: RequestId, hpa: u64 },
+    /// A write-back of a modified line; flushes count it by `epoch`.
     WriteBack { peer: usize, cmem: u64, hpa: u64, epoch: bool },
-    /// A free slot, or a write-back whose region is gone.
+    /// One leg's request of a write to a mirror.
+    Side { pair: u16, side: u8 },
+    /// A request of the copy of a page to a leg that is being filled: `lines` lines from line `first` of the page on.
+    Fill { copy: u8, first: u8, lines: u8 },
+    /// A free slot, or a write-back whose region was removed.
     Nothing,
 }
 
-/// Operations on their way, by token.
+/// Operations in flight, by token.
 pub(super) struct Ops {
     slots: Vec<Op>,
     free: Vec<u32>,
-    /// Those that were there when they were marked, and have not ended.
+    /// By token: whether the operation is [marked](Ops::mark) and has not ended.
     marked: Vec<bool>,
     marks: usize,
 }
@@ -42,7 +47,7 @@ impl Ops {
         self.free.is_empty()
     }
 
-    /// Keeps `op`; the caller has checked that there is room.
+    /// Stores `op` and returns its token; the caller has checked that there is room.
     #[inline]
     pub fn insert(&mut self, op: Op) -> u64 {
         let index = self.free.pop().expect("is_full was asked");
@@ -59,16 +64,21 @@ impl Ops {
         core::mem::replace(&mut self.slots[token as usize], Op::Nothing)
     }
 
-    /// All slots, free ones included.
+    /// All slots, including free ones.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Op> {
         self.slots.iter_mut()
+    }
+
+    /// Number of free slots.
+    #[inline]
+    pub fn free(&self) -> usize {
+        self.free.len()
     }
 
     pub fn used(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Marks all that are there.
     #[cold]
     pub fn mark(&mut self) {
         self.marked.fill(true);
@@ -76,7 +86,7 @@ impl Ops {
         self.marks = self.used();
     }
 
-    /// How many of those marked have not ended.
+    /// Number of marked operations that have not ended.
     pub fn marks(&self) -> usize {
         self.marks
     }
@@ -86,28 +96,47 @@ impl Ops {
 pub(super) struct Completer<'a> {
     pub core: &'a mut Core,
     pub mac: Mac,
+    pub now: Time,
     pub sink: &'a mut dyn Sink,
+}
+
+impl Core {
+    /// The way of a read that has failed no longer waits for its line.
+    #[cold]
+    pub fn end_filling(&mut self, place: Option<WayIndex>) {
+        if let (Some(place), Some(cache)) = (place, &mut self.cache)
+            && cache.state(place) == LineState::Filling
+        {
+            cache.set_state(place, LineState::Invalid);
+        }
+    }
 }
 
 impl Completions for Completer<'_> {
     #[inline]
     fn read(&mut self, token: u64, data: &[u8]) {
-        let Op::Read { user, page, mask, place, .. } = self.core.ops.remove(token) else { return };
+        let (id, page, mask, place) = match self.core.ops.remove(token) {
+            Op::Read { id, page, mask, place, .. } => (id, page, mask, place),
+            Op::Fill { copy, first, .. } => return self.core.copy_read(copy, first, data),
+            _ => return,
+        };
         self.core.inflight.finish(page, mask);
         if let (Some(place), Some(cache)) = (place, &mut self.core.cache)
-            && cache.state(place) == State::Filling
+            && cache.state(place) == LineState::Filling
             && let Some(line) = data.first_chunk::<LINE_SIZE>()
         {
-            cache.put(place, line, State::Exclusive);
+            cache.put(place, line, LineState::Exclusive);
         }
-        self.sink.read(user, data);
+        self.sink.read(id, data);
     }
 
     #[inline]
     fn written(&mut self, token: u64) {
         match self.core.ops.remove(token) {
-            Op::Write { user, .. } => self.sink.written(user),
+            Op::Write { id, .. } => self.sink.written(id),
             Op::WriteBack { epoch, .. } => self.core.write_backs[usize::from(epoch)] -= 1,
+            Op::Side { pair, side } => self.core.side_written(pair, side, self.sink),
+            Op::Fill { copy, lines, .. } => self.core.copy_written(copy, lines),
             Op::Read { .. } | Op::Nothing => {}
         }
     }
@@ -122,23 +151,27 @@ impl Completions for Completer<'_> {
         let failed = EngineError::Failed { mac: self.mac, error };
         self.core.counters.failures += 1;
         match self.core.ops.remove(token) {
-            Op::Read { user, page, mask, place, .. } => {
+            Op::Read { id, hpa, page, mask, place } => {
                 self.core.inflight.finish(page, mask);
-                if let (Some(place), Some(cache)) = (place, &mut self.core.cache)
-                    && cache.state(place) == State::Filling
-                {
-                    cache.set_state(place, State::Invalid);
+                self.core.end_filling(place);
+                if self.core.mirrors.is_empty() {
+                    self.sink.failed(id, failed);
+                } else {
+                    self.core.read_failed(id, hpa, page, mask, failed, self.now);
                 }
-                self.sink.failed(user, failed);
             }
-            Op::Write { user, .. } => self.sink.failed(user, failed),
+            Op::Side { pair, side } => self.core.side_failed(pair, side, failed, data, self.now),
+            Op::Fill { copy, .. } => self.core.copy_failed(copy),
+            Op::Write { id, .. } => self.sink.failed(id, failed),
             Op::Nothing => {}
             Op::WriteBack { peer, cmem, hpa, epoch } => {
                 self.core.write_backs[usize::from(epoch)] -= 1;
-                // Acknowledged to whoever wrote it, so it must not be lost with the session.
+                // The write was acknowledged to its writer, so it must survive the session.
                 let survives = matches!(error, OpError::SessionDead | OpError::FrameTooLarge);
                 match data.first_chunk::<LINE_SIZE>() {
-                    Some(data) if survives => self.core.strand(peer, cmem, Stranded { hpa, data: *data }),
+                    Some(data) if survives => {
+                        self.core.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data: *data })
+                    }
                     _ => self.core.event(EngineEvent::WriteBackRefused { hpa, error: failed }),
                 }
             }

@@ -1,18 +1,18 @@
-//! Closing a range of HPA: no new operation on it goes to a memory node, and what the cache has modified of it goes
-//! back, while everything else goes on as ever. Afterwards its routes can be taken away without losing a write.
+//! Closing a range of HPA: no new operation on it goes to a memory node, and its dirty lines are written back, while
+//! everything else is served as usual. Afterwards its routes can be removed without losing a write.
 //!
 //! ```text
-//!   close: clean lines leave the cache, reads on their way fill it no more
+//!   close: clean lines leave the cache, reads in flight no longer fill it
 //!     |
 //!     v
 //!   write_back_range, call by call: modified lines leave it, each as it is sent    -- reads, writes that miss: refused
 //!     |
 //!     v
-//!   nothing modified, stranded or on its way to a memory node: done
+//!   nothing modified, stranded or in flight to a memory node: done
 //! ```
 //!
-//! Lines that are still modified go on being read and written in the cache: no line becomes modified anew, so that this
-//! ends. Nothing here costs an operation on other addresses more than one comparison, and that only when it misses.
+//! Lines that are still modified can be read and written in the cache. No further line becomes modified, so the drain
+//! ends. Operations on other addresses take one comparison more, and only on a miss.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -23,25 +23,25 @@ use cxloe_wire::time::Time;
 
 use super::completer::Op;
 use super::{Engine, EngineError};
-use crate::cache::State;
+use crate::cache::LineState;
 
-/// Places of the cache looked at in one call: some microseconds' work.
+/// Ways of the cache examined in one call, which take some microseconds.
 const PLACES_PER_CALL: usize = 4096;
 
-/// Why a range is closed.
+/// Reason why a range is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainReason {
-    /// The manager has asked for it back: operations fail.
+    /// The manager reclaims the region: operations fail.
     Draining,
-    /// Its content is about to be elsewhere: operations wait.
+    /// The region is moving: operations are to be retried.
     Moving,
 }
 
-/// The closed ranges, few and seldom any.
+/// The closed ranges, usually none.
 #[derive(Debug, Default)]
 pub(super) struct DrainingRanges {
     ranges: Vec<(Range<u64>, DrainReason)>,
-    /// All addresses are.
+    /// Whether this compute node is held in reset, which closes all addresses.
     in_reset: bool,
 }
 
@@ -51,7 +51,7 @@ impl DrainingRanges {
         self.ranges.is_empty() && !self.in_reset
     }
 
-    /// Whether an operation at `hpa` may be made.
+    /// Checks that an operation at `hpa` is allowed.
     #[cold]
     pub fn check(&self, hpa: u64) -> Result<(), EngineError> {
         if self.in_reset {
@@ -65,18 +65,18 @@ impl DrainingRanges {
     }
 }
 
-/// How far the modified lines of a closed range have gone back.
+/// Progress of writing back a closed range.
 #[derive(Clone, Debug)]
 pub struct WriteBackRange {
     range: Range<u64>,
-    /// The place of the cache to look at next.
+    /// Index of the next way of the cache to be examined.
     at: usize,
-    /// Why lines were passed over since the first place.
+    /// Reason why lines were skipped in this pass over the cache, if any were.
     passed_over: Option<EngineError>,
 }
 
 impl Engine {
-    /// Closes a range, or changes why it is closed, and begins to write it back.
+    /// Closes a range, or changes the reason, and begins to write it back.
     pub fn begin_drain(&mut self, range: Range<u64>, why: DrainReason) -> WriteBackRange {
         self.end_drain(range.start);
         self.draining.ranges.push((range.clone(), why));
@@ -90,22 +90,23 @@ impl Engine {
         WriteBackRange { range, at: 0, passed_over: None }
     }
 
-    /// Opens the range that begins at `start` again, if it is closed.
+    /// Reopens the range that begins at `start`, if it is closed.
     pub fn end_drain(&mut self, start: u64) {
         self.draining.ranges.retain(|(range, _)| range.start != start);
     }
 
-    /// Whether this compute node is held in reset: all addresses are closed then.
+    /// Sets whether this compute node is held in reset: all addresses are closed then.
     pub fn set_in_reset(&mut self, in_reset: bool) {
         self.draining.in_reset = in_reset;
     }
 
-    /// Goes on writing back, as far as windows allow and some microseconds reach. `true` once nothing of the range is
-    /// modified, and all that was sent of it, writes of programs included, has been answered; after `false`, poll and
-    /// call again. Lines whose memory node has lost its content are given up.
+    /// Continues writing back, within the windows and for some microseconds. Returns `true` once no line of the range
+    /// is modified and all requests sent for the range, including programs' writes, are answered; after `false`, poll
+    /// and call again. Lines whose memory node has lost its content are dropped.
     ///
     /// # Errors
-    /// What keeps lines here at present, most likely [`EngineError::NotConnected`]; call again as after `false`.
+    /// The reason why lines cannot be written back now, most likely [`EngineError::NotConnected`]; call again as
+    /// after `false`.
     pub fn write_back_range(
         &mut self,
         work: &mut WriteBackRange,
@@ -120,7 +121,7 @@ impl Engine {
                 return Ok(false);
             }
             let modified = self.core.cache.as_ref().is_some_and(|cache| {
-                cache.state(place) == State::Modified
+                cache.state(place) == LineState::Modified
                     && work.range.contains(&(cache.line(place) * LINE_SIZE as u64))
             });
             if !modified {
@@ -131,10 +132,10 @@ impl Engine {
                     let known = work.passed_over.filter(|known| *known != EngineError::Busy);
                     work.passed_over = known.or(Some(error));
                 }
-                // Sent, or nowhere to send it to any more.
+                // The line was sent, or its memory node has lost the content.
                 Ok(()) | Err(_) => {
                     if let Some(cache) = &mut self.core.cache {
-                        cache.set_state(place, State::Invalid);
+                        cache.set_state(place, LineState::Invalid);
                     }
                 }
             }
@@ -148,24 +149,24 @@ impl Engine {
         }
     }
 
-    /// Whether the cache has nothing of `range` that is modified; it has nothing else of it either, from here on. A
-    /// flush or an eviction that did not come about may have left a line there that was written again since.
+    /// Removes the clean lines of `range` from the cache; returns whether no modified line is left. After a failed
+    /// flush or eviction, a line may be left that was written again since.
     fn clear(&mut self, range: &Range<u64>) -> bool {
         let Some(cache) = &mut self.core.cache else { return true };
         let mut clear = true;
         for place in cache.places() {
             let state = cache.state(place);
-            if state != State::Invalid && range.contains(&(cache.line(place) * LINE_SIZE as u64)) {
+            if state != LineState::Invalid && range.contains(&(cache.line(place) * LINE_SIZE as u64)) {
                 match state {
-                    State::Modified => clear = false,
-                    _ => cache.set_state(place, State::Invalid),
+                    LineState::Modified => clear = false,
+                    _ => cache.set_state(place, LineState::Invalid),
                 }
             }
         }
         clear
     }
 
-    /// Whether nothing of `range` is on its way to a memory node or waits for one.
+    /// Whether nothing of `range` is in flight or stranded.
     fn is_quiet(&mut self, range: &Range<u64>) -> Result<bool, EngineError> {
         let stranded = self.core.stranded.iter().find(|(_, line)| range.contains(&line.hpa));
         if let Some(((peer, _), _)) = stranded {
@@ -174,10 +175,13 @@ impl Engine {
                 error => Err(error),
             };
         }
+        if self.core.any_pair(|hpa| range.contains(&hpa)) {
+            return Ok(false);
+        }
         let mut ops = self.core.ops.iter_mut();
         Ok(!ops.any(|op| match op {
             Op::WriteBack { hpa, .. } | Op::Write { hpa, .. } => range.contains(hpa),
-            Op::Read { .. } | Op::Nothing => false,
+            Op::Read { .. } | Op::Side { .. } | Op::Fill { .. } | Op::Nothing => false,
         }))
     }
 }

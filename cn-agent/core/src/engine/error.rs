@@ -1,25 +1,25 @@
-//! Why an operation was not carried out.
+//! Errors of operations.
 
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::OpError;
 
-/// Why an operation was not carried out.
+/// Reason why an operation was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// Cannot be taken at this moment: poll, then try again.
+    /// Cannot be taken at present: poll, then retry.
     #[error("busy: poll and try again")]
     Busy,
-    /// No region holds this address.
+    /// No region has this address.
     #[error("no region holds HPA {0:#x}; `cn-agent list` shows what is attached")]
     Unmapped(u64),
-    /// No region holds this address, and it reads as poison.
+    /// No region has this address, and it reads as poison.
     #[error(
         "HPA {0:#x} reads as poison: no decoder of the region around it claims it; `cn-agent list` shows how large the region is"
     )]
     Poisoned(u64),
-    /// The manager has asked for the region back.
+    /// The manager reclaims the region.
     #[error(
-        "the manager has asked for the region at HPA {0:#x} back: it is disabled, or being unbound or moved away; \
+        "the manager withdraws the region at HPA {0:#x}: it is disabled, or being unbound or moved away; \
          `cn-agent list` shows it, `gmm enable-region` lets this node have a disabled one again"
     )]
     Draining(u64),
@@ -29,17 +29,17 @@ pub enum EngineError {
          to have is there, or release it with `gmm release`"
     )]
     InReset(u64),
-    /// The region is mapped into processes, and so not read or written line by line.
+    /// The region is mapped into processes, and therefore not accessible line by line.
     #[error(
         "the region at HPA {0:#x} is mapped into programs at present, and is not read or written line by line meanwhile; \
          `cn-agent paging` shows by whom"
     )]
     Mapped(u64),
-    /// Not the address of a line.
+    /// The address is not a multiple of the line size.
     #[error("HPA {0:#x} is not a multiple of 64")]
     Unaligned(u64),
-    /// A burst of no lines, too many for one frame, over the end of a page of CMem, with data of another length, or for
-    /// an interleave set that is no longer there.
+    /// A burst of no lines, too many for one frame, across the end of a page of CMem, with data of another length, or
+    /// for a former interleave set.
     #[error(
         "a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page; take another segment"
     )]
@@ -47,13 +47,13 @@ pub enum EngineError {
     /// No session with the memory node is open.
     #[error("no session with memory node {0} is open; check that mn-server runs there and the link is up")]
     NotConnected(Mac),
-    /// The memory node has lost the region's data; what the region has on other memory nodes is still there.
+    /// The memory node has lost the region's data; the region's data on other memory nodes still exists.
     #[error(
         "memory node {0} was restarted without its content: what the region had there is lost; `gmm reset-region NAME` \
          gives the region back, with zeros there"
     )]
     DataLost(Mac),
-    /// The region is served by a CXL device that is not there.
+    /// The region's CXL device is absent.
     #[error(
         "the CXL device that serves HPA {0:#x} is gone, or not what it was; `cn-agent list` says which it is, \
          `cn-agent cxl list` what is there"
@@ -62,9 +62,9 @@ pub enum EngineError {
     /// The request was sent and failed.
     #[error("memory node {mac}: {error}")]
     Failed {
-        /// The memory node.
+        /// Address of the memory node that the request was sent to.
         mac: Mac,
-        /// Why.
+        /// Failure that the session reported.
         error: OpError,
     },
 }

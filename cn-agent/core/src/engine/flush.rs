@@ -1,36 +1,37 @@
-//! A flush that holds up nobody: what was modified when it began reaches the memory nodes, whatever is written meanwhile.
+//! A flush that blocks no other operation: all lines that were dirty at its start reach the memory nodes, while
+//! writes continue.
 //!
-//! It goes through the cache once and sends what it finds modified, then waits for every write-back made so far. Those
-//! made later, for lines that others have written since, belong to another epoch and are not waited for. There are two
-//! epochs, taken by turns: before the second time of one begins, all write-backs of its first have been answered.
+//! The flush goes through the cache once and sends the dirty lines, then waits for every write-back made so far.
+//! Write-backs of lines written since belong to another epoch; the flush does not wait for them. Two epochs
+//! alternate: an epoch begins again only when all write-backs of its last use have been answered.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
 use super::{Core, Engine, EngineError};
-use crate::cache::State;
+use crate::cache::LineState;
 
-/// Places of the cache looked at in one call: some microseconds' work.
+/// Ways of the cache examined in one call, which take some microseconds.
 const PLACES_PER_CALL: usize = 4096;
 
-/// A flush under way. One at a time.
+/// A flush in progress. An engine has at most one.
 #[derive(Clone, Debug, Default)]
 pub struct Flush {
-    /// The place of the cache to look at next.
+    /// Index of the next way of the cache to be examined.
     at: usize,
-    /// The epoch whose write-backs it waits for, once it has sent its own.
+    /// Epoch that the flush waits for, once all dirty lines have been sent.
     sealed: Option<bool>,
-    /// What could not be written back.
+    /// Error of lines that could not be written back, if any.
     failed: Option<EngineError>,
 }
 
 impl Engine {
-    /// Goes on with a flush, as far as windows allow and some microseconds reach. `true` once everything that was
-    /// modified when it began has been acknowledged; after `false`, poll and call again.
+    /// Continues a flush, within the windows and for some microseconds. Returns `true` once everything that was dirty
+    /// at its start has been acknowledged; after `false`, poll and call again.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] once everything that can be written back has been, and the rest waits for a memory
-    /// node that does not answer.
+    /// [`EngineError::NotConnected`] when all other lines are written back, and the rest waits for a silent memory
+    /// node.
     pub fn flush_on(
         &mut self,
         flush: &mut Flush,
@@ -47,7 +48,7 @@ impl Engine {
         }
         let stuck = self.core.stranded.keys().map(|(peer, _)| *peer).next();
         match stuck.map(|peer| self.not_now(peer)) {
-            // They are sent in the present epoch.
+            // The lines still to be sent belong to the present epoch.
             Some(EngineError::Busy) => {
                 flush.sealed = None;
                 return Ok(false);
@@ -63,11 +64,11 @@ impl Engine {
         }
     }
 
-    /// Sends what is modified, place by place; whether all places have been looked at.
+    /// Sends dirty lines, way by way; returns whether all ways have been examined.
     fn send_modified(&mut self, flush: &mut Flush, now: Time, tx: &mut dyn Transmit) -> bool {
         let places = self.core.cache.as_ref().map(|cache| cache.places_from(flush.at));
         for place in places.into_iter().flatten().take(PLACES_PER_CALL) {
-            if self.core.cache.as_ref().is_some_and(|cache| cache.state(place) == State::Modified) {
+            if self.core.cache.as_ref().is_some_and(|cache| cache.state(place) == LineState::Modified) {
                 match self.write_back(place, now, tx) {
                     Ok(()) => {}
                     Err(EngineError::Busy) => return false,
@@ -81,8 +82,8 @@ impl Engine {
 }
 
 impl Core {
-    /// Begins the next epoch of write-backs, unless some of its last time are still on their way. Returns the one that
-    /// ends.
+    /// Begins the next epoch of write-backs, unless write-backs of its last use are still in flight. Returns the
+    /// epoch that ends.
     fn next_epoch(&mut self) -> Option<bool> {
         let ended = self.epoch;
         let free = self.write_backs[usize::from(!ended)] == 0;

@@ -1,14 +1,14 @@
-//! Which lines have a read on its way, so that no second request overtakes it: a later write of the same
-//! line waits (R7 lets the memory node read again), and a second read waits for the first one's data.
+//! Lines with a read in flight, so that no second request overtakes the read: a later write of the same line waits
+//! (R7 allows the memory node to read again), and a second read waits for the first one's data.
 //!
-//! An open-addressing table from page of CMem to a mask of its 64 lines. Its size follows from the windows, so it
-//! never grows. Before it stands a small one, which is enough for the usual window: pages are as good as random, so each
-//! would be looked for in a place of the large table that no cache has, which a read has to wait for.
+//! An open-addressing table from page of CMem to a mask of its 64 lines. The table's size follows from the windows,
+//! so it never grows. A small table in front of it suffices for the usual window: page numbers are effectively
+//! random, so each access to the large table would miss the CPU's caches.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// Marks a free slot; no page has this number, because pages of CMem take 36 bits and there are fewer than 2^28 memory
+/// Mark of a free slot. No page has this number: pages of CMem take 36 bits, and there are fewer than 2^28 memory
 /// nodes.
 const FREE: u64 = u64::MAX;
 
@@ -18,26 +18,26 @@ struct Slot {
     mask: u64,
 }
 
-/// Pages that the small table has room for: more than are usually on their way at once, and few enough for it to stay in
-/// the fastest cache.
+/// Slots of the small table: more than the pages usually in flight, and few enough for the table to stay in the L1
+/// cache.
 const SMALL_PAGES: usize = 128;
 
 /// The lines that are being read.
 pub(super) struct InFlight {
-    /// Pages whose reads began when few were on their way.
-    small: Table,
-    /// All others.
-    large: Table,
+    /// Pages whose reads began while the small table had room.
+    small: TagTable,
+    /// Pages whose reads began while the small table was full.
+    large: TagTable,
 }
 
 impl InFlight {
-    /// With room for reads on `pages` pages at once.
+    /// A table with room for reads on `pages` pages at once.
     pub fn new(pages: usize) -> InFlight {
         Self::of_tables(SMALL_PAGES, pages)
     }
 
     fn of_tables(small: usize, large: usize) -> InFlight {
-        InFlight { small: Table::new(small), large: Table::new(large) }
+        InFlight { small: TagTable::new(small), large: TagTable::new(large) }
     }
 
     /// Whether any of `lines` of `page` is being read.
@@ -46,14 +46,14 @@ impl InFlight {
         self.small.overlaps(page, lines) || self.large.overlaps(page, lines)
     }
 
-    /// Notes a read of `lines`. `false` if the table is full.
+    /// Records a read of `lines`; `false` if the table is full.
     #[inline]
     pub fn start(&mut self, page: u64, lines: u64) -> bool {
         let is_in_large = self.large.used > 0 && self.large.find(page).is_ok();
         (!is_in_large && self.small.start(page, lines)) || self.large.start(page, lines)
     }
 
-    /// Notes the end of a read of `lines`.
+    /// Records the end of a read of `lines`.
     #[inline]
     pub fn finish(&mut self, page: u64, lines: u64) {
         if !self.small.finish(page, lines) {
@@ -61,23 +61,27 @@ impl InFlight {
         }
     }
 
-    /// Pages with a read on its way.
+    /// Pages with a read in flight.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.small.used + self.large.used
     }
 }
 
-struct Table {
+struct TagTable {
     slots: Box<[Slot]>,
     mask: usize,
     used: usize,
 }
 
-impl Table {
-    fn new(pages: usize) -> Table {
+impl TagTable {
+    fn new(pages: usize) -> TagTable {
         let size = (pages * 2).next_power_of_two().max(16);
-        Table { slots: vec![Slot { page: FREE, mask: 0 }; size].into_boxed_slice(), mask: size - 1, used: 0 }
+        TagTable {
+            slots: vec![Slot { page: FREE, mask: 0 }; size].into_boxed_slice(),
+            mask: size - 1,
+            used: 0,
+        }
     }
 
     #[inline]
@@ -102,7 +106,7 @@ impl Table {
         self.used > 0 && self.find(page).is_ok_and(|at| self.slots[at].mask & lines != 0)
     }
 
-    /// `false` if the table is full.
+    /// Adds a read; `false` if the table is full.
     #[inline]
     fn start(&mut self, page: u64, lines: u64) -> bool {
         match self.find(page) {
@@ -116,7 +120,7 @@ impl Table {
         true
     }
 
-    /// `false` if nothing is known of the page.
+    /// Removes a read; `false` if the page is not in the table.
     #[inline]
     fn finish(&mut self, page: u64, lines: u64) -> bool {
         let Ok(mut hole) = self.find(page) else { return false };
@@ -125,7 +129,7 @@ impl Table {
             return true;
         }
         self.used -= 1;
-        // Close the gap, so that searches still find what lies behind it.
+        // Later entries move into the gap, so that searches still find them.
         let mut at = hole;
         loop {
             at = (at + 1) & self.mask;
@@ -153,11 +157,11 @@ mod tests {
     proptest! {
         #[test]
         fn behaves_like_a_map(ops in proptest::collection::vec((any::<bool>(), 0_u64..40, 1_u64..16), 0..400)) {
-            // Both tables are used.
+            // The small table is small enough that both are used.
             let mut table = InFlight::of_tables(16, 64);
             let mut model: HashMap<u64, u64> = HashMap::new();
             for (start, page, lines) in ops {
-                // Pages far apart and close together, to make them collide.
+                // Some page numbers are far apart and others close together, so that they collide.
                 let page = if page % 2 == 0 { page } else { page << 30 };
                 let present = model.get(&page).copied().unwrap_or(0);
                 prop_assert_eq!(table.overlaps(page, lines), present & lines != 0);

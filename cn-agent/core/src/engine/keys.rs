@@ -1,4 +1,5 @@
-//! Sessions between keys: Diffie-Hellman is handed out, to be done beside whoever drives the engine.
+//! Sessions with keys. Diffie-Hellman computations are handed to the caller, to be done outside the thread that
+//! drives the engine.
 
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{HandshakeDone, HandshakeJob, KeyPair};
@@ -7,8 +8,8 @@ use cxloe_wire::time::Time;
 use super::Engine;
 
 impl Engine {
-    /// Speaks with each memory node under the keys that `keys` names for it. A session that was agreed on otherwise goes on
-    /// until the next one has been agreed on.
+    /// Sets the keys of the sessions with memory nodes. A session under other keys continues until its successor has
+    /// been negotiated.
     pub fn set_keys(&mut self, keys: impl Fn(Mac) -> Option<KeyPair>, now: Time) {
         for peer in &mut self.peers {
             peer.requester.set_keys(keys(peer.mac), now);
@@ -16,8 +17,8 @@ impl Engine {
         }
     }
 
-    /// Speaks with none of the memory nodes that `barred` names: their sessions end at the next poll, which is due at once,
-    /// and operations there fail. The others are spoken with, also those that were named before.
+    /// Bars the memory nodes that `barred` selects: their sessions end at the next poll, which is due at once, and
+    /// operations on these nodes fail. All other nodes are admitted, including formerly barred ones.
     pub fn bar(&mut self, barred: impl Fn(Mac) -> bool, now: Time) {
         for peer in &mut self.peers {
             peer.requester.bar(barred(peer.mac), now);
@@ -25,14 +26,14 @@ impl Engine {
         }
     }
 
-    /// Diffie-Hellman to be done, and for which session. To be asked for after each poll.
+    /// The next Diffie-Hellman computation, and the index of its session. To be called after each poll.
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<(usize, HandshakeJob)> {
         let mut jobs = self.peers.iter_mut().enumerate();
         jobs.find_map(|(index, peer)| peer.requester.poll_handshake().map(|job| (index, job)))
     }
 
-    /// Takes what has come of a job of session `peer`.
+    /// Passes the result of a computation to session `peer`.
     pub fn handshake_done(&mut self, peer: usize, done: HandshakeDone, now: Time) {
         let Some(peer) = self.peers.get_mut(peer) else { return };
         peer.requester.handshake_done(done, now);

@@ -1,4 +1,4 @@
-//! Addresses whose lines are in memory of this machine: a region that a CXL device serves.
+//! Addresses whose lines are in memory of this machine: regions on a CXL device.
 //!
 //! ```text
 //!   read, write, burst --> line cache (never has them) --> routes: none --> locals --> the memory, at once
@@ -6,9 +6,9 @@
 //!                                                                             +-- none: decode-miss policy
 //! ```
 //!
-//! Such memory is as near as the line cache, so nothing of it is cached, modified or on its way, and a flush or a
-//! write-back has nothing to do. It is asked for after the routes: an operation that goes to a memory node does not
-//! notice that there is any, and the functions for the rest stay out of its way (`inline(never)`).
+//! Such memory is as fast as the line cache: its lines are never cached, dirty or in flight, and a flush or
+//! write-back does not concern them. Local memory is looked up after the routes, so that an operation that goes to a
+//! memory node is not slowed down, and the functions for it are kept out of that path (`inline(never)`).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,74 +21,74 @@ use super::routes::{ROUTES_MAX, RouteError, check_shape};
 use super::{BurstRead, Engine, EngineError, Read, Segment, Write};
 use crate::cache::Line;
 
-/// The memory is no longer there; what was read or written last does not count.
+/// The memory is gone; the last access is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory is gone")]
 pub struct MemoryGone;
 
 /// Memory that this machine reaches by loads and stores.
 pub trait LocalMemory: Debug + Send + Sync {
-    /// How much there is.
+    /// Size of the memory in bytes.
     fn bytes(&self) -> u64;
 
-    /// Reads what begins at `offset`, both in whole lines. Each line is as some write left it, if others write meanwhile.
+    /// Reads whole lines from `offset` on. During concurrent writes each line is read as one of the writes left it.
     ///
     /// # Errors
-    /// [`MemoryGone`]; `out` holds anything then.
+    /// [`MemoryGone`]; the content of `out` is unspecified then.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), MemoryGone>;
 
     /// Writes whole lines from `offset` on.
     ///
     /// # Errors
-    /// [`MemoryGone`].
+    /// [`MemoryGone`]; the content of `out` is unspecified then.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryGone>;
 }
 
-/// A stretch of HPA and where it is in its memory.
+/// A range of HPA, and its offset in the memory that serves it.
 #[derive(Debug)]
-struct Stretch {
+struct LocalRange {
     hpa: u64,
     bytes: u64,
     memory: Arc<dyn LocalMemory>,
     offset: u64,
 }
 
-/// All stretches, in order of their HPA, none overlapping.
+/// All ranges of local memory, in order of their HPA, not overlapping.
 #[derive(Debug)]
-pub(super) struct Locals {
-    sorted: Vec<Stretch>,
-    /// What the last burst read.
+pub(super) struct LocalRanges {
+    sorted: Vec<LocalRange>,
+    /// Data of the last burst read, for the caller.
     page: Box<[u8; BURST_LINES_MAX * LINE_SIZE]>,
 }
 
-impl Default for Locals {
+impl Default for LocalRanges {
     fn default() -> Self {
-        Locals { sorted: Vec::new(), page: Box::new([0; BURST_LINES_MAX * LINE_SIZE]) }
+        LocalRanges { sorted: Vec::new(), page: Box::new([0; BURST_LINES_MAX * LINE_SIZE]) }
     }
 }
 
-impl Locals {
-    /// Whether any of the `bytes` bytes from `hpa` on, which are within the address space, is here.
+impl LocalRanges {
+    /// Whether any of the `bytes` bytes from `hpa` on is local; the range is within the address space.
     pub fn overlap(&self, hpa: u64, bytes: u64) -> bool {
         let behind = self.sorted.partition_point(|s| s.hpa < hpa.saturating_add(bytes));
         behind.checked_sub(1).is_some_and(|at| self.sorted[at].hpa + self.sorted[at].bytes > hpa)
     }
 
-    /// The memory of `hpa`, where it is there, and room for a page of it.
+    /// Memory that serves `hpa`, the offset in it, and a buffer for a page; `None` if `hpa` is not local.
     #[inline]
     fn find(&mut self, hpa: u64) -> Option<(&dyn LocalMemory, u64, &mut [u8])> {
         let at = self.sorted.partition_point(|s| s.hpa <= hpa).checked_sub(1)?;
-        let Stretch { hpa: base, bytes, memory, offset } = &self.sorted[at];
+        let LocalRange { hpa: base, bytes, memory, offset } = &self.sorted[at];
         (hpa - base < *bytes).then(|| (&**memory, offset + (hpa - base), &mut self.page[..]))
     }
 }
 
 impl Engine {
-    /// Has `bytes` bytes from `hpa` on served by `memory`, from its byte `offset` on.
+    /// Lets `memory` serve the `bytes` bytes of HPA from `hpa` on, starting at byte `offset` of the memory.
     ///
     /// # Errors
-    /// [`RouteError::Shape`], [`RouteError::Memory`] if the memory does not have so much, [`RouteError::Overlap`] with a
-    /// route or other such memory, [`RouteError::Full`].
+    /// [`RouteError::Shape`], [`RouteError::Memory`] if the memory is too small, [`RouteError::Overlap`] with a route
+    /// or other local memory, [`RouteError::Full`].
     pub fn add_local(
         &mut self,
         hpa: u64,
@@ -109,17 +109,17 @@ impl Engine {
             return Err(RouteError::Full(ROUTES_MAX));
         }
         let at = sorted.partition_point(|s| s.hpa < hpa);
-        sorted.insert(at, Stretch { hpa, bytes, memory, offset });
+        sorted.insert(at, LocalRange { hpa, bytes, memory, offset });
         Ok(())
     }
 
-    /// Lets go of the memory that begins at `hpa`; whether there was any.
+    /// Removes the memory that begins at `hpa`; returns whether there was any.
     pub fn remove_local(&mut self, hpa: u64) -> bool {
         let at = self.locals.sorted.binary_search_by_key(&hpa, |s| s.hpa);
         at.map(|at| self.locals.sorted.remove(at)).is_ok()
     }
 
-    /// Reads a line that no route holds.
+    /// Reads a line without a route: from local memory, else by the decode-miss policy.
     #[inline(never)]
     pub(super) fn read_unrouted(&mut self, hpa: u64) -> Result<Read, EngineError> {
         let Some((memory, offset, _)) = self.locals.find(hpa) else {
@@ -132,7 +132,7 @@ impl Engine {
         Ok(Read::Hit(line))
     }
 
-    /// Writes a line that no route holds.
+    /// Writes a line without a route: to local memory, else by the decode-miss policy.
     #[inline(never)]
     pub(super) fn write_unrouted(&mut self, hpa: u64, data: &Line) -> Result<Write, EngineError> {
         let Some((memory, offset, _)) = self.locals.find(hpa) else { return self.write_miss_policy(hpa) };
@@ -142,14 +142,14 @@ impl Engine {
         Ok(Write::Done)
     }
 
-    /// Reads a segment that no route holds and that is within a page.
+    /// Reads a segment without a route that lies within a page.
     #[inline(never)]
     pub(super) fn burst_read_unrouted(&mut self, segment: &Segment) -> Result<BurstRead<'_>, EngineError> {
         let hpa = segment.hpa;
         let Some((memory, offset, page)) = self.locals.find(hpa) else {
             return self.read_miss_policy(hpa).map(BurstRead::Alike);
         };
-        // Made for an interleave set that was here before.
+        // The segment was made for a former interleave set.
         if !segment.is_straight() {
             return Err(EngineError::BadBurst(hpa));
         }
@@ -160,7 +160,7 @@ impl Engine {
         Ok(BurstRead::Here(&self.locals.page[..bytes]))
     }
 
-    /// Writes those lines of a segment that `mask` names, which no route holds and which are within a page.
+    /// Writes the lines that `mask` selects of a segment without a route that lies within a page.
     #[inline(never)]
     pub(super) fn burst_write_unrouted(
         &mut self,
@@ -202,22 +202,23 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
-    use cxloe_link::Link;
-    use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
+    use cxloe_net::Link;
+    use cxloe_net::sim::{PortConfig, SimLink, SimNetwork};
     use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
     use cxloe_wire::session::{Identity, RequesterConfig, Timing};
     use cxloe_wire::time::Time;
     use proptest::prelude::*;
 
-    use super::super::{DrainReason, Flush, Route, Target, Unmapped};
+    use super::super::{DrainReason, Flush, RequestId, Route, RouteTarget, Unmapped};
     use super::*;
     use crate::cache::CacheConfig;
 
     const PAGE: u64 = 4096;
     const HPA: u64 = 1 << 40;
     const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const ID: RequestId = RequestId::Number(0);
 
-    /// Some memory, which can be taken away.
+    /// Local memory that a test can make disappear.
     #[derive(Debug)]
     struct Ram {
         bytes: Mutex<Vec<u8>>,
@@ -248,7 +249,7 @@ mod tests {
         }
     }
 
-    /// An engine with a cache, a memory node that never answers, and a link that nobody listens to.
+    /// An engine with a cache, a memory node that never answers, and a link that drops its frames.
     struct Node {
         engine: Engine,
         link: SimLink,
@@ -274,21 +275,21 @@ mod tests {
         }
 
         fn read(&mut self, hpa: u64) -> Result<Read, EngineError> {
-            self.engine.read(hpa, 0, Time::ZERO, self.link.transmit())
+            self.engine.read(hpa, ID, Time::ZERO, self.link.transmit())
         }
 
         fn write(&mut self, hpa: u64, byte: u8) -> Result<Write, EngineError> {
-            self.engine.write(hpa, &[byte; LINE_SIZE], 0, Time::ZERO, self.link.transmit())
+            self.engine.write(hpa, &[byte; LINE_SIZE], ID, Time::ZERO, self.link.transmit())
         }
 
         fn burst(&mut self, hpa: u64, lines: usize) -> Result<BurstRead<'_>, EngineError> {
             let segment = Segment::straight(hpa, lines);
-            self.engine.burst_read(&segment, 0, Time::ZERO, self.link.transmit())
+            self.engine.burst_read(&segment, ID, Time::ZERO, self.link.transmit())
         }
 
         fn burst_write(&mut self, hpa: u64, mask: u64, data: &[u8]) -> Result<Write, EngineError> {
             let segment = Segment::straight(hpa, BURST_LINES_MAX);
-            self.engine.burst_write(&segment, mask, data, 0, Time::ZERO, self.link.transmit())
+            self.engine.burst_write(&segment, mask, data, ID, Time::ZERO, self.link.transmit())
         }
     }
 
@@ -297,11 +298,11 @@ mod tests {
     }
 
     fn over_ethernet(hpa: u64, bytes: u64) -> Route {
-        Route::direct(hpa, bytes, Target { peer: 0, cmem: 0, incarnation: None })
+        Route::direct(hpa, bytes, RouteTarget { peer: 0, cmem: 0, incarnation: None, mirror: None })
     }
 
     #[test]
-    fn it_is_answered_at_once_beside_a_route_and_a_miss_policy() {
+    fn local_memory_is_answered_at_once_next_to_routes_and_policies() {
         let mut node = Node::new();
         let ram = Ram::new(4 * PAGE);
         node.engine.add_miss_policy(HPA, 16 * PAGE, Unmapped::AllOnes).unwrap();
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(node.read(HPA + 4 * PAGE), hit(0xFF));
         assert_eq!(node.burst(HPA + 4 * PAGE, 2), Ok(BurstRead::Alike([0xFF; LINE_SIZE])));
         assert_eq!(node.read(HPA + 32), Err(EngineError::Unaligned(HPA + 32)));
-        // Nothing of it is in the cache or under way, so that a flush waits for nothing.
+        // Lines of local memory are neither cached nor in flight, so a flush waits for nothing.
         assert_eq!(node.engine.read_cached(HPA + PAGE), None);
         assert!(node.engine.write_here(HPA + PAGE, &[1; LINE_SIZE]).is_err());
         assert_eq!(node.engine.in_flight(), 0);
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_and_holding_are_for_it_too() {
+    fn close_and_reset_apply_to_local_ranges() {
         let mut node = Node::new();
         node.engine.add_local(HPA, PAGE, Ram::new(PAGE), 0).unwrap();
         node.write(HPA, 5).unwrap();
@@ -405,7 +406,7 @@ mod tests {
     fn bursts_that_make_no_sense_are_refused() {
         let mut node = Node::new();
         let decoder = Decoder { base: HPA, size: 4 * PAGE, ways: Ways::Two, granularity: Granularity::MIN };
-        let targets = vec![Target { peer: 0, cmem: 0, incarnation: None }; 2];
+        let targets = vec![RouteTarget { peer: 0, cmem: 0, incarnation: None, mirror: None }; 2];
         node.engine.add_route(Route { decoder, targets }).unwrap();
         let spread = node.engine.segment(HPA, 8);
         node.engine.remove_route(HPA);
@@ -413,11 +414,11 @@ mod tests {
         let tx = node.link.transmit();
         let bad = EngineError::BadBurst(HPA);
         assert_eq!(
-            node.engine.burst_read(&spread, 0, Time::ZERO, tx),
+            node.engine.burst_read(&spread, ID, Time::ZERO, tx),
             Err(bad),
             "lines of an interleave set"
         );
-        assert_eq!(node.engine.burst_write(&spread, 3, &[0; 128], 0, Time::ZERO, tx), Err(bad));
+        assert_eq!(node.engine.burst_write(&spread, 3, &[0; 128], ID, Time::ZERO, tx), Err(bad));
         assert_eq!(node.burst_write(HPA, 3, &[0; 64]), Err(bad), "too little data");
         assert_eq!(node.burst_write(HPA, 1, &[0; 128]), Err(bad), "too much");
         assert_eq!(node.burst_write(HPA, 0, &[]), Err(bad));
@@ -426,7 +427,8 @@ mod tests {
     }
 
     proptest! {
-        /// Lines, bursts of any mask, and stretches that come and go, against plain memory.
+        /// Writes and reads of lines and of bursts with any mask, while ranges are added and removed, compared with
+        /// plain memory.
         #[test]
         fn it_is_what_was_written_last(
             operations in prop::collection::vec(

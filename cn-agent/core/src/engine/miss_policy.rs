@@ -1,8 +1,8 @@
-//! Addresses that no route holds: how accesses to them are answered.
+//! Decode-miss policies: answers to accesses at addresses without a route.
 //!
-//! CXL leaves three answers to whoever decodes (MemData-NXM, poisoned data, all ones); a region's window of addresses
-//! names one for what lies beyond its decoders, and the engine has one for all the rest. Nothing here is looked at for
-//! an address that has a route.
+//! CXL leaves three answers to the decoder's implementation (MemData-NXM, poisoned data, all ones). A region's window
+//! names one of them for its addresses beyond its decoders, and the engine has one for all other addresses. An
+//! address with a route never reaches this code.
 
 use alloc::vec::Vec;
 pub use cxloe_fabric::model::Unmapped;
@@ -13,7 +13,7 @@ use super::routes::{ROUTES_MAX, RouteError, check_shape};
 use super::{Engine, EngineError, Write};
 use crate::cache::Line;
 
-/// A stretch of HPA with a policy of its own. Routes may lie within it; they come first.
+/// A range of HPA with a policy of its own. Routes within it take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MissPolicy {
     hpa: u64,
@@ -21,7 +21,7 @@ struct MissPolicy {
     policy: Unmapped,
 }
 
-/// All decode-miss policies, in order of their HPA, none overlapping.
+/// All decode-miss policies, in order of their HPA, not overlapping.
 #[derive(Default)]
 pub(super) struct MissPolicies {
     sorted: Vec<MissPolicy>,
@@ -34,18 +34,48 @@ impl MissPolicies {
         let range = before.map(|at| &self.sorted[at]).filter(|range| hpa - range.hpa < range.bytes);
         range.map_or(self.default, |range| range.policy)
     }
+
+    /// Makes room for a total of `policies`, which are then added without allocation.
+    pub fn reserve(&mut self, policies: usize) {
+        self.sorted.reserve(policies.saturating_sub(self.sorted.len()));
+    }
+
+    /// Number of policies, and number of policies that there is room for in total.
+    pub fn count(&self) -> (usize, usize) {
+        (self.sorted.len(), self.sorted.capacity())
+    }
+
+    /// Whether a policy covers any of the `bytes` bytes from `hpa` on.
+    fn overlap(&self, hpa: u64, bytes: u64) -> bool {
+        let behind = self.sorted.partition_point(|range| range.hpa < hpa.saturating_add(bytes));
+        behind.checked_sub(1).is_some_and(|at| self.sorted[at].hpa + self.sorted[at].bytes > hpa)
+    }
+
+    /// First address of a policy of `others` that overlaps with one of these policies.
+    pub fn first_overlap(&self, others: &MissPolicies) -> Option<u64> {
+        others.sorted.iter().find(|other| self.overlap(other.hpa, other.bytes)).map(|other| other.hpa)
+    }
+
+    /// Moves all policies of `others` into this set; they [overlap](Self::first_overlap) with none of it, and there
+    /// is room.
+    pub fn take_over(&mut self, others: &mut MissPolicies) {
+        for policy in others.sorted.drain(..) {
+            let at = self.sorted.partition_point(|range| range.hpa < policy.hpa);
+            self.sorted.insert(at, policy);
+        }
+    }
 }
 
 impl Engine {
-    /// How accesses are answered where there is neither a route nor a policy; [`Unmapped::Error`] unless set.
+    /// Sets the answer to accesses that have neither a route nor a policy; [`Unmapped::Error`] by default.
     pub fn set_unmapped(&mut self, policy: Unmapped) {
         self.miss_policies.default = policy;
     }
 
-    /// How accesses to `bytes` from `hpa` on are answered where there is no route.
+    /// Sets the answer to accesses without a route to the `bytes` bytes from `hpa` on.
     ///
     /// # Errors
-    /// [`RouteError::Shape`], [`RouteError::Overlap`] with another such range, [`RouteError::Full`].
+    /// [`RouteError::Shape`], [`RouteError::Overlap`] with the range of another policy, [`RouteError::Full`].
     pub fn add_miss_policy(&mut self, hpa: u64, bytes: u64, policy: Unmapped) -> Result<(), RouteError> {
         check_shape(hpa, bytes)?;
         let sorted = &mut self.miss_policies.sorted;
@@ -62,13 +92,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes the policy of the range that starts at `hpa`; its policy, if there was one.
+    /// Removes the policy of the range that starts at `hpa` and returns it, if there was one.
     pub fn remove_miss_policy(&mut self, hpa: u64) -> Option<Unmapped> {
         let at = self.miss_policies.sorted.binary_search_by_key(&hpa, |range| range.hpa).ok()?;
         Some(self.miss_policies.sorted.remove(at).policy)
     }
 
-    /// What a read finds where there is nothing: the same for each of its lines.
+    /// Answer to a read of unmapped lines: the same for each line.
     #[cold]
     pub(super) fn read_miss_policy(&mut self, hpa: u64) -> Result<Line, EngineError> {
         let counters = &mut self.core.counters;
@@ -90,7 +120,7 @@ impl Engine {
         }
     }
 
-    /// What becomes of a write where there is nothing.
+    /// Answer to a write to unmapped lines.
     #[cold]
     pub(super) fn write_miss_policy(&mut self, hpa: u64) -> Result<Write, EngineError> {
         let counters = &mut self.core.counters;

@@ -1,29 +1,31 @@
-//! Line operations in, completions out: what the compute node decides, without I/O.
+//! The compute node's engine: line operations in, completions out, without I/O.
 //!
 //! ```text
 //!   read, write, bursts --> line cache --hit--> done
 //!                              | miss, victim
 //!                              v
-//!                           routes: HPA -> memory node, CMem      (none: local memory has it, or a decode-miss policy says what is answered)
+//!                           routes: HPA -> memory node, CMem      (none: local memory, or a decode-miss policy)
 //!                              |
 //!                              v
 //!                           Requester of that memory node --> frames
 //!   completions  <----------  answers  <------------------  frames
+//!
+//!   A write to a mirrored position goes to the requesters of both of its legs (`mirror`).
 //! ```
 //!
-//! One operation becomes at most one request frame, so that nothing has to be kept half done: an operation
-//! that cannot be taken now is refused with [`EngineError::Busy`] and made again after the next poll. Whoever wants
-//! more than a frame carries walks over it in segments ([`SegmentIter`]), all of them in flight at once if there is room, on as
-//! many memory nodes as the range is spread over.
+//! One operation becomes at most one request frame, so no partial state is kept: an operation that cannot be accepted
+//! now is refused with [`EngineError::Busy`] and made again after the next poll. A larger range is divided into
+//! segments ([`SegmentIter`]). If there is room, all segments are in flight at once, to as many memory nodes as the
+//! range is interleaved over.
 //!
-//! What keeps memory consistent:
+//! Invariants of memory consistency:
 //! * all requests of a 4 KiB page of a memory node's CMem travel on one stream, in order (R12);
-//! * a write waits for a read of the same line that is on its way (R7), and so does the eviction of a
-//!   modified line;
-//! * a request has to have tokens (`pacing`);
-//! * a modified line leaves the cache into the retry buffer, and if its session dies it is kept
-//!   ([`Engine::stranded`]) until the memory node is back: an acknowledged write is not lost with a link.
+//! * a write waits for a read of the same line in flight (R7), and so does the eviction of a modified line;
+//! * a request needs tokens (`pacing`);
+//! * a modified line leaves the cache into the retry buffer, and if its session dies it is kept ([`Engine::stranded`])
+//!   until the memory node returns: an acknowledged write is not lost with a link.
 
+mod adopt;
 mod bursts;
 mod completer;
 mod drain;
@@ -33,9 +35,12 @@ mod inflight;
 mod keys;
 mod lines;
 mod local;
+mod location;
+mod mirror;
 mod miss_policy;
 mod pacing;
 mod packing;
+mod request_id;
 mod routes;
 mod segment;
 mod segment_iter;
@@ -59,192 +64,218 @@ pub use drain::{DrainReason, WriteBackRange};
 pub use error::EngineError;
 pub use flush::Flush;
 use inflight::InFlight;
-pub use lines::Missed;
-use local::Locals;
+pub use lines::CacheMiss;
+use local::LocalRanges;
 pub use local::{LocalMemory, MemoryGone};
+use location::Location;
+pub use mirror::LegTarget;
+use mirror::Mirrors;
 use miss_policy::MissPolicies;
 pub use miss_policy::Unmapped;
 use pacing::PeerPacer;
 pub use pacing::{BUCKET_DEFAULT, Pacing};
+pub use request_id::RequestId;
 use routes::Routes;
-pub use routes::{ROUTES_MAX, Route, RouteError, Target};
+pub use routes::{ROUTES_MAX, Route, RouteError, RouteTarget};
 pub use segment::{Segment, Span};
 pub use segment_iter::{Direction, SegmentIter};
-use write_back::Stranded;
+use write_back::FailedWriteBack;
 
-use crate::cache::{CacheConfig, Line, LineCache, State};
+use crate::cache::{CacheConfig, Line, LineCache, LineState};
 
-/// Operations that may be on their way at once.
+/// Maximum number of operations in flight.
 const OPS_MAX: usize = 16_384;
-/// Events kept until they are taken; the oldest go first.
+/// Maximum number of events kept until the caller takes them; the oldest are dropped first.
 const EVENTS_MAX: usize = 256;
 
-/// Takes what has become of operations; `user` is what the operation was made with.
+/// Receiver of the results of operations; `id` is the identity that the caller gave the operation.
 pub trait Sink {
     /// A line or burst was read. The data is valid during the call only.
-    fn read(&mut self, user: u64, data: &[u8]);
-    /// A write is done.
-    fn written(&mut self, user: u64);
-    /// The operation failed.
-    fn failed(&mut self, user: u64, error: EngineError);
+    fn read(&mut self, id: RequestId, data: &[u8]);
+    /// A write is complete: the memory node has acknowledged it.
+    fn written(&mut self, id: RequestId);
+    /// An operation has failed; nothing more follows for `id`.
+    fn failed(&mut self, id: RequestId, error: EngineError);
 }
 
-/// What happens, for logs and for those who attached regions.
+/// Events for logs and for the owners of attached regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineEvent {
-    /// The session with a memory node changed.
+    /// The state of the session with a memory node has changed.
     Session {
-        /// The memory node.
+        /// Address of the memory node at the session's other end.
         mac: Mac,
-        /// How.
+        /// New state of the session, or error found in it.
         event: SessionEvent,
     },
-    /// A modified line could not be written back and never will be: its region is gone or lost.
-    WriteBackRefused {
-        /// Its HPA.
+    /// A leg in sync of a mirrored position does not answer, or has missed a write: the manager is to declare it stale.
+    /// Repeated until it does.
+    LegSilent {
+        /// First HPA of the leg's route.
         hpa: u64,
-        /// Why.
+        /// Address of the leg's memory node.
+        mac: Mac,
+        /// Epoch of the region in the manager's last description.
+        epoch: u64,
+    },
+    /// A leg of a mirrored position has every page again: the manager is to take it as in sync. Repeated until it does.
+    LegFilled {
+        /// First HPA of the leg's route.
+        hpa: u64,
+        /// Address of the leg's memory node.
+        mac: Mac,
+        /// First CMem address of the leg.
+        cmem: u64,
+        /// Epoch of the region in which the leg was filled.
+        epoch: u64,
+    },
+    /// A modified line can never be written back: its region is gone or lost.
+    WriteBackRefused {
+        /// HPA at which the line was written.
+        hpa: u64,
+        /// Reason for which the line was refused.
         error: EngineError,
     },
 }
 
-/// What an engine has counted.
+/// Counts of operations since the engine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineCounters {
     /// Line reads answered by the cache.
     pub read_hits: u64,
-    /// Line reads that went to a memory node.
+    /// Line reads not answered by the cache, which went to a memory node.
     pub read_misses: u64,
-    /// Line writes the cache took in place.
+    /// Line writes to lines in the cache.
     pub write_hits: u64,
-    /// Line writes the cache took at a new place, or that went to a memory node.
+    /// Line writes that took a new way of the cache, or that went to a memory node.
     pub write_misses: u64,
-    /// Burst reads.
+    /// Burst reads sent to memory nodes.
     pub burst_reads: u64,
-    /// Burst writes.
+    /// Burst writes sent to memory nodes.
     pub burst_writes: u64,
-    /// Modified lines written back.
+    /// Modified lines that were sent to their memory nodes.
     pub write_backs: u64,
-    /// Operations that failed.
+    /// Operations that ended with an error other than `Busy`.
     pub failures: u64,
-    /// Accesses to addresses nobody maps that were answered with an error.
+    /// Accesses to unmapped addresses that were answered with an error.
     #[serde(default)]
     pub unmapped_errors: u64,
-    /// Reads of addresses nobody maps that were answered with poison.
+    /// Reads of unmapped addresses that were answered with poison.
     #[serde(default)]
     pub unmapped_poisoned: u64,
-    /// Reads of addresses nobody maps that were answered with all ones.
+    /// Reads of unmapped addresses that were answered with all ones.
     #[serde(default)]
     pub unmapped_ones: u64,
-    /// Writes to addresses nobody maps that were dropped.
+    /// Writes to unmapped addresses that were dropped.
     #[serde(default)]
     pub unmapped_dropped: u64,
-    /// Reads, lines and bursts alike, that memory of this machine answered.
+    /// Reads of lines and bursts that local memory answered.
     #[serde(default)]
     pub local_reads: u64,
-    /// Writes, lines and bursts alike, that memory of this machine took.
+    /// Writes of lines and bursts that local memory took.
     #[serde(default)]
     pub local_writes: u64,
-    /// Pause signals that counted: 802.1Qbb frames seen on the link.
+    /// Applied pause signals: 802.1Qbb frames seen on the link.
     #[serde(default)]
     pub pauses_link: u64,
-    /// Pause signals that counted: PFC frames that the NIC has counted.
+    /// Applied pause signals: PFC frames counted by the NIC.
     #[serde(default)]
     pub pauses_nic: u64,
-    /// Pause signals that counted: Congestion frames of memory nodes.
+    /// Applied pause signals: Congestion frames of memory nodes.
     #[serde(default)]
     pub pauses_mn: u64,
 }
 
-/// Where a read stands.
+/// Result of beginning a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// Here it is.
+    /// Done: the line's data.
     Hit(Line),
-    /// On its way; the sink will be told.
+    /// In flight; the sink will be called.
     Sent,
 }
 
-/// Where a burst read stands.
+/// Result of beginning a burst read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BurstRead<'a> {
-    /// All its lines, in the order of its segment: memory of this machine has them. The sink is not told.
+    /// Done: the data of all lines in the order of the segment, from local memory. The sink is not called.
     Here(&'a [u8]),
-    /// Nobody maps them, and each reads as this line. The sink is not told.
+    /// Done: the burst's lines are unmapped, and each reads as this line. The sink is not called.
     Alike(Line),
-    /// On its way; the sink will be told.
+    /// In flight; the sink will be called.
     Sent,
 }
 
-/// Where a write stands.
+/// Result of beginning a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Done: the cache has it, or memory of this machine.
+    /// Done: in the cache, or in local memory.
     Done,
-    /// On its way; the sink will be told.
+    /// In flight; the sink will be called.
     Sent,
 }
 
-/// A session with a memory node: the only one, or that of one shard.
-struct Peer {
+/// A session with a memory node: the only one, or that for one shard of the pages.
+struct PeerSession {
     mac: Mac,
-    /// This end's address in it.
+    /// This node's MAC address in the session.
     own: Mac,
-    /// By which queue of the link its frames leave.
+    /// Queue of the link that carries the session's frames.
     queue: u8,
-    /// One of several with the memory node that has not been open yet, or died and is not back.
+    /// Whether a session that is one of several with its memory node is not open yet, or has died.
     away: bool,
     requester: Requester,
-    /// The incarnation of its content, as its last session told.
+    /// Incarnation of the memory node's content, as the last session announced it.
     incarnation: Option<u64>,
     sealed: bool,
-    /// `None` without rate control.
+    /// Rate control of the session's requests; `None` without.
     pacer: Option<PeerPacer>,
 }
 
-/// The engine. One thread drives it together with one link.
+/// The engine of a compute node. One thread drives it together with one link.
 pub struct Engine {
-    peers: Vec<Peer>,
+    peers: Vec<PeerSession>,
     core: Core,
     routes: Routes,
-    locals: Locals,
+    locals: LocalRanges,
     miss_policies: MissPolicies,
     draining: DrainingRanges,
     last_peer: usize,
     deadline: Time,
     pacing: Option<Pacing>,
-    /// When there may be tokens for what was refused for want of them.
+    /// Time at which a request refused for lack of tokens may be retried.
     resume_at: Time,
-    /// Requests of single lines wait for others.
+    /// Whether requests of single lines are held back so that several share a frame.
     held: bool,
-    /// What is asked for of memory nodes to come.
+    /// Features requested of memory nodes added later.
     features: u32,
-    /// log2 of the sessions that each memory node has with this compute node, by page.
+    /// log2 of the number of sessions with each memory node; pages are distributed over the sessions.
     queues_log2: u32,
-    /// Which shard of this compute node the engine is, if it has one session with each memory node.
+    /// Number of the shard of this compute node that this engine is, if it has one session with each memory node.
     shard: u8,
 }
 
-/// What completions change: everything but the requesters they come from.
+/// State that completions change: everything except the requesters, which report completions.
 struct Core {
     cache: Option<LineCache>,
     inflight: InFlight,
     ops: Ops,
-    /// By peer and CMem address, which, unlike an HPA, never belongs to another region later.
-    stranded: BTreeMap<(usize, u64), Stranded>,
-    /// Write-backs on their way, by epoch.
+    /// Stranded lines by peer and CMem address: unlike an HPA, these never belong to another region later.
+    stranded: BTreeMap<(usize, u64), FailedWriteBack>,
+    /// Number of write-backs in flight, by epoch.
     write_backs: [usize; 2],
-    /// That of the next write-back; see [`Flush`].
+    /// Epoch of the next write-back; see [`Flush`].
     epoch: bool,
     counters: EngineCounters,
     events: VecDeque<EngineEvent>,
-    /// The PFC class of our frames, if requests are paced.
+    /// PFC class of this node's frames, if requests are paced.
     class: Option<u8>,
-    /// Whether the memory node whose frame is being handled is congested.
+    /// Whether the frame being handled reports that its memory node is congested.
     congested: bool,
+    mirrors: Mirrors,
 }
 
-/// The page of CMem, told apart from other memory nodes' by the bits above CMem addresses' 48, and the mask of the lines.
+/// Page number, made unique among memory nodes by the peer's index from bit 36 on, and the mask of the lines.
 #[inline]
 fn page_and_mask(peer: usize, cmem: u64, lines: usize) -> (u64, u64) {
     let first = (cmem / LINE_SIZE as u64) % 64;
@@ -268,9 +299,10 @@ impl Engine {
                 events: VecDeque::with_capacity(EVENTS_MAX),
                 class: None,
                 congested: false,
+                mirrors: Mirrors::default(),
             },
             routes: Routes::default(),
-            locals: Locals::default(),
+            locals: LocalRanges::default(),
             miss_policies: MissPolicies::default(),
             draining: DrainingRanges::default(),
             last_peer: 0,
@@ -284,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// The link carries frames of another length from now on: sessions are agreed on anew.
+    /// Sets the largest frame of the link in bytes; sessions are renegotiated.
     pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
         for peer in &mut self.peers {
             peer.requester.set_max_frame(max_frame, now);
@@ -292,9 +324,9 @@ impl Engine {
         }
     }
 
-    /// Adds a memory node and calls it. Returns its index for routes. A node that is known already keeps its session, or is
-    /// called anew: until that opens, operations on it are [`EngineError::Busy`], for as long as a silent memory node is waited
-    /// for.
+    /// Adds a memory node and opens a session with it. Returns its index for routes. A node already added keeps an
+    /// open session. Otherwise a new one is opened: until then operations on the node are [`EngineError::Busy`], up
+    /// to the time-out for a silent memory node.
     pub fn add_peer(&mut self, config: RequesterConfig, now: Time) -> usize {
         let mac = config.identity.peer;
         if let Some(known) = self.peers.iter().position(|p| p.mac == mac) {
@@ -310,14 +342,15 @@ impl Engine {
         first
     }
 
-    /// Adds a route. A target without an incarnation belongs to the content of the session that its memory node has, or
-    /// else of the next one.
+    /// Adds a route. A target without an incarnation gets that of its memory node's session; without a session, that
+    /// of the next one.
     ///
     /// # Panics
     /// If a target's peer was not added before.
     pub fn add_route(&mut self, mut route: Route) -> Result<(), RouteError> {
         for target in &mut route.targets {
-            // Also while that session is being handed over: if nothing comes of it, the old one goes on, untold.
+            // The incarnation also holds while that session is being replaced: if the replacement fails, the old one
+            // continues without an event.
             target.incarnation = target.incarnation.or(self.peer_incarnation(target.peer));
         }
         let Decoder { base, size, .. } = route.decoder;
@@ -327,10 +360,11 @@ impl Engine {
         self.routes.add(route)
     }
 
-    /// Removes the route that starts at `hpa`. Flush it first, or modified lines are lost with it. What is on
-    /// its way still ends at the sink.
+    /// Removes the route that starts at `hpa`. Flush first: dirty lines of the route are lost. Operations in flight
+    /// still end at the sink.
     pub fn remove_route(&mut self, hpa: u64) -> Option<Route> {
         let route = self.routes.remove(hpa)?;
+        self.drop_mirrors(&route);
         self.core.forget(&route.decoder, u32::MAX);
         Some(route)
     }
@@ -338,9 +372,9 @@ impl Engine {
     /// Replaces the line cache by an empty one of another shape.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while something is on its way or modified: flush first.
+    /// [`EngineError::Busy`] while an operation is in flight or a line is dirty: flush first.
     pub fn set_cache(&mut self, config: CacheConfig) -> Result<(), EngineError> {
-        let modified = |c: &LineCache| c.places().any(|p| c.state(p) == State::Modified);
+        let modified = |c: &LineCache| c.places().any(|p| c.state(p) == LineState::Modified);
         if self.core.ops.used() > 0 || self.core.cache.as_ref().is_some_and(modified) {
             return Err(EngineError::Busy);
         }
@@ -348,26 +382,27 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether all peers have a session.
+    /// Whether all peers have open sessions.
     pub fn is_connected(&self) -> bool {
         self.peers.iter().all(|p| p.requester.is_open())
     }
 
-    /// Whether this peer has a session: one for each queue.
+    /// Whether this peer has an open session for each queue.
     #[inline]
     pub fn is_peer_connected(&self, peer: usize) -> bool {
         let all = self.peers.get(peer..peer + self.queues());
         all.is_some_and(|sessions| sessions.iter().all(|p| p.requester.is_open()))
     }
 
-    /// The incarnation of this peer's content, if it has a session, be it just handed over to the next one.
+    /// Incarnation of this peer's content; `None` without a session. A session that is being replaced still counts.
     pub fn peer_incarnation(&self, peer: usize) -> Option<u64> {
         self.peers[peer].requester.incarnation()
     }
 
-    /// Each session in figures. Those of further queues say which beside the memory node's address.
+    /// Status of each session. With several queues, the name of a further session is the memory node's address and
+    /// the queue.
     pub fn sessions(&self) -> Vec<RequesterStatus> {
-        let status = |p: &Peer| {
+        let status = |p: &PeerSession| {
             let mut status = p.requester.status();
             if p.queue > 0 {
                 status.peer = format!("{} queue {}", p.mac, p.queue);
@@ -377,52 +412,69 @@ impl Engine {
         self.peers.iter().map(status).collect()
     }
 
-    /// What was counted.
+    /// Counters since the engine was made.
     #[inline]
     pub fn counters(&self) -> EngineCounters {
         self.core.counters
     }
 
-    /// Operations on their way, write-backs included.
+    /// Number of operations in flight, including write-backs.
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.core.ops.used()
     }
 
-    /// Marks all operations on their way, so that it can be told when the last of them [has ended](Self::marked).
+    /// Marks all operations in flight: once [`marked`](Self::marked) is 0, all of them have ended.
     #[cold]
     pub fn mark(&mut self) {
         self.core.ops.mark();
     }
 
-    /// Operations that were on their way when they were [marked](Self::mark), and are still.
+    /// Number of [marked](Self::mark) operations still in flight.
     pub fn marked(&self) -> usize {
         self.core.ops.marks()
     }
 
-    /// The oldest event not yet taken.
+    /// The oldest event that the caller has not taken yet.
     #[inline]
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         if self.core.events.is_empty() { None } else { self.core.events.pop_front() }
     }
 
-    /// [`route`](Self::route) for a new operation, which may not be made on closed addresses.
+    /// As [`route`](Self::route), for a new operation: refused at a closed address.
     #[inline]
     fn route_open(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
-        if !self.draining.is_empty() {
-            self.draining.check(hpa)?;
-        }
+        self.check_open(hpa)?;
         self.route(hpa)
     }
 
-    /// The peer that has the line at `hpa`, and the CMem address there; `None` where there is no route.
+    /// Returns the error of a new operation at a closed address.
+    #[inline]
+    fn check_open(&self, hpa: u64) -> Result<(), EngineError> {
+        if self.draining.is_empty() { Ok(()) } else { self.draining.check(hpa) }
+    }
+
+    /// Peer and CMem address of the line at `hpa`; `None` without a route.
     #[inline]
     fn route(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
-        let Some(route) = self.routes.find(hpa) else { return Ok(None) };
-        let (target, _, cmem) = route.locate(hpa);
-        let first = target.peer;
+        let location = self.routes.locate(hpa);
+        self.open_location(&location)
+    }
+
+    /// Peer and CMem address of a location of the present generation; `None` without a route.
+    #[inline]
+    fn open_location(&mut self, location: &Location) -> Result<Option<(usize, u64)>, EngineError> {
+        let Some(target) = self.routes.target(location) else { return Ok(None) };
+        let (first, cmem) = (target.peer, location.cmem);
         let peer = &self.peers[first];
-        if target.is_lost(peer.incarnation) {
+        if let Some(mirror) = target.mirror {
+            if target.is_lost(peer.incarnation) && !self.core.mirrors.has_content(mirror) {
+                self.core.counters.failures += 1;
+                return Err(EngineError::DataLost(peer.mac));
+            } else if target.is_lost(peer.incarnation) {
+                return Err(EngineError::Busy);
+            }
+        } else if target.is_lost(peer.incarnation) {
             self.core.counters.failures += 1;
             return Err(EngineError::DataLost(peer.mac));
         }
@@ -432,10 +484,10 @@ impl Engine {
         self.shard_of(first, cmem).map(|peer| Some((peer, cmem)))
     }
 
-    /// Why `peer` takes nothing at this moment: it is gone, or there is no room, or its session is about to open or just being
-    /// handed over to the next one, which ends by itself.
+    /// Error for a `peer` that accepts no request now: not connected if its session has died; busy if there is no
+    /// room, or if its session is about to open or being replaced.
     fn not_now(&self, peer: usize) -> EngineError {
-        let Peer { mac, requester, .. } = &self.peers[peer];
+        let PeerSession { mac, requester, .. } = &self.peers[peer];
         let opens = requester.incarnation().is_some() || requester.is_expected();
         if opens { EngineError::Busy } else { EngineError::NotConnected(*mac) }
     }
@@ -462,19 +514,20 @@ impl Core {
         self.events.push_back(event);
     }
 
-    /// Drops all that is here of the lines at some positions of an interleave set, a bit each. Reads that are on their
-    /// way no longer fill the cache, and write-backs are nobody's any more.
+    /// Drops all lines at the positions of an interleave set that `positions` selects, one bit each. Reads in flight
+    /// no longer fill the cache, and write-backs in flight are ignored.
     fn forget(&mut self, decoder: &Decoder, positions: u32) {
         let covers =
             |hpa: u64| decoder.decode(hpa).is_some_and(|(position, _)| positions >> position & 1 == 1);
         if let Some(cache) = &mut self.cache {
             for place in cache.places() {
-                if cache.state(place) != State::Invalid && covers(cache.line(place) * LINE_SIZE as u64) {
-                    cache.set_state(place, State::Invalid);
+                if cache.state(place) != LineState::Invalid && covers(cache.line(place) * LINE_SIZE as u64) {
+                    cache.set_state(place, LineState::Invalid);
                 }
             }
         }
         self.stranded.retain(|_, line| !covers(line.hpa));
+        self.forget_pairs(covers);
         for op in self.ops.iter_mut() {
             match op {
                 Op::Read { hpa, place, .. } if covers(*hpa) => *place = None,

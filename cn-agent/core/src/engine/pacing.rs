@@ -1,21 +1,22 @@
-//! Rate control: requests leave no faster than memory nodes and the switches before them have room for.
+//! Rate control: the rate of requests is limited to what memory nodes and the switches on the way can take.
 //!
-//! Each memory node has a [`Pacer`] of its own (the paper's controller and token bucket), so that a slow node holds up
-//! nobody else's requests. Three signals reach it:
+//! Each memory node has a [`Pacer`] of its own (the paper's controller and token bucket), so that a slow node does
+//! not delay requests to other nodes. A pacer gets three signals:
 //!
 //! ```text
 //!   802.1Qbb frame seen on the link    --+
-//!   NIC counter of received PFC frames --+--> every memory node's pacer: it was the link that paused
+//!   NIC counter of received PFC frames --+--> every memory node's pacer: the link was paused
 //!   Congestion frame of a memory node  -----> that node's pacer
 //! ```
 //!
-//! A Congestion frame belongs to a session, and is authenticated as all frames of it are. The other two anybody at the cable
-//! can bring about: who hands them in decides whether they are heeded at all, and their effect is bounded
+//! A Congestion frame belongs to a session and is authenticated like all of the session's frames. Any station on the
+//! cable can cause the other two signals: the caller decides whether to use them at all, and their effect is bounded
 //! ([`Controller::on_bare_pause`](cxloe_cc::Controller::on_bare_pause)).
 //!
-//! A request without tokens is refused with [`EngineError::Busy`], and the engine's deadline says when to try
-//! again. What it costs is the larger of its own frame and its response's (R13), as it is on the wire; a frame of many
-//! requests costs what it is when it leaves. Repeated requests are never held back, as others wait for them, but they cost the same.
+//! A request without tokens is refused with [`EngineError::Busy`], and the engine's deadline gives the time to retry.
+//! The cost of a request is the larger of the sizes on the wire of its frame and of its response (R13); a frame of
+//! many requests is charged when it is sent. Retransmissions are never held back, as other requests wait for them,
+//! but they are charged too.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -25,24 +26,23 @@ use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{Gcm, HEADER_LEN, LINE_SIZE, PfcVector, Seal};
 use cxloe_wire::time::Time;
 
-use super::{Engine, EngineError, Peer};
+use super::{Engine, EngineError, PeerSession};
 
-/// Bytes that may leave at once after a rest, unless told otherwise: 140 line reads, some 10 bursts of an MTU of
-/// 1500. Few enough for any queue, enough that a sender who sleeps between looks keeps its rate.
+/// Default of the largest burst after idle time, in bytes: 140 line reads, or some 10 bursts at an MTU of 1500. That
+/// fits any queue, and a sender that sleeps between polls keeps its rate.
 pub const BUCKET_DEFAULT: u64 = 16 << 10;
 
-/// How requests are paced.
+/// Parameters of rate control for all memory nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
-    /// The controller's times and rates.
+    /// Times and rates of the controller.
     pub control: Config,
-    /// Bytes that may leave at once after a rest.
+    /// Most bytes that may be sent at once after idle time.
     pub bucket: u64,
-    /// The PFC class (0 to 7) our frames belong to: what other classes are told is not for us.
+    /// PFC class (0 to 7) of this node's frames: pauses of other classes are ignored.
     pub class: u8,
 }
 
-/// Who said that we are to slow down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     Link,
@@ -50,14 +50,14 @@ pub(super) enum Signal {
     MemoryNode,
 }
 
-/// One memory node's pacer.
+/// Rate control of the requests to one memory node.
 pub(super) struct PeerPacer {
     pacer: Pacer,
-    /// What every frame takes beyond its payload.
+    /// Bytes of every frame on the wire beyond its payload.
     overhead: usize,
-    /// Bytes of the wire already paid for.
+    /// Total of sent bytes charged so far.
     paid: u64,
-    /// Bytes of repeated lines already paid for.
+    /// Total of retransmitted bytes of lines charged so far.
     repeated: u64,
 }
 
@@ -66,7 +66,7 @@ fn since_start(now: Time) -> Duration {
 }
 
 impl PeerPacer {
-    /// Pays for what leaves from now on, `wire_bytes` having left before.
+    /// A pacer that charges bytes sent from now on; `wire_bytes` is the total sent before.
     pub fn new(pacing: &Pacing, sealed: bool, wire_bytes: u64, now: Time) -> PeerPacer {
         let trailer = if sealed { Gcm::TRAILER_LEN } else { Seal::PLAIN_LEN };
         PeerPacer {
@@ -77,7 +77,7 @@ impl PeerPacer {
         }
     }
 
-    /// Pays for what has left, of which `wire_bytes` are known in all.
+    /// Charges the bytes sent since the last call; `wire_bytes` is the total so far.
     #[inline]
     pub fn charge_sent(&mut self, wire_bytes: u64) {
         let bytes = wire_bytes - self.paid;
@@ -85,20 +85,20 @@ impl PeerPacer {
         self.pacer.charge(bytes);
     }
 
-    /// Pays for what was repeated, of which `bytes` of lines are known in all.
+    /// Charges the lines retransmitted since the last call; `bytes` is the total of their bytes so far.
     #[inline]
     pub fn charge_repeated(&mut self, bytes: u64) {
         if bytes != self.repeated {
             let lines = bytes.saturating_sub(self.repeated) / LINE_SIZE as u64;
             self.repeated = bytes;
-            // As if each line had a frame of its own: it errs on the slow side, after losses.
+            // Charged as if each line had its own frame: after losses the rate is rather too low than too high.
             self.pacer.charge(lines * (self.overhead + LINE_SIZE) as u64);
         }
     }
 }
 
 impl Engine {
-    /// Paces requests from now on, to the memory nodes known and to those to come; `None`: not at all.
+    /// Sets rate control for present and future memory nodes; `None` turns it off.
     pub fn set_pacing(&mut self, pacing: Option<Pacing>, now: Time) {
         self.pacing = pacing;
         self.core.class = pacing.map(|p| p.class);
@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// An 802.1Qbb frame was seen on the link.
+    /// Handles an 802.1Qbb frame that was seen on the link.
     #[cold]
     pub fn on_pfc(&mut self, vector: &PfcVector, now: Time) {
         if self.pacing.is_some_and(|p| pauses(vector, p.class)) {
@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// The NIC has counted PFC frames of our class since the last time.
+    /// Handles an increase of the NIC's count of PFC frames of this node's class.
     #[cold]
     pub fn on_nic_pause(&mut self, now: Time) {
         self.pause_all(Signal::Nic, now);
@@ -133,7 +133,7 @@ impl Engine {
         if let Some(pacer) = &mut self.peers[peer].pacer
             && match signal {
                 Signal::MemoryNode => pacer.pacer.on_pause(since_start(now)),
-                // Anybody at the cable can have sent it.
+                // Any station on the cable can have caused these signals.
                 Signal::Link | Signal::Nic => pacer.pacer.on_bare_pause(since_start(now)),
             }
         {
@@ -146,14 +146,14 @@ impl Engine {
         }
     }
 
-    /// The pacer of each memory node in figures, in the order of [`sessions`](Self::sessions); `None` without rate
-    /// control.
+    /// State of each memory node's pacer, in the order of [`sessions`](Self::sessions); `None` without rate control.
     pub fn paces(&mut self, now: Time) -> Vec<Option<PacerStatus>> {
-        let pace = |peer: &mut Peer| peer.pacer.as_mut().map(|pacer| pacer.pacer.status(since_start(now)));
+        let pace =
+            |peer: &mut PeerSession| peer.pacer.as_mut().map(|pacer| pacer.pacer.status(since_start(now)));
         self.peers.iter_mut().map(pace).collect()
     }
 
-    /// Whether `peer` may be sent a request.
+    /// Checks that rate control lets a request be sent to `peer` now.
     #[inline]
     pub(super) fn may_send(&mut self, peer: usize, now: Time) -> Result<(), EngineError> {
         match &mut self.peers[peer].pacer {
@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// A request was made of `peer`.
+    /// Accounts for a request that was sent to `peer`.
     #[inline]
     pub(super) fn sent(&mut self, peer: usize) {
         let peer = &mut self.peers[peer];
@@ -180,7 +180,7 @@ impl Engine {
     }
 }
 
-/// Whether a vector tells `class` to pause; with a time of 0 it ends a pause.
+/// Whether a vector pauses `class`; a time of 0 ends a pause.
 pub(super) fn pauses(vector: &PfcVector, class: u8) -> bool {
     vector.pause(class).is_some_and(|quanta| quanta > 0)
 }

@@ -1,12 +1,12 @@
-//! Many lines in one frame: requests of single lines wait for each other while their maker has more of them.
+//! Several lines in one frame: while a caller has more operations, requests of single lines are held back.
 //!
 //! ```text
 //!   hold --> read, write, write-back ... --> requests wait, by memory node and stream
 //!   release ------------------------------> frames of as many as fit, then the link's flush
 //! ```
 //!
-//! Nobody waits for company: whoever makes one request and looks for its answer does not hold. Where a memory node has
-//! not agreed on such frames, each request leaves at once.
+//! No request is held back for a time: a caller that makes one request and waits for its answer does not hold. If a
+//! memory node has not agreed to frames of several lines, each request is sent at once.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::session::Requester;
@@ -18,13 +18,14 @@ use cxloe_wire::frame::FEATURES;
 use super::Engine;
 
 impl Engine {
-    /// Asks memory nodes that are added from now on for these features at most, of those there are ([`FEATURES`]).
+    /// Sets the features, a subset of [`FEATURES`], to be requested of memory nodes added from now on.
     pub fn set_features(&mut self, features: u32) {
         self.features = features;
     }
 
-    /// More operations follow at once. [`release`](Self::release) is to follow before the link is flushed; what still
-    /// waits then leaves with the next poll that is due. Whether it was not so already.
+    /// Announces that more operations follow at once. [`release`](Self::release) must follow before the link is
+    /// flushed; otherwise held requests are sent with the next poll that is due. Returns whether this call began the
+    /// holding.
     #[inline]
     pub fn hold(&mut self) -> bool {
         let begins = !core::mem::replace(&mut self.held, true);
@@ -34,7 +35,8 @@ impl Engine {
         begins
     }
 
-    /// Sends what waits for more operations, though more follow: the link is to be flushed for what is urgent.
+    /// Sends held requests although more operations follow, because the link is about to be flushed for urgent
+    /// requests.
     #[inline]
     pub fn send_waiting(&mut self, now: Time, tx: &mut dyn Transmit) {
         if self.held {
@@ -42,13 +44,13 @@ impl Engine {
         }
     }
 
-    /// Whether any memory node takes frames of many lines.
+    /// Whether any memory node accepts frames of several lines.
     #[inline]
     pub fn has_multi(&self) -> bool {
         self.peers.iter().any(|peer| peer.requester.has_multi())
     }
 
-    /// No more operations follow at this moment: sends those that wait. Flush the link afterwards.
+    /// Sends held requests and ends the holding. Flush the link afterwards.
     #[inline]
     pub fn release(&mut self, now: Time, tx: &mut dyn Transmit) {
         if core::mem::take(&mut self.held) {

@@ -1,32 +1,37 @@
-//! What one frame carries of a range of HPA: lines that lie one behind the other in one memory node's CMem. In HPA they
-//! are chunks of one interleave granularity, a turn apart, so whoever sends or receives a segment gathers or scatters.
+//! Segments: a segment is the part of a range of HPA that one frame carries, lines that are contiguous in one memory
+//! node's CMem. In HPA these lines are chunks of one interleave granularity, one turn apart, so that sending gathers
+//! and receiving scatters.
 //!
 //! ```text
-//!   HPA      | A | B | C | D | A | B | C | D | A ...      four ways; the segment is what A has of it
+//!   HPA      | A | B | C | D | A | B | C | D | A ...      four ways; the segment is A's part
 //!   CMem, A  | A | A | A |
 //! ```
 
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::LINE_SIZE;
 
+use super::location::Location;
+
 const LINE: u64 = LINE_SIZE as u64;
 
-/// Lines of one memory node, consecutive in its CMem.
+/// Lines of one memory node, consecutive in its CMem, with their decoded address, which can become stale
+/// (`Location`). A segment is used only with the engine that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// HPA of the first line.
     pub hpa: u64,
-    /// How many lines, 1 to 64 if a frame is to carry them.
+    /// Number of lines; 1 to 64 to fit a frame.
     pub lines: usize,
     spread: Spread,
+    pub(super) location: Location,
 }
 
-/// How consecutive lines of one memory node lie in HPA.
+/// Layout of consecutive lines of one memory node in HPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spread {
     ways: Ways,
     granularity: Granularity,
-    /// Bytes of the first line's chunk before that line.
+    /// Bytes of the first line's chunk that lie before that line.
     skip: u32,
 }
 
@@ -38,38 +43,39 @@ impl Spread {
         Spread { ways, granularity, skip }
     }
 
-    /// Without interleaving, so that lines follow one another.
-    const STRAIGHT: Spread = Spread { ways: Ways::One, granularity: Granularity::PAGE, skip: 0 };
+    /// The layout without interleaving: lines follow one another.
+    pub const STRAIGHT: Spread = Spread { ways: Ways::One, granularity: Granularity::PAGE, skip: 0 };
 }
 
-/// Lines of a segment that are consecutive in HPA, too.
+/// Lines of a segment that are consecutive in HPA as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which line of the segment is its first.
+    /// Index in the segment of the span's first line.
     pub first: usize,
-    /// How many lines.
+    /// Number of lines of the span.
     pub lines: usize,
-    /// From the segment's HPA to the run's, in bytes.
+    /// Distance in bytes of the span's HPA from the segment's.
     pub offset: u64,
 }
 
 impl Segment {
-    pub(super) fn new(hpa: u64, lines: usize, spread: Spread) -> Segment {
-        Segment { hpa, lines, spread }
+    pub(super) fn new(hpa: u64, lines: usize, spread: Spread, location: Location) -> Segment {
+        Segment { hpa, lines, spread, location }
     }
 
-    /// Lines that follow one another in HPA, as they do in a region of one way.
+    /// A segment whose lines follow one another in HPA, as in a region of one way. The engine decodes its address
+    /// when it is used.
     #[inline]
     pub fn straight(hpa: u64, lines: usize) -> Segment {
-        Segment { hpa, lines, spread: Spread::STRAIGHT }
+        Segment { hpa, lines, spread: Spread::STRAIGHT, location: Location::UNDECODED }
     }
 
-    /// Whether its lines follow one another in HPA, wherever it begins.
+    /// Whether the segment's lines follow one another in HPA, wherever it begins.
     pub(super) fn is_straight(&self) -> bool {
         self.spread.ways == Ways::One
     }
 
-    /// Whether it was made for an interleave set like this.
+    /// Whether the segment was made for an interleave set with the ways and granularity of `decoder`.
     #[inline]
     pub(super) fn fits(&self, decoder: &Decoder) -> bool {
         match (self.spread.ways, decoder.ways) {
@@ -78,7 +84,7 @@ impl Segment {
         }
     }
 
-    /// From the segment's HPA to that of its `line`-th line, in bytes.
+    /// Distance in bytes of the HPA of line `line` from the segment's HPA.
     #[inline]
     pub fn offset(&self, line: usize) -> u64 {
         let Spread { ways, granularity, skip } = self.spread;
@@ -88,13 +94,13 @@ impl Segment {
         along + chunk * u64::from((ways.count() - 1) * granularity.bytes()) - skip
     }
 
-    /// From the segment's HPA to the end of its last line, in bytes.
+    /// Distance in bytes of the end of the last line from the segment's HPA.
     #[inline]
     pub fn extent(&self) -> u64 {
         self.lines.checked_sub(1).map_or(0, |last| self.offset(last) + LINE)
     }
 
-    /// Its runs, by ascending HPA.
+    /// The segment's spans, by ascending HPA.
     #[inline]
     pub fn spans(&self) -> impl Iterator<Item = Span> + use<> {
         let segment = *self;
@@ -114,8 +120,8 @@ impl Segment {
         })
     }
 
-    /// Copies the lines' `data`, in their order in the segment, to where they belong in `out`, whose first byte is the
-    /// segment's. `false`, and nothing is copied, if either is too short.
+    /// Copies the lines' `data` from their order in the segment to their positions in `out`, which begins at the
+    /// segment's HPA. Returns `false`, and copies nothing, if `data` or `out` is too short.
     pub fn scatter(&self, data: &[u8], out: &mut [u8]) -> bool {
         let enough = data.len() >= self.lines * LINE_SIZE && out.len() as u64 >= self.extent();
         if enough {
@@ -127,9 +133,9 @@ impl Segment {
         enough
     }
 
-    /// The reverse of [`scatter`](Self::scatter): the lines' data in their order in the segment, from `from`, whose first
-    /// byte is the segment's. What is in one segment already is not copied; `room` takes the rest. `None` if either is too
-    /// short.
+    /// The reverse of [`scatter`](Self::scatter): returns the lines' data in the order of the segment. The data is
+    /// taken from `from`, which begins at the segment's HPA. Contiguous data is not copied; other data is gathered in
+    /// `room`. `None` if `from` or `room` is too short.
     pub fn gather<'a>(&self, from: &'a [u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
         let bytes = self.lines * LINE_SIZE;
         if self.extent() == bytes as u64 {

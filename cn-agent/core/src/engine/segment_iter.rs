@@ -1,7 +1,7 @@
 //! An iterator over a range of HPA in segments that one frame each can carry.
 //!
-//! Each segment is as long as its memory node's CMem page and the frames of its session allow, whatever the granularity:
-//! a long range takes no more frames interleaved than it does in a straight line. Pieces come by rows: row `r` is the
+//! Each segment is as long as its memory node's CMem page and the frames of its session allow, whatever the
+//! granularity: a long range takes no more frames with interleaving than without. Segments come by rows: row `r` is the
 //! `r`-th CMem page of every position, and within a row the positions follow one another, so that requests go to all
 //! memory nodes in turn.
 //!
@@ -11,8 +11,9 @@
 //!   row 1           | 5 |  | 6 |  | 7 |  | 8 |
 //! ```
 //!
-//! An iterator knows where it is; how many lines the next frame takes is asked anew each time, because a session may be
-//! replaced by one with smaller frames while the iterator waits.
+//! An iterator decodes the first address of each route that the range touches, and derives the locations of all
+//! segments from it. It keeps only its position; the number of lines of the next frame is determined anew each time,
+//! because a session may be replaced by one with smaller frames between two segments.
 
 use core::ops::Range;
 
@@ -20,43 +21,50 @@ use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 
 use super::Engine;
+use super::location::Location;
 use super::routes::Routes;
 use super::segment::{Segment, Spread};
 
 const LINE: u64 = LINE_SIZE as u64;
 const PAGE: u64 = BURST_LINES_MAX as u64 * LINE;
 
-/// What the segments are for: the frames of a session carry more lines one way than the other.
+/// Direction of a transfer: a frame can carry different numbers of lines in the two directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Burst reads.
+    /// From a memory node, in burst reads.
     Read,
-    /// Burst writes.
+    /// To a memory node, in burst writes.
     Write,
 }
 
 /// An iterator over a range of HPA. Every line of the range is in exactly one segment.
 #[derive(Clone, Debug)]
 pub struct SegmentIter {
-    /// What no route was looked up for so far.
+    /// Part of the range for which no route was looked up yet.
     left: Range<u64>,
-    part: Option<Part>,
+    part: Option<RoutePart>,
 }
 
-/// The part of a range that one route holds, or none.
+/// The part of a range within one route.
 #[derive(Clone, Debug)]
-struct Part {
+struct RoutePart {
     decoder: Decoder,
-    /// Offsets from the decoder's base.
+    /// A location in the route, from which others are derived; for a part without a route, the location of a line in
+    /// it.
+    anchor: Location,
+    /// Range of the part, as offsets from the decoder's base.
     range: Range<u64>,
     rows: Range<u64>,
     position: u32,
-    /// What is left of the row's page at this position, as DPA.
+    /// Part of the row's page still to be returned at this position, as DPA.
     page: Range<u64>,
 }
 
-/// How many bytes of the share of `position` lie before `offset`.
+/// Bytes of the share of `position` that lie before `offset`.
 fn share_before(decoder: &Decoder, position: u32, offset: u64) -> u64 {
+    if decoder.ways == Ways::One {
+        return offset;
+    }
     let (at, dpa) = decoder.decode_offset(offset);
     let grain = u64::from(decoder.granularity.bytes());
     let turn = dpa & !(grain - 1);
@@ -67,14 +75,14 @@ fn share_before(decoder: &Decoder, position: u32, offset: u64) -> u64 {
     }
 }
 
-impl Part {
-    /// `None` if the range is empty.
-    fn new(decoder: Decoder, range: Range<u64>) -> Option<Part> {
+impl RoutePart {
+    /// The part's iterator at its first segment; `None` if the range is empty.
+    fn new(decoder: Decoder, anchor: Location, range: Range<u64>) -> Option<RoutePart> {
         let positions = 0..decoder.ways.count();
         let starts = positions.clone().map(|p| share_before(&decoder, p, range.start));
         let ends = positions.map(|p| share_before(&decoder, p, range.end));
         let rows = starts.min()? / PAGE..ends.max()?.div_ceil(PAGE);
-        let mut part = Part { decoder, range, rows, position: 0, page: 0..0 };
+        let mut part = RoutePart { decoder, anchor, range, rows, position: 0, page: 0..0 };
         part.page = part.page_here();
         part.settle().then_some(part)
     }
@@ -85,7 +93,7 @@ impl Part {
         before(self.range.start).max(row)..before(self.range.end).min(row + PAGE)
     }
 
-    /// Goes on to the next position that has something, if this one has nothing left; `false` at the end.
+    /// Advances to the next position with lines left, if the present one has none; `false` at the end.
     fn settle(&mut self) -> bool {
         while self.page.is_empty() {
             self.position += 1;
@@ -101,42 +109,54 @@ impl Part {
         true
     }
 
-    /// As many lines as there are here and as `most` says that a frame carries.
-    fn segment(&self, most: impl FnOnce(u64) -> usize) -> Segment {
+    /// Segment of all lines left in the row's page at this position.
+    #[inline]
+    fn segment(&mut self, routes: &mut Routes) -> Segment {
         let hpa = self.decoder.base + self.decoder.encode_offset(self.position, self.page.start);
-        let left = ((self.page.end - self.page.start) / LINE) as usize;
-        // At least one, so that an engine without a session is asked and says so.
-        Segment::new(hpa, left.min(most(hpa)).max(1), Spread::of(&self.decoder, hpa))
+        let lines = ((self.page.end - self.page.start) / LINE) as usize;
+        let spread = Spread::of(&self.decoder, hpa);
+        if !routes.is_current(&self.anchor) {
+            let now = routes.locate(hpa);
+            let is_same =
+                routes.route(&now).map_or(self.decoder.size == 0, |route| route.decoder == self.decoder);
+            if !is_same {
+                // The engine decodes the segment's address when it is used, and refuses the segment if it does not
+                // fit.
+                return Segment::new(hpa, lines, spread, Location::UNDECODED);
+            }
+            self.anchor = now;
+        }
+        Segment::new(hpa, lines, spread, routes.locate_beside(&self.anchor, self.position, self.page.start))
     }
 }
 
 impl SegmentIter {
-    /// From the first line of `range`, whose ends are multiples of 64, to the last.
+    /// An iterator over `range`, whose ends are multiples of 64.
     #[inline]
     pub fn new(range: Range<u64>) -> SegmentIter {
         SegmentIter { left: range, part: None }
     }
 
-    /// The segment to carry next; `None` at the end. The same again, unless a session has changed, until
-    /// [`advance`](Self::advance).
+    /// The next segment; `None` at the end. Repeated calls return the same one until [`advance`](Self::advance),
+    /// unless a session has changed.
     #[inline]
     pub fn segment(&mut self, engine: &mut Engine, direction: Direction) -> Option<Segment> {
-        let part = self.part(&mut engine.routes)?;
-        Some(part.segment(|hpa| match direction {
-            Direction::Read => engine.burst_read_lines_max(hpa),
-            Direction::Write => engine.burst_write_lines_max(hpa),
-        }))
+        let mut segment = self.part(&mut engine.routes)?.segment(&mut engine.routes);
+        let most = engine.segment_lines_max(&segment, direction);
+        // At least one line: without a session, the engine then returns its error for the segment.
+        segment.lines = segment.lines.min(most).max(1);
+        Some(segment)
     }
 
     #[inline]
-    fn part(&mut self, routes: &mut Routes) -> Option<&Part> {
+    fn part(&mut self, routes: &mut Routes) -> Option<&mut RoutePart> {
         if self.part.is_none() {
             self.part = self.next_part(routes);
         }
-        self.part.as_ref()
+        self.part.as_mut()
     }
 
-    /// Goes on behind `segment`, which is the one that was carried.
+    /// Advances past `segment`, which the caller has sent.
     #[inline]
     pub fn advance(&mut self, segment: &Segment) {
         let Some(part) = &mut self.part else { return };
@@ -146,17 +166,18 @@ impl SegmentIter {
         }
     }
 
-    fn next_part(&mut self, routes: &mut Routes) -> Option<Part> {
+    fn next_part(&mut self, routes: &mut Routes) -> Option<RoutePart> {
         let Range { start, end } = self.left;
         if start >= end {
             return None;
         }
-        let (decoder, until) = match routes.find(start) {
+        let anchor = routes.locate(start);
+        let (decoder, until) = match routes.route(&anchor) {
             Some(route) => {
                 let decoder = route.decoder;
                 (decoder, decoder.base + decoder.size)
             }
-            // Nobody's: as a region of one way, up to the next that is somebody's.
+            // Addresses without a route are divided like a region of one way, up to the next route.
             None => {
                 let (base, until) = (start & !(PAGE - 1), routes.next_start(start).unwrap_or(end));
                 let straight = Decoder { base, size: 0, ways: Ways::One, granularity: Granularity::PAGE };
@@ -164,7 +185,7 @@ impl SegmentIter {
             }
         };
         self.left.start = end.min(until);
-        Part::new(decoder, start - decoder.base..self.left.start - decoder.base)
+        RoutePart::new(decoder, anchor, start - decoder.base..self.left.start - decoder.base)
     }
 }
 
@@ -172,24 +193,25 @@ impl SegmentIter {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::routes::{Route, Target};
+    use super::super::routes::{Route, RouteTarget};
     use super::*;
 
     fn route(base: u64, turns: u64, ways: Ways, granularity: Granularity) -> Route {
         let size = turns * u64::from(ways.count()) * u64::from(granularity.bytes().max(4096));
-        let target = |peer| Target { peer, cmem: 0, incarnation: None };
+        let target = |peer| RouteTarget { peer, cmem: 0, incarnation: None, mirror: None };
         let targets = (0..ways.count() as usize).map(target).collect();
         Route { decoder: Decoder { base, size, ways, granularity }, targets }
     }
 
-    /// All segments of a range, and how many lines each frame was to carry at most.
+    /// All segments of a range; `most` gives the maximum number of lines of each frame.
     fn segment_iter(routes: &mut Routes, range: Range<u64>, mut most: impl FnMut() -> usize) -> Vec<Segment> {
         let mut segment_iter = SegmentIter::new(range);
         let mut segments = Vec::new();
         while let Some(part) = segment_iter.part(routes) {
-            let most = most();
-            let segment = part.segment(|_| most);
-            assert!((1..=most).contains(&segment.lines));
+            let mut segment = part.segment(routes);
+            assert_eq!(segment.location, routes.locate(segment.hpa), "its location is that of its address");
+            assert!(segment.lines >= 1);
+            segment.lines = segment.lines.min(most());
             segment_iter.advance(&segment);
             segments.push(segment);
         }
@@ -266,7 +288,7 @@ mod tests {
         ) {
             let route = route(0x4000, 3, ways, granularity);
             let hpa = 0x4000 + line * LINE;
-            let segment = Segment::new(hpa, lines, Spread::of(&route.decoder, hpa));
+            let segment = Segment::new(hpa, lines, Spread::of(&route.decoder, hpa), Location::UNDECODED);
             let data: Vec<u8> = (0..lines * LINE_SIZE).map(|i| (i / LINE_SIZE + 1) as u8).collect();
             let mut out = vec![0; segment.extent() as usize];
             prop_assert!(segment.scatter(&data, &mut out));
@@ -277,14 +299,14 @@ mod tests {
             let mut room = [0; PAGE as usize];
             prop_assert_eq!(segment.gather(&out, &mut room), Some(data.as_slice()));
             prop_assert_eq!(segment.spans().map(|span| span.lines).sum::<usize>(), lines);
-            // Too short by a line.
+            // The output is one line too short.
             let less = out.len() - LINE_SIZE;
             prop_assert!(!segment.scatter(&data, &mut out[..less]));
             prop_assert_eq!(segment.gather(&out[..less], &mut room), None);
         }
     }
 
-    /// However fine the granularity, a long range takes as many frames as it would in a straight line.
+    /// At any granularity, a long range takes as many frames as without interleaving.
     #[test]
     fn interleaving_costs_no_frames() {
         for (ways, granularity) in Ways::ALL.into_iter().flat_map(|w| Granularity::all().map(move |g| (w, g)))
@@ -301,7 +323,7 @@ mod tests {
         }
     }
 
-    /// A page over four memory nodes is four frames of 1 KiB, whose chunks are gathered.
+    /// A page over four memory nodes takes four frames of 1 KiB, whose chunks are gathered.
     #[test]
     fn the_chunks_of_a_page_are_gathered() {
         let mut routes = Routes::default();

@@ -1,24 +1,24 @@
-//! Several queues: each memory node has a session with each of them, by page.
+//! Several queues: each memory node has one session for each queue, and its pages are distributed over the sessions.
 //!
 //! ```text
 //!   CMem page 0, N, 2N ...     --> session 0: this node's own address,  queue 0
 //!   CMem page 1, N + 1 ...     --> session 1: the address of shard 1,   queue 1
 //! ```
 //!
-//! To everybody else a memory node is one peer, that of its first session; the others follow it. What is known of one is
-//! known of all: content that is lost is lost for all; and a memory node takes nothing by any before it has answered all, nor
-//! while it has not answered one for as long as a session lasts in silence. So a region never answers here and not there.
+//! For users of the engine a memory node is one peer, that of its first session; the other sessions follow. A loss of
+//! content found by one session counts for all. A memory node gets no operation before all its sessions have opened,
+//! nor once one has been silent for the session's time-out. So a region never answers in some pages only.
 
 use cxloe_wire::frame::SHARDS_MAX;
 use cxloe_wire::session::{Requester, RequesterConfig};
 use cxloe_wire::time::Time;
 
 use super::pacing::PeerPacer;
-use super::{Engine, EngineError, Peer};
+use super::{Engine, EngineError, PeerSession};
 
 impl Engine {
-    /// Has memory nodes that are added from now on make a session for each of `queues` queues of the link. To be called
-    /// before the first is added.
+    /// Sets the number of queues of the link: memory nodes added later get one session for each queue. To be called
+    /// before the first memory node is added.
     ///
     /// # Panics
     /// If `queues` is no power of two up to [`SHARDS_MAX`], or a peer was added.
@@ -27,9 +27,9 @@ impl Engine {
         (self.queues_log2, self.shard) = (queues.trailing_zeros(), 0);
     }
 
-    /// Has the engine be one shard of this compute node, with its link, its cache and one session with each memory node:
-    /// other shards are other engines', and whoever uses several sees to it that no line is known to two of them. The
-    /// session of shard 0 comes first. To be called before the first peer is added.
+    /// Makes the engine one shard of this compute node, with its own link and cache and one session with each memory
+    /// node. The other shards are other engines; their user ensures that no line is accessed through two of them. The
+    /// session of shard 0 opens first. To be called before the first peer is added.
     ///
     /// # Panics
     /// If there is no such shard, or a peer was added.
@@ -38,18 +38,18 @@ impl Engine {
         (self.queues_log2, self.shard) = (0, shard);
     }
 
-    /// Sessions with each memory node.
+    /// Number of sessions with each memory node.
     #[inline]
     pub(super) fn queues(&self) -> usize {
         1 << self.queues_log2
     }
 
-    /// Calls a memory node as this shard, by this queue of the link.
+    /// Opens a session with a memory node for shard `shard`, on queue `queue` of the link.
     pub(super) fn add_session(&mut self, mut config: RequesterConfig, queue: u8, shard: u8, now: Time) {
         let (owner, mac) = (config.identity.own, config.identity.peer);
         let own = owner.shard(shard);
         config.identity.own = own;
-        // Nonces of two sessions must differ.
+        // The seeds differ, so that nonces of two sessions differ.
         config.seed = config.seed.part(u64::from(shard) << 56);
         let sealed = config.key.is_some() || config.keys.is_some();
         let mut requester = Requester::new(config);
@@ -61,7 +61,7 @@ impl Engine {
         requester.connect(now);
         self.deadline = self.deadline.min(requester.deadline());
         let pacer = self.pacing.map(|p| PeerPacer::new(&p, sealed, 0, now));
-        self.peers.push(Peer {
+        self.peers.push(PeerSession {
             mac,
             own,
             queue,
@@ -73,16 +73,16 @@ impl Engine {
         });
     }
 
-    /// Which of the sessions with the memory node whose first is `first` has the page of `cmem`.
+    /// The session for the page of `cmem`; `first` is the first session with the same memory node.
     #[inline]
     pub(super) fn session_of(&self, first: usize, cmem: u64) -> usize {
         first + ((cmem >> 12) as usize & (self.queues() - 1))
     }
 
-    /// The same for a new operation.
+    /// As [`session_of`](Self::session_of), for a new operation.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] until all of the sessions have been open, and while one has died.
+    /// [`EngineError::NotConnected`] until all sessions with the memory node have opened, and once one has died.
     #[inline]
     pub(super) fn shard_of(&mut self, first: usize, cmem: u64) -> Result<usize, EngineError> {
         let sessions = &self.peers[first..first + self.queues()];
@@ -99,7 +99,7 @@ impl Engine {
         first..first + self.queues()
     }
 
-    /// A page's stream (R12): pages next to each other in one session take turns.
+    /// Stream of the page of `cmem` (R12): consecutive pages of one session use different streams.
     #[inline]
     pub(super) fn stream_of(&self, cmem: u64) -> u8 {
         (cmem >> (12 + self.queues_log2)) as u8

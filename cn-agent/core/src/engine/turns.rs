@@ -1,4 +1,4 @@
-//! What drives the engine from the link's side: frames, time, and the end.
+//! Driving the engine from the link's side: frames, timers, and the end of sessions.
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{HelloStatus, destination, source};
@@ -7,50 +7,53 @@ use cxloe_wire::time::Time;
 
 use super::completer::Completer;
 use super::pacing::Signal;
-use super::{Engine, EngineEvent, Peer, Sink};
+use super::{Engine, EngineEvent, PeerSession, Sink};
 
 impl Engine {
-    /// When to [`poll`](Self::poll) next.
+    /// Time at which [`poll`](Self::poll) is due next.
     #[inline]
     pub fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// Takes a frame from the link. Frames of nobody we know are ignored.
+    /// Handles a frame from the link. Frames of unknown stations are ignored.
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         let Some(from) = source(frame) else { return };
-        // With one session, whom a frame is for is the requester's affair.
+        // With one session the requester itself checks the frame's destination.
         let queues = self.queues_log2 > 0;
-        let is_of = |p: &Peer| p.mac == from && (!queues || destination(frame) == Some(p.own));
+        let is_of = |p: &PeerSession| p.mac == from && (!queues || destination(frame) == Some(p.own));
         if !self.peers.get(self.last_peer).is_some_and(is_of) {
             let Some(index) = self.peers.iter().position(is_of) else { return };
             self.last_peer = index;
         }
         let peer = &mut self.peers[self.last_peer];
         tx.steer(peer.queue);
-        let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
+        let mut completer = Completer { core: &mut self.core, mac: peer.mac, now, sink };
         peer.requester.handle(frame, now, tx, &mut completer);
         self.deadline = self.deadline.min(peer.requester.deadline());
         if core::mem::take(&mut self.core.congested) {
             self.pause(self.last_peer, Signal::MemoryNode, now);
         }
-        // All of them, before anything else is sent: they may say that data is lost.
+        // All events are handled before anything else is sent: they may report that data is lost.
         while let Some(event) = self.peers[self.last_peer].requester.poll_event() {
             self.take_event(self.last_peer, event, now, tx);
         }
+        if self.core.mirrors.is_pending() {
+            self.deadline = now;
+        }
     }
 
-    /// Does what time demands. Flush the link afterwards.
+    /// Runs due timers. Flush the link afterwards.
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         for index in 0..self.peers.len() {
             let peer = &mut self.peers[index];
             if now >= peer.requester.deadline() {
-                let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
+                let mut completer = Completer { core: &mut self.core, mac: peer.mac, now, sink };
                 tx.steer(peer.queue);
                 peer.requester.poll(now, tx, &mut completer);
                 if let Some(pacer) = &mut peer.pacer {
-                    // What had waited for others may have been sent.
+                    // The poll may have sent held requests; they are charged now.
                     pacer.charge_sent(peer.requester.wire_bytes());
                     pacer.charge_repeated(peer.requester.counters().retransmitted_bytes);
                 }
@@ -63,22 +66,26 @@ impl Engine {
             self.resume_at = Time(u64::MAX);
         }
         let deadlines = self.peers.iter().map(|p| p.requester.deadline());
-        self.deadline = deadlines.chain([self.resume_at]).min().unwrap_or(Time(u64::MAX));
+        let watch_at = self.core.mirrors.watch_at();
+        self.deadline = deadlines.chain([self.resume_at, watch_at]).min().unwrap_or(Time(u64::MAX));
         if !self.core.stranded.is_empty() {
             self.send_stranded(now, tx);
         }
+        if self.mirrors_are_due(now) {
+            self.settle_mirrors(now, tx, sink);
+        }
     }
 
-    /// Ends all sessions in order. Flush first; then poll until [`is_closed`](Self::is_closed).
+    /// Begins an orderly end of all sessions. Flush first; then poll until [`is_closed`](Self::is_closed).
     pub fn close(&mut self, now: Time, sink: &mut dyn Sink) {
         for peer in &mut self.peers {
-            let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
+            let mut completer = Completer { core: &mut self.core, mac: peer.mac, now, sink };
             peer.requester.close(now, &mut completer);
         }
         self.deadline = Time::ZERO;
     }
 
-    /// Whether no session is left.
+    /// Whether all sessions have ended, so that the link may be closed.
     pub fn is_closed(&self) -> bool {
         self.peers.iter().all(|p| !p.requester.is_open() && p.requester.deadline() == Time(u64::MAX))
     }
@@ -91,43 +98,46 @@ impl Engine {
             let first = siblings.start;
             for sibling in &mut self.peers[siblings] {
                 sibling.incarnation = Some(*incarnation);
-                // The memory node answers other shards only when the first one has a session.
+                // The memory node answers the other shards only after the first shard has a session.
                 if index == first {
                     sibling.requester.call_soon(now);
                     self.deadline = now;
                 }
             }
-            // What the cache and the stranded lines have of memory that is gone is gone too; other memory nodes' lines of
-            // the same region stay.
-            for route in self.routes.iter_mut() {
+            // Cached and stranded lines whose memory node has lost its content are dropped; lines of other memory
+            // nodes in the same region stay.
+            for (decoder, targets) in self.routes.targets_mut() {
                 let mut lost = 0;
-                for (position, target) in
-                    route.targets.iter_mut().enumerate().filter(|(_, t)| t.peer == first)
-                {
+                for (position, target) in targets.iter_mut().enumerate().filter(|(_, t)| t.peer == first) {
                     target.incarnation.get_or_insert(*incarnation);
+                    if target.mirror.is_some() {
+                        // The other leg may have the lines; the manager decides.
+                        continue;
+                    }
                     lost |= u32::from(target.is_lost(Some(*incarnation))) << position;
                 }
                 if lost != 0 {
-                    self.core.forget(&route.decoder, lost);
+                    self.core.forget(decoder, lost);
                 }
             }
             self.send_stranded(now, tx);
         }
-        // An engine of one session tells it of itself.
+        // With one session, the requester's own state records its death.
         self.peers[index].away |= event == SessionEvent::Dead && self.queues_log2 > 0;
         if self.is_used(index) || !parts_without_memory(&event) {
             self.core.event(EngineEvent::Session { mac: self.peers[index].mac, event });
         }
     }
 
-    /// Whether a region lies on the memory node of this session.
+    /// Whether any region lies on the memory node of this session.
     fn is_used(&self, index: usize) -> bool {
         let first = self.siblings(index).start;
         self.routes.iter().any(|route| route.targets.iter().any(|target| target.peer == first))
+            || self.core.mirrors.has_peer(first)
     }
 }
 
-/// Whether this is how a memory node parts with a CN that has no memory there any more: nothing to report.
+/// Whether the event is normal for a memory node on which this CN has no memory: it left, or refused the session.
 fn parts_without_memory(event: &SessionEvent) -> bool {
     matches!(event, SessionEvent::PeerLeft | SessionEvent::Refused { status: HelloStatus::NotAllowed, .. })
 }

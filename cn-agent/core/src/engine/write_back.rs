@@ -1,4 +1,4 @@
-//! The way of modified lines to their memory node.
+//! Path of modified lines to their memory node.
 //!
 //! ```text
 //!   cache: Modified --write_back--> retry buffer --acknowledged--> done
@@ -7,11 +7,12 @@
 //!                                     stranded
 //! ```
 //!
-//! A modified line was acknowledged to whoever wrote it, so it outlives the session: as a stranded line it is
-//! what reads of the line see, and what later writes of it replace. There is one value of a stranded line,
-//! the last. It goes out before anything else of its line can; order within the stream does the rest.
+//! A modified line was acknowledged to its writer, so it outlives the session: as a stranded line it answers reads of
+//! the line, and later writes replace it. Only the last value of a stranded line is kept. That value is sent before
+//! any other operation on the line; the stream keeps their order.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::time::Duration;
 
 use cxloe_wire::Transmit;
@@ -19,30 +20,30 @@ use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
 use super::completer::Op;
-use super::{Core, Engine, EngineError, Peer, page_and_mask};
-use crate::cache::{Line, LineCache, Place, State};
+use super::{Core, Engine, EngineError, PeerSession, page_and_mask};
+use crate::cache::{Line, LineCache, LineState, WayIndex};
 
-/// When to try again to send stranded lines for which windows or rings had no room.
+/// Pause before stranded lines for which there was no room are sent again.
 const STRANDED_RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
 /// A modified line whose write-back failed with its session.
-pub(super) struct Stranded {
+pub(super) struct FailedWriteBack {
     pub hpa: u64,
     pub data: Line,
 }
 
 impl Engine {
-    /// Modified lines that wait for their memory node to come back.
+    /// Number of dirty lines that wait for their memory node to return.
     pub fn stranded(&self) -> usize {
         self.core.stranded.len()
     }
 
-    /// Writes modified lines back as far as windows allow. `true` once nothing is modified any more and
-    /// every write-back has been acknowledged; after `false`, poll and call again.
+    /// Writes dirty lines back within the windows. Returns `true` once nothing is dirty and every write-back has been
+    /// acknowledged; after `false`, poll and call again.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] once everything that can be written back has been, and the rest waits
-    /// for a memory node that does not answer.
+    /// [`EngineError::NotConnected`] once all that can be written back has been, and the rest waits for a silent memory
+    /// node.
     pub fn flush(&mut self, now: Time, tx: &mut dyn Transmit) -> Result<bool, EngineError> {
         self.send_stranded(now, tx);
         let mut busy = false;
@@ -56,7 +57,7 @@ impl Engine {
         }
         let places = self.core.cache.as_ref().map(LineCache::places);
         for place in places.into_iter().flatten() {
-            if self.core.cache.as_ref().is_some_and(|c| c.state(place) == State::Modified) {
+            if self.core.cache.as_ref().is_some_and(|c| c.state(place) == LineState::Modified) {
                 match self.write_back(place, now, tx) {
                     Ok(()) => {}
                     Err(EngineError::Busy) => busy = true,
@@ -74,10 +75,10 @@ impl Engine {
         }
     }
 
-    /// Hands the modified line at `place` to its memory node's retry buffer; it is exclusive from then on.
+    /// Passes the modified line at `place` to its memory node's retry buffer; its state is exclusive from then on.
     pub(super) fn write_back(
         &mut self,
-        place: Place,
+        place: WayIndex,
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<(), EngineError> {
@@ -85,7 +86,7 @@ impl Engine {
         let hpa = cache.line(place) * LINE_SIZE as u64;
         let data = *cache.peek(place);
         let (peer, cmem) = self.route(hpa)?.ok_or(EngineError::Unmapped(hpa))?;
-        // An older value that has not been sent yet must not be sent after this one.
+        // An older stranded value is replaced, so that it is never sent after this one.
         if !self.core.rewrite_stranded(peer, cmem, &data) {
             if !self.peers[peer].requester.is_open() {
                 return Err(self.not_now(peer));
@@ -96,7 +97,7 @@ impl Engine {
             self.core.counters.write_backs += 1;
         }
         if let Some(cache) = &mut self.core.cache {
-            cache.set_state(place, State::Exclusive);
+            cache.set_state(place, LineState::Exclusive);
         }
         Ok(())
     }
@@ -113,13 +114,19 @@ impl Engine {
         tx: &mut dyn Transmit,
     ) -> Result<(), EngineError> {
         let (page, mask) = page_and_mask(peer, cmem, 1);
+        if let Some(at) = self.mirror_at(hpa) {
+            if self.core.inflight.overlaps(page, mask) {
+                return Err(EngineError::Busy);
+            }
+            return self.send_mirrored(at, 1, data, op, now, tx);
+        }
         if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
         self.may_send(peer, now)?;
         let token = self.core.ops.insert(op);
         let stream = self.stream_of(cmem);
-        let Peer { requester, queue, .. } = &mut self.peers[peer];
+        let PeerSession { requester, queue, .. } = &mut self.peers[peer];
         tx.steer(*queue);
         if let Err(rejected) = requester.write(stream, cmem, data, token, now, tx) {
             self.core.ops.remove(token);
@@ -129,8 +136,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends what was left over from dead sessions to the memory nodes that are back. What finds no room now
-    /// is tried again soon.
+    /// Sends stranded lines of dead sessions to memory nodes that have returned. Lines for which there is no room are
+    /// retried soon.
     #[cold]
     pub(super) fn send_stranded(&mut self, now: Time, tx: &mut dyn Transmit) {
         for peer in 0..self.peers.len() {
@@ -140,13 +147,15 @@ impl Engine {
             let addresses: Vec<u64> =
                 self.core.stranded.range((peer, 0)..=(peer, u64::MAX)).map(|((_, cmem), _)| *cmem).collect();
             for cmem in addresses {
-                let Some(Stranded { hpa, data }) = self.core.stranded.remove(&(peer, cmem)) else { continue };
+                let Some(FailedWriteBack { hpa, data }) = self.core.stranded.remove(&(peer, cmem)) else {
+                    continue;
+                };
                 let epoch = self.core.epoch;
                 let op = Op::WriteBack { peer, cmem, hpa, epoch };
                 if self.send_write(peer, cmem, hpa, &data, op, now, tx).is_ok() {
                     self.core.write_backs[usize::from(epoch)] += 1;
                 } else {
-                    self.core.stranded.insert((peer, cmem), Stranded { hpa, data });
+                    self.core.stranded.insert((peer, cmem), FailedWriteBack { hpa, data });
                     self.deadline = self.deadline.min(now + STRANDED_RETRY_INTERVAL);
                 }
             }
@@ -155,13 +164,13 @@ impl Engine {
 }
 
 impl Core {
-    /// Keeps a line for its memory node's return. Write-backs of one line fail in the order in which they
-    /// were made, so that the last one stays.
-    pub fn strand(&mut self, peer: usize, cmem: u64, line: Stranded) {
+    /// Keeps a line for its memory node's return. Write-backs of one line fail in the order in which they were made,
+    /// so the last one is kept.
+    pub fn keep_failed_write(&mut self, peer: usize, cmem: u64, line: FailedWriteBack) {
         self.stranded.insert((peer, cmem), line);
     }
 
-    /// What was last written to a stranded line.
+    /// Last value of a stranded line; `None` if the line is not stranded.
     #[inline]
     pub fn find_stranded(&self, peer: usize, cmem: u64) -> Option<Line> {
         if self.stranded.is_empty() {
@@ -170,7 +179,19 @@ impl Core {
         self.stranded.get(&(peer, cmem)).map(|s| s.data)
     }
 
-    /// Gives a stranded line a new value; `false` if it is none.
+    /// Keeps the stranded lines of a leg for the leg that has taken its place.
+    #[cold]
+    pub fn move_stranded(&mut self, peers: Range<usize>, cmem: u64, bytes: u64, peer: usize, to: u64) {
+        let is_of = |(peer, at): &(usize, u64)| peers.contains(peer) && at.wrapping_sub(cmem) < bytes;
+        let keys: Vec<(usize, u64)> = self.stranded.keys().filter(|key| is_of(key)).copied().collect();
+        for key in keys {
+            if let Some(line) = self.stranded.remove(&key) {
+                self.stranded.insert((peer, to + (key.1 - cmem)), line);
+            }
+        }
+    }
+
+    /// Replaces the value of a stranded line; `false` if the line is not stranded.
     #[inline]
     pub fn rewrite_stranded(&mut self, peer: usize, cmem: u64, data: &Line) -> bool {
         if self.stranded.is_empty() {

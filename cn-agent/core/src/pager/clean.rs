@@ -1,72 +1,78 @@
-//! How a page leaves: protected, copied, compared with its twin, sent, acknowledged.
+//! Write-back of a page: protected, copied, compared with its twin, sent, acknowledged.
 
-use super::page_buffers::Use;
+use super::page_buffers::BufferUse;
 use super::*;
 
-/// Pages being sent at once.
+/// Maximum number of pages being sent at once.
 const CLEANING_MAX: u32 = 128;
-/// Entries looked at in one turn when everything is to be sent.
+/// Maximum number of entries examined in one turn when all dirty pages are to be sent.
 const CLEAN_LOOKS: u32 = 8192;
-/// Neighbours protected in one step when everything is to be sent, and pages copied in one turn: the link has those of the
-/// turn before meanwhile, and is looked at in between.
+/// Maximum number of neighbours protected in one step when all dirty pages are to be sent, and of pages copied in one
+/// turn. Between turns the link sends the pages copied before, and is polled.
 const RUN: u32 = 16;
 
-/// What has become of an attempt to send a page.
+/// Result of an attempt to send a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begun {
-    /// It is on its way, or was already as CMem has it.
+pub(super) enum CleanResult {
+    /// The page is in flight, or already equal to CMem.
     Yes,
-    /// Not now: something is in short supply.
+    /// No page can be sent now, because a resource is short.
     Later,
-    /// Not this page now.
+    /// This page cannot be sent now; others may.
     NotThis,
 }
 
 impl Pager {
-    /// Whether one more page of a view may be sent, besides `others` that are about to be.
+    /// Whether one more page of a view may be sent, besides `others` pages about to be sent.
     pub(super) fn may_clean(&self, view: ViewId, others: usize, io: &Io<'_>) -> bool {
         let cleaning = self.view(view).map_or(CLEANING_MAX, |view| view.cleaning);
         self.complete
             && cleaning + (others as u32) < CLEANING_MAX
-            && io.store.room() > ahead::ROOM_FOR_DEMAND + others
-            && self.buffers.room() > ahead::ROOM_FOR_DEMAND + others
+            && io.store.room() > read_ahead::ROOM_FOR_DEMAND + others
+            && self.buffers.room() > read_ahead::ROOM_FOR_DEMAND + others
     }
 
-    /// Protects pages in every mapping of their view.
-    pub(super) fn protect(&mut self, view: ViewId, pages: Range<u32>, io: &mut Io<'_>) -> Begun {
+    /// Write-protects pages in every mapping of their view.
+    pub(super) fn protect(&mut self, view: ViewId, pages: Range<u32>, io: &mut Io<'_>) -> CleanResult {
         for mapping in self.mappings_of(view) {
             match io.memory.protect(mapping, pages.clone()) {
                 Ok(()) => {}
-                // Who has gone writes no more.
-                Err(MemoryError::Gone) => self.gone(mapping),
-                Err(MemoryError::Again) => return Begun::Later,
-                Err(_) => return Begun::NotThis,
+                // The process has ended, so it cannot write to the pages.
+                Err(MemoryError::Gone) => self.mapping_ended(mapping),
+                Err(MemoryError::Again) => return CleanResult::Later,
+                Err(_) => return CleanResult::NotThis,
             }
         }
-        Begun::Yes
+        CleanResult::Yes
     }
 
-    /// Begins to send what has changed of a dirty page that is [protected](Self::protect); `leaving`, and how hot it is, if it
-    /// is to be taken away then.
-    pub(super) fn send(&mut self, view: ViewId, page: u32, leaving: Option<Heat>, io: &mut Io<'_>) -> Begun {
+    /// Begins to send the changes of a dirty page that is [protected](Self::protect). With `leaving`, the page's
+    /// heat, the page is evicted afterwards.
+    pub(super) fn send(
+        &mut self,
+        view: ViewId,
+        page: u32,
+        leaving: Option<Heat>,
+        io: &mut Io<'_>,
+    ) -> CleanResult {
         let entry = self.entry(view, page);
         let own = entry.slot().filter(|slot| !self.slots.is_shared(*slot));
-        let Some(buffer) = self.buffers.take(Use::Twin) else { return Begun::Later };
+        let Some(buffer) = self.buffers.take(BufferUse::Twin) else { return CleanResult::Later };
         if let Err(error) = io.memory.snapshot(view, page, self.buffers.page_mut(buffer)) {
             self.buffers.give(buffer);
             if error == MemoryError::Absent {
                 self.discarded(view, page..page + 1);
             }
-            return Begun::NotThis;
+            return CleanResult::NotThis;
         }
         let now = self.buffers.page(buffer);
         let unwritten = |twin| entry.slot().is_some() && lines::changed(now, self.buffers.page(twin)) == 0;
         let (slot, lines) = match (own, entry.buffer()) {
             (Some(slot), Some(twin)) => (Some(slot), lines::changed(now, self.buffers.page(twin))),
             (Some(slot), None) => (Some(slot), u64::MAX),
-            // Let be written and not written since: it goes on sharing the slot.
+            // The page was made writable but not written since: it keeps sharing its slot.
             (None, Some(twin)) if unwritten(twin) => (entry.slot(), 0),
-            // Zeros need no slot.
+            // A page of zeros needs no slot.
             (None, _) if lines::written(now) == 0 && !self.slots.is_own() => (None, 0),
             (None, _) => match self.slots.take(page) {
                 Some(taken) if taken.zeroed => (Some(taken.slot), lines::written(now)),
@@ -74,13 +80,13 @@ impl Pager {
                 None => {
                     self.buffers.give(buffer);
                     self.counters.no_slot += 1;
-                    // It stays, and may be written.
-                    return Begun::NotThis;
+                    // The page stays resident, and may be written.
+                    return CleanResult::NotThis;
                 }
             },
         };
         let old = entry.slot().filter(|old| slot != Some(*old));
-        let cleaning = entry.to(State::Cleaning).with_written(lines != 0);
+        let cleaning = entry.to(PageState::Cleaning).with_written(lines != 0);
         self.set(view, page, if leaving.is_some() { cleaning.with(Flags::LEAVING) } else { cleaning });
         self.leaving += u32::from(leaving.is_some());
         if leaving.is_some() {
@@ -91,7 +97,7 @@ impl Pager {
         }
         let slot = slot.unwrap_or(NO_SLOT);
         let heat = leaving.unwrap_or_default();
-        self.buffers.set_purpose(buffer, Use::Write { view: Some(view), page, slot, old, heat });
+        self.buffers.set_purpose(buffer, BufferUse::Write { view: Some(view), page, slot, old, heat });
         if lines == 0 {
             self.written(buffer, Ok(()), io);
         } else {
@@ -99,22 +105,22 @@ impl Pager {
             self.counters.lines_written_back += u64::from(lines.count_ones());
             io.store.write(slot, lines, buffer);
         }
-        Begun::Yes
+        CleanResult::Yes
     }
 
-    /// A page has arrived in its slot.
+    /// Handles the end of a page's write to its slot.
     pub fn written(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
-        let Use::Write { view, page, slot, old, heat } = self.buffers.purpose(buffer) else { return };
+        let BufferUse::Write { view, page, slot, old, heat } = self.buffers.purpose(buffer) else { return };
         self.held_back = false;
         let slot = Some(slot).filter(|slot| *slot != NO_SLOT);
         let Some(id) = view else {
-            // Its view has ended; what it referred to is given up now that nothing is on its way there.
+            // The page's view has ended; its slots are released now that no write to them is in flight.
             slot.into_iter().chain(old).for_each(|slot| self.slots.give(slot));
             self.buffers.give(buffer);
             return;
         };
         let entry = self.entry(id, page);
-        if entry.state() == State::Zeroing {
+        if entry.state() == PageState::Zeroing {
             return self.zeros_written(id, page, buffer, outcome, io);
         }
         if let Some(view) = self.view_mut(id) {
@@ -122,18 +128,19 @@ impl Pager {
         }
         let leaving = entry.is(Flags::LEAVING);
         self.leaving -= u32::from(leaving);
-        // The twin that was, or will not be.
+        // The former twin is not needed any more.
         entry.buffer().into_iter().for_each(|twin| self.buffers.give(twin));
         let place = entry.with_buffer(None);
         if outcome.is_err() {
-            // What arrived of it is not known: it is dirty as a whole, and stays.
+            // The memory node may have got any part of the page: the page stays resident and counts as entirely
+            // dirty.
             if old.is_some() || entry.slot().is_none() {
                 slot.into_iter().for_each(|slot| self.slots.give(slot));
             }
             self.buffers.give(buffer);
             self.counters.write_back_failures += 1;
-            self.set(id, page, place.to(State::Dirty));
-            self.come_again(id, page, leaving.then_some(heat));
+            self.set(id, page, place.to(PageState::Dirty));
+            self.requeue(id, page, leaving.then_some(heat));
             if entry.is(Flags::ZAPPED) {
                 self.discarded(id, page..page + 1);
             }
@@ -148,34 +155,34 @@ impl Pager {
         let place = place.with_slot(slot);
         if entry.is(Flags::ZAPPED) {
             self.buffers.give(buffer);
-            self.left(id);
+            self.record_evicted(id);
             self.release(id, page, place);
             self.wake(id, page, io);
         } else if entry.is(Flags::WANTED) {
             self.counters.cancelled += u64::from(leaving);
-            self.buffers.set_purpose(buffer, Use::Twin);
-            self.set(id, page, place.to(State::Dirty).with_buffer(Some(buffer)));
-            self.come_again(id, page, leaving.then_some(heat));
+            self.buffers.set_purpose(buffer, BufferUse::Twin);
+            self.set(id, page, place.to(PageState::Dirty).with_buffer(Some(buffer)));
+            self.requeue(id, page, leaving.then_some(heat));
             self.let_all_write(id, page, io);
         } else if leaving && slot.is_some() {
-            self.buffers.set_purpose(buffer, Use::Kept { page, heat });
-            self.leave(id, page, place, Some(buffer));
+            self.buffers.set_purpose(buffer, BufferUse::Kept { page, heat });
+            self.evict_clean(id, page, place, Some(buffer));
         } else {
             self.buffers.give(buffer);
             if leaving {
-                self.leave(id, page, place, None);
+                self.evict_clean(id, page, place, None);
             } else {
-                self.set(id, page, place.to(State::Clean));
+                self.set(id, page, place.to(PageState::Clean));
             }
         }
     }
 
-    /// Lets whoever waits to write to a dirty page go on.
+    /// Unprotects a dirty page for all threads that wait to write to it.
     fn let_all_write(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
         for mapping in self.mappings_of(view) {
             match io.memory.unprotect(mapping, page) {
                 Ok(()) => {}
-                Err(MemoryError::Gone) => self.gone(mapping),
+                Err(MemoryError::Gone) => self.mapping_ended(mapping),
                 Err(_) => {
                     let access = Access::Protected;
                     self.waiting.push_back(Fault { mapping, page, access, write: true });
@@ -184,8 +191,8 @@ impl Pager {
         }
     }
 
-    /// Begins to send everything of a view that is dirty, without its leaving; `true` once nothing is. Call it again
-    /// after a turn.
+    /// Begins to write back all dirty pages of a view without evicting them; returns `true` once none is dirty. Call
+    /// again after each turn.
     pub fn clean_all(&mut self, view: ViewId, io: &mut Io<'_>) -> bool {
         let mut from = Some(0);
         while let Some(page) = from {
@@ -197,12 +204,12 @@ impl Pager {
         self.buffers.writing() == 0
     }
 
-    /// Begins to send what is dirty of a view, from page `from` on, without its leaving: a few pages. Where to go on in the
-    /// next turn; `None` at the end. What was begun has arrived when the store says so.
+    /// Begins to write back a few dirty pages of a view, from page `from` on, without evicting them. Returns the page
+    /// at which to continue in the next turn; `None` at the end. The store reports their arrival.
     pub fn clean_from(&mut self, view: ViewId, from: u32, io: &mut Io<'_>) -> Option<u32> {
         let pages = self.view(view).map(|view| view.table.len())?;
         let own = self.slots.is_own();
-        // What was discarded is zeros here and not yet there.
+        // Discarded pages read as zeros here; the memory node still holds their old content.
         let zeros_due = own && !self.slots.is_fresh();
         let end = pages.min(from.saturating_add(CLEAN_LOOKS));
         let (mut page, mut begun) = (from, 0);
@@ -213,22 +220,22 @@ impl Pager {
             let entry = self.entry(view, page);
             let mut next = page + 1;
             let waits = match (entry.state(), entry.slot()) {
-                (State::Dirty, _) => {
-                    let is_dirty = |page: &u32| self.entry(view, *page).state() == State::Dirty;
+                (PageState::Dirty, _) => {
+                    let is_dirty = |page: &u32| self.entry(view, *page).state() == PageState::Dirty;
                     next += (next..end.min(page + RUN)).take_while(is_dirty).count() as u32;
                     begun += next - page;
                     self.clean_run(view, page..next, io)
                 }
-                (State::Clean, None) if zeros_due => {
+                (PageState::Clean, None) if zeros_due => {
                     begun += 1;
-                    self.set(view, page, entry.to(State::Dirty));
+                    self.set(view, page, entry.to(PageState::Dirty));
                     self.clean_run(view, page..next, io)
                 }
-                (State::Absent, None) if zeros_due => {
+                (PageState::Absent, None) if zeros_due => {
                     begun += 1;
-                    (self.write_zeros(view, page, entry, io) == Begun::Later).then_some(page)
+                    (self.write_zeros(view, page, entry, io) == CleanResult::Later).then_some(page)
                 }
-                // Discarded while it was on its way: zeros are due once that has ended.
+                // The page was discarded while it was being sent: zeros are sent once that has ended.
                 _ if own && entry.is(Flags::ZAPPED) => Some(page),
                 _ => None,
             };
@@ -240,35 +247,38 @@ impl Pager {
         Some(end).filter(|next| *next < pages)
     }
 
-    /// Begins to send dirty neighbours; the first that has to wait for another turn, if one has.
+    /// Begins to send dirty neighbours; returns the first one that has to wait for another turn, if any.
     fn clean_run(&mut self, view: ViewId, pages: Range<u32>, io: &mut Io<'_>) -> Option<u32> {
         if !self.may_clean(view, 0, io) {
             return Some(pages.start);
         }
         match self.protect(view, pages.clone(), io) {
-            Begun::Yes => {}
-            Begun::Later => return Some(pages.start),
-            Begun::NotThis => return None,
+            CleanResult::Yes => {}
+            CleanResult::Later => return Some(pages.start),
+            CleanResult::NotThis => return None,
         }
-        // What was sent before a page may have made room scarce.
+        // Pages sent just before may have used up the buffers or transfers.
         let mut pages = pages;
-        pages.find(|page| !self.may_clean(view, 0, io) || self.send(view, *page, None, io) == Begun::Later)
+        pages.find(|page| {
+            !self.may_clean(view, 0, io) || self.send(view, *page, None, io) == CleanResult::Later
+        })
     }
 
-    /// Sends zeros for a page that is nowhere.
-    fn write_zeros(&mut self, view: ViewId, page: u32, entry: Entry, io: &mut Io<'_>) -> Begun {
-        if io.store.room() <= ahead::ROOM_FOR_DEMAND {
-            return Begun::Later;
+    /// Sends zeros for a discarded page that is not resident.
+    fn write_zeros(&mut self, view: ViewId, page: u32, entry: Entry, io: &mut Io<'_>) -> CleanResult {
+        if io.store.room() <= read_ahead::ROOM_FOR_DEMAND {
+            return CleanResult::Later;
         }
-        let purpose = Use::Write { view: Some(view), page, slot: page, old: None, heat: Heat::default() };
-        let Some(buffer) = self.buffers.take(purpose) else { return Begun::Later };
+        let purpose =
+            BufferUse::Write { view: Some(view), page, slot: page, old: None, heat: Heat::default() };
+        let Some(buffer) = self.buffers.take(purpose) else { return CleanResult::Later };
         self.buffers.page_mut(buffer).fill(0);
-        self.set(view, page, entry.to(State::Zeroing).with_buffer(Some(buffer)));
+        self.set(view, page, entry.to(PageState::Zeroing).with_buffer(Some(buffer)));
         io.store.write(page, u64::MAX, buffer);
-        Begun::Yes
+        CleanResult::Yes
     }
 
-    /// The zeros of a page that is nowhere have arrived in its slot, or not all of them.
+    /// Handles the end of sending zeros for a page that is not resident.
     fn zeros_written(
         &mut self,
         view: ViewId,
@@ -280,9 +290,9 @@ impl Pager {
         let entry = self.entry(view, page);
         self.buffers.give(buffer);
         self.counters.write_back_failures += u64::from(outcome.is_err());
-        // Until they have, whatever is there is not the page's content.
+        // Without the zeros, the slot's content is not the page's.
         let slot = outcome.ok().map(|()| page);
-        self.set(view, page, entry.to(State::Absent).with_slot(slot).with_buffer(None));
+        self.set(view, page, entry.to(PageState::Absent).with_slot(slot).with_buffer(None));
         if entry.is(Flags::WANTED) {
             self.wake(view, page, io);
         }

@@ -1,21 +1,21 @@
-//! Copies of pages that another view has here: after a fork, views refer to the same slots, and a page that one of them has
-//! as CMem has it need not be fetched for another.
+//! Copies of pages that another view has. After a fork, views refer to the same slots; if one view has a page equal
+//! to CMem, the page need not be fetched for another.
 //!
-//! Children that go through the memory of one parent want the same pages at about the same time. Fetched for each of them, a
-//! page crosses the link as often as there are children; copied, about once.
+//! Children that go through the memory of one parent need the same pages at about the same time. If each child
+//! fetched them, a page would cross the link once for each child; with copies, about once in total.
 
-use super::clean::Begun;
-use super::page_buffers::Use;
+use super::clean::CleanResult;
+use super::page_buffers::BufferUse;
 use super::*;
 
 impl Pager {
-    /// A buffer with what a shared slot holds, as a page that was fetched into it, if another view has it here. Views have a
-    /// slot at the same page, or not at all.
+    /// Returns a buffer with the content of a shared slot, like a fetched page, if another view has that content.
+    /// Views that share a slot have it at the same page.
     pub(super) fn copy(&mut self, view: ViewId, page: u32, slot: u32, io: &mut Io<'_>) -> Option<BufferId> {
         if !self.slots.is_shared(slot) {
             return None;
         }
-        // Whoever had the last one most likely has its neighbour.
+        // The view from which the last page was copied most likely has this one too.
         let first = self.donor;
         let others = (0..self.views.len() as u16).filter(|other| *other != first.0).map(ViewId);
         let mut views = core::iter::once(first).chain(others).filter(|other| *other != view);
@@ -30,15 +30,19 @@ impl Pager {
         slot: u32,
         io: &mut Io<'_>,
     ) -> Option<BufferId> {
-        let entry = self.look(other, page).filter(|entry| entry.slot() == Some(slot))?;
+        let entry = self.entry_of(other, page).filter(|entry| entry.slot() == Some(slot))?;
         let from = match (entry.state(), entry.buffer()) {
-            (State::Clean, None) if !entry.is(Flags::ZAPPED) => None,
-            // A twin, or a page about to come or just gone: what the slot holds, whatever has become of the page.
-            (State::Staged | State::Dirty | State::Cleaning | State::Dropping, Some(buffer)) => Some(buffer),
+            (PageState::Clean, None) if !entry.is(Flags::ZAPPED) => None,
+            // A twin, or the buffer of a page about to be installed or just evicted, holds the slot's content, even
+            // if the page has changed.
+            (
+                PageState::Staged | PageState::Dirty | PageState::Cleaning | PageState::Dropping,
+                Some(buffer),
+            ) => Some(buffer),
             _ => return None,
         };
-        let room = self.buffers.room() > ahead::ROOM_FOR_DEMAND;
-        let purpose = Use::Fetch { view: Some(view), page, mapping: None, write: false };
+        let room = self.buffers.room() > read_ahead::ROOM_FOR_DEMAND;
+        let purpose = BufferUse::Fetch { view: Some(view), page, mapping: None, write: false };
         let buffer = room.then(|| self.buffers.take(purpose)).flatten()?;
         let copied = match from {
             Some(from) => {
@@ -59,34 +63,35 @@ impl Pager {
         None
     }
 
-    /// A page has arrived in its slot, from `sent`: views that have the same content at the same page, and no slot for it, refer
-    /// to that one from now on. A child has what its parent had in memory at the fork; sent for each of them, it would take
-    /// up a slot as often, and the link.
+    /// Handles that a page has been written to its slot from buffer `sent`: views that have the same content at the
+    /// same page, and no slot for it, refer to that slot from now on. A child has its parent's resident pages at the
+    /// fork; sending them for each child would take as many slots and transfers.
     pub(super) fn share_sent(&mut self, view: ViewId, page: u32, slot: u32, sent: BufferId, io: &mut Io<'_>) {
         if self.slots.is_own() || self.views.len() < 2 {
             return;
         }
         for other in (0..self.views.len() as u16).map(ViewId).filter(|other| *other != view) {
-            let here = self.look(other, page).is_some_and(|entry| {
-                entry.state() == State::Dirty && entry.slot().is_none() && entry.buffer().is_none()
+            let here = self.entry_of(other, page).is_some_and(|entry| {
+                entry.state() == PageState::Dirty && entry.slot().is_none() && entry.buffer().is_none()
             });
-            // Looked at before it is protected, which its process would notice, and again when it cannot change any more.
+            // The contents are compared before protection, which delays the process's writes, and again once the page
+            // cannot change.
             if here
                 && self.is_droppable(other)
                 && self.is_alike(other, page, sent, io)
-                && self.protect(other, page..page + 1, io) == Begun::Yes
+                && self.protect(other, page..page + 1, io) == CleanResult::Yes
                 && self.is_alike(other, page, sent, io)
                 && self.slots.share(slot)
             {
-                self.set(other, page, Entry::absent(slot).to(State::Clean));
+                self.set(other, page, Entry::absent(slot).to(PageState::Clean));
                 self.counters.shared += 1;
             }
         }
     }
 
-    /// Whether a page that is there has the content of a buffer.
+    /// Whether a resident page has the content of a buffer.
     fn is_alike(&mut self, view: ViewId, page: u32, like: BufferId, io: &mut Io<'_>) -> bool {
-        let Some(buffer) = self.buffers.take(Use::Twin) else { return false };
+        let Some(buffer) = self.buffers.take(BufferUse::Twin) else { return false };
         let copied = io.memory.snapshot(view, page, self.buffers.page_mut(buffer)).is_ok();
         let alike = copied && self.buffers.page(buffer) == self.buffers.page(like);
         self.buffers.give(buffer);

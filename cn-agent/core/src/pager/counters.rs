@@ -1,56 +1,56 @@
-//! What a pager has counted.
+//! Counters of a pager.
 
 use serde::{Deserialize, Serialize};
 
 /// Counts since the pager began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagerCounters {
-    /// Faults on pages that were not in memory.
+    /// Faults on absent pages, including those served without a fetch.
     pub faults: u64,
-    /// Of these, pages never written: filled with zeros, without a fetch.
+    /// Faults on pages never written: filled with zeros, without a fetch.
     pub zero_fills: u64,
-    /// Of these, served from what was read ahead.
+    /// Faults served from pages that were read ahead.
     pub held_hits: u64,
-    /// Of these, pages that were taken away a moment before: served from where they were kept.
+    /// Faults on pages just evicted, served from the buffers that still hold them.
     #[serde(default)]
     pub second_chances: u64,
-    /// First writes to pages in memory.
+    /// Write faults on resident pages: the first write after a page was installed or sent.
     pub write_faults: u64,
-    /// Faults that had to wait because no more may be resident.
+    /// Faults that had to wait because the limit of resident pages was reached.
     pub waits_for_room: u64,
-    /// Pages fetched because somebody waited for them.
+    /// Pages fetched for a waiting thread.
     pub fetched: u64,
-    /// Pages fetched ahead.
+    /// Pages whose fetch began before a thread touched them.
     pub prefetched: u64,
-    /// Of these, wanted afterwards.
+    /// Pages fetched ahead that were used afterwards.
     pub prefetch_hits: u64,
-    /// Of these, not wanted.
+    /// Pages fetched ahead that were not used.
     pub prefetch_wasted: u64,
-    /// Pages copied from another process of the same fork, which had them in memory, instead of being fetched.
+    /// Pages copied from another process of the same fork, without a fetch.
     #[serde(default)]
     pub copied: u64,
-    /// Pages taken out of memory.
+    /// Pages evicted, clean or written back.
     pub evicted: u64,
-    /// Of these, fetched again later.
+    /// Evicted pages that were fetched again later.
     pub refaulted: u64,
-    /// Pages that another process of the same fork had sent alike, and that were not sent again.
+    /// Pages not sent because they equal a page that another process of the same fork had sent.
     #[serde(default)]
     pub shared: u64,
-    /// Pages that had changed and were written back.
+    /// Pages whose changes were written back.
     pub written_back: u64,
-    /// Lines that were sent for them.
+    /// 64-byte lines sent in these write-backs.
     pub lines_written_back: u64,
-    /// Evictions given up because somebody wrote to the page.
+    /// Evictions given up because the page was written to.
     pub cancelled: u64,
-    /// Pages that could not leave because the region has no slot left for them.
+    /// Pages that could not be evicted because the region has no slot left.
     pub no_slot: u64,
-    /// Pages discarded by their program.
+    /// Pages that their program discarded, as by `madvise(2)`.
     pub discarded: u64,
-    /// Pages whose data is lost.
+    /// Pages whose data is lost: an access raises SIGBUS.
     pub lost: u64,
-    /// Write-backs that failed; their pages stay in memory.
+    /// Write-backs that failed; the pages stay resident.
     pub write_back_failures: u64,
-    /// Forks.
+    /// Forked children whose views were added.
     pub forks: u64,
 }
 

@@ -1,8 +1,8 @@
-//! What is known of one page, in 64 bits: its state, what happened to it meanwhile, its slot of CMem and its buffer.
+//! State of one page in 64 bits: its phase, flags, its slot of CMem and its buffer.
 //!
-//! Entries lie in memory that outlives the agent, so that its successor can go on from them. They are therefore written
-//! as wholes, before what they promise is done: a page is marked dirty before it is unprotected, and absent before it
-//! is taken away.
+//! Entries lie in memory that outlives the agent, so that its successor can continue from them. They are therefore
+//! written atomically, before the action that they announce: a page is marked dirty before it is unprotected, and
+//! absent before it is evicted.
 //!
 //! ```text
 //!   bit 63     40    39     38        8 7      4 3     0
@@ -11,82 +11,83 @@
 //!      +---------+---------+-----------+--------+-------+
 //! ```
 //!
-//! *Written* is what is known of the page's past: when it was in memory last it was written to. It is kept through all
-//! states, and means nothing but that it may pay to let whoever wants it next write at once.
+//! *Written* records that the page was written to when it was last resident. The bit is kept through all states, and
+//! is only a hint that the page may better be installed writable next time.
 
 use super::page_buffers::BufferId;
 
-/// Where a page is.
+/// Phase of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum State {
-    /// In CMem only, or never written and so nowhere.
+pub enum PageState {
+    /// The content is in CMem only; a page never written is all zeros and has none there.
     Absent = 0,
-    /// On its way from CMem into its buffer.
+    /// The content is being fetched from CMem into the page's buffer.
     Fetching = 1,
-    /// In its buffer, not in memory: read ahead, or about to be installed.
+    /// The content is in the page's buffer and not resident: read ahead, or about to be installed.
     Staged = 2,
-    /// Being installed writable.
+    /// The page is being installed writable.
     Installing = 3,
-    /// In memory as in CMem, write-protected.
+    /// Resident, equal to CMem, and write-protected.
     Clean = 4,
-    /// In memory and writable; its buffer, if any, is the twin: what CMem has.
+    /// Resident and writable; the page's buffer, if any, is its twin: the content in CMem.
     Dirty = 5,
-    /// In memory, write-protected, its copy on its way to CMem; its buffer, if any, is the twin.
+    /// Resident and write-protected, while a copy is sent to CMem; the page's buffer, if any, is its twin.
     Cleaning = 6,
-    /// As in CMem, write-protected, and about to be taken away.
+    /// Equal to CMem, write-protected, and about to be evicted.
     Dropping = 7,
-    /// Its data is lost.
+    /// The page's content is lost: an access raises SIGBUS.
     Lost = 8,
-    /// Nowhere in memory and all zeros, which are on their way to CMem from its buffer; it has no slot until they are there.
+    /// Not resident and all zeros, which are being sent to CMem from the page's buffer; the page has no slot until
+    /// they have arrived.
     Zeroing = 9,
 }
 
-impl State {
-    const ALL: [State; 10] = [
-        State::Absent,
-        State::Fetching,
-        State::Staged,
-        State::Installing,
-        State::Clean,
-        State::Dirty,
-        State::Cleaning,
-        State::Dropping,
-        State::Lost,
-        State::Zeroing,
+impl PageState {
+    const ALL: [PageState; 10] = [
+        PageState::Absent,
+        PageState::Fetching,
+        PageState::Staged,
+        PageState::Installing,
+        PageState::Clean,
+        PageState::Dirty,
+        PageState::Cleaning,
+        PageState::Dropping,
+        PageState::Lost,
+        PageState::Zeroing,
     ];
 
-    /// Whether the page takes up memory of its process.
+    /// Whether the page takes up memory of its process or of the shared file.
     #[inline]
-    pub fn is_resident(self) -> bool {
-        matches!(self, State::Clean | State::Dirty | State::Cleaning | State::Dropping)
+    pub(crate) fn is_resident(self) -> bool {
+        matches!(self, PageState::Clean | PageState::Dirty | PageState::Cleaning | PageState::Dropping)
     }
 }
 
-/// What happened meanwhile, and where it is queued.
+/// Events since the phase began, and membership in queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u8);
 
 impl Flags {
-    /// Somebody waits for it.
+    /// A thread waits for the page.
     pub const WANTED: Flags = Flags(1);
-    /// Its content was discarded meanwhile.
+    /// The page's content was discarded during the phase.
     pub const ZAPPED: Flags = Flags(2);
-    /// Being sent, to be taken away afterwards.
-    pub const LEAVING: Flags = Flags(4);
-    /// It has left memory not long ago.
+    /// The page is being sent, to be evicted afterwards.
+    pub(crate) const LEAVING: Flags = Flags(4);
+    /// The page was evicted not long ago.
     pub const RECENT: Flags = Flags(8);
-    /// Of a page that is [`RECENT`](Flags::RECENT): it was among those that had proved their worth.
+    /// Of a [`RECENT`](Flags::RECENT) page: it was in the proven queue when evicted.
     pub const PROVEN: Flags = Flags::LEAVING;
 
-    /// All of them.
+    /// Whether all of `flags` are set.
     #[inline]
     pub fn contains(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0
     }
 }
 
-/// An entry.
+/// State of one page as a 64-bit word; see the module for its layout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Entry(pub u64);
 
@@ -102,21 +103,21 @@ const NO_BUFFER: u64 = (1 << 24) - 1;
 pub const NO_SLOT: u32 = u32::MAX;
 
 impl Entry {
-    /// Absent, its content in `slot` (or [`NO_SLOT`]).
+    /// An absent page with its content in `slot` (or [`NO_SLOT`]).
     #[inline]
     pub const fn absent(slot: u32) -> Entry {
         Entry(NO_BUFFER << BUFFER_AT | (slot as u64 & SLOT) << SLOT_AT)
     }
 
-    /// Where the page is.
+    /// The page's phase.
     ///
-    /// What is no state reads as lost: entries lie where other processes can write.
+    /// An invalid value reads as lost: other processes can write entries.
     #[inline]
-    pub fn state(self) -> State {
-        *State::ALL.get((self.0 & STATE) as usize).unwrap_or(&State::Lost)
+    pub fn state(self) -> PageState {
+        *PageState::ALL.get((self.0 & STATE) as usize).unwrap_or(&PageState::Lost)
     }
 
-    /// What happened meanwhile.
+    /// Flags of the present phase.
     #[inline]
     pub fn flags(self) -> Flags {
         Flags((self.0 >> FLAGS_AT) as u8 & 0xF)
@@ -128,25 +129,25 @@ impl Entry {
         self.flags().contains(flags)
     }
 
-    /// Its slot, if it has one.
+    /// The page's slot, if it has one.
     #[inline]
     pub fn slot(self) -> Option<u32> {
         let slot = self.0 >> SLOT_AT & SLOT;
         (slot != SLOT).then_some(slot as u32)
     }
 
-    /// Its buffer, if it has one.
+    /// The page's buffer, if it has one.
     #[inline]
     pub fn buffer(self) -> Option<BufferId> {
         let buffer = self.0 >> BUFFER_AT;
         (buffer != NO_BUFFER).then_some(BufferId(buffer as u32))
     }
 
-    /// The same in another state, with no flags but [`Flags::RECENT`] as it was, and [`Flags::PROVEN`] with it; without these
-    /// too once it is in memory.
+    /// This entry in another phase. All flags are cleared, except that a page that is not resident keeps
+    /// [`Flags::RECENT`] and, with it, [`Flags::PROVEN`].
     #[inline]
     #[must_use]
-    pub fn to(self, state: State) -> Entry {
+    pub fn to(self, state: PageState) -> Entry {
         let stays = if self.is(Flags::RECENT) && !state.is_resident() {
             Flags::RECENT.0 | Flags::PROVEN.0
         } else {
@@ -156,52 +157,52 @@ impl Entry {
         Entry(self.0 & !STATE & !(flags & !stays) | state as u64)
     }
 
-    /// Without what was remembered of it.
+    /// This entry without [`Flags::RECENT`] and [`Flags::PROVEN`].
     #[inline]
     #[must_use]
     pub fn forgotten(self) -> Entry {
         if self.is(Flags::RECENT) { self.without(Flags::RECENT).without(Flags::PROVEN) } else { self }
     }
 
-    /// With these flags too.
+    /// This entry with these flags set as well.
     #[inline]
     #[must_use]
     pub fn with(self, flags: Flags) -> Entry {
         Entry(self.0 | u64::from(flags.0) << FLAGS_AT)
     }
 
-    /// Without these flags.
+    /// This entry with these flags cleared.
     #[inline]
     #[must_use]
     pub fn without(self, flags: Flags) -> Entry {
         Entry(self.0 & !(u64::from(flags.0) << FLAGS_AT))
     }
 
-    /// With another slot.
+    /// This entry with another slot.
     #[inline]
     #[must_use]
-    pub fn with_slot(self, slot: Option<u32>) -> Entry {
+    pub(crate) fn with_slot(self, slot: Option<u32>) -> Entry {
         let slot = u64::from(slot.unwrap_or(NO_SLOT)) & SLOT;
         Entry(self.0 & !(SLOT << SLOT_AT) | slot << SLOT_AT)
     }
 
-    /// Whether it was written to when it was in memory last, as far as that is known.
+    /// Whether the page was written to when last resident, as far as known.
     #[inline]
     pub fn was_written(self) -> bool {
         self.0 & WRITTEN != 0
     }
 
-    /// The same, and whether it was written to.
+    /// This entry with its record of a write set or cleared.
     #[inline]
     #[must_use]
-    pub fn with_written(self, written: bool) -> Entry {
+    pub(crate) fn with_written(self, written: bool) -> Entry {
         Entry(if written { self.0 | WRITTEN } else { self.0 & !WRITTEN })
     }
 
-    /// With another buffer.
+    /// This entry with another buffer.
     #[inline]
     #[must_use]
-    pub fn with_buffer(self, buffer: Option<BufferId>) -> Entry {
+    pub(crate) fn with_buffer(self, buffer: Option<BufferId>) -> Entry {
         let buffer = buffer.map_or(NO_BUFFER, |buffer| u64::from(buffer.0) & NO_BUFFER);
         Entry(self.0 & !(NO_BUFFER << BUFFER_AT) | buffer << BUFFER_AT)
     }
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn fields_do_not_touch_each_other() {
         let entry = Entry::absent(NO_SLOT);
-        assert_eq!((entry.state(), entry.slot(), entry.buffer()), (State::Absent, None, None));
+        assert_eq!((entry.state(), entry.slot(), entry.buffer()), (PageState::Absent, None, None));
         assert!(!entry.was_written());
         let full = entry
             .with_slot(Some(0x6BCD_1234))
@@ -229,7 +230,7 @@ mod tests {
             .with(Flags::WANTED)
             .with(Flags::RECENT)
             .with(Flags::ZAPPED);
-        for state in State::ALL {
+        for state in PageState::ALL {
             let entry = full.to(state);
             assert_eq!(
                 (entry.state(), entry.slot(), entry.buffer()),
@@ -240,14 +241,14 @@ mod tests {
             assert_eq!(entry.is(Flags::RECENT), !state.is_resident());
             assert!(!entry.is(Flags::WANTED) && !entry.is(Flags::ZAPPED));
         }
-        let left = full.forgotten().to(State::Absent).with(Flags::RECENT).with(Flags::PROVEN);
-        assert!(left.to(State::Fetching).with(Flags::WANTED).is(Flags::PROVEN));
+        let left = full.forgotten().to(PageState::Absent).with(Flags::RECENT).with(Flags::PROVEN);
+        assert!(left.to(PageState::Fetching).with(Flags::WANTED).is(Flags::PROVEN));
         assert!(!left.forgotten().is(Flags::RECENT) && !left.forgotten().is(Flags::PROVEN));
-        let leaving = full.forgotten().to(State::Cleaning).with(Flags::LEAVING);
-        assert!(leaving.forgotten().is(Flags::LEAVING) && !leaving.to(State::Dirty).is(Flags::LEAVING));
+        let leaving = full.forgotten().to(PageState::Cleaning).with(Flags::LEAVING);
+        assert!(leaving.forgotten().is(Flags::LEAVING) && !leaving.to(PageState::Dirty).is(Flags::LEAVING));
         assert_eq!(full.with_slot(None).slot(), None);
         assert_eq!(full.with_buffer(None).buffer(), None);
         assert!(!full.without(Flags::WANTED).is(Flags::WANTED));
-        assert_eq!(Entry(0xF).state(), State::Lost, "what is no state is not taken for one");
+        assert_eq!(Entry(0xF).state(), PageState::Lost, "what is no state is not taken for one");
     }
 }

@@ -1,35 +1,34 @@
-//! Which pages leave, and how many at a time: so many that there is room before a fault asks for it, so few at once that a
-//! fault's own page is not kept waiting. How one leaves is `clean.rs`: protected, copied, compared with its twin, sent,
-//! acknowledged, taken away; each in that order.
+//! Selection of pages to evict, and the number to evict at a time: enough that a fault finds room, and few enough
+//! that a fault's own page is not delayed. The steps of writing back a page are in `clean.rs`.
 
-use super::clean::Begun;
+use super::clean::CleanResult;
 use super::*;
 
-/// Pages begun to leave in one turn.
+/// Maximum number of evictions begun in one turn.
 pub(super) const STEP: usize = 16;
-/// The same while several wait for room.
+/// The same, while several faults wait for room.
 pub(super) const STEP_FOR_MANY: usize = 64;
-/// The same while somebody waits for a page that is on its way: the link is to be looked at between two steps. With fewer,
-/// eviction falls behind a program that faults without a pause, which then waits for a whole step of it.
+/// The same, while a thread waits for a page in flight: the link is to be polled between two steps. With fewer
+/// evictions per step, a program that faults without a pause overtakes eviction, and then waits for a whole step.
 const STEP_BESIDE_DEMAND: usize = 2;
-/// Places of the queues looked at in one turn.
+/// Maximum number of queue entries examined in one turn.
 const LOOKS: usize = 128;
-/// Pages of one process taken away at its helper's hands in one order, if that can wait: a part of those kept free, and not
-/// more than one message names.
+/// Maximum number of pages that one order to a process's helper evicts, if the order need not be sent at once: a part
+/// of the reserve, and at most as many as one message names.
 const ORDER_MAX: u32 = 64;
 const ORDER_SHARE: u32 = 4;
 
 impl Pager {
-    /// Pages kept free, so that a fault finds room, and what is read ahead.
+    /// Size of the reserve: pages kept free for faults and read-ahead.
     pub(super) fn reserve_pages(&self) -> u32 {
         (self.options.limit / 16).max(4)
     }
 
-    /// Goes on with what nobody waits for in particular: faults that found no room, pages that have to leave, pages that came
-    /// ahead. Call it after events have been read and what they ask for has been sent. How much was done; 0 means that only
-    /// completions and events bring news.
+    /// Does background work: retries faults that found no room, evicts pages, and installs pages fetched ahead. Call
+    /// this after events have been read and their requests have been sent. Returns the amount of work; 0 means that
+    /// only completions and events bring more work.
     pub fn turn(&mut self, io: &mut Io<'_>) -> usize {
-        // As long as a page is on its way there is time for one of both.
+        // While a page is in flight, the turn has time for evictions or for installations, not for both.
         if self.surplus() == 0 && self.to_drop.is_empty() {
             self.make_ready(io);
         } else {
@@ -61,20 +60,20 @@ impl Pager {
             || self.surplus() > 0
     }
 
-    /// Whether pages would have to leave for which the region has no slot.
+    /// Whether pages cannot be evicted, although they should be, because the region has no slot left.
     pub fn is_full(&self) -> bool {
         self.full && !self.slots.has_free()
     }
 
-    /// Looks again whether pages can leave, though the region has no slot left: some may have become zeros, or another
+    /// Retries evictions although the region has no slot left: some pages may have become zeros, or equal to another
     /// process's.
-    pub fn look_again(&mut self) {
+    pub fn retry_evictions(&mut self) {
         self.full = false;
-        // A few of them in each look.
+        // Each retry examines a few pages.
         self.fruitless = self.order.entries().saturating_sub(LOOKS);
     }
 
-    /// Pages that ought to leave and are not on their way.
+    /// Number of pages that should be evicted and are not being evicted yet.
     fn surplus(&self) -> u32 {
         if !self.options.evict || self.is_full() {
             return 0;
@@ -85,7 +84,7 @@ impl Pager {
         surplus.max(self.order.to_page_out())
     }
 
-    /// Whether somebody waits for a page that is on its way, and nobody for room.
+    /// Whether a thread waits for a page in flight, and no thread waits for room.
     fn is_beside_demand(&self, io: &Io<'_>) -> bool {
         self.waiting.is_empty() && io.store.demands() > 0
     }
@@ -113,48 +112,53 @@ impl Pager {
             let (entry, droppable) = (of.table.get(page), of.droppable);
             let of = candidate.page;
             match entry.state() {
-                State::Clean | State::Dirty if !droppable => self.order.spared(of, heat),
-                // Who has passed by what was read ahead for him does not come back soon.
-                State::Clean if candidate.ahead && self.was_given_back(view, page, io) => {}
-                State::Clean if candidate.ahead => {
-                    self.thrown_away(view, page);
-                    self.leave(view, page, entry, None);
+                PageState::Clean | PageState::Dirty if !droppable => self.order.requeue_spared(of, heat),
+                // A reader that has passed pages read ahead for it does not return soon.
+                PageState::Clean if candidate.ahead && self.was_given_back(view, page, io) => {}
+                PageState::Clean if candidate.ahead => {
+                    self.record_unused(view, page);
+                    self.evict_clean(view, page, entry, None);
                     begun += 1;
                 }
-                State::Clean => {
+                PageState::Clean => {
                     if let Ok(kept) = self.copy_to_keep(of, heat, entry, io) {
+                        // The page has been resident before, so it is kept in a buffer; but its reader has not
+                        // touched it this time.
+                        if candidate.unasked {
+                            self.record_unused(view, page);
+                        }
                         self.leaves_written(view, false);
-                        self.leave(view, page, entry.with_written(false), kept);
+                        self.evict_clean(view, page, entry.with_written(false), kept);
                         begun += 1;
                     }
                 }
-                State::Dirty if self.may_clean(view, dirty.len(), io) => {
-                    if candidate.ahead {
-                        self.thrown_away(view, page);
+                PageState::Dirty if self.may_clean(view, dirty.len(), io) => {
+                    if candidate.unasked {
+                        self.record_unused(view, page);
                     }
                     dirty.push(candidate);
                 }
-                State::Dirty => {
-                    self.order.spared(of, heat);
+                PageState::Dirty => {
+                    self.order.requeue_spared(of, heat);
                     break;
                 }
-                // It is being written back without leaving: its turn comes again.
-                State::Cleaning if !entry.is(Flags::LEAVING) => self.order.spared(of, heat),
+                // The page is being written back without eviction: it goes back into the queue.
+                PageState::Cleaning if !entry.is(Flags::LEAVING) => self.order.requeue_spared(of, heat),
                 _ => {}
             }
         }
         begun += self.evict_dirty(&mut dirty, io);
         dirty.clear();
         self.victims = dirty;
-        // Of all pages none could go, and nothing is on its way.
+        // No page could be evicted, and no eviction is in progress.
         let some_go = begun > 0 || self.leaving > 0 || self.counters.no_slot == no_slot;
         self.fruitless = if some_go { 0 } else { self.fruitless + LOOKS };
         self.full = !some_go && self.fruitless >= self.order.entries();
         begun
     }
 
-    /// Takes away up to `most` pages whose turn it is, as long as they were read ahead and are as CMem has them, and keeps none
-    /// of them.
+    /// Evicts up to `most` pages that are next to be evicted, as long as they were read ahead and equal CMem; no
+    /// copies of them are kept.
     pub(super) fn evict_ahead(&mut self, most: usize, io: &mut Io<'_>) {
         let mut begun = 0;
         for _ in 0..LOOKS {
@@ -166,19 +170,19 @@ impl Pager {
             let Some(droppable) = self.view(view).map(|view| view.droppable) else { continue };
             let entry = self.entry(view, page);
             match entry.state() {
-                State::Clean if droppable && self.was_given_back(view, page, io) => {}
-                State::Clean if droppable => {
-                    self.thrown_away(view, page);
-                    self.leave(view, page, entry, None);
+                PageState::Clean if droppable && self.was_given_back(view, page, io) => {}
+                PageState::Clean if droppable => {
+                    self.record_unused(view, page);
+                    self.evict_clean(view, page, entry, None);
                     begun += 1;
                 }
-                State::Clean => self.order.spared(of, heat),
-                // Those have their turn when there is time for it.
-                State::Dirty => {
-                    self.order.spared(of, heat);
+                PageState::Clean => self.order.requeue_spared(of, heat),
+                // Dirty pages are evicted in a later turn, when there is time for it.
+                PageState::Dirty => {
+                    self.order.requeue_spared(of, heat);
                     break;
                 }
-                State::Cleaning if !entry.is(Flags::LEAVING) => self.order.spared(of, heat),
+                PageState::Cleaning if !entry.is(Flags::LEAVING) => self.order.requeue_spared(of, heat),
                 _ => {}
             }
         }
@@ -187,7 +191,8 @@ impl Pager {
         }
     }
 
-    /// Begins to send these pages, neighbours protected in one step; how many are on their way. The others' turns come again.
+    /// Begins to send these pages, neighbours protected in one step; returns how many are being sent. The others go
+    /// back into the queue.
     fn evict_dirty(&mut self, dirty: &mut [Candidate], io: &mut Io<'_>) -> usize {
         dirty.sort_unstable_by_key(|candidate| (candidate.page.view, candidate.page.page));
         let mut begun = 0;
@@ -196,24 +201,24 @@ impl Pager {
             let PageRef { view, page: first } = run[0].page;
             let protected = self.protect(view, first..first + run.len() as u32, io);
             for Candidate { page: of, heat, .. } in run {
-                if self.entry(view, of.page).state() != State::Dirty {
-                    // It stands in the queues twice, and was sent already.
+                if self.entry(view, of.page).state() != PageState::Dirty {
+                    // The page is in the queues twice, and is being sent already.
                     continue;
                 }
                 let outcome = match protected {
-                    Begun::Yes => self.send(view, of.page, Some(*heat), io),
+                    CleanResult::Yes => self.send(view, of.page, Some(*heat), io),
                     other => other,
                 };
                 match outcome {
-                    Begun::Yes => begun += 1,
-                    Begun::Later | Begun::NotThis => self.order.spared(*of, *heat),
+                    CleanResult::Yes => begun += 1,
+                    CleanResult::Later | CleanResult::NotThis => self.order.requeue_spared(*of, *heat),
                 }
             }
         }
         begun
     }
 
-    /// A page leaves that has been written since it came, or has not.
+    /// Records whether an evicted page had been written to since it was installed.
     #[inline]
     pub(super) fn leaves_written(&mut self, view: ViewId, written: bool) {
         if let Some(view) = self.view_mut(view) {
@@ -221,37 +226,38 @@ impl Pager {
         }
     }
 
-    /// A clean page leaves: nothing but taking it away is left to do. `kept` is a copy of it.
-    pub(super) fn leave(&mut self, view: ViewId, page: u32, entry: Entry, kept: Option<BufferId>) {
+    /// Evicts a clean page, of which only the removal is left to do. `kept` is a buffer with its content.
+    pub(super) fn evict_clean(&mut self, view: ViewId, page: u32, entry: Entry, kept: Option<BufferId>) {
         self.leaving += 1;
-        self.set(view, page, entry.to(State::Dropping).with_buffer(kept));
+        self.set(view, page, entry.to(PageState::Dropping).with_buffer(kept));
         self.held_back = false;
         self.to_drop.push(PageRef { view, page });
     }
 
-    /// A page that was to leave, if it was and was so hot, stays after all.
-    pub(super) fn come_again(&mut self, view: ViewId, page: u32, leaving: Option<Heat>) {
+    /// Puts a page whose eviction was given up back into the queue, with the heat it had.
+    pub(super) fn requeue(&mut self, view: ViewId, page: u32, leaving: Option<Heat>) {
         if let Some(heat) = leaving {
-            self.order.spared(PageRef { view, page }, heat);
+            self.order.requeue_spared(PageRef { view, page }, heat);
         }
     }
 
-    /// Has pages taken away that can be.
+    /// Removes the pages that are ready to be removed.
     fn drop_pages(&mut self, io: &mut Io<'_>) {
         if self.to_drop.is_empty() {
             return;
         }
         let (by_order, wanted_back) = (io.memory.drops_by_order(), core::mem::take(&mut self.wanted_back));
         let beside_demand = self.is_beside_demand(io) && !wanted_back;
-        // Where each is a message to the process, and two turns of its helper on a CPU that the program most likely wants, many
-        // are taken away at once, as long as there is room without them and nobody waits for one.
+        // Where a removal is a message to the process and two turns of its helper, on a CPU that the program most
+        // likely needs, many pages are removed at once. They wait for that as long as there is room without them and
+        // no thread waits for one of them.
         let few = self.to_drop.len() < self.worth as usize && !core::mem::take(&mut self.overdue);
         let asked = wanted_back || !self.waiting.is_empty() || self.order.to_page_out() > 0;
         self.held_back = by_order && few && self.has_room_ahead() && !asked;
         if self.held_back {
             return;
         }
-        // Beside a fault one step of it.
+        // While a thread waits for a page in flight, one step only.
         let rest = if beside_demand && !by_order {
             self.to_drop.len().saturating_sub(STEP_BESIDE_DEMAND)
         } else {
@@ -260,12 +266,12 @@ impl Pager {
         self.drop_first(self.to_drop.len() - rest, io);
     }
 
-    /// Pages that can be taken away wait for others no longer: it may be that none come. Call it every few milliseconds.
-    pub fn let_go_of_held(&mut self) {
+    /// Removes pages held back for a larger order that may never be complete. Call this every few milliseconds.
+    pub fn remove_held_pages(&mut self) {
         self.overdue |= core::mem::take(&mut self.held_back);
     }
 
-    /// Has the first `now` of the pages taken away that can be, neighbours in one step.
+    /// Removes the first `now` of the pages ready to be removed, neighbours in one step.
     fn drop_first(&mut self, now: usize, io: &mut Io<'_>) {
         let mut pages = core::mem::take(&mut self.to_drop);
         let mut ranges = core::mem::take(&mut self.ranges);
@@ -284,9 +290,9 @@ impl Pager {
                 Ok(Drop::Ordered) => {}
                 Err(error) => {
                     if error == MemoryError::Gone {
-                        self.mappings_of(view).for_each(|mapping| self.gone(mapping));
+                        self.mappings_of(view).for_each(|mapping| self.mapping_ended(mapping));
                     }
-                    ranges.iter().cloned().flatten().for_each(|page| self.stay(view, page, io));
+                    ranges.iter().cloned().flatten().for_each(|page| self.removal_failed(view, page, io));
                 }
             }
         }
@@ -294,28 +300,28 @@ impl Pager {
         (self.to_drop, self.ranges) = (pages, ranges);
     }
 
-    /// A page could not be taken away.
+    /// Handles a page that could not be removed.
     #[cold]
-    fn stay(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
+    fn removal_failed(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
         let entry = self.entry(view, page);
         self.leaving -= 1;
         entry.buffer().into_iter().for_each(|kept| self.buffers.give(kept));
-        self.set(view, page, entry.to(State::Clean).with_buffer(None));
-        self.order.spared(PageRef { view, page }, Heat::default());
+        self.set(view, page, entry.to(PageState::Clean).with_buffer(None));
+        self.order.requeue_spared(PageRef { view, page }, Heat::default());
         self.wake(view, page, io);
     }
 
-    /// Pages have been taken away, as ordered.
+    /// Handles the report that ordered removals are done.
     pub fn dropped(&mut self, view: ViewId, pages: Range<u32>, io: &mut Io<'_>) {
         let Some(end) = self.view(view).map(|view| view.table.len()) else { return };
         self.held_back = false;
         for page in pages.start..pages.end.min(end) {
             let entry = self.entry(view, page);
-            if entry.state() != State::Dropping {
+            if entry.state() != PageState::Dropping {
                 continue;
             }
             self.leaving -= 1;
-            self.left(view);
+            self.record_evicted(view);
             self.counters.evicted += 1;
             match entry.buffer() {
                 Some(kept) if entry.is(Flags::ZAPPED) => {
@@ -324,8 +330,8 @@ impl Pager {
                 }
                 None if entry.is(Flags::ZAPPED) => self.release(view, page, entry),
                 Some(_) => {
-                    self.set(view, page, entry.to(State::Staged));
-                    self.keep_for_a_while(PageRef { view, page });
+                    self.set(view, page, entry.to(PageState::Staged));
+                    self.keep_evicted(PageRef { view, page });
                 }
                 None => self.remember(PageRef { view, page }, entry, false),
             }

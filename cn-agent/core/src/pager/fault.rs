@@ -1,45 +1,47 @@
-//! Faults: how a page comes.
+//! Faults: fetching and installing pages.
 
-use super::page_buffers::Use;
+use super::page_buffers::BufferUse;
 use super::*;
 use alloc::vec::Vec;
 
-/// Pages kept in their buffers at most.
-const STAGED_MAX: usize = 64;
-/// Faults that wait for room before it is given out for several pages at a time.
+/// Maximum number of pages fetched ahead that stay in their buffers: one for each reader, as the marker of its
+/// progress.
+const STAGED_MAX: usize = VIEWS_MAX;
+/// Number of faults waiting for room from which on room is given out for several pages at a time.
 const CONTENDERS: usize = 4;
-/// Pages for which memory is made ready at a time. With more under way there is no time for it: the link has the next one.
+/// Maximum number of pages in flight for which memory is prepared. With more pages in flight there is no time for
+/// that: the link already has the next page.
 pub(super) const AWAITED_MAX: usize = 2;
 
-/// What a thread did that made it stop.
+/// Access that stopped a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It touched a page that is not there.
+    /// A thread touched an absent page.
     Missing,
-    /// It wrote to a protected page.
+    /// A thread wrote to a write-protected page.
     Protected,
-    /// It touched a page that shared memory has and its mapping has not.
+    /// A thread touched a page that is in the shared memory but not mapped in the thread's mapping.
     Unmapped,
 }
 
-/// A fault.
+/// An access of a thread that waits until the pager has served it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where.
+    /// Mapping in which the thread accessed the page.
     pub mapping: MappingId,
-    /// The page.
+    /// Number of the page, from the start of the view.
     pub page: u32,
-    /// What was done.
+    /// State of the page that stopped the thread.
     pub access: Access,
-    /// Whether it was a write.
+    /// Whether the access was a write.
     pub write: bool,
 }
 
-/// Why a fault is not served yet.
+/// Reason why a fault is not served yet.
 pub(super) enum Wait {
-    /// No more pages may be resident, or the mapping is changing: it is looked at again in the next turn.
+    /// There is no room, or the mapping is changing: the fault is retried in the next turn.
     Turn,
-    /// Something under way ends it.
+    /// The fault is served when a pending operation ends.
     Event,
 }
 
@@ -50,7 +52,7 @@ impl From<MemoryError> for Wait {
 }
 
 impl Pager {
-    /// A thread has stopped at a page. It is woken when it can go on; that may be within this call.
+    /// Handles the fault of a thread. The thread is woken when it can continue, possibly within this call.
     #[inline]
     pub fn fault(&mut self, fault: Fault, io: &mut Io<'_>) {
         if let Err(Wait::Turn) = self.serve(fault, io) {
@@ -58,7 +60,7 @@ impl Pager {
         }
     }
 
-    /// Looks again at faults that could not be served. How many were.
+    /// Retries faults that could not be served; returns how many there were.
     pub(super) fn serve_waiting(&mut self, io: &mut Io<'_>) -> usize {
         let mut served = 0;
         for _ in 0..self.waiting.len() {
@@ -71,24 +73,24 @@ impl Pager {
         served
     }
 
-    /// Pages cannot leave because memory nodes were away too long. Who waits for room would wait for ever: their pages
-    /// count as lost, like those that cannot be fetched.
+    /// Ends faults that wait for room, if pages cannot be evicted because memory nodes were absent too long: the
+    /// pages of these faults count as lost, like pages that cannot be fetched.
     #[cold]
     pub(super) fn give_up_waiting(&mut self, io: &mut Io<'_>) {
         for _ in 0..self.waiting.len() {
             let Some(fault) = self.waiting.pop_front() else { break };
             let Some(view) = self.view_of(fault.mapping) else { continue };
             let entry = self.entry(view, fault.page);
-            if entry.state() == State::Absent && fault.access == Access::Missing && !self.has_room(view) {
+            if entry.state() == PageState::Absent && fault.access == Access::Missing && !self.has_room(view) {
                 self.counters.lost += 1;
-                self.set(view, fault.page, entry.to(State::Lost));
+                self.set(view, fault.page, entry.to(PageState::Lost));
             }
             self.fault(fault, io);
         }
     }
 
-    /// Faults that wait because no page can leave: the region has no slot left for one that would have to. They wait for as
-    /// long as that is so; whoever has waited enough may give them up.
+    /// Faults that wait because no page can be evicted for lack of a slot in the region. They wait until there is a
+    /// slot, or until the caller ends them.
     pub fn waiting_for_slots(&self) -> impl Iterator<Item = Fault> + '_ {
         let waits = |fault: &&Fault| {
             self.is_full()
@@ -98,28 +100,30 @@ impl Pager {
         self.waiting.iter().filter(waits).copied()
     }
 
-    /// Has those of a mapping that wait for slots end with SIGBUS.
+    /// Ends the faults of a mapping that wait for slots with SIGBUS.
     #[cold]
     pub fn give_up_waiting_for_slots(&mut self, mapping: MappingId, io: &mut Io<'_>) {
         let given_up: Vec<Fault> =
             self.waiting_for_slots().filter(|fault| fault.mapping == mapping).collect();
         self.waiting.retain(|fault| !given_up.contains(fault));
         for fault in given_up {
-            // What it wanted is where it was; it cannot have it.
+            // The page itself is intact, but the access cannot be served.
             let _ = io.memory.poison(mapping, fault.page);
         }
     }
 
-    /// Whether one more page may be resident.
+    /// Whether one more page of `view` may be resident.
     pub(super) fn has_room(&self, view: ViewId) -> bool {
-        let least = if self.is_contended() { (self.reserve_pages() / 2).min(ahead::RUN as u32) } else { 1 };
+        let least =
+            if self.is_contended() { (self.reserve_pages() / 2).min(read_ahead::RUN as u32) } else { 1 };
         !self.options.evict || !self.is_droppable(view) || self.claimed() + least <= self.options.limit
     }
 
-    /// Whether so many wait for room that it is given to one of them after the other, for several pages each: given page by page
-    /// nothing is read ahead for any, each page is a fault of its own, and it is taken away by an order of its own.
+    /// Whether so many faults wait for room, or share it, that room is given to one of them after the other, for
+    /// several pages each. Given out page by page, there would be no read-ahead: each page would be a fault of its
+    /// own, and be removed by an order of its own.
     pub(super) fn is_contended(&self) -> bool {
-        self.waiting.len() >= CONTENDERS && !self.is_full()
+        (self.waiting.len() >= CONTENDERS || self.is_shared_by_many()) && !self.is_full()
     }
 
     #[inline]
@@ -131,62 +135,63 @@ impl Pager {
         }
         let entry = self.entry(view, page);
         match entry.state() {
-            State::Absent if access == Access::Missing => self.missing(view, entry, fault, io),
-            State::Absent => {
-                // There all the same: installed by a predecessor in its last moment, or a fault from before it left, or it
-                // was about to leave when its process was forked. Where pages cannot leave, the fault itself shows it.
+            PageState::Absent if access == Access::Missing => self.missing(view, entry, fault, io),
+            PageState::Absent => {
+                // The page may be resident: a predecessor installed it just before it died, the fault is stale, or
+                // the page was about to be evicted when its process was forked. Where pages cannot be evicted, the
+                // fault proves that it is absent.
                 if !self.is_droppable(view) || io.memory.is_present(view, page) {
-                    self.entered(view, page, Known::New);
-                    self.set(view, page, entry.to(State::Clean));
+                    self.record_resident(view, page, PageHistory::New);
+                    self.set(view, page, entry.to(PageState::Clean));
                     return self.serve(fault, io);
                 }
                 io.memory.give_up(view, page);
                 io.memory.wake(mapping, page);
                 Ok(())
             }
-            State::Fetching => {
+            PageState::Fetching => {
                 self.join(view, entry, fault, io);
                 Err(Wait::Event)
             }
-            State::Staged => self.install_staged(view, entry, fault, io),
-            State::Clean | State::Dirty if access == Access::Missing => {
+            PageState::Staged => self.install_staged(view, entry, fault, io),
+            PageState::Clean | PageState::Dirty if access == Access::Missing => {
                 if !io.memory.is_present(view, page) {
-                    // Taken away behind our back: whoever did that wants zeros.
+                    // The program itself has removed the page, and expects zeros.
                     self.discarded(view, page..page + 1);
                     return self.serve(fault, io);
                 }
                 io.memory.wake(mapping, page);
                 Ok(())
             }
-            State::Clean if write => self.first_write(view, entry, fault, io),
-            State::Clean => self.map_read_only(fault, true, io),
-            State::Dirty if access == Access::Protected => self.grant_write(fault, io),
-            State::Dirty => self.map_read_only(fault, false, io),
-            State::Cleaning if write => {
+            PageState::Clean if write => self.first_write(view, entry, fault, io),
+            PageState::Clean => self.map_read_only(fault, true, io),
+            PageState::Dirty if access == Access::Protected => self.grant_write(fault, io),
+            PageState::Dirty => self.map_read_only(fault, false, io),
+            PageState::Cleaning if write => {
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
             }
-            State::Cleaning if access == Access::Unmapped => self.map_read_only(fault, true, io),
-            State::Cleaning => {
+            PageState::Cleaning if access == Access::Unmapped => self.map_read_only(fault, true, io),
+            PageState::Cleaning => {
                 io.memory.wake(mapping, page);
                 Ok(())
             }
-            // A fetch could overtake the zeros, and these overwrite what is written next.
-            State::Zeroing => {
+            // A fetch could overtake the zeros, and the zeros could overwrite later writes.
+            PageState::Zeroing => {
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
             }
-            State::Dropping => {
+            PageState::Dropping => {
                 (self.wanted_back, self.held_back) = (true, false);
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
             }
-            State::Installing => Err(Wait::Turn),
-            State::Lost => self.poison(fault, io),
+            PageState::Installing => Err(Wait::Turn),
+            PageState::Lost => self.poison(fault, io),
         }
     }
 
-    /// A page that is nowhere in memory is wanted.
+    /// Handles a touch of a page that is not resident.
     pub(super) fn missing(
         &mut self,
         view: ViewId,
@@ -200,27 +205,27 @@ impl Pager {
             return Err(Wait::Turn);
         }
         let Some(slot) = entry.slot() else {
-            self.install_zeros(view, mapping, page, write, io)?;
+            self.install_zeros(view, mapping, page, write, false, io)?;
             self.counters.faults += 1;
             self.counters.zero_fills += 1;
             self.zeros_ahead(view, mapping, page, write, io);
             return Ok(());
         };
         if let Some(buffer) = self.copy(view, page, slot, io) {
-            let staged = entry.to(State::Staged).with_buffer(Some(buffer));
+            let staged = entry.to(PageState::Staged).with_buffer(Some(buffer));
             self.set(view, page, staged);
             return self.install_staged(view, staged, fault, io);
         }
         if io.store.room() == 0 {
             return Err(Wait::Turn);
         }
-        let purpose = Use::Fetch { view: Some(view), page, mapping: Some(mapping), write };
+        let purpose = BufferUse::Fetch { view: Some(view), page, mapping: Some(mapping), write };
         let Some(buffer) = self.buffers.take(purpose) else { return Err(Wait::Turn) };
         self.coming += 1;
         self.trim_kept();
         self.counters.faults += 1;
         self.counters.fetched += 1;
-        self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)).with(Flags::WANTED));
+        self.set(view, page, entry.to(PageState::Fetching).with_buffer(Some(buffer)).with(Flags::WANTED));
         io.store.fetch(slot, buffer, Urgency::Demand);
         if io.memory.makes_ready() && self.awaited.len() < AWAITED_MAX {
             self.awaited.push(PageRef { view, page });
@@ -229,39 +234,41 @@ impl Pager {
         Err(Wait::Event)
     }
 
-    /// Makes memory ready for pages that somebody waits for, now that they have been sent for.
+    /// Prepares memory for pages that threads wait for, now that their requests have been sent.
     pub(super) fn make_ready(&mut self, io: &mut Io<'_>) {
         let few = io.store.demands() <= AWAITED_MAX;
         while let Some(PageRef { view, page }) = self.awaited.pop() {
-            if few && self.entry(view, page).state() == State::Fetching {
+            if few && self.entry(view, page).state() == PageState::Fetching {
                 io.memory.make_ready(view, page);
             }
         }
     }
 
-    /// Another thread wants a page that is on its way.
+    /// Handles a fault on a page that is in flight for another thread.
     pub(super) fn join(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) {
         let Some(buffer) = entry.buffer() else { return };
-        if let Use::Fetch { view: of, page, mapping, write } = self.buffers.purpose(buffer) {
+        if let BufferUse::Fetch { view: of, page, mapping, write } = self.buffers.purpose(buffer) {
             let (mapping, write) = match mapping {
                 None => (fault.mapping, fault.write),
-                // A write through another mapping faults again there.
+                // After a write through another mapping, the page is installed read-only here, and the writer faults
+                // again.
                 Some(first) => (first, write || (fault.write && first == fault.mapping)),
             };
-            self.buffers.set_purpose(buffer, Use::Fetch { view: of, page, mapping: Some(mapping), write });
+            self.buffers
+                .set_purpose(buffer, BufferUse::Fetch { view: of, page, mapping: Some(mapping), write });
         }
         if !entry.is(Flags::WANTED) {
             self.counters.faults += 1;
             self.set(view, fault.page, entry.with(Flags::WANTED));
             io.store.hurry(buffer);
-            // Who is faster than what is read ahead for him wants more of it.
+            // The reader has caught up with the pages read ahead: read more of them.
             self.read_ahead(view, fault.page, false, io);
         }
     }
 
-    /// A fetch has ended, its data in the buffer.
+    /// Handles the end of a fetch, whose data is in `buffer`.
     pub fn fetched(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
-        let Use::Fetch { view, page, mapping, write } = self.buffers.purpose(buffer) else { return };
+        let BufferUse::Fetch { view, page, mapping, write } = self.buffers.purpose(buffer) else { return };
         self.held_back = false;
         let Some(view) = view else {
             self.buffers.give(buffer);
@@ -283,10 +290,10 @@ impl Pager {
             self.buffers.give(buffer);
             if wanted {
                 self.counters.lost += 1;
-                self.set(view, page, entry.to(State::Lost).with_buffer(None));
+                self.set(view, page, entry.to(PageState::Lost).with_buffer(None));
                 self.wake(view, page, io);
             } else {
-                self.set(view, page, entry.to(State::Absent).with_buffer(None));
+                self.set(view, page, entry.to(PageState::Absent).with_buffer(None));
             }
             return;
         }
@@ -299,7 +306,7 @@ impl Pager {
                     self.wake(view, page, io);
                 }
             }
-            // Who wanted it first has gone; others may wait.
+            // The first mapping with a waiting thread has ended; threads of others may wait.
             None if wanted => {
                 self.hold(view, page, entry);
                 self.wake(view, page, io);
@@ -308,19 +315,19 @@ impl Pager {
         }
     }
 
-    /// Keeps a page in its buffer; the oldest kept so is given up for it.
+    /// Keeps a page in its buffer without installing it, and frees the one kept longest.
     pub(super) fn hold(&mut self, view: ViewId, page: u32, entry: Entry) {
-        self.set(view, page, entry.to(State::Staged));
+        self.set(view, page, entry.to(PageState::Staged));
         self.staged.push_back(PageRef { view, page });
         while self.staged.len() > STAGED_MAX {
             let Some(PageRef { view, page }) = self.staged.pop_front() else { break };
             let entry = self.entry(view, page);
-            if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer())
-                && matches!(self.buffers.purpose(buffer), Use::Fetch { .. })
+            if let (PageState::Staged, Some(buffer)) = (entry.state(), entry.buffer())
+                && matches!(self.buffers.purpose(buffer), BufferUse::Fetch { .. })
             {
-                self.thrown_away(view, page);
+                self.record_unused(view, page);
                 self.buffers.give(buffer);
-                self.set(view, page, entry.to(State::Absent).with_buffer(None));
+                self.set(view, page, entry.to(PageState::Absent).with_buffer(None));
             }
         }
     }

@@ -1,17 +1,17 @@
-//! A fork: the child's view begins as its parent's stands.
+//! A fork: the child's view starts as a copy of its parent's.
 //!
-//! The kernel has shared what is in memory, copy-on-write, protection included. What is in CMem only is shared here: both
-//! views refer to the same slots, and whoever writes a page gives it a slot of its own when it leaves. What the parent
-//! has in memory and not yet in CMem, the child has in memory too, and sends whole when its turn comes.
+//! The kernel shares resident pages copy-on-write, with their protection. The pager shares pages that are only in
+//! CMem: both views refer to the same slots, and a page that one of the processes writes gets a slot of its own when
+//! it is evicted. The parent's dirty pages are resident in the child too, and are sent whole when evicted.
 
 use super::*;
 
 impl Pager {
-    /// A process has forked. `table` is room for its child's view.
+    /// Adds the view of a forked child, whose entries are stored in `table`.
     ///
     /// # Errors
-    /// [`Full`]: there are as many views as there may be.
-    pub fn forked(&mut self, parent: ViewId, table: PageTable) -> Result<ViewId, Full> {
+    /// [`PagerFull`]: the limit of views is reached.
+    pub fn forked(&mut self, parent: ViewId, table: PageTable) -> Result<ViewId, PagerFull> {
         let child = self.add_view(table, false)?;
         self.counters.forks += 1;
         let pages = self.view(parent).map_or(0, |view| view.table.len());
@@ -21,31 +21,36 @@ impl Pager {
             let slot = entry.slot().filter(|slot| self.slots.share(*slot));
             let shared = slot.is_some() == entry.slot().is_some();
             let inherited = Entry::absent(slot.unwrap_or(NO_SLOT));
-            // Discarded while it was on its way: what its slot holds is nobody's. Whether it is still in memory the first
-            // access or the first attempt to send it shows.
+            // The page was discarded during its eviction: the content of its slot is unused. The next access, or the
+            // next attempt to send the page, shows whether it is still resident.
             let zapped = entry.is(Flags::ZAPPED);
             let inherited = match entry.state() {
-                State::Fetching | State::Dropping if zapped => {
+                PageState::Fetching | PageState::Dropping if zapped => {
                     slot.into_iter().for_each(|slot| self.slots.give(slot));
                     let none = Entry::absent(NO_SLOT);
-                    if entry.state() == State::Dropping { none.to(State::Dirty) } else { none }
+                    if entry.state() == PageState::Dropping { none.to(PageState::Dirty) } else { none }
                 }
-                State::Zeroing => inherited,
-                State::Absent | State::Fetching | State::Staged | State::Dropping if shared => inherited,
-                State::Clean if shared => inherited.to(State::Clean),
-                State::Lost => inherited.to(State::Lost),
-                // More references than can be counted: nothing refers to it from here, and its loss shows.
-                State::Absent | State::Fetching | State::Staged | State::Dropping => {
-                    inherited.to(State::Lost)
+                PageState::Zeroing => inherited,
+                PageState::Absent | PageState::Fetching | PageState::Staged | PageState::Dropping
+                    if shared =>
+                {
+                    inherited
                 }
-                State::Clean | State::Dirty | State::Cleaning | State::Installing => {
+                PageState::Clean if shared => inherited.to(PageState::Clean),
+                PageState::Lost => inherited.to(PageState::Lost),
+                // The slot's reference count is at its maximum: this view gets no reference, and the page counts as
+                // lost.
+                PageState::Absent | PageState::Fetching | PageState::Staged | PageState::Dropping => {
+                    inherited.to(PageState::Lost)
+                }
+                PageState::Clean | PageState::Dirty | PageState::Cleaning | PageState::Installing => {
                     slot.into_iter().for_each(|slot| self.slots.give(slot));
-                    Entry::absent(NO_SLOT).to(State::Dirty)
+                    Entry::absent(NO_SLOT).to(PageState::Dirty)
                 }
             };
             self.set(child, page, inherited);
             if inherited.state().is_resident() {
-                self.entered(child, page, Known::of(entry));
+                self.record_resident(child, page, PageHistory::of(entry));
             }
         }
         Ok(child)

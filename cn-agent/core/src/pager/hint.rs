@@ -1,27 +1,26 @@
-//! What a program says of pages before it uses them, or when it is done with them. Advice: it changes when pages come and go,
-//! never what they hold, and is forgotten where it does not fit.
+//! Advice of a program about pages that it will use, or no longer uses. Advice changes when pages are fetched and
+//! evicted, never their content, and is dropped where it does not fit.
 
 use super::*;
 
-/// Hints that can be waiting; of more the oldest are forgotten.
+/// Maximum number of pending hints; beyond it the oldest are dropped.
 pub(super) const HINTS_MAX: usize = 64;
-/// Pages looked at in one turn for hints.
+/// Maximum number of pages examined for hints in one turn.
 const LOOKS: u32 = 128;
 
-/// What a program says of pages.
+/// Advice about pages, as `madvise(2)` gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hint {
-    /// It will read them soon: they are fetched ahead, as far as there is room.
+    /// The pages will be read soon: they are fetched ahead, as far as there is room.
     WillRead,
-    /// It will write them soon: the same, and pages never written are there as zeros.
+    /// The pages will be written soon: they are fetched ahead, and pages never written are installed as zeros.
     WillWrite,
-    /// It does not need them soon: they leave before others.
+    /// The pages are not needed soon: they are evicted before others.
     Cold,
-    /// It does not need them for long: they leave now.
+    /// The pages are not needed for long: they are evicted now.
     PageOut,
 }
 
-/// A hint that is being followed.
 #[derive(Clone, Debug)]
 pub(super) struct Hinted {
     pub view: ViewId,
@@ -30,7 +29,7 @@ pub(super) struct Hinted {
 }
 
 impl Pager {
-    /// A program says something of pages of a view. It is followed in the next turns.
+    /// Records advice about pages of a view, to be applied in the next turns.
     pub fn hint(&mut self, view: ViewId, pages: Range<u32>, hint: Hint) {
         let Some(end) = self.view(view).map(|view| view.table.len()) else { return };
         let pages = pages.start..pages.end.min(end);
@@ -44,7 +43,7 @@ impl Pager {
         self.hints.push_back(Hinted { view, pages, hint });
     }
 
-    /// Goes on with the oldest hint; how much was done.
+    /// Continues the oldest hint; returns the amount of work.
     pub(super) fn follow_hints(&mut self, io: &mut Io<'_>) -> usize {
         let Some(Hinted { view, mut pages, hint }) = self.hints.pop_front() else { return 0 };
         let end = pages.end.min(pages.start.saturating_add(LOOKS));
@@ -53,7 +52,7 @@ impl Pager {
             let page = pages.start;
             let entry = self.entry(view, page);
             match (hint, entry.state()) {
-                (Hint::WillRead | Hint::WillWrite, State::Absent) => {
+                (Hint::WillRead | Hint::WillWrite, PageState::Absent) => {
                     match self.bring(view, page, entry, hint == Hint::WillWrite, io) {
                         Brought::Begun => work += 1,
                         Brought::NotNow => break,
@@ -61,8 +60,8 @@ impl Pager {
                         Brought::Nothing => {}
                     }
                 }
-                // It left a moment ago, and is kept.
-                (Hint::WillRead | Hint::WillWrite, State::Staged) => {
+                // The page was evicted a moment ago, and its content is in a buffer.
+                (Hint::WillRead | Hint::WillWrite, PageState::Staged) => {
                     if self.arrived.len() == self.arrived.capacity() {
                         break;
                     }
@@ -72,8 +71,8 @@ impl Pager {
                         work += 1;
                     }
                 }
-                (Hint::Cold | Hint::PageOut, State::Clean | State::Dirty) => {
-                    self.order.cold(PageRef { view, page }, hint == Hint::PageOut);
+                (Hint::Cold | Hint::PageOut, PageState::Clean | PageState::Dirty) => {
+                    self.order.advise_cold(PageRef { view, page }, hint == Hint::PageOut);
                     work += 1;
                 }
                 _ => {}
@@ -86,13 +85,13 @@ impl Pager {
         work
     }
 
-    /// Whether one more page may be resident for a hint's sake: no other one is to leave for it.
+    /// Whether one more page may be resident because of a hint: no other page is evicted for it.
     fn has_room_for_hint(&self) -> bool {
         let wanted = self.options.limit - self.reserve_pages();
         !self.options.evict || self.bounded() + self.coming < wanted
     }
 
-    /// Begins to fetch a page that will be used, or puts zeros in place of one that was never written.
+    /// Begins to fetch a page that the program will use, or installs zeros if it was never written.
     fn bring(&mut self, view: ViewId, page: u32, entry: Entry, write: bool, io: &mut Io<'_>) -> Brought {
         if !self.has_room_for_hint() {
             return Brought::NoRoom;
@@ -105,30 +104,31 @@ impl Pager {
             if io.memory.occupied(view, group) >> (page - group) & 1 == 1 {
                 return Brought::Nothing;
             }
-            let put = self.install_zeros(view, mapping, page, true, io);
+            let put = self.install_zeros(view, mapping, page, true, true, io);
             return if put.is_ok() { Brought::Begun } else { Brought::NoRoom };
         };
-        if io.store.room() <= ahead::ROOM_FOR_DEMAND || self.buffers.room() <= ahead::ROOM_FOR_DEMAND {
+        if io.store.room() <= read_ahead::ROOM_FOR_DEMAND
+            || self.buffers.room() <= read_ahead::ROOM_FOR_DEMAND
+        {
             return Brought::NotNow;
         }
-        let purpose = Use::Fetch { view: Some(view), page, mapping: None, write: false };
+        let purpose = BufferUse::Fetch { view: Some(view), page, mapping: None, write: false };
         let Some(buffer) = self.buffers.take(purpose) else { return Brought::NotNow };
         self.coming += 1;
         self.trim_kept();
         self.counters.prefetched += 1;
-        self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)));
+        self.set(view, page, entry.to(PageState::Fetching).with_buffer(Some(buffer)));
         io.store.fetch(slot, buffer, Urgency::Ahead);
         Brought::Begun
     }
 }
 
-/// What came of an attempt to bring a page.
 enum Brought {
     Begun,
-    /// Too much is on its way.
+    /// Too many pages are in flight: the hint continues in a later turn.
     NotNow,
-    /// No more may be resident.
+    /// The limit of resident pages is reached: the hint ends.
     NoRoom,
-    /// There is nothing to be brought.
+    /// The page needs no fetch.
     Nothing,
 }

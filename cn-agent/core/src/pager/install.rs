@@ -1,10 +1,10 @@
-//! How a page is put in place: copied, mapped, zero-filled, or made writable.
+//! Installation of a page: its content is copied in, mapped or filled with zeros, or the page is made writable.
 
 use super::fault::Wait;
 use super::*;
 
 impl Pager {
-    /// A page that was fetched into its buffer is wanted.
+    /// Installs a page that was fetched into its buffer.
     pub(super) fn install_staged(
         &mut self,
         view: ViewId,
@@ -18,7 +18,7 @@ impl Pager {
             self.counters.waits_for_room += 1;
             return Err(Wait::Turn);
         }
-        let kept = matches!(self.buffers.purpose(buffer), Use::Kept { .. });
+        let kept = matches!(self.buffers.purpose(buffer), BufferUse::Kept { .. });
         self.install_buffer(view, entry, mapping, buffer, write, io)?;
         self.counters.faults += 1;
         if kept {
@@ -30,7 +30,7 @@ impl Pager {
         Ok(())
     }
 
-    /// Puts a fetched page in place; its buffer becomes the twin of a page that is written, or is free.
+    /// Installs a fetched page. Its buffer becomes the twin if the page is writable; otherwise the buffer is freed.
     pub(super) fn install_buffer(
         &mut self,
         view: ViewId,
@@ -41,66 +41,68 @@ impl Pager {
         io: &mut Io<'_>,
     ) -> Result<(), Wait> {
         let (page, known) = match self.buffers.purpose(buffer) {
-            Use::Fetch { page, .. } => (page, Known::of(entry)),
-            Use::Kept { page, heat } => (page, Known::WantedAgain(heat)),
+            BufferUse::Fetch { page, .. } => (page, PageHistory::of(entry)),
+            BufferUse::Kept { page, heat } => (page, PageHistory::WantedAgain(heat)),
             _ => return Ok(()),
         };
-        // Who reads what was written when it was here last most likely writes it next: that would be another fault.
+        // A page that was written when last resident is most likely written after this read, which would be another
+        // fault.
         let write = write || self.will_be_written(view, entry);
         let place = entry.with_buffer(None).forgotten();
         io.memory.fill(view, page, self.buffers.page(buffer));
-        self.set(view, page, if write { place.to(State::Installing) } else { entry });
+        self.set(view, page, if write { place.to(PageState::Installing) } else { entry });
         match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
             Ok(()) if write && !self.is_droppable(view) => {
-                self.set(view, page, place.to(State::Dirty));
+                self.set(view, page, place.to(PageState::Dirty));
                 self.buffers.give(buffer);
             }
             Ok(()) if write => {
-                self.buffers.set_purpose(buffer, Use::Twin);
-                self.set(view, page, place.to(State::Dirty).with_buffer(Some(buffer)));
+                self.buffers.set_purpose(buffer, BufferUse::Twin);
+                self.set(view, page, place.to(PageState::Dirty).with_buffer(Some(buffer)));
             }
             Ok(()) => {
-                self.set(view, page, place.to(State::Clean));
+                self.set(view, page, place.to(PageState::Clean));
                 self.buffers.give(buffer);
             }
             Err(MemoryError::Exists) => {
-                // Whoever put it there knows better; see `install_zeros`.
-                self.set(view, page, place.to(State::Absent));
+                // A page is in place already, installed otherwise; see `install_zeros`.
+                self.set(view, page, place.to(PageState::Absent));
                 self.buffers.give(buffer);
                 io.memory.wake(mapping, page);
                 return Ok(());
             }
             Err(error) => {
-                self.set(view, page, entry.to(State::Staged).with_buffer(Some(buffer)));
+                self.set(view, page, entry.to(PageState::Staged).with_buffer(Some(buffer)));
                 return self.refused(error, mapping);
             }
         }
-        self.entered(view, page, known);
+        self.record_resident(view, page, known);
         Ok(())
     }
 
-    /// Puts zeros in place of a page never written.
+    /// Installs zeros for a page never written; with `unasked`, before a thread has touched it.
     pub(super) fn install_zeros(
         &mut self,
         view: ViewId,
         mapping: MappingId,
         page: u32,
         write: bool,
+        unasked: bool,
         io: &mut Io<'_>,
     ) -> Result<(), Wait> {
         const ZEROS: Page = [0; PAGE_BYTES];
         let entry = self.entry(view, page);
-        let known = Known::of(entry);
+        let known = PageHistory::of(entry);
         let place = entry.forgotten();
         if write {
-            self.set(view, page, place.to(State::Installing));
+            self.set(view, page, place.to(PageState::Installing));
         }
         let installed = io.memory.install(mapping, page, &ZEROS, !write);
         match installed {
-            Ok(()) => self.set(view, page, place.to(if write { State::Dirty } else { State::Clean })),
+            Ok(()) => self.set(view, page, place.to(if write { PageState::Dirty } else { PageState::Clean })),
             Err(MemoryError::Exists) => {
-                // It is about to be discarded, and we have been told so; or the fault is an old one. To take it for the
-                // page's content would bring back what is being discarded.
+                // The page in place is about to be discarded, as announced, or the fault is stale. Taking its bytes
+                // for the page's content would restore discarded data.
                 self.set(view, page, entry);
                 io.memory.wake(mapping, page);
                 return Ok(());
@@ -110,23 +112,24 @@ impl Pager {
                 return self.refused(error, mapping);
             }
         }
-        self.entered(view, page, known);
+        // A page that is possibly not written is evicted as soon as one read ahead.
+        self.add_resident(view, page, if unasked && !write { known.ahead() } else { known }, unasked);
         Ok(())
     }
 
-    /// Why the kernel did not do it decides how it goes on.
+    /// Handles the kernel's error: returns whether and when the fault is retried.
     #[cold]
     pub(super) fn refused(&mut self, error: MemoryError, mapping: MappingId) -> Result<(), Wait> {
         match error {
             MemoryError::Gone => {
-                self.gone(mapping);
+                self.mapping_ended(mapping);
                 Ok(())
             }
             _ => Err(Wait::Turn),
         }
     }
 
-    /// The first write to a page in memory.
+    /// Handles the first write to a resident page.
     pub(super) fn first_write(
         &mut self,
         view: ViewId,
@@ -135,9 +138,10 @@ impl Pager {
         io: &mut Io<'_>,
     ) -> Result<(), Wait> {
         let page = fault.page;
-        // A page with no slot of its own is sent whole anyway; one that cannot leave at present may be.
+        // A page without a slot of its own is sent whole anyway, so it needs no twin; nor does a page that cannot be
+        // evicted now.
         let worth = self.is_droppable(view) && entry.slot().is_some_and(|slot| !self.slots.is_shared(slot));
-        let twin = if worth { self.buffers.take(Use::Twin) } else { None };
+        let twin = if worth { self.buffers.take(BufferUse::Twin) } else { None };
         if let Some(twin) = twin
             && let Err(error) = io.memory.snapshot(view, page, self.buffers.page_mut(twin))
         {
@@ -150,11 +154,11 @@ impl Pager {
             return self.refused(error, fault.mapping);
         }
         self.counters.write_faults += 1;
-        self.set(view, page, entry.to(State::Dirty).with_buffer(twin));
+        self.set(view, page, entry.to(PageState::Dirty).with_buffer(twin));
         self.grant_write(fault, io)
     }
 
-    /// The page is dirty, so who writes to it may.
+    /// Unprotects a page for the thread that writes to it; the page is marked dirty.
     pub(super) fn grant_write(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
         let Fault { mapping, page, access, .. } = fault;
         let install = match access {
@@ -164,11 +168,11 @@ impl Pager {
         self.install(install, fault, io)
     }
 
-    /// The page is there, and this mapping is to have it too.
+    /// Maps a page that is in the shared memory in a further mapping.
     pub(super) fn map_read_only(&mut self, fault: Fault, protect: bool, io: &mut Io<'_>) -> Result<(), Wait> {
         let mapped = match fault.access {
             Access::Unmapped => io.memory.map(fault.mapping, fault.page, protect),
-            // A read of a page that is there: it has been served since.
+            // The fault was a read of a resident page, which has been served since.
             _ => Err(MemoryError::Exists),
         };
         self.install(mapped, fault, io)
@@ -190,7 +194,7 @@ impl Pager {
         }
     }
 
-    /// The page's data is lost: whoever touches it is to know.
+    /// Poisons a page whose data is lost: an access to it raises SIGBUS.
     #[cold]
     pub(super) fn poison(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
         match io.memory.poison(fault.mapping, fault.page) {

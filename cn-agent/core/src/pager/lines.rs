@@ -1,17 +1,17 @@
-//! Which lines of a page have changed.
+//! Comparison of pages by lines.
 
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::memory::{PAGE_BYTES, Page};
 
-/// A bit for each line of `page` that differs from its twin, the first line's the lowest.
+/// Mask of the lines of `page` that differ from those of `twin`; the lowest bit is the first line.
 #[inline]
 pub fn changed(page: &Page, twin: &Page) -> u64 {
     let lines = page.as_chunks::<LINE_SIZE>().0.iter().zip(twin.as_chunks::<LINE_SIZE>().0);
     lines.enumerate().fold(0, |mask, (line, (now, before))| mask | u64::from(now != before) << line)
 }
 
-/// A bit for each line of `page` that is not all zeros.
+/// Mask of the lines of `page` that are not all zeros; the lowest bit is the first line.
 #[inline]
 pub fn written(page: &Page) -> u64 {
     changed(page, &[0; PAGE_BYTES])

@@ -1,27 +1,27 @@
-//! What the pager needs of the kernel: the pages of mapped memory, put in place, protected, copied out and taken away.
+//! The pager's interface to the kernel: pages of mapped memory, installed, protected, copied out and removed.
 //!
-//! Behind the trait stand userfaultfd and its ioctls, or a model of them in the simulation.
+//! Implemented by userfaultfd and its ioctls, and by a model of them in the simulation.
 
 use core::ops::Range;
 
-/// Bytes of a page.
+/// Bytes of a page, the unit of transfers and evictions.
 pub const PAGE_BYTES: usize = 4096;
 
-/// A page's content.
+/// Content of a page, as installed or copied out.
 pub type Page = [u8; PAGE_BYTES];
 
-/// One table of pages: of a region that processes share, or of one process whose memory is its own.
+/// Number of a table of pages: of a region that processes share, or of one process's private memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ViewId(pub u16);
 
-/// One process's mapping of a view.
+/// Number of one process's mapping of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MappingId(pub u16);
 
-/// Why the kernel did not do it.
+/// Reason why the kernel refuses an operation on pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// The mapping is changing: its events have to be read first.
+    /// The mapping is changing: read its events first.
     #[error("the mapping is changing; its events have to be read first")]
     Again,
     /// The page is there already.
@@ -38,21 +38,22 @@ pub enum MemoryError {
     Os(i32),
 }
 
-/// Whether pages are gone.
+/// State of a removal of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
-    /// They are.
+    /// The pages are removed already.
     Done,
-    /// Their process was asked to; [`Pager::dropped`](super::Pager::dropped) says when it has.
+    /// Their process was ordered to remove them; [`Pager::dropped`](super::Pager::dropped) is called when it has.
     Ordered,
 }
 
-/// The pages of mapped memory. Page numbers count from the start of the view.
+/// Pages of mapped memory in the kernel. Page numbers count from the start of the view.
 pub trait Memory {
-    /// Puts a page where none is, write-protected or not, and wakes who waits for it in this mapping.
+    /// Installs a page where none is, write-protected if `protect`, and wakes threads that wait for it in this
+    /// mapping.
     ///
     /// # Errors
-    /// [`MemoryError::Exists`] when one is there.
+    /// [`MemoryError::Exists`] if a page is in place.
     fn install(
         &mut self,
         mapping: MappingId,
@@ -61,10 +62,11 @@ pub trait Memory {
         protect: bool,
     ) -> Result<(), MemoryError>;
 
-    /// Puts neighbours, the first of them at `page`, where none are; how many, fewer if something stopped it between two.
+    /// Installs neighbours, the first of them at `page`, where no pages are. Returns the number installed, which is
+    /// smaller if an error occurred.
     ///
     /// # Errors
-    /// Those of [`install`](Self::install), when not even the first could be.
+    /// Those of [`install`](Self::install), if not even the first page was installed.
     fn install_run(
         &mut self,
         mapping: MappingId,
@@ -82,73 +84,76 @@ pub trait Memory {
         Ok(bytes.len())
     }
 
-    /// Whether it pays to [make ready](Self::make_ready) for pages that are on their way.
+    /// Whether it saves time to [prepare](Self::make_ready) memory for pages in flight.
     fn makes_ready(&self) -> bool {
         false
     }
 
-    /// Takes memory for an absent page that is on its way, so that less is left to do when it comes. Nobody finds a page there
-    /// before it is installed. It may be left undone.
+    /// Allocates memory for an absent page in flight, so that less is left to do when the page arrives. The memory is
+    /// not visible before the page is installed. May do nothing.
     fn make_ready(&mut self, _view: ViewId, _page: u32) {}
 
-    /// What [`install`](Self::install) will put in place, if that was made ready. To be called while the page still counts as
-    /// being fetched: an agent that dies in the middle of it leaves half a page behind.
+    /// Stores the content that [`install`](Self::install) will install, if memory was prepared for the page. To be
+    /// called while the page still counts as being fetched: an agent that dies during the call leaves a partial page
+    /// behind.
     fn fill(&mut self, _view: ViewId, _page: u32, _bytes: &Page) {}
 
-    /// A page does not come, though memory may have been made ready for it.
+    /// Releases the memory prepared for a page that is not installed.
     fn give_up(&mut self, _view: ViewId, _page: u32) {}
 
-    /// Lets this mapping have a page that the shared memory has, write-protected or not, and wakes who waits for it.
+    /// Maps a page of the shared memory in this mapping, write-protected if `protect`, and wakes threads that wait
+    /// for it.
     ///
     /// # Errors
-    /// [`MemoryError::Exists`] when it has it, [`MemoryError::Absent`] when there is none.
+    /// [`MemoryError::Exists`] if it is mapped already, [`MemoryError::Absent`] if the shared memory has no such
+    /// page.
     fn map(&mut self, mapping: MappingId, page: u32, protect: bool) -> Result<(), MemoryError>;
 
-    /// Write-protects pages in this mapping: from here on a write is a fault.
+    /// Write-protects pages in this mapping: each later write is a fault.
     ///
     /// # Errors
-    /// [`MemoryError::Again`], [`MemoryError::Gone`]; nothing is protected then, or only some.
+    /// [`MemoryError::Again`], [`MemoryError::Gone`]; then no page is protected, or some of them are.
     fn protect(&mut self, mapping: MappingId, pages: Range<u32>) -> Result<(), MemoryError>;
 
-    /// Takes the protection off a page in this mapping, and wakes who waits for it.
+    /// Unprotects a page in this mapping, and wakes threads that wait for it.
     ///
     /// # Errors
     /// [`MemoryError::Again`], [`MemoryError::Gone`].
     fn unprotect(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError>;
 
-    /// Copies a page that is there and protected.
+    /// Copies the content of a resident, write-protected page.
     ///
     /// # Errors
-    /// [`MemoryError::Absent`] when it is not there after all, [`MemoryError::Gone`].
+    /// [`MemoryError::Absent`] if the page is not resident after all, [`MemoryError::Gone`].
     fn snapshot(&mut self, view: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError>;
 
-    /// Takes pages away from all mappings of the view, ranges in ascending order.
+    /// Removes pages from all mappings of the view, ranges in ascending order.
     ///
     /// # Errors
-    /// Nothing was taken away then.
+    /// Any error of the kernel; then no page was removed.
     fn drop_pages(&mut self, view: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError>;
 
-    /// Whether pages are taken away by messages to their process ([`Drop::Ordered`]), each of which costs about the same
-    /// whatever it says.
+    /// Whether pages are removed by messages to their process ([`Drop::Ordered`]), the cost of which hardly depends
+    /// on the number of pages.
     fn drops_by_order(&self) -> bool {
         false
     }
 
-    /// Whether the page is there: in the shared memory, or in the process's own.
+    /// Whether the page is resident: in the shared memory, or in the process's private memory.
     fn is_present(&mut self, view: ViewId, page: u32) -> bool;
 
-    /// At which of the 64 pages from `first` on the process has something where no page should be put unasked, a bit each:
-    /// a page, or a guard of its own, which a page would replace.
+    /// Mask of those of the 64 pages from `first` on at which no page should be installed ahead: the process has a
+    /// page there, or a guard page, which an installed page would replace.
     fn occupied(&mut self, _view: ViewId, _first: u32) -> u64 {
         0
     }
 
-    /// Wakes who waits for a page in this mapping, to try again.
+    /// Wakes threads that wait for a page in this mapping, so that they retry their accesses.
     fn wake(&mut self, mapping: MappingId, page: u32);
 
-    /// Has every access to this absent page end with SIGBUS, and wakes who waits for it.
+    /// Makes every access to this absent page raise SIGBUS, and wakes threads that wait for the page.
     ///
     /// # Errors
-    /// When the kernel cannot (before 6.6); the process has to be ended then.
+    /// If the kernel cannot do that (before Linux 6.6); then the process has to be ended.
     fn poison(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError>;
 }

@@ -1,4 +1,4 @@
-//! The pager: which pages of a region are in memory, and the order of operations in which they come and go.
+//! The pager: resident pages of a region, and the order of operations in which they are fetched and evicted.
 //!
 //! ```text
 //!                 fault                fetched, write                     first write: twin taken
@@ -11,36 +11,39 @@
 //!       +--------------------------- Dropping <-------------+----------------------------------------+
 //! ```
 //!
-//! It decides without I/O: faults, completions and events come in by method calls; what is to be done goes out through
-//! [`Memory`] (the kernel) and [`Store`] (memory nodes). What keeps writes:
+//! The pager decides without I/O: faults, completions and events come in by method calls; actions go out through
+//! [`Memory`] (the kernel) and [`Store`] (memory nodes). Invariants that preserve writes:
 //!
-//! * What is sent is a copy of a page that is write-protected in every mapping, so it is the page until somebody is let
-//!   write again. That happens only when the page is [`State::Dirty`], and a page leaves only when it is not.
-//! * The twin of a dirty page is what the memory node has acknowledged. A page without one is sent whole.
-//! * A writer that comes while its page is being sent waits for the acknowledgement, and the page stays.
-//! * What was discarded is zeros, whatever CMem has, until CMem has acknowledged zeros ([`State::Zeroing`]); nobody reads or
-//!   writes the page there meanwhile.
-//! * Entries are written before what they promise is done ([`entry`]), so that a successor loses nothing either.
+//! * Data is sent from a copy of a page that is write-protected in every mapping, so the copy equals the page until a
+//!   thread may write again. Threads may write only while the page is [`PageState::Dirty`], and a dirty page is never
+//!   evicted.
+//! * The twin of a dirty page is the content that the memory node has acknowledged. A page without a twin is sent
+//!   whole.
+//! * A thread that writes to a page being sent waits for the acknowledgement, and the page stays resident.
+//! * A discarded page is zeros, whatever CMem holds, until CMem has acknowledged zeros ([`PageState::Zeroing`]);
+//!   until then the page in CMem is neither read nor written otherwise.
+//! * Entries are written before the action that they announce ([`entry`]), so that an agent's successor loses
+//!   nothing.
 //!
-//! A *view* is one table of pages: that of a region which processes share, or of one process whose memory is its own
-//! and which a fork duplicates (`fork`). Resident pages of all views of a region are bounded by one limit; leaving is
-//! begun ahead of need (`evict`), so that a fault finds room.
+//! A *view* is one table of pages: of a region that processes share, or of one process's private memory, which a fork
+//! duplicates (`fork`). One limit bounds the resident pages of all views of a region; pages are evicted before it is
+//! reached (`evict`), so that a fault finds room.
 
-mod ahead;
 mod clean;
 mod copies;
 mod counters;
 pub mod entry;
 mod evict;
+mod evicted_pages;
 mod fault;
 mod fork;
 mod hint;
 mod install;
-mod kept;
 mod lines;
 pub mod memory;
 pub mod page_buffers;
 mod prefetch;
+mod read_ahead;
 mod replacement;
 mod share;
 pub mod slots;
@@ -57,56 +60,56 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 pub use counters::PagerCounters;
-pub use entry::{Entry, Flags, NO_SLOT, State};
+pub use entry::{Entry, Flags, NO_SLOT, PageState};
 pub use fault::{Access, Fault};
 pub use hint::Hint;
 pub use memory::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
-pub use page_buffers::{BufferId, PageBuffers, Use};
+pub use page_buffers::{BufferId, BufferUse, PageBuffers};
 pub use slots::Slots;
 pub use store::{Lost, Store, Urgency};
 pub use table::{Entries, PageTable};
 
 use hint::Hinted;
-use prefetch::{Prefetch, Proved};
+use prefetch::{Prefetch, PrefetchOutcome};
 pub use replacement::Heat;
-use replacement::{Candidate, Forget, Known, PageRef, Replacement};
-use share::Share;
+use replacement::{Candidate, ForgottenPage, PageHistory, PageRef, Replacement};
+use share::PageShare;
 
-/// Views of a region at a time.
+/// Maximum number of views of a region at a time.
 pub const VIEWS_MAX: usize = 256;
-/// Mappings of a region at a time.
+/// Maximum number of mappings of a region at a time.
 pub const MAPPINGS_MAX: usize = 1024;
-/// Page buffers beyond those for twins: what may be on its way at once, and what is held.
+/// Page buffers in addition to those for twins: for transfers and kept pages.
 const BUFFERS_IN_FLIGHT: u32 = 256;
-/// The least number of resident pages a region can do with.
+/// Lowest permitted limit of resident pages.
 pub const LIMIT_MIN: u32 = 16;
 
-/// How a region is paged.
+/// Parameters of a pager, fixed except for the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagerOptions {
-    /// Pages of each view.
+    /// Number of pages of each view.
     pub pages: u32,
-    /// Pages resident at most, over all views; at least [`LIMIT_MIN`].
+    /// Limit of resident pages, over all views; at least [`LIMIT_MIN`].
     pub limit: u32,
-    /// Whether readers that go through memory in even steps are served ahead.
+    /// Whether pages are read ahead for readers in constant strides.
     pub prefetch: bool,
-    /// Whether pages leave memory at all. Not where the pages cannot be taken away.
+    /// Whether pages are evicted at all; `false` where pages cannot be removed.
     pub evict: bool,
 }
 
-/// There are as many views or mappings as there may be.
+/// The limit of views or mappings is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{limit} processes use the region's memory already, as many as can at a time")]
-pub struct Full {
-    /// How many there may be.
+pub struct PagerFull {
+    /// Maximum number of views or mappings.
     pub limit: usize,
 }
 
-/// Memory and Store, together what a pager acts through.
+/// The two interfaces through which the pager acts.
 pub struct Io<'a> {
-    /// The kernel.
+    /// Pages in the kernel.
     pub memory: &'a mut dyn Memory,
-    /// Memory nodes.
+    /// Pages at memory nodes.
     pub store: &'a mut dyn Store,
 }
 
@@ -114,19 +117,19 @@ pub struct Io<'a> {
 struct View {
     table: PageTable,
     mappings: Vec<MappingId>,
-    /// Whether its pages can be taken away at present. Those of a view where they cannot are not bounded by the limit:
-    /// nobody could make room for them.
+    /// Whether pages of the view can be removed now. The limit does not bound the pages of a view whose pages cannot
+    /// be: there would be no way to make room.
     droppable: bool,
-    /// Its pages that take up memory.
+    /// Number of the view's pages that take up memory.
     resident: u32,
     prefetch: Prefetch,
-    /// Pages being sent.
+    /// Number of the view's pages being sent.
     cleaning: u32,
-    /// How many pages are written while they are here.
-    written: Share,
+    /// Share of the view's pages that are written while resident.
+    written: PageShare,
 }
 
-/// The pager of one region.
+/// The pager of one region: the states of its pages, and the decisions on them.
 #[derive(Debug)]
 pub struct Pager {
     options: PagerOptions,
@@ -135,49 +138,48 @@ pub struct Pager {
     slots: Slots,
     buffers: PageBuffers,
     order: Replacement,
-    /// Pages that take up memory, of all views.
+    /// Number of pages of all views that take up memory.
     resident: u32,
-    /// Of these, pages of views that cannot be taken away.
+    /// Number of resident pages of views whose pages cannot be removed.
     fixed: u32,
-    /// Pages on their way in that will.
+    /// Number of pages in flight that will take up memory.
     coming: u32,
-    /// Pages on their way out.
     leaving: u32,
     /// Faults that wait for room, or for events to be read.
     waiting: VecDeque<Fault>,
-    /// Pages that can be taken away, until the end of the turn.
+    /// Pages ready to be removed by the end of the turn.
     to_drop: Vec<PageRef>,
     ranges: Vec<Range<u32>>,
     staged: VecDeque<PageRef>,
-    /// Whether somebody waits for a page that is about to be taken away.
+    /// Whether a thread waits for a page that is about to be removed.
     wanted_back: bool,
-    /// How many pages leave at least at a time: where each order to take some away is dear, more than one.
+    /// Minimum number of pages removed at a time: more than one where each order to remove pages is costly.
     worth: u32,
-    /// Whether pages that can be taken away wait for more, which something under way will bring.
+    /// Whether pages ready to be removed wait for more pages, which a pending operation will add.
     held_back: bool,
-    /// Whether they have waited long enough.
+    /// Whether the pages held back have waited long enough.
     overdue: bool,
-    /// Pages that somebody waits for, and for which memory can be made ready meanwhile.
+    /// Pages that threads wait for; memory can be prepared for them while they are in flight.
     awaited: Vec<PageRef>,
-    /// The view that a page was copied from last.
+    /// View from which a page was last copied.
     donor: ViewId,
-    /// Pages that came ahead and are not in place yet.
+    /// Pages that were fetched ahead, have arrived, and are not installed yet.
     arrived: Vec<PageRef>,
-    /// Dirty pages about to be sent, within a turn.
+    /// Dirty pages selected in this turn, about to be sent.
     victims: Vec<Candidate>,
-    /// Pages that have left memory and are kept, those that left first at the front.
+    /// Evicted pages whose content is still in buffers, in order of eviction.
     kept: VecDeque<PageRef>,
-    /// What programs have said of their pages.
+    /// Advice of programs that is still to be applied.
     hints: VecDeque<Hinted>,
-    /// Neighbours on their way into memory in one step.
+    /// Room for the contents of neighbours that are installed in one step.
     landing: Box<[Page]>,
-    /// Mappings found to have ended.
+    /// Mappings found to have ended, for the caller to remove.
     ended: Vec<MappingId>,
-    /// Whether pages have been found that cannot leave for want of a slot, and none that can.
+    /// Whether pages were found that cannot be evicted for lack of a slot, and none that can be evicted.
     full: bool,
-    /// Pages looked at since one could go.
+    /// Number of pages examined since the last one that could be evicted.
     fruitless: usize,
-    /// Whether slots may be given out: not before all views of a predecessor are known.
+    /// Whether slots may be assigned, which requires that all views of a predecessor are known.
     complete: bool,
     counters: PagerCounters,
 }
@@ -211,7 +213,7 @@ impl Pager {
             victims: Vec::with_capacity(evict::STEP_FOR_MANY),
             kept: VecDeque::new(),
             hints: VecDeque::with_capacity(hint::HINTS_MAX),
-            landing: vec![[0; PAGE_BYTES]; ahead::RUN].into_boxed_slice(),
+            landing: vec![[0; PAGE_BYTES]; read_ahead::RUN].into_boxed_slice(),
             ended: Vec::with_capacity(MAPPINGS_MAX),
             full: false,
             fruitless: 0,
@@ -220,62 +222,63 @@ impl Pager {
         }
     }
 
-    /// Takes all memory that it may ever need, so that nothing is allocated later.
+    /// Allocates all memory that the pager may ever need.
     pub fn reserve(&mut self) {
         self.buffers.reserve();
         self.order.reserve();
         self.kept.reserve(self.kept_entries_max() + 1);
     }
 
-    /// How it pages.
+    /// Parameters with which the pager was made, and the present limit.
     #[inline]
     pub fn options(&self) -> &PagerOptions {
         &self.options
     }
 
-    /// What it has counted.
+    /// Counts since the pager began.
     #[inline]
     pub fn counters(&self) -> PagerCounters {
         self.counters
     }
 
-    /// Pages that take up memory, of all views.
+    /// Number of pages of all views that take up memory.
     #[inline]
     pub fn resident(&self) -> u32 {
         self.resident
     }
 
-    /// Slots of CMem in use.
+    /// Number of slots of CMem that hold pages.
     pub fn slots_used(&self) -> u32 {
         self.slots.used()
     }
 
-    /// The region has `count` slots from now on: pages for which there was none can leave.
+    /// Sets the number of the region's slots to `count` after growth, so that pages that lacked a slot can be
+    /// evicted.
     pub fn grow(&mut self, count: u32) {
         self.slots.grow(count);
-        self.look_again();
+        self.retry_evictions();
     }
 
-    /// Changes how many pages may be resident; pages beyond leave in the next turns.
+    /// Changes the limit of resident pages; pages beyond it are evicted in the next turns.
     pub fn set_limit(&mut self, limit: u32) {
         let limit = limit.max(LIMIT_MIN);
         self.options.limit = limit;
-        // Pages beyond still have their twins, and need buffers to leave.
+        // Pages beyond the limit still have twins, and need buffers for their eviction.
         self.buffers.set_limit(limit.max(self.resident).saturating_add(BUFFERS_IN_FLIGHT));
         self.order.set_limit(limit);
     }
 
-    /// The buffers, for whoever carries out transfers.
+    /// The page buffers, which transfers fill and empty.
     #[inline]
     pub fn buffers(&mut self) -> &mut PageBuffers {
         &mut self.buffers
     }
 
-    /// Adds a view. Its table is taken as it is: empty, or a predecessor's after [`take_over`](Self::take_over).
+    /// Adds a view. Its table is empty, or a predecessor's; then [`take_over`](Self::take_over) must follow.
     ///
     /// # Errors
-    /// [`Full`].
-    pub fn add_view(&mut self, table: PageTable, droppable: bool) -> Result<ViewId, Full> {
+    /// [`PagerFull`].
+    pub fn add_view(&mut self, table: PageTable, droppable: bool) -> Result<ViewId, PagerFull> {
         let view = View {
             table,
             mappings: Vec::new(),
@@ -283,7 +286,7 @@ impl Pager {
             resident: 0,
             prefetch: Prefetch::default(),
             cleaning: 0,
-            written: Share::default(),
+            written: PageShare::default(),
         };
         let place = match self.views.iter().position(Option::is_none) {
             Some(free) => free,
@@ -291,7 +294,7 @@ impl Pager {
                 self.views.push(None);
                 self.views.len() - 1
             }
-            None => return Err(Full { limit: VIEWS_MAX }),
+            None => return Err(PagerFull { limit: VIEWS_MAX }),
         };
         self.views[place] = Some(view);
         Ok(ViewId(place as u16))
@@ -300,18 +303,18 @@ impl Pager {
     /// Adds a mapping of a view.
     ///
     /// # Errors
-    /// [`Full`].
+    /// [`PagerFull`].
     ///
     /// # Panics
     /// If there is no such view.
-    pub fn add_mapping(&mut self, view: ViewId) -> Result<MappingId, Full> {
+    pub fn add_mapping(&mut self, view: ViewId) -> Result<MappingId, PagerFull> {
         let place = match self.mappings.iter().position(Option::is_none) {
             Some(free) => free,
             None if self.mappings.len() < MAPPINGS_MAX => {
                 self.mappings.push(None);
                 self.mappings.len() - 1
             }
-            None => return Err(Full { limit: MAPPINGS_MAX }),
+            None => return Err(PagerFull { limit: MAPPINGS_MAX }),
         };
         let mapping = MappingId(place as u16);
         self.views[usize::from(view.0)].as_mut().expect("there is such a view").mappings.push(mapping);
@@ -319,13 +322,13 @@ impl Pager {
         Ok(mapping)
     }
 
-    /// The view of a mapping, if there is one.
+    /// The view of a mapping, if the mapping exists.
     #[inline]
     pub fn view_of(&self, mapping: MappingId) -> Option<ViewId> {
         self.mappings.get(usize::from(mapping.0)).copied().flatten()
     }
 
-    /// Whether a view's pages can be taken away.
+    /// Sets whether the pages of a view can be removed.
     pub fn set_droppable(&mut self, view: ViewId, droppable: bool) {
         let Some(of) = self.view_mut(view) else { return };
         let (before, resident) = (core::mem::replace(&mut of.droppable, droppable), of.resident);
@@ -339,35 +342,36 @@ impl Pager {
         }
     }
 
-    /// Page buffers are for what the limit bounds: pages beyond are sent whole when their turn comes.
+    /// Frees the twins of a view: page buffers are for pages that the limit bounds. Without a twin a page is sent
+    /// whole.
     fn give_twins(&mut self, view: ViewId) {
         for page in 0..self.view(view).map_or(0, |view| view.table.len()) {
             let entry = self.entry(view, page);
-            if let (State::Dirty, Some(twin)) = (entry.state(), entry.buffer()) {
+            if let (PageState::Dirty, Some(twin)) = (entry.state(), entry.buffer()) {
                 self.buffers.give(twin);
                 self.set(view, page, entry.with_buffer(None));
             }
         }
     }
 
-    /// Whether a view's pages can be taken away.
+    /// Whether the pages of a view can be removed.
     fn is_droppable(&self, view: ViewId) -> bool {
         self.view(view).is_some_and(|view| view.droppable)
     }
 
-    /// Resident pages that the limit bounds.
+    /// Number of resident pages that the limit bounds.
     fn bounded(&self) -> u32 {
         self.resident - self.fixed
     }
 
-    /// The same, and pages that will be: on their way, or here and about to be put in place. Room that is not kept for these
-    /// goes to faults of others, and each of them becomes a fault.
+    /// Number of pages that the limit bounds, including those in flight, and those fetched and about to be installed.
+    /// If room were not counted for these, other faults would take it, and each of these pages would become a fault.
     fn claimed(&self) -> u32 {
         self.bounded() + self.coming + self.arrived.len() as u32
     }
 
-    /// One page of a view takes up memory no more.
-    fn left(&mut self, view: ViewId) {
+    /// Records that one page of a view no longer takes up memory.
+    fn record_evicted(&mut self, view: ViewId) {
         self.resident -= 1;
         let mut fixed = false;
         if let Some(view) = self.view_mut(view) {
@@ -384,24 +388,24 @@ impl Pager {
             view.mappings.retain(|other| *other != mapping);
         }
         self.waiting.retain(|fault| fault.mapping != mapping);
-        // Its number may soon be another's.
+        // The number of the mapping may be reused soon.
         self.ended.retain(|other| *other != mapping);
         for purpose in self.buffers.uses_mut() {
             match purpose {
-                Use::Fetch { mapping: of, .. } if *of == Some(mapping) => *of = None,
+                BufferUse::Fetch { mapping: of, .. } if *of == Some(mapping) => *of = None,
                 _ => {}
             }
         }
     }
 
-    /// Mappings that were found to have ended, their processes most likely with them.
+    /// Removes and returns a mapping that was found to have ended, most likely with its process.
     #[inline]
     pub fn take_ended(&mut self) -> Option<MappingId> {
         self.ended.pop()
     }
 
-    /// Removes a view and its mappings: its pages are nobody's any more, and the slots that only they referred to free.
-    /// Pages of shared memory have to have been written back before ([`clean_all`](Self::clean_all)).
+    /// Removes a view and its mappings. Its pages are dropped, and the slots that only they referred to are freed.
+    /// Pages of shared memory must have been written back before ([`clean_all`](Self::clean_all)).
     pub fn end_view(&mut self, id: ViewId) {
         while let Some(mapping) = self.view(id).and_then(|view| view.mappings.last().copied()) {
             self.end_mapping(mapping);
@@ -409,7 +413,9 @@ impl Pager {
         let Some(view) = self.views.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
         for purpose in self.buffers.uses_mut() {
             match purpose {
-                Use::Fetch { view: of, .. } | Use::Write { view: of, .. } if *of == Some(id) => *of = None,
+                BufferUse::Fetch { view: of, .. } | BufferUse::Write { view: of, .. } if *of == Some(id) => {
+                    *of = None
+                }
                 _ => {}
             }
         }
@@ -419,18 +425,22 @@ impl Pager {
             let entry = view.table.get(page);
             let state = entry.state();
             match (state, entry.buffer()) {
-                // The transfer ends as nobody's.
-                (State::Fetching, Some(_)) => self.coming -= 1,
-                (State::Staged | State::Dirty | State::Cleaning | State::Dropping, Some(buffer)) => {
+                // The end of the transfer will be ignored.
+                (PageState::Fetching, Some(_)) => self.coming -= 1,
+                (
+                    PageState::Staged | PageState::Dirty | PageState::Cleaning | PageState::Dropping,
+                    Some(buffer),
+                ) => {
                     self.buffers.give(buffer);
                 }
                 _ => {}
             }
-            self.leaving -=
-                u32::from(state == State::Dropping || (state == State::Cleaning && entry.is(Flags::LEAVING)));
-            // What is being sent to a slot goes on until it has arrived; its buffer knows the slot.
+            self.leaving -= u32::from(
+                state == PageState::Dropping || (state == PageState::Cleaning && entry.is(Flags::LEAVING)),
+            );
+            // A transfer to a slot continues to its end; its buffer refers to the slot until then.
             match entry.slot() {
-                Some(slot) if state != State::Cleaning => self.slots.give(slot),
+                Some(slot) if state != PageState::Cleaning => self.slots.give(slot),
                 _ => {}
             }
             view.table.set(page, Entry::absent(NO_SLOT));
@@ -445,35 +455,35 @@ impl Pager {
         self.hints.retain(|hinted| hinted.view != id);
     }
 
-    /// The program discards pages, and has said so before it does: they are zeros from here on. Not for pages that leave by
-    /// our own doing ([`dropped`](Self::dropped)).
+    /// Handles a program's announcement that it discards pages: they are zeros from now on. Not to be called for
+    /// pages that the pager itself evicts ([`dropped`](Self::dropped)).
     pub fn discarded(&mut self, view: ViewId, pages: Range<u32>) {
         let Some(pages) = self.view(view).map(|v| pages.start..pages.end.min(v.table.len())) else { return };
         for page in pages {
             let entry = self.entry(view, page);
             match entry.state() {
-                State::Absent => self.release(view, page, entry),
-                State::Staged => {
+                PageState::Absent => self.release(view, page, entry),
+                PageState::Staged => {
                     entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
                     self.release(view, page, entry.with_buffer(None));
                 }
-                State::Clean | State::Dirty => {
-                    self.left(view);
+                PageState::Clean | PageState::Dirty => {
+                    self.record_evicted(view);
                     entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
                     self.release(view, page, entry.with_buffer(None));
                 }
-                State::Fetching | State::Cleaning | State::Dropping => {
+                PageState::Fetching | PageState::Cleaning | PageState::Dropping => {
                     self.set(view, page, entry.with(Flags::ZAPPED));
                 }
-                State::Installing | State::Lost => self.release(view, page, entry),
-                // It is zeros already.
-                State::Zeroing => {}
+                PageState::Installing | PageState::Lost => self.release(view, page, entry),
+                // The page is zeros already.
+                PageState::Zeroing => {}
             }
             self.counters.discarded += 1;
         }
     }
 
-    /// An absent page that has no content any more.
+    /// Releases the slot of an absent page that no longer has content.
     fn release(&mut self, view: ViewId, page: u32, entry: Entry) {
         entry.slot().into_iter().for_each(|slot| self.slots.give(slot));
         self.set(view, page, Entry::absent(NO_SLOT));
@@ -487,15 +497,15 @@ impl Pager {
         self.views.get_mut(usize::from(view.0)).and_then(Option::as_mut)
     }
 
-    /// What is known of a page of a view that there is.
+    /// Entry of a page of an existing view.
     #[inline]
     fn entry(&self, view: ViewId, page: u32) -> Entry {
         self.views[usize::from(view.0)].as_ref().map_or(Entry::absent(NO_SLOT), |view| view.table.get(page))
     }
 
-    /// The entry of a page, for tests and displays.
+    /// Entry of a page, for tests and displays; `None` if there is no such page.
     #[inline]
-    pub fn look(&self, view: ViewId, page: u32) -> Option<Entry> {
+    pub fn entry_of(&self, view: ViewId, page: u32) -> Option<Entry> {
         self.view(view).filter(|view| page < view.table.len()).map(|view| view.table.get(page))
     }
 
@@ -506,9 +516,8 @@ impl Pager {
         }
     }
 
-    /// Each mapping of a view.
     fn mappings_of(&self, view: ViewId) -> impl Iterator<Item = MappingId> + use<> {
-        // Few, and mostly one; a copy because what is done for each may change the list.
+        // Usually one mapping; the list is copied because the caller's action may change it.
         let mut all = [MappingId(0); 4];
         let list = self.view(view).map_or(&[][..], |view| &view.mappings);
         let (some, rest) = list.split_at(list.len().min(all.len()));
@@ -518,24 +527,33 @@ impl Pager {
         all.into_iter().take(count).chain(rest.into_iter().flatten())
     }
 
-    /// Whether a fault at this page that was [told](Self::fault) is still to be served: a later [`Memory::wake`], or the
-    /// page's coming, will say that it was. For those whom the kernel does not wake.
+    /// Whether a [reported](Self::fault) fault at this page is still to be served: a later [`Memory::wake`], or the
+    /// installation of the page, will end it. For threads that the kernel does not wake.
     #[inline]
-    pub fn owes(&self, mapping: MappingId, page: u32) -> bool {
-        let Some(entry) = self.view_of(mapping).and_then(|view| self.look(view, page)) else { return false };
-        let under_way =
-            matches!(entry.state(), State::Fetching | State::Cleaning | State::Dropping | State::Zeroing);
+    pub fn has_pending_fault(&self, mapping: MappingId, page: u32) -> bool {
+        let Some(entry) = self.view_of(mapping).and_then(|view| self.entry_of(view, page)) else {
+            return false;
+        };
+        let under_way = matches!(
+            entry.state(),
+            PageState::Fetching | PageState::Cleaning | PageState::Dropping | PageState::Zeroing
+        );
         (under_way && entry.is(Flags::WANTED))
             || self.waiting.iter().any(|fault| (fault.mapping, fault.page) == (mapping, page))
     }
 
-    /// Has whoever waits for a page try again.
+    /// Wakes all threads that wait for a page, so that they retry.
     fn wake(&self, view: ViewId, page: u32, io: &mut Io<'_>) {
         self.mappings_of(view).for_each(|mapping| io.memory.wake(mapping, page));
     }
 
-    /// A page has come into memory.
-    fn entered(&mut self, view: ViewId, page: u32, known: Known) {
+    /// Records that a page has become resident.
+    fn record_resident(&mut self, view: ViewId, page: u32, known: PageHistory) {
+        self.add_resident(view, page, known, false);
+    }
+
+    /// Records that a page has become resident; with `unasked`, before a thread has touched it.
+    fn add_resident(&mut self, view: ViewId, page: u32, known: PageHistory, unasked: bool) {
         self.resident += 1;
         let mut fixed = false;
         if let Some(view) = self.view_mut(view) {
@@ -543,13 +561,13 @@ impl Pager {
             fixed = !view.droppable;
         }
         self.fixed += u32::from(fixed);
-        self.counters.refaulted += u64::from(matches!(known, Known::Remembered { .. }));
+        self.counters.refaulted += u64::from(matches!(known, PageHistory::Remembered { .. }));
         if !self.options.evict {
             return;
         }
-        self.order.entered(PageRef { view, page }, known);
+        self.order.add_resident(PageRef { view, page }, known, unasked);
         self.trim_kept();
-        if self.order.is_crowded() {
+        if self.order.is_over_limit() {
             let views = &self.views;
             self.order.clean(|page| {
                 views[usize::from(page.view.0)]
@@ -559,14 +577,14 @@ impl Pager {
         }
     }
 
-    fn proved(&mut self, Proved { hits, wasted }: Proved) {
+    fn record_prefetch(&mut self, PrefetchOutcome { hits, wasted, .. }: PrefetchOutcome) {
         self.counters.prefetch_hits += u64::from(hits);
         self.counters.prefetch_wasted += u64::from(wasted);
     }
 
-    /// A mapping was found to have ended.
+    /// Records that a mapping has ended.
     #[cold]
-    fn gone(&mut self, mapping: MappingId) {
+    fn mapping_ended(&mut self, mapping: MappingId) {
         if !self.ended.contains(&mapping) {
             self.ended.push(mapping);
         }

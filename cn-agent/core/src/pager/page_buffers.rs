@@ -1,8 +1,8 @@
-//! Page buffers: pages of the agent's own, for what is on its way and for twins.
+//! Page buffers: the agent's own pages, for transfers and for twins.
 //!
-//! A twin is the page as the memory node has acknowledged it; what differs from it is what has to be written back.
-//! Their number is bounded by the resident limit. Room for them is taken in chunks, so that a buffer costs nothing
-//! before it is needed for the first time and nothing is allocated afterwards.
+//! A twin is the page as the memory node has acknowledged it; differences from it have to be written back. The
+//! resident limit bounds the number of twins. Memory for buffers is allocated in chunks, so that a buffer costs
+//! nothing before its first use, and nothing is allocated afterwards.
 
 use super::memory::{MappingId, PAGE_BYTES, Page, ViewId};
 use super::replacement::Heat;
@@ -10,70 +10,71 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// A buffer. Below 2^24 - 1.
+/// A buffer's index, below 2^24 - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u32);
 
-/// Page buffers there can be at most: 64 GiB of them.
+/// Maximum number of page buffers, which take 64 GiB.
 pub const FRAMES_MAX: u32 = (1 << 24) - 1;
 
-/// What a buffer is for.
+/// Purpose that a buffer was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// Nothing.
+pub enum BufferUse {
+    /// The buffer is not in use.
     Free,
-    /// A page of this view is being fetched into it, or has been.
+    /// The buffer is for a page being fetched, or holds it since.
     Fetch {
-        /// The view; `None` when it has ended meanwhile.
+        /// View of the page; `None` once the view has ended.
         view: Option<ViewId>,
-        /// The page.
+        /// Number of the page in its view.
         page: u32,
-        /// The mapping whose fault it was, if it was one.
+        /// Mapping of the fault that the page is fetched for, if any.
         mapping: Option<MappingId>,
         /// Whether the fault was a write.
         write: bool,
     },
-    /// A copy of a page on its way to a slot.
+    /// The buffer holds a copy of a page that is being written to a slot.
     Write {
-        /// The view; `None` when it has ended meanwhile.
+        /// View of the page; `None` once the view has ended.
         view: Option<ViewId>,
-        /// The page.
+        /// Number of the page in its view.
         page: u32,
-        /// Where it goes.
+        /// Slot to which the copy is being written.
         slot: u32,
-        /// The slot to give up when it is done, or when it is not.
+        /// Slot to be released when the write has ended.
         old: Option<u32>,
-        /// How hot the page is, if it is to leave memory.
+        /// Heat of the page, if it is to be evicted.
         heat: Heat,
     },
-    /// A page as CMem has it that has left memory, or is about to: kept for whoever wants it again soon.
+    /// The buffer holds an evicted page equal to CMem, or one about to be evicted, in case that it is used again
+    /// soon.
     Kept {
-        /// The page.
+        /// Number of the page in its view.
         page: u32,
-        /// How hot it was.
+        /// Heat of the page when evicted.
         heat: Heat,
     },
-    /// What CMem has of a dirty page.
+    /// The buffer holds the content in CMem of a dirty page.
     Twin,
 }
 
-/// Page buffers in one allocation.
+/// Page buffers allocated at a time.
 const CHUNK: usize = 256;
 
-/// The buffers.
+/// Page buffers of a space, with the purpose of each.
 #[derive(Debug)]
 pub struct PageBuffers {
     chunks: Vec<Box<[Page]>>,
-    uses: Vec<Use>,
+    uses: Vec<BufferUse>,
     free: Vec<BufferId>,
     limit: u32,
-    /// Those that are [`Use::Kept`], and [`Use::Write`].
+    /// Numbers of [`BufferUse::Kept`] and [`BufferUse::Write`].
     kept: usize,
     writing: usize,
 }
 
 impl PageBuffers {
-    /// Up to `limit` buffers.
+    /// A set of up to `limit` buffers; none is allocated yet.
     pub fn new(limit: u32) -> PageBuffers {
         PageBuffers {
             chunks: Vec::new(),
@@ -85,12 +86,12 @@ impl PageBuffers {
         }
     }
 
-    /// Changes how many there may be; those in use stay.
+    /// Changes the limit; buffers in use stay.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit.min(FRAMES_MAX);
     }
 
-    /// Takes all the memory there may be, so that nothing is allocated later.
+    /// Allocates all memory up to the limit.
     pub fn reserve(&mut self) {
         while self.uses.len() < self.limit as usize {
             self.grow();
@@ -102,33 +103,33 @@ impl PageBuffers {
     fn grow(&mut self) {
         let first = self.uses.len() as u32;
         let count = CHUNK.min(self.limit.saturating_sub(first) as usize);
-        // Zeroed memory is taken from the kernel without touching it.
+        // The kernel provides zeroed memory on first touch.
         self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK].into_boxed_slice());
-        self.uses.resize(self.uses.len() + count, Use::Free);
+        self.uses.resize(self.uses.len() + count, BufferUse::Free);
         self.free.reserve(self.uses.len());
         self.free.extend((first..first + count as u32).rev().map(BufferId));
     }
 
-    /// Page buffers in use.
+    /// Number of buffers taken and not freed yet.
     #[inline]
     pub fn used(&self) -> usize {
         self.uses.len() - self.free.len()
     }
 
-    /// Page buffers that may still be taken.
+    /// Number of page buffers that can still be taken.
     #[inline]
     pub fn room(&self) -> usize {
         (self.limit as usize).saturating_sub(self.used())
     }
 
-    /// A buffer for `purpose`, if there may be one more.
+    /// Takes a buffer for `purpose`, if the limit allows.
     #[inline]
-    pub fn take(&mut self, purpose: Use) -> Option<BufferId> {
+    pub fn take(&mut self, purpose: BufferUse) -> Option<BufferId> {
         if self.used() >= self.limit as usize {
             return None;
         }
         if self.free.is_empty() {
-            // Chunks are filled one after the other; a limit lowered and raised again leaves them as they are.
+            // Chunks are filled in order; changing the limit leaves them as they are.
             if !self.uses.len().is_multiple_of(CHUNK) {
                 return None;
             }
@@ -139,48 +140,48 @@ impl PageBuffers {
         Some(buffer)
     }
 
-    /// Gives a buffer back.
+    /// Frees a buffer, which then may be taken for another page.
     #[inline]
     pub fn give(&mut self, buffer: BufferId) {
-        debug_assert_ne!(self.purpose(buffer), Use::Free);
-        self.set_purpose(buffer, Use::Free);
+        debug_assert_ne!(self.purpose(buffer), BufferUse::Free);
+        self.set_purpose(buffer, BufferUse::Free);
         self.free.push(buffer);
     }
 
-    /// What a buffer is for.
+    /// Purpose of a buffer.
     #[inline]
-    pub fn purpose(&self, buffer: BufferId) -> Use {
+    pub fn purpose(&self, buffer: BufferId) -> BufferUse {
         self.uses[buffer.0 as usize]
     }
 
-    /// Changes what a buffer is for.
+    /// Changes the purpose of a buffer.
     #[inline]
-    pub fn set_purpose(&mut self, buffer: BufferId, purpose: Use) {
-        let is_kept = |purpose: &Use| usize::from(matches!(purpose, Use::Kept { .. }));
-        let is_write = |purpose: &Use| usize::from(matches!(purpose, Use::Write { .. }));
+    pub(crate) fn set_purpose(&mut self, buffer: BufferId, purpose: BufferUse) {
+        let is_kept = |purpose: &BufferUse| usize::from(matches!(purpose, BufferUse::Kept { .. }));
+        let is_write = |purpose: &BufferUse| usize::from(matches!(purpose, BufferUse::Write { .. }));
         let before = core::mem::replace(&mut self.uses[buffer.0 as usize], purpose);
         self.kept = self.kept + is_kept(&purpose) - is_kept(&before);
         self.writing = self.writing + is_write(&purpose) - is_write(&before);
     }
 
-    /// Page buffers whose pages are on their way to memory nodes.
+    /// Number of page buffers that are being written to memory nodes.
     #[inline]
     pub fn writing(&self) -> usize {
         self.writing
     }
 
-    /// Page buffers that keep pages for whoever wants them again.
+    /// Number of page buffers that keep evicted pages.
     #[inline]
-    pub fn kept(&self) -> usize {
+    pub fn kept_count(&self) -> usize {
         self.kept
     }
 
-    /// Each buffer's use, to change what it says and not what it is.
-    pub fn uses_mut(&mut self) -> impl Iterator<Item = &mut Use> {
+    /// Purposes of all buffers, for changes of their fields but not of their variants.
+    pub(crate) fn uses_mut(&mut self) -> impl Iterator<Item = &mut BufferUse> {
         self.uses.iter_mut()
     }
 
-    /// A buffer's content.
+    /// Content of a buffer; page data only once a fetch has ended.
     #[inline]
     pub fn page(&self, buffer: BufferId) -> &Page {
         &self.chunks[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK]
@@ -192,9 +193,9 @@ impl PageBuffers {
         *self.page_mut(to) = page;
     }
 
-    /// A buffer's content.
+    /// Content of a buffer, to be filled.
     #[inline]
-    pub fn page_mut(&mut self, buffer: BufferId) -> &mut Page {
+    pub(crate) fn page_mut(&mut self, buffer: BufferId) -> &mut Page {
         &mut self.chunks[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK]
     }
 }
@@ -206,12 +207,12 @@ mod tests {
     #[test]
     fn frames_are_taken_up_to_the_limit_and_used_again() {
         let mut buffers = PageBuffers::new(300);
-        let taken: Vec<_> = std::iter::from_fn(|| buffers.take(Use::Twin)).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| buffers.take(BufferUse::Twin)).collect();
         assert_eq!((taken.len(), buffers.used(), buffers.room()), (300, 300, 0));
         buffers.page_mut(taken[299])[4095] = 7;
         assert_eq!(buffers.page(taken[299])[4095], 7);
         buffers.give(taken[17]);
-        assert_eq!(buffers.take(Use::Twin), Some(taken[17]));
+        assert_eq!(buffers.take(BufferUse::Twin), Some(taken[17]));
         buffers.set_limit(10);
         taken.iter().for_each(|buffer| buffers.give(*buffer));
         assert_eq!(buffers.room(), 10);

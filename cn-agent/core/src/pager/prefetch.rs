@@ -1,19 +1,20 @@
-//! Which pages will be wanted next: those ahead of a reader that goes through memory in even steps.
+//! Prediction of the next faults: pages ahead of a reader that goes through memory in constant strides.
 //!
-//! A view remembers a few recent demand faults. When three of them are one step apart, the pages ahead are fetched,
-//! more of them each time the guess proves right. The first of each window read ahead is its *marker*: it is fetched but
-//! not installed, so that its first use is a fault, served without waiting, that shows where the reader has got to and
-//! calls for the next window. Pages of a window count as hits once its marker, or a page behind it, was wanted.
+//! A view remembers a few recent demand faults. When three of them are one stride apart, the pages ahead are fetched;
+//! the number of pages grows each time the prediction proves right. The first page of each window is its *marker*: it
+//! is fetched but not installed, so that its first use is a fault. That fault is served without waiting, shows the
+//! reader's progress and triggers the next window. Pages of a window count as hits once its marker, or a page behind
+//! the marker, was touched.
 //!
-//! A reader without a step starts nothing and costs a few comparisons a fault.
+//! A reader without a stride triggers nothing and costs a few comparisons per fault.
 
-/// Readers followed at once.
+/// Maximum number of readers tracked at once.
 const STREAMS: usize = 8;
-/// The longest step, in pages.
+/// Longest stride, in pages.
 const STEP_MAX: i64 = 16;
-/// Pages of the first window.
+/// Number of pages of a reader's first window.
 const WINDOW_MIN: u32 = 4;
-/// Pages of the largest window: 256 KiB.
+/// Maximum number of pages of a window: 256 KiB.
 const WINDOW_MAX: u32 = 64;
 
 /// Pages to fetch: `first`, `first + step`, … `count` of them; the first is the marker.
@@ -21,14 +22,14 @@ const WINDOW_MAX: u32 = 64;
 pub struct Window {
     /// The first page, the marker.
     pub first: i64,
-    /// From one to the next.
+    /// Distance from one page to the next.
     pub step: i64,
-    /// How many.
+    /// Number of pages of the window.
     pub count: u32,
 }
 
 impl Window {
-    /// The pages that lie in a view of `pages`.
+    /// Those pages of the window that lie in a view of `pages` pages.
     pub fn pages(self, pages: u32) -> impl Iterator<Item = u32> {
         (0..i64::from(self.count))
             .filter_map(move |i| u32::try_from(self.first + i * self.step).ok().filter(|page| *page < pages))
@@ -36,43 +37,46 @@ impl Window {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stream {
+struct AccessStream {
     last: i64,
     step: i64,
-    /// Faults in a row that were one step apart.
+    /// Consecutive faults that were one stride apart.
     steps: u32,
-    /// The window that was read ahead last; no pages if none was.
+    /// The last window that was read ahead; empty if none was.
     window: Window,
-    /// Pages of it that were begun to be fetched.
+    /// Number of pages of the next window, even if there was room for fewer in the last one.
+    next: u32,
+    /// The first page that the reader has passed and that was not reported as passed yet.
+    passed: i64,
+    /// Number of pages of the window whose fetch has begun.
     begun: u32,
-    /// Pages of the windows before it that have not proved right yet.
+    /// Number of pages of earlier windows that did not count as hits yet.
     open: u32,
-    /// Pages of a window at most: fewer since some have left before their reader came, and more again with each window that
-    /// proves right.
+    /// Maximum number of pages of a window: reduced when pages were evicted before the reader touched them, and
+    /// increased with each window that proves right.
     most: u32,
-    /// Whether pages of the present window have.
+    /// Whether pages of the present window have been evicted early.
     cut: bool,
     used_at: u64,
 }
 
-/// How a fault continues a stream.
-enum Step {
-    /// The page before once more.
+enum StreamMatch {
+    /// The fault is on the last page again.
     Same,
-    /// On the way to its window, or one step on.
+    /// The fault is between the last page and the window, or one stride on.
     Next,
-    /// In its window.
+    /// The fault is in the reader's window, so the prediction proved right.
     Proved,
 }
 
-impl Stream {
-    /// Takes `page` for the reader's next one, if it may be.
+impl AccessStream {
+    /// Relation of `page` to this reader, if it can be the reader's next page.
     #[inline]
-    fn follow(&mut self, page: i64) -> Option<Step> {
+    fn follow(&mut self, page: i64) -> Option<StreamMatch> {
         let ahead = page - self.last;
         if ahead == 0 {
-            // Another thread, or the page has left memory since.
-            return Some(Step::Same);
+            // Another thread touched the page, or it has been evicted since.
+            return Some(StreamMatch::Same);
         }
         let in_step = self.step != 0 && ahead % self.step == 0 && ahead / self.step > 0;
         if self.window.count > 0 {
@@ -82,7 +86,7 @@ impl Stream {
             }
             self.last = page;
             let before = (page - self.window.first).signum() == -self.step.signum();
-            return Some(if before { Step::Next } else { Step::Proved });
+            return Some(if before { StreamMatch::Next } else { StreamMatch::Proved });
         }
         if in_step && ahead == self.step {
             self.steps += 1;
@@ -92,50 +96,56 @@ impl Stream {
             return None;
         }
         self.last = page;
-        Some(Step::Next)
+        Some(StreamMatch::Next)
     }
 }
 
-/// What became of pages read ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Proved {
-    /// They were wanted.
+pub struct PrefetchOutcome {
+    /// Number of pages read ahead that were touched.
     pub hits: u32,
-    /// They were not.
+    /// Number of pages read ahead that were not touched.
     pub wasted: u32,
+    /// Pages that the reader has passed since its prediction last proved right.
+    pub passed: Option<Window>,
 }
 
-/// The readers of a view.
+/// State of the prediction for one view: its readers and its recent faults.
 #[derive(Debug, Default)]
 pub struct Prefetch {
-    streams: [Option<Stream>; STREAMS],
+    streams: [Option<AccessStream>; STREAMS],
     faults: u64,
 }
 
 impl Prefetch {
-    /// Somebody wants `page`, which is not in memory: what to read ahead, and what that says of what was.
+    /// Handles a touch of `page`, which is not resident. Returns the window to read ahead, and the outcome of earlier
+    /// windows.
     #[inline]
-    pub fn wanted(&mut self, page: u32) -> (Option<Window>, Proved) {
+    pub fn on_miss(&mut self, page: u32) -> (Option<Window>, PrefetchOutcome) {
         self.faults += 1;
         let page = i64::from(page);
         let faults = self.faults;
-        let mut proved = Proved::default();
+        let mut proved = PrefetchOutcome::default();
         for stream in self.streams.iter_mut().flatten() {
             let Some(step) = stream.follow(page) else { continue };
             stream.used_at = faults;
             let window = match step {
-                Step::Same => None,
-                Step::Next if stream.window.count == 0 && stream.steps >= 2 => {
+                StreamMatch::Same => None,
+                StreamMatch::Next if stream.window.count == 0 && stream.steps >= 2 => {
+                    stream.passed = page;
                     stream.window =
-                        Window { first: page + stream.step, step: stream.step, count: WINDOW_MIN };
+                        Window { first: page + stream.step, step: stream.step, count: stream.next };
                     Some(stream.window)
                 }
-                Step::Next => None,
-                Step::Proved => {
+                StreamMatch::Next => None,
+                StreamMatch::Proved => {
+                    let (from, step) = (core::mem::replace(&mut stream.passed, page), stream.step);
+                    let passed = u32::try_from((page - from) / step);
+                    proved.passed = passed.ok().map(|count| Window { first: from, step, count });
                     proved.hits = core::mem::replace(&mut stream.open, core::mem::take(&mut stream.begun));
                     let first = stream.window.first + i64::from(stream.window.count) * stream.step;
-                    let count = (stream.window.count * 2).clamp(WINDOW_MIN.min(stream.most), stream.most);
-                    stream.window = Window { first, step: stream.step, count };
+                    stream.next = (stream.next * 2).clamp(WINDOW_MIN.min(stream.most), stream.most);
+                    stream.window = Window { first, step, count: stream.next };
                     if !core::mem::take(&mut stream.cut) {
                         stream.most = (stream.most + WINDOW_MIN).min(WINDOW_MAX);
                     }
@@ -145,11 +155,13 @@ impl Prefetch {
             return (window, proved);
         }
         let none = Window { first: 0, step: 0, count: 0 };
-        let new = Stream {
+        let new = AccessStream {
             last: page,
             step: 0,
             steps: 0,
             window: none,
+            next: WINDOW_MIN,
+            passed: page,
             begun: 0,
             open: 0,
             most: WINDOW_MAX,
@@ -165,8 +177,8 @@ impl Prefetch {
         (None, proved)
     }
 
-    /// The window just asked for was looked at up to its `covered`th page, and `begun` of these are being fetched. What
-    /// was not looked at is left for the next window.
+    /// Records that the last window was examined up to its `covered`th page, and that the fetch of `begun` pages has
+    /// begun. The rest of the window is left for the next one.
     pub fn began(&mut self, covered: u32, begun: u32) {
         let latest = self.streams.iter_mut().flatten().max_by_key(|stream| stream.used_at);
         if let Some(stream) = latest {
@@ -175,11 +187,11 @@ impl Prefetch {
         }
     }
 
-    /// A page that was read ahead has left memory, and nobody has asked for it. If its reader is still to come there, its
-    /// windows are half as large from now on, once for each window.
-    pub fn thrown_away(&mut self, page: u32) {
+    /// Records that a page read ahead was evicted without a touch. If its reader has not reached the page, the
+    /// reader's windows are halved, once for each window.
+    pub fn record_unused(&mut self, page: u32) {
         let page = i64::from(page);
-        let of = |stream: &&mut Stream| {
+        let of = |stream: &&mut AccessStream| {
             let Window { first, step, count } = stream.window;
             let ahead = step != 0 && (page - stream.last) * step.signum() > 0;
             ahead && (page - first) % step == 0 && (page - first) / step < i64::from(count)
@@ -189,10 +201,18 @@ impl Prefetch {
         {
             stream.most = (stream.most / 2).max(1);
             stream.window.count = stream.window.count.min(stream.most);
+            stream.next = stream.next.min(stream.most);
         }
     }
 
-    /// All readers are forgotten: what was read ahead for them and not wanted.
+    /// Largest window of the reader at `page` that reads forward page after page; `None` if there is no such reader.
+    #[cfg(test)]
+    pub fn reader_window(&self, page: u32) -> Option<u32> {
+        let readers = self.streams.iter().flatten().filter(|s| s.step == 1 && s.last <= i64::from(page));
+        readers.max_by_key(|s| s.last).map(|s| s.most)
+    }
+
+    /// Drops all readers; returns the number of pages that were read ahead for them and not used.
     pub fn clear(&mut self) -> u32 {
         let wasted = self.streams.iter().flatten().map(|s| s.open + s.begun).sum();
         self.streams = Default::default();
@@ -205,21 +225,21 @@ mod tests {
     use std::collections::HashSet;
 
     use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
+    use rand::{RngExt, SeedableRng};
 
     use super::*;
 
-    /// Reads pages in order; a page is a fault unless it was read ahead and is no marker.
-    fn read(pages: impl Iterator<Item = u32>) -> (u32, u32, Proved) {
+    /// Reads pages in order; a page is a fault unless it was read ahead and is not a marker.
+    fn read(pages: impl Iterator<Item = u32>) -> (u32, u32, PrefetchOutcome) {
         let (mut prefetch, mut here) = (Prefetch::default(), HashSet::new());
-        let (mut faults, mut ahead, mut proved) = (0, 0, Proved::default());
+        let (mut faults, mut ahead, mut proved) = (0, 0, PrefetchOutcome::default());
         for page in pages {
             if here.contains(&page) {
                 continue;
             }
             faults += 1;
             here.insert(page);
-            let (window, more) = prefetch.wanted(page);
+            let (window, more) = prefetch.on_miss(page);
             (proved.hits, proved.wasted) = (proved.hits + more.hits, proved.wasted + more.wasted);
             if let Some(window) = window {
                 ahead += window.count;
@@ -245,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn several_readers_are_told_apart() {
+    fn several_readers_are_distinguished() {
         let readers = (0..10_000).flat_map(|i| [i, 1_000_000 + i, 2_000_000 + i * 2]);
         let (faults, _, proved) = read(readers);
         assert!(faults < 3 * 10_000 / 50, "{faults}");
@@ -260,15 +280,16 @@ mod tests {
         assert!(ahead < 200, "{ahead}");
     }
 
-    /// Windows that a reader has of pages from 0 on, when so many of each leave before it comes.
+    /// Sizes of the windows of a reader from page 0 on; `leave` selects windows of which pages are evicted before
+    /// they are read.
     fn windows(count: usize, leave: impl Fn(usize) -> bool) -> Vec<u32> {
         let (mut prefetch, mut page, mut windows) = (Prefetch::default(), 0, Vec::new());
         while windows.len() < count {
-            if let (Some(window), _) = prefetch.wanted(page) {
+            if let (Some(window), _) = prefetch.on_miss(page) {
                 prefetch.began(window.count, window.count);
                 page = u32::try_from(window.first).unwrap();
                 if leave(windows.len()) {
-                    window.pages(u32::MAX).for_each(|page| prefetch.thrown_away(page));
+                    window.pages(u32::MAX).for_each(|page| prefetch.record_unused(page));
                 }
                 windows.push(window.count);
             } else {
@@ -288,13 +309,40 @@ mod tests {
         assert_eq!((back[8], back[59]), (4, 64), "{back:?}");
     }
 
+    /// A reader whose windows find room for one page or none gets a window of full size as soon as there is room.
+    #[test]
+    fn lack_of_room_does_not_reset_a_reader() {
+        let (mut prefetch, mut windows) = (Prefetch::default(), Vec::new());
+        for page in 0..40 {
+            if let Some(window) = prefetch.on_miss(page).0 {
+                windows.push(window.count);
+                prefetch.began(u32::from(windows.len() % 4 != 3), u32::from(windows.len() % 4 != 3));
+            }
+        }
+        assert_eq!(windows[windows.len() - 3..], [64, 64, 64], "{windows:?}");
+    }
+
+    #[test]
+    fn passed_pages_are_reported_once() {
+        let (mut prefetch, mut passed) = (Prefetch::default(), Vec::new());
+        for page in (0..3000).step_by(3) {
+            let (window, proved) = prefetch.on_miss(page);
+            passed.extend(proved.passed.into_iter().flat_map(|window| window.pages(u32::MAX)));
+            if let Some(window) = window {
+                prefetch.began(window.count, window.count);
+            }
+        }
+        assert!(passed.len() > 800, "{}", passed.len());
+        assert!(passed.windows(2).all(|pair| pair[0] + 3 == pair[1]), "{passed:?}");
+    }
+
     #[test]
     fn what_its_reader_has_passed_shrinks_nothing() {
         let mut prefetch = Prefetch::default();
-        let windows: Vec<Window> = (0..6).filter_map(|page| prefetch.wanted(page).0).collect();
+        let windows: Vec<Window> = (0..6).filter_map(|page| prefetch.on_miss(page).0).collect();
         assert!(!windows.is_empty());
         let before = format!("{prefetch:?}");
-        (0..4).chain([1000]).for_each(|page| prefetch.thrown_away(page));
+        (0..4).chain([1000]).for_each(|page| prefetch.record_unused(page));
         assert_eq!(format!("{prefetch:?}"), before);
     }
 

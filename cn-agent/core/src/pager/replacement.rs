@@ -1,73 +1,74 @@
-//! Which page leaves memory next.
+//! Choice of the next page to evict.
 //!
-//! Nobody tells the pager which resident pages are used: an access to a page that is there is no fault. So pages are
-//! judged by whether they come back, and how soon.
+//! The pager does not observe accesses to resident pages, which cause no fault. So it judges pages by whether they
+//! are used again after eviction, and how soon.
 //!
 //! ```text
 //!   new --> young --+                            +--> given up, remembered for a while
-//!                   +--> taken away, and kept ---+
+//!                   +--> evicted, and kept ------+
 //!   known > proven -+    (a few per cent of all) |
 //!      ^  ^  |                                   |
 //!      |  |  +-- has lives left: the end         |
 //!      |  +------ of the queue                   |
-//!      +------------- wanted: it is hot <--------+
+//!      +------------- touched: it is hot <-------+
 //! ```
 //!
-//! * **A small queue and a large one.** A page that was not here lately enters *young*; one that is remembered enters
-//!   *proven*, where it stays long. A scan passes through the small queue and leaves the large one as it is (2Q's idea).
-//! * **How small is learned.** Pages that were proven and come back say that young has too much room, those that were young and
-//!   are fetched again that it has too little (ARC's idea). With a fixed share, a program whose hot pages just did not fit
-//!   beside it had one of them taken away for each that came back, for ever.
-//! * **A second chance.** What leaves memory is kept in a buffer for as long as there is room for it, among the pages kept
-//!   free anyway. Whoever wants it in that time has it back without its memory node, and it is known to be in use: a sample
-//!   of a few per cent of all pages, taken from where the least used are likely to be (segmented FIFO).
-//! * **Lives.** Each time a page comes back so it is hotter, and its turn passes over it more often: once, three times,
-//!   seven times. So the pages in most frequent use are hardly ever asked.
+//! * **A small queue and a large one.** A page without history enters *young*; a page that is remembered enters
+//!   *proven*, and stays there long. A scan passes through the small queue and leaves the large one unchanged (from
+//!   2Q).
+//! * **The share of young adapts.** A returning page that was proven shows that young has too much room; one that was
+//!   young shows that young has too little (from ARC). With a fixed share, a program whose hot pages just fail to fit
+//!   would lose one of them for each that returns, for ever.
+//! * **A second chance.** Evicted pages are kept in buffers as long as the reserve has room. A touch in that time
+//!   restores the page without its memory node, and shows that it is in use: a sample of a few per cent of all pages,
+//!   taken from the likely least used (segmented FIFO).
+//! * **Lives.** Each such return makes a page hotter, and eviction passes over it more often: once, three times,
+//!   seven times. So the most frequently used pages are hardly ever sampled.
 //!
-//! Queues hold page numbers and are never searched: a page that has left otherwise is passed over when its turn comes.
+//! Queues hold page numbers and are never searched: an entry of a page that is no longer resident is skipped.
 
 use alloc::collections::VecDeque;
 
 use super::memory::ViewId;
 
-/// The young queue's share of resident pages: one in this many at most, and at least as many as are read ahead at once for one
-/// reader if that is less than one in [`YOUNG_SHARE_MAX`]. With a larger share, scans drive out what is used.
+/// Maximum share of the young queue in resident pages, as one part in this many. At least, it is one reader's largest
+/// window, if that is less than one part in [`YOUNG_SHARE_MAX`]. With a larger share, scans drive out used pages.
 const YOUNG_SHARE: u32 = 8;
 const YOUNG_MIN: u32 = 128;
 const YOUNG_SHARE_MAX: u32 = 4;
-/// By how many pages one that comes back changes the share.
+/// Number of pages by which a returning page changes the young queue's share.
 const YOUNG_STEP: u32 = 4;
-/// Entries beyond twice the limit before stale ones are looked for.
+/// Number of queue entries beyond twice the limit at which stale entries are removed.
 const ENTRIES_SPARE: usize = 32;
-/// How often a page's coming back makes it hotter.
+/// Highest heat.
 const HEAT_MAX: u8 = 3;
 
-/// A page of a view.
+/// A page, by its view and its number in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageRef {
-    /// The view.
+    /// View that the page belongs to.
     pub view: ViewId,
-    /// The page.
+    /// Number of the page, from the start of the view.
     pub page: u32,
 }
 
-/// What is known of a page that comes into memory.
+/// History of a page that becomes resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// Nothing.
+pub enum PageHistory {
+    /// The page has no history.
     New,
-    /// Nothing, and nobody has asked for it: it was read ahead.
+    /// The page has no history, and was read ahead without a fault.
     Ahead,
-    /// It is remembered, and was proven when it left or was not.
+    /// The page was evicted some time ago, and is still remembered.
     Remembered {
-        /// Whether it was.
+        /// Whether the page was in the proven queue when evicted.
         proven: bool,
     },
-    /// It was taken away a moment ago, when it was so hot, and is wanted again.
+    /// The page was evicted a moment ago with this heat, and a thread has faulted on it.
     WantedAgain(Heat),
 }
 
-/// How often a page has come back in time, and from which queue it left.
+/// Number of early returns of a page, and the queue from which it was evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heat {
     times: u8,
@@ -75,86 +76,84 @@ pub struct Heat {
 }
 
 impl Heat {
-    /// Once more.
     #[must_use]
-    fn hotter(self) -> Heat {
+    fn next_heat(self) -> Heat {
         Heat { times: (self.times + 1).min(HEAT_MAX), ..self }
     }
 
-    /// Turns that pass over a page as hot as this.
-    fn lives(self) -> u8 {
+    /// Number of times that eviction passes over a page of this heat.
+    fn spared_turns(self) -> u8 {
         (1 << self.times) - 1
     }
 
-    /// Whether it was among the proven ones when its turn came.
+    /// Whether the page was in the proven queue when it was evicted.
     pub(super) fn was_proven(self) -> bool {
         self.proven
     }
 }
 
-/// A page in a queue.
+/// A page to be evicted next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Which.
     pub page: PageRef,
-    /// How hot it is.
+    /// Heat of the page, from its former evictions.
     pub heat: Heat,
-    /// Whether it was read ahead, and never wanted since.
+    /// Whether the page was read ahead, not faulted on since, and has no history either.
     pub ahead: bool,
+    /// Whether the page was installed before a thread had faulted on it.
+    pub unasked: bool,
     lives: u8,
 }
 
-/// What is remembered of a page that has left.
+/// Effect of an eviction on the set of remembered pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forget {
-    /// Nothing is forgotten.
+pub enum ForgottenPage {
+    /// No page is forgotten.
     Nothing,
-    /// This page is no longer remembered.
+    /// This page is forgotten, for the limit of remembered pages.
     Page(PageRef),
 }
 
-/// The queues.
+/// The queues of resident pages, and the pages remembered after eviction.
 #[derive(Debug, Default)]
 pub struct Replacement {
     young: VecDeque<Candidate>,
     proven: VecDeque<Candidate>,
     recent: VecDeque<PageRef>,
-    /// Those that are not needed for long, in their programs' words, and then those that are not needed soon.
+    /// Pages to evict first, by advice of their programs: those not needed for long, then those not needed soon.
     out: VecDeque<PageRef>,
     cold: VecDeque<PageRef>,
     limit: u32,
-    /// Pages that young ones may be before one of them leaves in place of a proven one.
+    /// Size of the young queue from which on its pages are evicted, rather than proven pages.
     share: u32,
-    /// Entries that were kept when stale ones were last looked for.
+    /// Number of entries left when stale entries were last removed.
     cleaned: usize,
 }
 
 impl Replacement {
-    /// For up to `limit` resident pages.
+    /// Queues for up to `limit` resident pages.
     pub fn new(limit: u32) -> Replacement {
         Replacement { limit, share: limit / YOUNG_SHARE, ..Replacement::default() }.within_bounds()
     }
 
     fn within_bounds(mut self) -> Replacement {
-        self.learn(0);
+        self.adjust_young_share(0);
         self
     }
 
-    /// The young queue's share was too large by so many pages, or too small.
-    fn learn(&mut self, more: i32) {
+    /// Changes the young queue's share by `more` pages, within its limits.
+    fn adjust_young_share(&mut self, more: i32) {
         let least = YOUNG_MIN.min(self.limit / YOUNG_SHARE_MAX).max(1);
         let most = (self.limit / YOUNG_SHARE).max(least);
         self.share = self.share.saturating_add_signed(more).clamp(least, most);
     }
 
-    /// Changes how many pages there may be.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
         self.share = limit / YOUNG_SHARE;
-        self.learn(0);
+        self.adjust_young_share(0);
     }
 
-    /// Takes room for all there may be, so that nothing is allocated later.
     pub fn reserve(&mut self) {
         let most = self.limit as usize * 2 + 2 * ENTRIES_SPARE;
         self.young.reserve(most);
@@ -164,45 +163,52 @@ impl Replacement {
         self.cold.reserve(self.limit as usize);
     }
 
-    /// A page has come.
+    /// Adds a page on which a thread has faulted.
+    #[cfg(test)]
+    fn record_resident(&mut self, page: PageRef, known: PageHistory) {
+        self.add_resident(page, known, false);
+    }
+
+    /// Adds a page; with `unasked`, before a thread has faulted on it.
     #[inline]
-    pub fn entered(&mut self, page: PageRef, known: Known) {
+    pub fn add_resident(&mut self, page: PageRef, known: PageHistory, unasked: bool) {
         let heat = match known {
-            Known::New | Known::Ahead | Known::Remembered { .. } => Heat::default(),
-            Known::WantedAgain(heat) => heat.hotter(),
+            PageHistory::New | PageHistory::Ahead | PageHistory::Remembered { .. } => Heat::default(),
+            PageHistory::WantedAgain(heat) => heat.next_heat(),
         };
         match known {
-            Known::Remembered { proven: false } => self.learn(YOUNG_STEP as i32),
-            Known::Remembered { proven: true } => self.learn(-(YOUNG_STEP as i32)),
-            Known::WantedAgain(heat) if heat.proven => self.learn(-(YOUNG_STEP as i32)),
+            PageHistory::Remembered { proven: false } => self.adjust_young_share(YOUNG_STEP as i32),
+            PageHistory::Remembered { proven: true } => self.adjust_young_share(-(YOUNG_STEP as i32)),
+            PageHistory::WantedAgain(heat) if heat.proven => self.adjust_young_share(-(YOUNG_STEP as i32)),
             _ => {}
         }
-        let ahead = known == Known::Ahead;
-        let candidate = Candidate { page, heat, ahead, lives: heat.lives() };
-        let is_young = ahead || known == Known::New;
+        let ahead = known == PageHistory::Ahead;
+        let candidate = Candidate { page, heat, ahead, unasked, lives: heat.spared_turns() };
+        let is_young = ahead || known == PageHistory::New;
         if is_young { &mut self.young } else { &mut self.proven }.push_back(candidate);
     }
 
-    /// A page is not needed soon, says its program; `out`: not for long. One of many is forgotten.
-    pub fn cold(&mut self, page: PageRef, out: bool) {
+    /// Applies a program's advice that a page is not needed soon, or, with `out`, not for long. Beyond a limit the
+    /// oldest advice is dropped.
+    pub fn advise_cold(&mut self, page: PageRef, out: bool) {
         let queue = if out { &mut self.out } else { &mut self.cold };
         if queue.len() < self.limit as usize {
             queue.push_back(page);
         }
     }
 
-    /// How many are to leave though there is room.
+    /// Number of pages that are to be evicted even if there is room.
     #[inline]
     pub fn to_page_out(&self) -> u32 {
         self.out.len() as u32
     }
 
-    /// The page whose turn it is. The caller looks whether it is still there, and calls again if not. `None` also when many
-    /// turns in a row passed over pages in frequent use.
+    /// The next page to evict. The caller checks whether the page is still resident, and calls again if not. `None`
+    /// if there is none, or if many calls in a row passed over frequently used pages.
     #[inline]
     pub fn next(&mut self) -> Option<Candidate> {
         if let Some(page) = self.out.pop_front().or_else(|| self.cold.pop_front()) {
-            return Some(Candidate { page, heat: Heat::default(), ahead: false, lives: 0 });
+            return Some(Candidate { page, heat: Heat::default(), ahead: false, unasked: false, lives: 0 });
         }
         if (self.young.len() > self.share as usize || self.proven.is_empty())
             && let Some(young) = self.young.pop_front()
@@ -219,41 +225,41 @@ impl Replacement {
         None
     }
 
-    /// The page whose turn it is, if it was read ahead and nobody has asked for it: what is read ahead takes no other's place.
+    /// The next page to evict, if it was read ahead and not faulted on: read-ahead takes no other page's room.
     #[inline]
     pub fn next_ahead(&mut self) -> Option<Candidate> {
         if self.young.front()?.ahead { self.young.pop_front() } else { None }
     }
 
-    /// A page cannot leave now; its turn comes again.
+    /// Puts a page that cannot be evicted now back into its queue.
     #[inline]
-    pub fn spared(&mut self, page: PageRef, heat: Heat) {
-        self.proven.push_back(Candidate { page, heat, ahead: false, lives: 0 });
+    pub fn requeue_spared(&mut self, page: PageRef, heat: Heat) {
+        self.proven.push_back(Candidate { page, heat, ahead: false, unasked: false, lives: 0 });
     }
 
-    /// A page has left and is to be remembered; which one is forgotten for it.
+    /// Remembers an evicted page; returns the page that is forgotten in exchange, if any.
     #[inline]
-    pub fn left(&mut self, page: PageRef) -> Forget {
+    pub fn record_evicted(&mut self, page: PageRef) -> ForgottenPage {
         self.recent.push_back(page);
         if self.recent.len() > (self.limit / 2).max(1) as usize {
-            return self.recent.pop_front().map_or(Forget::Nothing, Forget::Page);
+            return self.recent.pop_front().map_or(ForgottenPage::Nothing, ForgottenPage::Page);
         }
-        Forget::Nothing
+        ForgottenPage::Nothing
     }
 
-    /// How many entries the queues of resident pages have, stale ones included.
+    /// Number of entries in the queues of resident pages, including stale ones.
     pub fn entries(&self) -> usize {
         self.young.len() + self.proven.len() + self.out.len() + self.cold.len()
     }
 
-    /// Whether so many entries have come since stale ones were last looked for that it is time to look again. After a fork more
-    /// pages than the limit have entries that are not stale: each look is paid for by as many pages as it looks at.
+    /// Whether enough entries were added since stale ones were last removed. After a fork more pages than the limit
+    /// have valid entries: the condition ensures that each pass examines no more entries than were added before it.
     #[inline]
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_over_limit(&self) -> bool {
         self.entries() > 2 * self.cleaned.max(self.limit as usize) + ENTRIES_SPARE
     }
 
-    /// Keeps only entries of pages that `is_here` knows; for when stale ones have become many.
+    /// Removes stale entries, those for which `is_here` is false.
     pub fn clean(&mut self, mut is_here: impl FnMut(PageRef) -> bool) {
         self.young.retain(|candidate| is_here(candidate.page));
         self.proven.retain(|candidate| is_here(candidate.page));
@@ -261,7 +267,7 @@ impl Replacement {
     }
 }
 
-/// Pages in frequent use passed over in one call.
+/// Maximum number of frequently used pages that one call passes over.
 const PASSES_MAX: usize = 256;
 
 #[cfg(test)]
@@ -269,32 +275,32 @@ mod tests {
     use std::collections::{HashMap, HashSet};
 
     use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
+    use rand::{RngExt, SeedableRng};
 
     use super::*;
 
     const PAGES: u32 = 4096;
     const LIMIT: u32 = PAGES / 2;
-    /// Pages kept free, where those that leave have their second chance.
+    /// Size of the reserve, where evicted pages are kept for their second chance.
     const KEPT: usize = LIMIT as usize / 16;
 
     fn page(page: u32) -> PageRef {
         PageRef { view: ViewId(0), page }
     }
 
-    /// What became of accesses.
+    /// Number of accesses by their outcome.
     #[derive(Default, Debug)]
     struct Counts {
         accesses: u32,
-        /// Found in memory.
+        /// Accesses to resident pages.
         hits: u32,
-        /// Found in the buffer that they were kept in.
+        /// Accesses to pages kept in a buffer.
         second_chances: u32,
-        /// Fetched.
+        /// Accesses to pages that had to be fetched.
         misses: u32,
     }
 
-    /// The queues as the pager uses them, with as many pages as it would have at once.
+    /// Drives the queues as the pager does, with the pager's number of pages.
     fn run(accesses: impl Iterator<Item = u32>) -> Counts {
         let mut queue = Replacement::new(LIMIT);
         let (mut here, mut recent, mut counts) = (HashSet::new(), HashMap::new(), Counts::default());
@@ -309,11 +315,13 @@ mod tests {
                 Some(heat) => {
                     counts.second_chances += 1;
                     kept_in_order.retain(|page| *page != access);
-                    Known::WantedAgain(heat)
+                    PageHistory::WantedAgain(heat)
                 }
                 None => {
                     counts.misses += 1;
-                    recent.remove(&access).map_or(Known::New, |proven| Known::Remembered { proven })
+                    recent
+                        .remove(&access)
+                        .map_or(PageHistory::New, |proven| PageHistory::Remembered { proven })
                 }
             };
             while here.len() + KEPT >= LIMIT as usize {
@@ -326,17 +334,17 @@ mod tests {
                 let old = kept_in_order.pop_front().unwrap();
                 let heat = kept.remove(&old).unwrap();
                 recent.insert(old, heat.was_proven());
-                if let Forget::Page(old) = queue.left(page(old)) {
+                if let ForgottenPage::Page(old) = queue.record_evicted(page(old)) {
                     recent.remove(&old.page);
                 }
             }
-            queue.entered(page(access), known);
+            queue.record_resident(page(access), known);
             here.insert(access);
         }
         counts
     }
 
-    /// Pages by Zipf's law with exponent 0.99, the most frequent ones anywhere.
+    /// Pages drawn by Zipf's law with exponent 0.99; the most frequent ones are spread over the range.
     fn zipf(seed: u64) -> impl Iterator<Item = u32> {
         let mut sums = Vec::new();
         let mut sum = 0.0;
@@ -352,7 +360,7 @@ mod tests {
         })
     }
 
-    /// Misses of pages that leave in the order in which they came, all of the memory being theirs.
+    /// Misses of FIFO replacement that uses all of the memory.
     fn misses_in_order(accesses: impl Iterator<Item = u32>) -> u32 {
         let (mut here, mut queue, mut misses) = (HashSet::new(), VecDeque::new(), 0);
         for access in accesses {
@@ -368,28 +376,28 @@ mod tests {
         misses
     }
 
-    /// Zipf's law over twice the local memory, in which the order of arrival knows nothing of what is hot.
+    /// Zipf's law over twice the local memory, compared with FIFO order, which ignores hot pages.
     #[test]
     fn what_is_hot_stays() {
         for seed in 1..4 {
             let counts = run(zipf(seed).take(400_000));
             let in_order = misses_in_order(zipf(seed).take(400_000));
             assert!(counts.misses < in_order * 86 / 100, "{counts:?}, in order {in_order}");
-            // What is paid for it, each a fault that crosses no wire.
+            // The price of that: faults on kept pages, which are not fetched.
             assert!(counts.second_chances < in_order / 8, "{counts:?}, in order {in_order}");
         }
     }
 
     #[test]
-    fn what_becomes_hot_takes_the_place_of_what_was() {
+    fn newly_hot_pages_replace_older_hot_ones() {
         let shifted = |page: u32| (page * 7 + 13) % PAGES;
         let accesses = || zipf(4).take(200_000).chain(zipf(5).take(200_000).map(shifted));
         let (counts, in_order) = (run(accesses()), misses_in_order(accesses()));
         assert!(counts.misses < in_order * 9 / 10, "{counts:?}, in order {in_order}");
     }
 
-    /// A compressor: tables that it looks into everywhere, and which nearly all fit, beside what it reads and writes once. With a
-    /// fixed share of young pages each hot page that came back drove out the next.
+    /// The accesses of a compressor: random ones to tables that nearly all fit, and a scan of data that is read and
+    /// written once. With a fixed share of young pages each hot page that returns would drive out the next.
     #[test]
     fn hot_pages_that_just_fit_beside_a_scan_stay() {
         let hot = LIMIT * 7 / 8;
@@ -406,13 +414,15 @@ mod tests {
     #[test]
     fn what_is_not_needed_leaves_first() {
         let mut queue = Replacement::new(16);
-        (0..8).for_each(|number| queue.entered(page(number), Known::Remembered { proven: false }));
-        queue.cold(page(5), false);
-        queue.cold(page(7), true);
+        (0..8).for_each(|number| {
+            queue.record_resident(page(number), PageHistory::Remembered { proven: false })
+        });
+        queue.advise_cold(page(5), false);
+        queue.advise_cold(page(7), true);
         assert_eq!(queue.to_page_out(), 1);
         let order: Vec<u32> = std::iter::from_fn(|| queue.next()).map(|next| next.page.page).collect();
         assert_eq!(order, [7, 5, 0, 1, 2, 3, 4, 5, 6, 7], "who left already is passed over by the pager");
-        (0..40).for_each(|number| queue.cold(page(number), true));
+        (0..40).for_each(|number| queue.advise_cold(page(number), true));
         assert_eq!(queue.to_page_out(), 16);
     }
 
@@ -426,13 +436,14 @@ mod tests {
         assert_eq!(counts.hits + counts.second_chances + counts.misses, counts.accesses);
     }
 
-    /// After forks more pages have entries than may be resident: they are not gone through for each page that comes.
+    /// After forks more pages have entries than may be resident: an added page does not cause all of them to be
+    /// examined.
     #[test]
     fn stale_entries_are_looked_for_seldom() {
         let (mut order, mut looks) = (Replacement::new(100), 0_u32);
         for page in 0..20_000 {
-            order.entered(PageRef { view: ViewId(0), page }, Known::New);
-            if order.is_crowded() {
+            order.record_resident(PageRef { view: ViewId(0), page }, PageHistory::New);
+            if order.is_over_limit() {
                 order.clean(|_| {
                     looks += 1;
                     true
@@ -440,7 +451,7 @@ mod tests {
             }
         }
         assert!(looks < 2 * 20_000, "{looks} looks");
-        // Once they have left, the next look forgets them.
+        // The pages have been evicted, so the next pass removes their entries.
         order.clean(|_| false);
         assert_eq!(order.entries(), 0);
     }

@@ -1,22 +1,21 @@
-//! Which share of pages is written while they are in memory, as far as those that have left lately say.
+//! Share of pages that are written while resident, estimated from recently evicted ones.
 //!
-//! A page that comes write-protected and is written costs a fault of its own, as much as a third of fetching it. One that comes
-//! writable and is not written costs a comparison when it leaves. So where more than a few of the pages that leave have been
-//! written, those that come are made writable at once.
+//! A page that is installed write-protected and then written costs a further fault, which takes a third of the time
+//! of a fetch. A page that is installed writable and not written costs a comparison when evicted. So if more than a
+//! few of the evicted pages were written, new ones are made writable at once.
 
-/// Pages that count: the older one is, the less it does.
+/// Length of the moving average, in pages.
 const LATELY: u32 = 64;
-/// A page that was written, in the unit of [`Share`].
+/// Weight of a written page, in the unit of [`PageShare`].
 const WHOLE: u32 = 1 << 16;
-/// From where on it pays: one in so many.
+/// Threshold of the share: one page in this many.
 const LIKELY: u32 = 8;
 
-/// A share of pages.
+/// Moving average of the share of pages that were written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share(u32);
+pub struct PageShare(u32);
 
-impl Share {
-    /// One more page has left.
+impl PageShare {
     #[inline]
     pub fn add(&mut self, written: bool) {
         self.0 -= self.0.div_ceil(LATELY);
@@ -25,7 +24,7 @@ impl Share {
         }
     }
 
-    /// Whether the next page will be written often enough for it to come writable.
+    /// Whether pages are written often enough to be installed writable.
     #[inline]
     pub fn is_likely(self) -> bool {
         self.0 >= WHOLE / LIKELY
@@ -38,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_share_follows_what_leaves() {
-        let mut share = Share::default();
+        let mut share = PageShare::default();
         let mut pages = |written: fn(u32) -> bool, count: u32| {
             (0..count).for_each(|page| share.add(written(page)));
             share.is_likely()
@@ -50,6 +49,6 @@ mod tests {
         assert!(pages(|_| true, 20));
         assert!(pages(|_| true, 100_000) && share.0 <= WHOLE + LATELY);
         (0..100_000).for_each(|_| share.add(false));
-        assert_eq!(share, Share::default());
+        assert_eq!(share, PageShare::default());
     }
 }

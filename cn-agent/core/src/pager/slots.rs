@@ -1,75 +1,75 @@
-//! Slots: the pages of a region's CMem, and how many tables of pages refer to each.
+//! Slots: the pages of a region's CMem, with reference counts over tables of pages.
 //!
-//! A region that processes share has a slot for each page, the one of the same number. Memory that belongs to one
-//! process takes slots as its pages leave for the first time, from those the region has; after a fork both processes
-//! refer to the slots of pages neither has written since, and a page that one of them writes gets a slot of its own.
+//! A region that processes share has a slot for each page, with the page's number. Private memory of a process takes
+//! slots from the region's pool when its pages are first evicted. After a fork both processes refer to the slots of
+//! pages that neither has written since; a page that one of them writes gets a slot of its own.
 
 use alloc::vec::Vec;
 
-/// The slots of a region.
+/// Allocation of a region's slots.
 #[derive(Debug)]
 pub struct Slots {
-    kind: Kind,
+    kind: SlotKind,
     count: u32,
-    /// Never written since the region was created.
+    /// Whether no slot was written since the region was created.
     fresh: bool,
 }
 
 #[derive(Debug)]
-enum Kind {
-    /// The page's own.
+enum SlotKind {
+    /// Each page has the slot of its number.
     Own,
-    /// Any.
+    /// A page takes any free slot when it is first evicted.
     Pool { references: Vec<u16>, free: Vec<u32>, next: u32 },
 }
 
 /// A slot for a page's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Which.
+    /// Number of the slot: the page of the region, from the region's start.
     pub slot: u32,
-    /// It is known to hold zeros.
+    /// Whether the slot is known to hold zeros.
     pub zeroed: bool,
 }
 
-/// References to a slot at most.
-pub const REFERENCES_MAX: u16 = u16::MAX;
+/// Maximum number of references to a slot.
+pub(crate) const REFERENCES_MAX: u16 = u16::MAX;
 
 impl Slots {
-    /// Each page its own; `fresh` when none was written since the region was created.
+    /// Slots of shared memory, one for each page; `fresh` if no slot was written since the region was created.
     pub fn own(count: u32, fresh: bool) -> Slots {
-        Slots { kind: Kind::Own, count, fresh }
+        Slots { kind: SlotKind::Own, count, fresh }
     }
 
-    /// A pool of `count`; `fresh` when none was written since the region was created.
+    /// A pool of `count` slots; `fresh` if no slot was written since the region was created.
     pub fn pool(count: u32, fresh: bool) -> Slots {
-        Slots { kind: Kind::Pool { references: Vec::new(), free: Vec::new(), next: 0 }, count, fresh }
+        Slots { kind: SlotKind::Pool { references: Vec::new(), free: Vec::new(), next: 0 }, count, fresh }
     }
 
-    /// Whether each page has its own.
+    /// Whether each page has the slot of its number.
     pub fn is_own(&self) -> bool {
-        matches!(self.kind, Kind::Own)
+        matches!(self.kind, SlotKind::Own)
     }
 
-    /// Whether slots that no page refers to hold zeros, each page having its own.
+    /// Whether no slot was written since the region was created, so that unused slots hold zeros.
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// Slots in use; all, where each page has its own.
+    /// Number of slots in use; in shared memory all slots.
     pub fn used(&self) -> u32 {
         match &self.kind {
-            Kind::Own => self.count,
-            Kind::Pool { free, next, .. } => next - free.len() as u32,
+            SlotKind::Own => self.count,
+            SlotKind::Pool { free, next, .. } => next - free.len() as u32,
         }
     }
 
-    /// A slot for `page`, if there is one.
+    /// Takes a slot for `page`, if one is left.
     #[inline]
     pub fn take(&mut self, page: u32) -> Option<Slot> {
         match &mut self.kind {
-            Kind::Own => (page < self.count).then_some(Slot { slot: page, zeroed: self.fresh }),
-            Kind::Pool { references, free, next } => {
+            SlotKind::Own => (page < self.count).then_some(Slot { slot: page, zeroed: self.fresh }),
+            SlotKind::Pool { references, free, next } => {
                 if let Some(slot) = free.pop() {
                     references[slot as usize] = 1;
                     return Some(Slot { slot, zeroed: false });
@@ -85,34 +85,36 @@ impl Slots {
         }
     }
 
-    /// Whether there is one for another page.
-    pub fn has_free(&self) -> bool {
+    /// Whether another page can take a slot.
+    pub(crate) fn has_free(&self) -> bool {
         match &self.kind {
-            Kind::Own => true,
-            Kind::Pool { free, next, .. } => !free.is_empty() || *next < self.count,
+            SlotKind::Own => true,
+            SlotKind::Pool { free, next, .. } => !free.is_empty() || *next < self.count,
         }
     }
 
-    /// The region has grown: a pool has `count` slots from now on, if that is more.
+    /// Sets the size of a pool to `count` after growth.
     pub fn grow(&mut self, count: u32) {
-        if let Kind::Pool { .. } = self.kind {
+        if let SlotKind::Pool { .. } = self.kind {
             self.count = self.count.max(count);
         }
     }
 
-    /// Whether others refer to the slot as well.
+    /// Whether a slot has several references.
     #[inline]
     pub fn is_shared(&self, slot: u32) -> bool {
         match &self.kind {
-            Kind::Own => false,
-            Kind::Pool { references, .. } => references.get(slot as usize).is_some_and(|count| *count > 1),
+            SlotKind::Own => false,
+            SlotKind::Pool { references, .. } => {
+                references.get(slot as usize).is_some_and(|count| *count > 1)
+            }
         }
     }
 
-    /// One reference more; `false` when there cannot be.
+    /// Adds a reference to a slot; `false` at the limit.
     #[inline]
     pub fn share(&mut self, slot: u32) -> bool {
-        let Kind::Pool { references, .. } = &mut self.kind else { return true };
+        let SlotKind::Pool { references, .. } = &mut self.kind else { return true };
         match references.get_mut(slot as usize) {
             Some(count) if *count > 0 && *count < REFERENCES_MAX => {
                 *count += 1;
@@ -122,11 +124,11 @@ impl Slots {
         }
     }
 
-    /// One reference less; the last frees it.
+    /// Removes a reference to a slot; removing the last one frees the slot.
     #[inline]
     pub fn give(&mut self, slot: u32) {
-        let Kind::Pool { references, free, .. } = &mut self.kind else {
-            // What it holds is nobody's, but not zero.
+        let SlotKind::Pool { references, free, .. } = &mut self.kind else {
+            // The slot's old content is not used any more, but is not zeros either.
             self.fresh = false;
             return;
         };
@@ -137,11 +139,12 @@ impl Slots {
         }
     }
 
-    /// Counts a reference to `slot` found in the table of a predecessor for `page`; `false` when that page cannot have it.
+    /// Counts a reference to `slot` that a predecessor's table has for `page`; `false` if `page` cannot have that
+    /// slot.
     pub fn adopt(&mut self, page: u32, slot: u32) -> bool {
         match &mut self.kind {
-            Kind::Own => slot == page && slot < self.count,
-            Kind::Pool { references, free, next } => {
+            SlotKind::Own => slot == page && slot < self.count,
+            SlotKind::Pool { references, free, next } => {
                 if slot >= self.count {
                     return false;
                 }
@@ -157,10 +160,10 @@ impl Slots {
         }
     }
 
-    /// After the last [`adopt`](Self::adopt): what nobody refers to is free, and no slot is known to hold zeros.
+    /// Ends the adoption: slots without references are free, and no slot is known to hold zeros.
     pub fn adopted(&mut self) {
         self.fresh = false;
-        if let Kind::Pool { references, free, .. } = &mut self.kind {
+        if let SlotKind::Pool { references, free, .. } = &mut self.kind {
             free.clear();
             free.extend((0..references.len() as u32).filter(|slot| references[*slot as usize] == 0));
         }

@@ -1,7 +1,7 @@
-//! What the pager needs of the compute node: pages of CMem, fetched and written back.
+//! The pager's interface to the compute node: pages of CMem, fetched and written back.
 //!
-//! A transfer is known by the buffer that it fills or empties. Whoever carries it out retries while there is hope, for
-//! as long as the region's policy says, and reports once: [`Pager::fetched`](super::Pager::fetched),
+//! A transfer is identified by the buffer that it fills or empties. The implementation retries as long as the region's
+//! policy allows, and reports once: [`Pager::fetched`](super::Pager::fetched),
 //! [`Pager::written`](super::Pager::written).
 
 use super::page_buffers::BufferId;
@@ -11,30 +11,30 @@ use super::page_buffers::BufferId;
 #[error("the memory node has lost the page, or was away too long")]
 pub struct Lost;
 
-/// Which transfers go first.
+/// Priority of a fetch at its memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// Somebody waits for it.
+    /// A thread waits for the page.
     Demand,
-    /// Nobody does yet.
+    /// No thread waits for the page yet.
     Ahead,
 }
 
 /// Pages of CMem. A slot is one page of the region, counted from its start.
 pub trait Store {
-    /// Transfers that may be begun now.
+    /// Number of transfers that may be begun now.
     fn room(&self) -> usize;
 
-    /// Transfers under way that somebody waits for.
+    /// Number of transfers in flight that threads wait for.
     fn demands(&self) -> usize;
 
-    /// Somebody waits now for what is being fetched ahead into this buffer.
+    /// Raises the priority of the fetch into this buffer, because a thread has begun to wait for it.
     fn hurry(&mut self, buffer: BufferId);
 
-    /// Begins to fetch a slot into a buffer.
+    /// Begins to fetch the page in a slot into a buffer.
     fn fetch(&mut self, slot: u32, buffer: BufferId, urgency: Urgency);
 
-    /// Begins to write those lines of a buffer to a slot that `lines` names; at least one. The buffer does not change
-    /// until it is done.
+    /// Begins to write those lines of a buffer that `lines` selects, at least one, to a slot. The buffer must not
+    /// change until the write has ended.
     fn write(&mut self, slot: u32, lines: u64, buffer: BufferId);
 }

@@ -8,11 +8,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry::Entry;
 
-/// Memory for entries, wherever it is.
+/// Memory for entries: the agent's own, or memory that outlives it.
 pub trait Entries: Deref<Target = [AtomicU64]> + Send {}
 impl<T: Deref<Target = [AtomicU64]> + Send> Entries for T {}
 
-/// A table of pages.
+/// Entries of all pages of a view, by page number.
 pub struct PageTable(Box<dyn Entries>);
 
 impl fmt::Debug for PageTable {
@@ -22,36 +22,36 @@ impl fmt::Debug for PageTable {
 }
 
 impl PageTable {
-    /// A table in this memory, as it is.
+    /// A table in the memory `entries`, with the content that it has.
     pub fn new(entries: impl Entries + 'static) -> PageTable {
         PageTable(Box::new(entries))
     }
 
-    /// A table of `pages` in the agent's own memory, all zeros and never written.
+    /// A table of `pages` pages in the agent's own memory, all never written.
     pub fn local(pages: u32) -> PageTable {
         let empty = Entry::absent(super::entry::NO_SLOT).0;
         PageTable::new((0..pages).map(|_| AtomicU64::new(empty)).collect::<Vec<_>>())
     }
 
-    /// How many pages.
+    /// Number of pages in the table.
     #[inline]
     pub fn len(&self) -> u32 {
         self.0.len() as u32
     }
 
-    /// Whether there are none.
+    /// Whether the table has no pages.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What is known of a page.
+    /// Entry of `page`, read atomically.
     #[inline]
     pub fn get(&self, page: u32) -> Entry {
         Entry(self.0[page as usize].load(Ordering::Relaxed))
     }
 
-    /// Changes what is known of a page, before anything is done that relies on it.
+    /// Changes the entry of a page, before any action that relies on it.
     #[inline]
     pub fn set(&self, page: u32, entry: Entry) {
         self.0[page as usize].store(entry.0, Ordering::Release);

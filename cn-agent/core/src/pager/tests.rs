@@ -1,4 +1,4 @@
-//! What the pager asks for, and when; with memory that does it at once, and memory nodes that answer when told to.
+//! Tests of the pager with memory that acts at once, and memory nodes that answer on demand.
 
 #![allow(clippy::single_range_in_vec_init, reason = "one range of pages is meant")]
 
@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use super::*;
 
+mod ahead;
 mod forks;
 mod orders;
 mod ready;
@@ -15,7 +16,7 @@ mod zeros;
 const PAGES: u32 = 256;
 const LIMIT: u32 = 64;
 
-/// Memory of one mapping, and what was done to it: the first page and how many.
+/// Memory of one mapping, and records of the operations on it: the first page and the number of pages.
 #[derive(Default)]
 struct Kernel {
     pages: BTreeMap<u32, Page>,
@@ -23,10 +24,10 @@ struct Kernel {
     protected: Vec<Range<u32>>,
     dropped: Vec<Range<u32>>,
     woken: Vec<u32>,
-    /// Whether its process is asked to take pages away; what it was asked and has not done.
+    /// Whether pages are removed by orders to the process, and the orders not carried out yet.
     by_order: bool,
     orders: VecDeque<Vec<Range<u32>>>,
-    /// Whether pages are made ready; those that are, and whether they are filled.
+    /// Whether memory is prepared for pages; the prepared pages, and whether each is filled.
     makes_ready: bool,
     ready: BTreeMap<u32, bool>,
 }
@@ -112,15 +113,13 @@ impl Memory for Kernel {
     }
 }
 
-/// What is on its way.
 #[derive(Default)]
 struct Nodes {
     fetches: VecDeque<(u32, BufferId, Urgency)>,
     writes: VecDeque<(u32, BufferId)>,
-    /// What has arrived.
     written: BTreeMap<u32, Page>,
     hurried: Vec<BufferId>,
-    /// Faults of others that wait for a page.
+    /// Number of faults on other pages that wait.
     demands: usize,
 }
 
@@ -146,7 +145,7 @@ impl Store for Nodes {
     }
 }
 
-/// A region that memory nodes have, each page's bytes its number.
+/// A pager over a region whose pages are filled with their numbers.
 struct Rig {
     pager: Pager,
     kernel: Kernel,
@@ -183,7 +182,7 @@ impl Rig {
         self.io(|pager, io| pager.turn(io))
     }
 
-    /// Memory nodes answer everything.
+    /// Completes all transfers in flight.
     fn answer(&mut self) {
         while let Some((page, buffer, _)) = self.nodes.fetches.pop_front() {
             *self.pager.buffers().page_mut(buffer) = content(page);
@@ -210,8 +209,8 @@ impl Rig {
         }
     }
 
-    fn state(&self, page: u32) -> State {
-        self.pager.look(VIEW, page).unwrap().state()
+    fn state(&self, page: u32) -> PageState {
+        self.pager.entry_of(VIEW, page).unwrap().state()
     }
 }
 
@@ -244,20 +243,23 @@ fn what_was_taken_away_a_moment_ago_comes_back_without_its_memory_node() {
     let mut rig = Rig::new();
     rig.touch(0..LIMIT, false);
     rig.turn();
-    assert_eq!((rig.state(0), rig.state(3), rig.state(4)), (State::Staged, State::Staged, State::Clean));
+    assert_eq!(
+        (rig.state(0), rig.state(3), rig.state(4)),
+        (PageState::Staged, PageState::Staged, PageState::Clean)
+    );
     rig.fault(2, false);
     assert!(rig.nodes.fetches.is_empty());
-    assert_eq!((rig.state(2), rig.kernel.pages[&2]), (State::Clean, content(2)));
+    assert_eq!((rig.state(2), rig.kernel.pages[&2]), (PageState::Clean, content(2)));
     let counters = rig.pager.counters();
     assert_eq!((counters.second_chances, counters.fetched), (1, u64::from(LIMIT)));
-    // Faults have the room that such pages take up, and find it at once.
+    // Faults take the room of kept pages at once.
     rig.touch(LIMIT..LIMIT + 3, false);
-    assert_eq!((rig.state(0), rig.state(LIMIT + 2)), (State::Absent, State::Clean));
+    assert_eq!((rig.state(0), rig.state(LIMIT + 2)), (PageState::Absent, PageState::Clean));
     assert_eq!(rig.pager.counters().waits_for_room, 0);
-    assert!(rig.pager.resident() as usize + rig.pager.buffers().kept() <= LIMIT as usize);
-    // What its program has discarded is zeros, wherever it was.
+    assert!(rig.pager.resident() as usize + rig.pager.buffers().kept_count() <= LIMIT as usize);
+    // A page that its program has discarded is zeros, even if its content was kept.
     rig.turn();
-    let kept = (0..PAGES).find(|page| rig.state(*page) == State::Staged).unwrap();
+    let kept = (0..PAGES).find(|page| rig.state(*page) == PageState::Staged).unwrap();
     rig.pager.discarded(VIEW, kept..kept + 1);
     rig.fault(kept, false);
     assert_eq!(rig.kernel.pages[&kept], [0; PAGE_BYTES]);
@@ -271,7 +273,7 @@ fn a_page_that_was_written_is_kept_as_its_memory_node_has_it() {
     rig.turn();
     rig.answer();
     rig.turn();
-    assert_eq!(rig.state(1), State::Staged);
+    assert_eq!(rig.state(1), PageState::Staged);
     rig.fault(1, false);
     assert_eq!(rig.kernel.pages[&1], [0xAA; PAGE_BYTES]);
 }
@@ -280,7 +282,7 @@ fn a_page_that_was_written_is_kept_as_its_memory_node_has_it() {
 fn who_reads_what_was_written_before_may_write_at_once() {
     let mut rig = Rig::new();
     rig.touch(0..LIMIT, true);
-    // Everything leaves, and nothing is kept.
+    // All pages are evicted, and no copy is kept.
     let leave = |rig: &mut Rig| {
         rig.touch(LIMIT..3 * LIMIT, false);
         while rig.pager.has_work() {
@@ -289,20 +291,20 @@ fn who_reads_what_was_written_before_may_write_at_once() {
         }
     };
     leave(&mut rig);
-    assert_eq!((rig.state(3), rig.nodes.written.len()), (State::Absent, LIMIT as usize));
+    assert_eq!((rig.state(3), rig.nodes.written.len()), (PageState::Absent, LIMIT as usize));
     rig.nodes.written.clear();
     rig.touch(3..5, false);
-    assert_eq!(rig.state(3), State::Dirty);
+    assert_eq!(rig.state(3), PageState::Dirty);
     rig.kernel.pages.get_mut(&3).unwrap()[100] = 0xEE;
     let (changed, kept) = (rig.kernel.pages[&3], rig.kernel.pages[&4]);
     leave(&mut rig);
     assert_eq!(rig.nodes.written.keys().copied().collect::<Vec<_>>(), [3], "what has changed is sent");
     assert_eq!(rig.nodes.written[&3], changed);
-    // The one that was not written after all is like any other from then on.
+    // A page that was not written when resident again is installed like any other from then on.
     rig.touch(3..5, false);
-    assert_eq!((rig.state(3), rig.state(4)), (State::Dirty, State::Clean));
+    assert_eq!((rig.state(3), rig.state(4)), (PageState::Dirty, PageState::Clean));
     assert_eq!(kept, content(4));
-    // The same for what comes ahead of its reader, neighbours alike in one step.
+    // The same holds for pages installed ahead of their reader, with one choice for all neighbours of a step.
     leave(&mut rig);
     rig.pager.hint(VIEW, 0..3 * LIMIT, Hint::PageOut);
     while rig.pager.has_work() {
@@ -314,8 +316,8 @@ fn who_reads_what_was_written_before_may_write_at_once() {
     rig.answer();
     rig.turn();
     assert_eq!(rig.kernel.installed, [0..3, 3..5, 5..8]);
-    let states: Vec<State> = (0..8).map(|page| rig.state(page)).collect();
-    let (dirty, clean) = (State::Dirty, State::Clean);
+    let states: Vec<PageState> = (0..8).map(|page| rig.state(page)).collect();
+    let (dirty, clean) = (PageState::Dirty, PageState::Clean);
     assert_eq!(states, [dirty, dirty, dirty, clean, clean, dirty, dirty, dirty]);
 }
 
@@ -337,19 +339,19 @@ fn where_pages_are_written_those_that_are_read_first_come_writable() {
     pass(&mut rig, false);
     rig.touch(200..201, false);
     leave(&mut rig);
-    assert_eq!(rig.state(200), State::Clean, "nothing is written here");
+    assert_eq!(rig.state(200), PageState::Clean, "nothing is written here");
     pass(&mut rig, true);
     rig.touch(201..202, false);
-    assert_eq!(rig.state(201), State::Dirty, "it was never here, and will be written as all others are");
-    // Who was wrong sends nothing.
+    assert_eq!(rig.state(201), PageState::Dirty, "it was never here, and will be written as all others are");
+    // A page that was installed writable without need is not sent.
     rig.nodes.written.clear();
     rig.pager.hint(VIEW, 201..202, Hint::PageOut);
     leave(&mut rig);
-    assert!(!rig.nodes.written.contains_key(&201) && rig.state(201) != State::Dirty);
+    assert!(!rig.nodes.written.contains_key(&201) && rig.state(201) != PageState::Dirty);
     pass(&mut rig, false);
     pass(&mut rig, false);
     rig.touch(202..203, false);
-    assert_eq!(rig.state(202), State::Clean, "who only reads is believed");
+    assert_eq!(rig.state(202), PageState::Clean, "who only reads is believed");
 }
 
 #[test]
@@ -359,7 +361,7 @@ fn pages_that_will_be_read_are_fetched_and_come_in_one_step() {
     assert!(rig.pager.has_work());
     rig.turn();
     assert!(rig.nodes.fetches.iter().all(|(_, _, urgency)| *urgency == Urgency::Ahead));
-    // Somebody cannot wait for one of them.
+    // A thread begins to wait for one of the pages.
     let (page, buffer, _) = rig.nodes.fetches[3];
     rig.fault(page, false);
     assert_eq!(rig.nodes.hurried, [buffer]);
@@ -367,7 +369,7 @@ fn pages_that_will_be_read_are_fetched_and_come_in_one_step() {
     rig.turn();
     assert_eq!(rig.kernel.installed, [11..12, 8..11, 12..24]);
     assert_eq!((rig.pager.counters().fetched, rig.pager.counters().prefetched), (0, 16));
-    // No more than may be resident, and no hint is worth a page's leaving.
+    // Only as many pages are fetched as the resident limit allows, and no page is evicted for a hint.
     rig.pager.hint(VIEW, 0..PAGES + 9, Hint::WillRead);
     while rig.pager.has_work() {
         rig.turn();
@@ -386,7 +388,7 @@ fn pages_that_will_be_written_are_there_as_zeros_if_they_never_were() {
     rig.pager.hint(VIEW, 0..4, Hint::WillWrite);
     rig.turn();
     assert!(rig.nodes.fetches.is_empty(), "nothing of it crosses the wire");
-    assert_eq!((rig.state(3), rig.kernel.pages.len()), (State::Dirty, 4));
+    assert_eq!((rig.state(3), rig.kernel.pages.len()), (PageState::Dirty, 4));
 }
 
 #[test]
@@ -396,7 +398,7 @@ fn what_is_not_needed_leaves() {
     rig.pager.hint(VIEW, 20..24, Hint::PageOut);
     rig.turn();
     assert_eq!(rig.kernel.dropped, [20..24]);
-    // Needed after all.
+    // The program needs the pages after all.
     rig.pager.hint(VIEW, 20..24, Hint::WillRead);
     rig.turn();
     rig.turn();
@@ -409,7 +411,7 @@ fn what_is_not_needed_leaves() {
     rig.touch(32..LIMIT + 4, false);
     rig.turn();
     assert_eq!(rig.kernel.dropped[2], 8..12);
-    // More than are remembered: the oldest are forgotten.
+    // There are more hints than the limit: the oldest are dropped.
     (0..1000).for_each(|_| rig.pager.hint(VIEW, 0..1, Hint::Cold));
     rig.pager.hint(VIEW, PAGES..PAGES + 1, Hint::PageOut);
     while rig.pager.has_work() {
@@ -417,8 +419,7 @@ fn what_is_not_needed_leaves() {
     }
 }
 
-/// Somebody who reads page after page, and so fast that eviction has no more than a step beside each of his faults; how many
-/// these are.
+/// Reads page after page so fast that eviction has one step for each fault; returns the number of faults.
 fn read_on(rig: &mut Rig, pages: Range<u32>) -> u32 {
     let mut faults = 0;
     for page in pages {
@@ -429,8 +430,8 @@ fn read_on(rig: &mut Rig, pages: Range<u32>) -> u32 {
         rig.nodes.demands = 1;
         rig.fault(page, false);
         while !rig.kernel.pages.contains_key(&page) {
-            if !rig.pager.owes(ONLY, page) {
-                // It was on its way, and nobody had asked for it before.
+            if !rig.pager.has_pending_fault(ONLY, page) {
+                // The page was in flight as read-ahead.
                 rig.fault(page, false);
             }
             rig.answer();
@@ -452,22 +453,7 @@ fn what_is_read_ahead_takes_the_place_of_what_has_been_read() {
     assert_eq!(rig.pager.counters().waits_for_room, 0);
 }
 
-/// Pages that somebody has asked for, in no order, are the working set: a reader beside them has what is free.
-#[test]
-fn what_is_read_ahead_takes_no_place_of_what_was_asked_for() {
-    let (pages, limit) = (4096, 512);
-    let mut rig = Rig::with(PagerOptions { pages, limit, prefetch: true, evict: true });
-    // In strides that no reader has.
-    (0..limit - 20).for_each(|nth| rig.touch(nth * 37 % 2048..nth * 37 % 2048 + 1, false));
-    assert_eq!(rig.pager.resident(), limit - 20);
-    rig.kernel.dropped.clear();
-    // No turn in between: what leaves now leaves for what is read ahead.
-    (3000..3010).for_each(|page| rig.fault(page, false));
-    assert!(rig.kernel.dropped.is_empty(), "{:?}", rig.kernel.dropped);
-}
-
-/// A program gives pages back without anybody being told: they are zeros from then on, also where they are among those that
-/// make room.
+/// After a program has silently discarded pages they are zeros, even if they were evicted to make room.
 #[test]
 fn what_was_given_back_does_not_come_back_after_it_has_made_room() {
     let (pages, limit) = (4096, 512);
@@ -476,7 +462,7 @@ fn what_was_given_back_does_not_come_back_after_it_has_made_room() {
     let given: Vec<u32> = (0..limit / 2).step_by(8).collect();
     rig.kernel.pages.retain(|page, _| !given.contains(page));
     read_on(&mut rig, limit..pages);
-    let left: Vec<u32> = given.into_iter().filter(|page| rig.state(*page) != State::Clean).collect();
+    let left: Vec<u32> = given.into_iter().filter(|page| rig.state(*page) != PageState::Clean).collect();
     assert_eq!((rig.pager.counters().discarded, left.len() > 16), (left.len() as u64, true), "{left:?}");
     for page in left {
         let sent = rig.nodes.written.get(&page) == Some(&[0; PAGE_BYTES]);
@@ -494,8 +480,12 @@ fn what_is_read_ahead_takes_no_place_of_what_has_been_written() {
     rig.kernel.dropped.clear();
     read_on(&mut rig, limit..pages);
     for page in (0..limit / 2).filter(|page| rig.kernel.dropped.iter().any(|range| range.contains(page))) {
-        // It has been brought to its memory node before.
-        assert!(matches!(rig.state(page), State::Absent | State::Staged), "{page}: {:?}", rig.state(page));
+        // The page has been written to its memory node.
+        assert!(
+            matches!(rig.state(page), PageState::Absent | PageState::Staged),
+            "{page}: {:?}",
+            rig.state(page)
+        );
         let sent = rig.nodes.written.get(&page).expect("it was sent");
         assert_eq!(*sent, written[page as usize]);
     }

@@ -1,26 +1,26 @@
-//! What waits to be sent: for each memory node three queues, so that neither a slow memory node nor pages that nobody waits
-//! for stand before a fault.
+//! Queues of transfers to be sent: three for each memory node, so that neither a slow memory node nor pages without a
+//! waiting thread delay a fault.
 //!
 //! ```text
 //!                 demand | ahead of all others           lanes of all memory nodes: demand first, then
-//!     lane of  <  write  | a bounded number on its way   write-back, then what is read ahead
+//!     lane of  <  write  | a bounded number in flight    write-back, then read-ahead
 //!     a node      ahead  | likewise
 //! ```
 //!
-//! A queue is a list through an array with a place for each transfer, so that nothing is allocated and a transfer is in one
-//! queue at most. There are as many lanes as bits in a word; memory nodes beyond share them.
+//! A queue is a linked list through an array with a slot for each transfer, so nothing is allocated and a transfer is
+//! in at most one queue. There are as many lanes as bits in a word; if there are more memory nodes, some share a
+//! lane.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// Who goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
-    /// Somebody waits for it.
+    /// A thread waits for the page.
     Demand,
-    /// A page on its way out.
+    /// The page is being written back.
     Write,
-    /// Nobody waits for it yet.
+    /// The page is read ahead: no thread waits for it yet.
     Ahead,
 }
 
@@ -29,12 +29,12 @@ impl Class {
     pub const ALL: [Class; 3] = [Class::Demand, Class::Write, Class::Ahead];
 }
 
-/// Lanes there are.
+/// Number of lanes: the bits of a mask.
 pub(super) const LANES: usize = u64::BITS as usize;
-/// The lane of what was just begun, and whose memory node has not been looked up yet.
+/// Lane of new transfers, whose memory node has not been looked up yet.
 pub(super) const NEW: u8 = 0;
 
-/// The lane of a memory node; `None` for what no memory node has.
+/// The lane of a memory node; `None` for addresses without one.
 #[inline]
 pub(super) fn lane_of(peer: Option<usize>) -> u8 {
     peer.map_or(1, |peer| 1 + ((peer + 1) % (LANES - 1)) as u8)
@@ -49,49 +49,47 @@ struct Queue {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct QueuePosition {
     next: u16,
     queued: bool,
 }
 
-/// A transfer that was taken out of its queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
-    /// Which.
+pub(super) struct DequeuedTransfer {
+    /// Index of the transfer among all.
     pub transfer: u16,
-    /// Its lane.
+    /// Lane in which the transfer was queued.
     pub lane: u8,
     class: Class,
     before: u16,
 }
 
-/// The queues.
+/// Queues of transfers by class and lane.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    places: Box<[Place]>,
+    places: Box<[QueuePosition]>,
     queues: [[Queue; LANES]; 3],
-    /// Lanes in which something waits, a bit each, for every class.
+    /// Mask of the lanes with waiting transfers, for every class.
     waiting: [u64; 3],
 }
 
 impl Lanes {
-    /// For `transfers` transfers.
+    /// Queues with room for `transfers` transfers in total.
     pub fn new(transfers: usize) -> Lanes {
         debug_assert!(transfers < usize::from(NONE));
         Lanes {
-            places: vec![Place { next: NONE, queued: false }; transfers].into_boxed_slice(),
+            places: vec![QueuePosition { next: NONE, queued: false }; transfers].into_boxed_slice(),
             queues: [[Queue { first: NONE, last: NONE }; LANES]; 3],
             waiting: [0; 3],
         }
     }
 
-    /// Whether nothing waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting == [0; 3]
     }
 
-    /// Lanes in which something of this class waits, a bit each.
+    /// Mask of the lanes with waiting transfers of this class.
     #[inline]
     pub fn waiting(&self, class: Class) -> u64 {
         self.waiting[class as usize]
@@ -103,11 +101,11 @@ impl Lanes {
         self.places[usize::from(transfer)].queued
     }
 
-    /// Puts a transfer that is in no queue behind all others of its lane and class.
+    /// Appends a transfer to the queue of its lane and class; it must be in no queue.
     #[inline]
     pub fn push(&mut self, transfer: u16, lane: u8, class: Class) {
         debug_assert!(!self.has(transfer));
-        self.places[usize::from(transfer)] = Place { next: NONE, queued: true };
+        self.places[usize::from(transfer)] = QueuePosition { next: NONE, queued: true };
         let queue = &mut self.queues[class as usize][usize::from(lane)];
         if queue.last == NONE {
             queue.first = transfer;
@@ -118,13 +116,13 @@ impl Lanes {
         self.waiting[class as usize] |= 1 << lane;
     }
 
-    /// The next one of a lane and class.
+    /// First transfer of a lane and class.
     #[inline]
     pub fn front(&self, lane: u8, class: Class) -> Option<u16> {
         Some(self.queues[class as usize][usize::from(lane)].first).filter(|first| *first != NONE)
     }
 
-    /// Takes the next one out of its queue.
+    /// Removes the first transfer of a lane and class, and returns it.
     #[inline]
     pub fn pop(&mut self, lane: u8, class: Class) -> Option<u16> {
         let first = self.front(lane, class)?;
@@ -132,8 +130,8 @@ impl Lanes {
         Some(first)
     }
 
-    /// Takes the first transfer of a class that `is_it` knows out of its queue.
-    pub fn take(&mut self, class: Class, mut is_it: impl FnMut(u16) -> bool) -> Option<Taken> {
+    /// Removes the first transfer of a class for which `is_it` is true.
+    pub fn take(&mut self, class: Class, mut is_it: impl FnMut(u16) -> bool) -> Option<DequeuedTransfer> {
         let mut lanes = self.waiting(class);
         while lanes != 0 {
             let lane = lanes.trailing_zeros() as u8;
@@ -142,7 +140,7 @@ impl Lanes {
             while at != NONE {
                 if is_it(at) {
                     self.take_behind(before, at, lane, class);
-                    return Some(Taken { transfer: at, lane, class, before });
+                    return Some(DequeuedTransfer { transfer: at, lane, class, before });
                 }
                 (before, at) = (at, self.places[usize::from(at)].next);
             }
@@ -150,9 +148,13 @@ impl Lanes {
         None
     }
 
-    /// Takes the transfer that stood behind one that was just taken, if `is_it` knows that, too.
-    pub fn take_next(&mut self, taken: Taken, is_it: impl FnOnce(u16) -> bool) -> Option<Taken> {
-        let Taken { lane, class, before, .. } = taken;
+    /// Removes the transfer that followed the one just taken, if `is_it` is true for it.
+    pub fn take_next(
+        &mut self,
+        taken: DequeuedTransfer,
+        is_it: impl FnOnce(u16) -> bool,
+    ) -> Option<DequeuedTransfer> {
+        let DequeuedTransfer { lane, class, before, .. } = taken;
         let next = match before {
             NONE => self.queues[class as usize][usize::from(lane)].first,
             before => self.places[usize::from(before)].next,
@@ -161,12 +163,12 @@ impl Lanes {
             return None;
         }
         self.take_behind(before, next, lane, class);
-        Some(Taken { transfer: next, ..taken })
+        Some(DequeuedTransfer { transfer: next, ..taken })
     }
 
     #[inline]
     fn take_behind(&mut self, before: u16, transfer: u16, lane: u8, class: Class) {
-        let Place { next, .. } = self.places[usize::from(transfer)];
+        let QueuePosition { next, .. } = self.places[usize::from(transfer)];
         let queue = &mut self.queues[class as usize][usize::from(lane)];
         if before == NONE {
             queue.first = next;
@@ -179,7 +181,7 @@ impl Lanes {
         if queue.first == NONE {
             self.waiting[class as usize] &= !(1 << lane);
         }
-        self.places[usize::from(transfer)] = Place { next: NONE, queued: false };
+        self.places[usize::from(transfer)] = QueuePosition { next: NONE, queued: false };
     }
 }
 

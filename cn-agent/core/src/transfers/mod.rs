@@ -1,18 +1,18 @@
-//! Pages on their way between page buffers and memory nodes: the [`Store`] of every pager, over one engine.
+//! Transfers of pages between page buffers and memory nodes: the [`Store`] of every pager, over one engine.
 //!
 //! ```text
-//!   Pager --fetch, write--> lanes: demand, write, ahead --go_on--> Engine: bursts, as many as a page takes, of many pages
+//!   Pager --fetch, write--> lanes: demand, write, ahead --advance--> Engine: bursts, as many as a page takes, of many pages
 //!                              ^                                       |
 //!                              |  later                                v answers (by burst)
 //!                           waiting_to_retry <--- failed --- PageTransfer --- all its segments are there ---> Pager::fetched, written
 //! ```
 //!
-//! Each memory node has queues of its own (`lanes.rs`). What somebody waits for is sent first and at once; of write-backs and
-//! of what is read ahead only so many bursts are on their way to a memory node that a fault behind them hardly notices.
+//! Each memory node has queues of its own (`lanes.rs`). Demanded pages are sent first and at once. Write-backs and
+//! read-ahead have so few bursts in flight to a memory node that they hardly delay a later fault.
 //!
-//! A page may be spread over several memory nodes and takes several frames, so it travels in *bursts*, one frame each.
-//! If one fails the whole page is sent for again, after a pause, until its region's patience is over. Everything has a
-//! place from the start: nothing is allocated later.
+//! A page may be interleaved over several memory nodes and takes several frames, so it is sent as *bursts*, one frame
+//! each. If a burst fails, the whole page is retried after a pause, until the region's longest outage is exceeded.
+//! All memory is allocated at the start.
 
 mod lanes;
 mod sending;
@@ -21,58 +21,51 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 
 use cxloe_wire::session::OpError;
 use cxloe_wire::time::Time;
 
-use crate::engine::{EngineError, Segment, SegmentIter};
+use crate::engine::{EngineError, RequestId, Segment, SegmentIter};
 use crate::fault_times::FaultWatch;
 use crate::pager::{BufferId, Lost, PAGE_BYTES, PageBuffers, Store, Urgency};
 
 use lanes::{Class, LANES, Lanes, NEW};
 
-/// What tells user values of paging from those of ports.
-pub const PAGING: u64 = 1 << 63;
-/// Bits of a user value that say which burst it is; above are those that say whose, see [`Transfers::new`].
-const BURST_BITS: u32 = 16;
-/// How many [`Transfers`] there have been.
-static MADE: AtomicU32 = AtomicU32::new(0);
-/// Pages on their way at once, over all spaces.
+/// Maximum number of pages in flight, over all spaces.
 pub const TRANSFERS_MAX: usize = 512;
-/// Bursts on their way at once.
+/// Maximum number of bursts in flight.
 const BURSTS_MAX: usize = 4096;
-/// Pages that go first together, where somebody waits for the first of them.
+/// Maximum number of pages whose priority is raised together when a thread begins to wait for the first of them.
 const HURRIED_MAX: usize = 16;
-/// The pause before a page that failed is sent for again.
+/// Pause before a failed page is retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Debug)]
-enum Way {
+enum TransferDirection {
     Fetch,
-    /// The lines to write.
+    /// A write of the lines that the mask selects.
     Write(u64),
 }
 
 #[derive(Clone, Debug)]
 struct PageTransfer {
-    /// Whose it is; `None` when its space has ended.
+    /// Index of the transfer's space; `None` once the space has ended.
     space: Option<u16>,
     buffer: BufferId,
     hpa: u64,
-    way: Way,
+    way: TransferDirection,
     segment_iter: SegmentIter,
-    /// Whether all segments were sent.
+    /// Whether all segments of the page were sent.
     all_sent: bool,
     in_flight: u16,
     failed: Option<EngineError>,
-    /// When it failed for the first time.
+    /// Time of the transfer's first failure.
     since: Option<Time>,
-    patience: Duration,
+    wait_limit: Duration,
     serial: u64,
     class: Class,
-    /// When it was begun, if somebody waits for what it fetches.
+    /// Time at which the fetch was begun, if a thread waits for the page.
     began: Option<Time>,
 }
 
@@ -84,65 +77,68 @@ struct Burst {
     class: Class,
 }
 
-/// A transfer that has ended.
+/// A transfer that has ended, for the pager of its space.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
-    /// Whose it was; `None` when the space has ended.
+pub struct FinishedTransfer {
+    /// Index of the transfer's space; `None` once the space has ended.
     pub space: Option<u16>,
-    /// Its buffer.
+    /// Buffer that the transfer has filled or emptied.
     pub buffer: BufferId,
-    /// Whether it was a fetch.
+    /// Whether the transfer was a fetch.
     pub fetch: bool,
-    /// How it ended.
+    /// Success, or loss of the page.
     pub outcome: Result<(), Lost>,
-    /// What it failed of, if it did.
+    /// Error of the last attempt, if the transfer failed.
     pub cause: Option<EngineError>,
-    /// When it was begun, on the clock of [`Transfers::watch`], if it was a fetch that somebody waited for.
+    /// Time at which the transfer was begun, on the clock of [`Transfers::watch`], if it was a fetch for a waiting
+    /// thread.
     pub began: Option<Time>,
 }
 
-/// Where the buffers of spaces are.
+/// Access to the buffers of spaces.
 pub trait BufferSource {
-    /// Those of a space; `None` when it has ended.
+    /// Buffers of a space; `None` once the space has ended.
     fn buffers(&mut self, space: u16) -> Option<&mut PageBuffers>;
 }
 
-/// All transfers.
+/// Transfers of all spaces over one engine.
 #[derive(Debug)]
 pub struct Transfers {
-    /// The part of user values that is the same for all of these, [`PAGING`] included.
-    own: u64,
+    /// Number of this set in the identities of its bursts; see [`Transfers::new`].
+    number: u32,
     slots: Vec<Option<PageTransfer>>,
     free: Vec<u16>,
     bursts: Vec<Option<Burst>>,
     free_bursts: Vec<u16>,
     lanes: Lanes,
-    /// Bursts on their way, by class and lane.
+    /// Number of bursts in flight, by class and lane.
     on_their_way: [[u16; LANES]; 3],
-    /// Transfers that somebody waits for.
+    /// Number of transfers that threads wait for.
     demands: usize,
-    /// Those that fetch what nobody waits for yet.
+    /// Number of fetches that no thread waits for yet.
     ahead: usize,
     waiting_to_retry: VecDeque<(Time, u16)>,
     now: Time,
     serial: u64,
-    /// Room for what a write gathers.
+    /// Buffer in which the lines of a write are gathered.
     room: Box<[u8; PAGE_BYTES]>,
-    /// How long faults take.
+    /// Durations of faults of all spaces.
     pub watch: FaultWatch,
 }
 
-/// The transfers of one space, as its pager sees them.
+/// Transfers of one space, as its pager's store.
 #[derive(Debug)]
 pub struct PageIo<'a> {
-    /// All transfers.
+    /// Transfers of all spaces over the engine.
     pub transfers: &'a mut Transfers,
-    /// The space.
+    /// Index of the space among all.
     pub space: u16,
-    /// Where its region begins.
+    /// First HPA of the space's region.
     pub hpa: u64,
-    /// How long memory nodes may be away.
-    pub patience: Duration,
+    /// Longest outage of memory nodes, after which a transfer fails for good.
+    pub wait_limit: Duration,
+    /// Present time, on the clock of [`Transfers::watch`].
+    pub now: Time,
 }
 
 impl Store for PageIo<'_> {
@@ -152,11 +148,11 @@ impl Store for PageIo<'_> {
 
     fn fetch(&mut self, slot: u32, buffer: BufferId, urgency: Urgency) {
         let class = if urgency == Urgency::Ahead { Class::Ahead } else { Class::Demand };
-        self.begin(slot, buffer, Way::Fetch, class);
+        self.begin(slot, buffer, TransferDirection::Fetch, class);
     }
 
     fn write(&mut self, slot: u32, lines: u64, buffer: BufferId) {
-        self.begin(slot, buffer, Way::Write(lines), Class::Write);
+        self.begin(slot, buffer, TransferDirection::Write(lines), Class::Write);
     }
 
     fn hurry(&mut self, buffer: BufferId) {
@@ -169,8 +165,8 @@ impl Store for PageIo<'_> {
 }
 
 impl PageIo<'_> {
-    fn begin(&mut self, slot: u32, buffer: BufferId, way: Way, class: Class) {
-        let PageIo { space, hpa, patience, .. } = *self;
+    fn begin(&mut self, slot: u32, buffer: BufferId, way: TransferDirection, class: Class) {
+        let PageIo { space, hpa, wait_limit, now, .. } = *self;
         let hpa = hpa + u64::from(slot) * PAGE_BYTES as u64;
         let transfers = &mut *self.transfers;
         let Some(at) = transfers.free.pop() else {
@@ -179,7 +175,7 @@ impl PageIo<'_> {
         transfers.serial += 1;
         let serial = transfers.serial;
         let segment_iter = SegmentIter::new(hpa..hpa + PAGE_BYTES as u64);
-        let began = (class == Class::Demand).then(|| transfers.watch.now());
+        let began = (class == Class::Demand).then_some(now);
         transfers.slots[usize::from(at)] = Some(PageTransfer {
             space: Some(space),
             buffer,
@@ -190,7 +186,7 @@ impl PageIo<'_> {
             in_flight: 0,
             failed: None,
             since: None,
-            patience,
+            wait_limit,
             serial,
             class,
             began,
@@ -202,13 +198,11 @@ impl PageIo<'_> {
 }
 
 impl Transfers {
-    /// None. `clock` tells the time for how long faults take.
-    ///
-    /// An engine may have served others before, whose answers are still to come: each has user values of its own, so that
-    /// nobody takes them for what he has asked for.
-    pub fn new(clock: impl Fn() -> Time + Send + 'static) -> Transfers {
+    /// An empty set. `number` must differ from those of all other sets over the same engine, including former ones:
+    /// it distinguishes answers to their requests, which may arrive later.
+    pub fn new(number: u32) -> Transfers {
         Transfers {
-            own: PAGING | u64::from(MADE.fetch_add(1, Relaxed) & (u32::MAX >> 1)) << BURST_BITS,
+            number,
             slots: vec![None; TRANSFERS_MAX],
             free: (0..TRANSFERS_MAX as u16).rev().collect(),
             bursts: vec![None; BURSTS_MAX],
@@ -221,43 +215,49 @@ impl Transfers {
             now: Time::ZERO,
             serial: 0,
             room: Box::new([0; PAGE_BYTES]),
-            watch: FaultWatch::new(clock),
+            watch: FaultWatch::default(),
         }
     }
 
-    /// What time it is, for what fails between two calls of [`go_on`](Self::go_on).
+    /// Whether an operation is a burst of this set.
+    #[inline]
+    pub fn owns(&self, id: RequestId) -> bool {
+        matches!(id, RequestId::PageBurst { transfers, .. } if transfers == self.number)
+    }
+
+    /// Sets the current time, for failures between two calls of [`advance`](Self::advance).
     #[inline]
     pub fn set_now(&mut self, now: Time) {
         self.now = now;
     }
 
-    /// How many there are.
+    /// Number of transfers in flight or queued.
     #[inline]
     pub fn count(&self) -> usize {
         TRANSFERS_MAX - self.free.len()
     }
 
-    /// Whether some wait to be sent.
+    /// Whether any transfer waits to be sent.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         !self.lanes.is_empty()
     }
 
-    /// How many there are that somebody waits for.
+    /// Number of transfers that threads wait for.
     #[inline]
     pub fn demands(&self) -> usize {
         self.demands
     }
 
-    /// Whether any fetches what nobody waits for yet.
+    /// Whether any fetch is in flight or queued that no thread waits for yet.
     #[inline]
     pub fn is_reading_ahead(&self) -> bool {
         self.ahead > 0
     }
 
-    /// Somebody waits now for what is being fetched into this buffer of a space: what is not sent of it goes first. Where others
-    /// wait as well, so does what was begun right behind it: nothing that is read ahead is sent beside many faults, and the
-    /// reader would wait for each page of it.
+    /// Raises the priority of the fetch into this buffer of a space, because a thread has begun to wait for the page:
+    /// the part not sent yet goes first. If threads wait for other pages too, the fetches begun right behind it are
+    /// raised as well: beside many faults no read-ahead is sent, and the reader would wait for each of those pages.
     fn hurry(&mut self, space: u16, buffer: BufferId) {
         let Transfers { slots, lanes, demands, ahead, .. } = self;
         let is_it = |at: u16| {
@@ -281,34 +281,29 @@ impl Transfers {
         }
     }
 
-    /// When one that failed is due again.
+    /// Time at which the next failed transfer is retried; `None` if none waits.
     #[inline]
     pub fn deadline(&self) -> Option<Time> {
         self.waiting_to_retry.front().map(|(at, _)| *at)
     }
 
-    /// The number of the last one begun.
+    /// Serial number of the last transfer begun.
     #[inline]
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Whether a write of `space` that was begun up to `serial` is still on its way.
+    /// Whether a write of `space` is still in flight that has a serial number up to `serial`.
     pub fn is_writing(&self, space: u16, serial: u64) -> bool {
         let writing = |transfer: &PageTransfer| {
             transfer.space == Some(space)
                 && transfer.serial <= serial
-                && matches!(transfer.way, Way::Write(_))
+                && matches!(transfer.way, TransferDirection::Write(_))
         };
         self.slots.iter().flatten().any(writing)
     }
 
-    /// How many transfers a space has on their way.
-    pub fn count_of(&self, space: u16) -> usize {
-        self.slots.iter().flatten().filter(|transfer| transfer.space == Some(space)).count()
-    }
-
-    /// A space has ended; what is on its way for it is nobody's.
+    /// Detaches the transfers of a space that has ended; their results are ignored.
     pub fn abandon(&mut self, space: u16) {
         self.slots.iter_mut().flatten().filter(|t| t.space == Some(space)).for_each(|t| t.space = None);
     }
@@ -322,8 +317,8 @@ impl Transfers {
         }
     }
 
-    /// Ends a transfer, or lays it to rest, if nothing of it is on its way any more.
-    fn settle(&mut self, at: u16, ended: &mut Vec<Ended>) {
+    /// Ends a transfer, or schedules its retry, once none of its bursts is in flight.
+    fn settle(&mut self, at: u16, ended: &mut Vec<FinishedTransfer>) {
         let Some(transfer) = &mut self.slots[usize::from(at)] else { return };
         if transfer.in_flight > 0 || !transfer.all_sent || self.lanes.has(at) {
             return;
@@ -332,7 +327,7 @@ impl Transfers {
         let outcome = match cause {
             Some(error) => {
                 let since = transfer.since.map_or(Duration::ZERO, |since| self.now.since(since));
-                if !is_final(error) && since < transfer.patience {
+                if !is_final(error) && since < transfer.wait_limit {
                     transfer.segment_iter = SegmentIter::new(transfer.hpa..transfer.hpa + PAGE_BYTES as u64);
                     transfer.all_sent = false;
                     self.waiting_to_retry.push_back((self.now + RETRY_INTERVAL, at));
@@ -344,18 +339,28 @@ impl Transfers {
             None => Ok(()),
         };
         let PageTransfer { space, buffer, ref way, began, class, .. } = *transfer;
-        ended.push(Ended { space, buffer, fetch: matches!(way, Way::Fetch), outcome, cause, began });
+        ended.push(FinishedTransfer {
+            space,
+            buffer,
+            fetch: matches!(way, TransferDirection::Fetch),
+            outcome,
+            cause,
+            began,
+        });
         self.demands -= usize::from(class == Class::Demand);
         self.ahead -= usize::from(class == Class::Ahead);
         self.slots[usize::from(at)] = None;
         self.free.push(at);
     }
 
-    /// The burst of this user value has arrived: which transfer, and where its data goes.
-    fn arrived(&mut self, user: u64) -> Option<Burst> {
-        let at = (user ^ self.own) as usize;
-        let burst = self.bursts.get_mut(at)?.take()?;
-        self.free_bursts.push(at as u16);
+    /// Finds and frees the burst with this identity, which has ended; `None` if the burst belongs to another set.
+    fn arrived(&mut self, id: RequestId) -> Option<Burst> {
+        let RequestId::PageBurst { transfers, burst: at } = id else { return None };
+        if transfers != self.number {
+            return None;
+        }
+        let burst = self.bursts.get_mut(usize::from(at))?.take()?;
+        self.free_bursts.push(at);
         self.on_their_way[burst.class as usize][usize::from(burst.lane)] -= 1;
         if let Some(transfer) = &mut self.slots[usize::from(burst.transfer)] {
             transfer.in_flight -= 1;
@@ -363,10 +368,16 @@ impl Transfers {
         Some(burst)
     }
 
-    /// Data has come.
+    /// Handles the data of a burst that has arrived.
     #[inline]
-    pub fn read(&mut self, user: u64, data: &[u8], source: &mut impl BufferSource, ended: &mut Vec<Ended>) {
-        let Some(Burst { transfer: at, segment, .. }) = self.arrived(user) else { return };
+    pub fn read(
+        &mut self,
+        id: RequestId,
+        data: &[u8],
+        source: &mut impl BufferSource,
+        ended: &mut Vec<FinishedTransfer>,
+    ) {
+        let Some(Burst { transfer: at, segment, .. }) = self.arrived(id) else { return };
         if let Some(transfer) = &self.slots[usize::from(at)]
             && let Some(buffers) = transfer.space.and_then(|space| source.buffers(space))
         {
@@ -376,26 +387,26 @@ impl Transfers {
         self.settle(at, ended);
     }
 
-    /// Lines have been written.
+    /// Handles the end of a burst that writes.
     #[inline]
-    pub fn written(&mut self, user: u64, ended: &mut Vec<Ended>) {
-        if let Some(Burst { transfer, .. }) = self.arrived(user) {
+    pub fn written(&mut self, id: RequestId, ended: &mut Vec<FinishedTransfer>) {
+        if let Some(Burst { transfer, .. }) = self.arrived(id) {
             self.settle(transfer, ended);
         }
     }
 
-    /// A burst has failed.
+    /// Handles the failure of a burst.
     #[cold]
-    pub fn failed(&mut self, user: u64, error: EngineError, ended: &mut Vec<Ended>) {
-        if let Some(Burst { transfer, .. }) = self.arrived(user) {
-            // What was not sent yet is not sent; that is noticed when its turn comes, if it is in a queue.
+    pub fn failed(&mut self, id: RequestId, error: EngineError, ended: &mut Vec<FinishedTransfer>) {
+        if let Some(Burst { transfer, .. }) = self.arrived(id) {
+            // The part not sent yet is dropped when its turn comes, if the transfer is queued.
             self.fail(transfer, error);
             self.settle(transfer, ended);
         }
     }
 }
 
-/// Whether trying again cannot help.
+/// Whether `error` is final, so that a retry cannot succeed.
 pub fn is_final(error: EngineError) -> bool {
     matches!(
         error,
@@ -409,16 +420,24 @@ pub fn is_final(error: EngineError) -> bool {
 mod tests {
     use super::*;
 
-    /// As a mapping ends, what it reads ahead is on its way; the next one over the same engine hears of it.
+    /// When a mapping ends, its read-ahead is still in flight; the next mapping over the same engine receives the
+    /// answers.
     #[test]
-    fn answers_to_a_predecessor_are_nobodys() {
-        let (before, mut after) = (Transfers::new(|| Time::ZERO), Transfers::new(|| Time::ZERO));
-        assert_ne!(before.own, after.own);
+    fn answers_to_a_predecessor_are_dropped() {
+        let mut transfers = Transfers::new(1);
         let segment = Segment::straight(0, 1);
         let burst = || Some(Burst { transfer: 0, segment, lane: 0, class: Class::Ahead });
-        (after.bursts[7], after.on_their_way[Class::Ahead as usize][0]) = (burst(), 1);
-        assert!(after.arrived(before.own | 7).is_none() && after.arrived(after.own | 8).is_none());
-        assert!(after.bursts[7].is_some() && after.arrived(after.own | 7).is_some());
+        (transfers.bursts[7], transfers.on_their_way[Class::Ahead as usize][0]) = (burst(), 1);
+        let of = |transfers, burst| RequestId::PageBurst { transfers, burst };
+        let strangers =
+            [RequestId::ClientBurst(7), RequestId::Number(7), RequestId::PortRequest { call: 1, request: 7 }];
+        for id in strangers.into_iter().chain([of(0, 7), of(1, 8), of(1, u16::MAX)]) {
+            assert!(transfers.arrived(id).is_none(), "{id:?}");
+        }
+        assert!(
+            transfers.owns(of(1, 7)) && !transfers.owns(of(0, 7)) && !transfers.owns(RequestId::Number(7))
+        );
+        assert!(transfers.bursts[7].is_some() && transfers.arrived(of(1, 7)).is_some());
     }
 
     #[test]

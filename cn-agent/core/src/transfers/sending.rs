@@ -1,4 +1,4 @@
-//! How segments leave: what somebody waits for first, and of the rest so much at a time that a fault does not stand behind it.
+//! Sending of segments: those of demanded pages first, then so many others at a time that a fault is hardly delayed.
 
 use alloc::vec::Vec;
 
@@ -7,56 +7,55 @@ use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
 use super::lanes::{Class, NEW, lane_of};
-use super::{BufferSource, Burst, Ended, Transfers, Way};
-use crate::engine::{BurstRead, Direction, Engine, EngineError, Segment, Write};
+use super::{BufferSource, Burst, FinishedTransfer, TransferDirection, Transfers};
+use crate::engine::{BurstRead, Direction, Engine, EngineError, RequestId, Segment, Write};
 use crate::pager::PAGE_BYTES;
 
-/// Bursts of write-backs, and of pages read ahead, on their way to one memory node at most: more than its round trip takes,
-/// and little for a fault to wait behind.
+/// Maximum number of bursts of one background class in flight to one memory node: more than a round trip holds, and a
+/// short delay for a fault.
 const ON_THEIR_WAY_MAX: u16 = 64;
-/// The same of write-backs while somebody waits for a page.
+/// The same for write-backs, while a thread waits for a page.
 const WRITES_BESIDE_DEMAND: u16 = 24;
-/// Bursts that nobody waits for sent in one go, before the link is looked at again.
+/// Maximum number of background bursts sent before the link is polled again.
 const BACKGROUND: usize = 64;
-/// The same while somebody waits for a page.
+/// The same while a thread waits for a page.
 const BACKGROUND_BESIDE_DEMAND: usize = 6;
 
-/// What has come of a transfer's turn.
-enum Next {
-    /// A segment was sent, or needed not be.
+enum TurnResult {
+    /// A segment was sent, or none had to be.
     Sent,
-    /// Its next segment is another memory node's, of this lane.
+    /// The transfer's next segment belongs to another memory node, which has this lane.
     Lane(u8),
-    /// There is none.
+    /// All segments of the transfer have been sent.
     Nothing,
 }
 
-/// What segments are sent by.
+/// Engine, link and results that sending needs.
 struct Outgoing<'a, S> {
     engine: &'a mut Engine,
     now: Time,
     tx: &'a mut dyn Transmit,
     source: &'a mut S,
-    ended: &'a mut Vec<Ended>,
+    ended: &'a mut Vec<FinishedTransfer>,
 }
 
 impl Transfers {
-    /// Sends what somebody waits for, and then what nobody does, as far as the engine takes it and not more than a fault can
-    /// stand behind. `ended` hears of transfers that end within this call. How many segments were sent.
+    /// Sends demanded segments, then background ones, as far as the engine has room and a fault is not delayed much.
+    /// Transfers that end within this call are appended to `ended`. Returns the number of segments sent.
     #[inline]
-    pub fn go_on(
+    pub fn advance(
         &mut self,
         engine: &mut Engine,
         now: Time,
         tx: &mut dyn Transmit,
         source: &mut impl BufferSource,
-        ended: &mut Vec<Ended>,
+        ended: &mut Vec<FinishedTransfer>,
     ) -> usize {
         self.now = now;
         if !self.is_waiting() && self.waiting_to_retry.is_empty() {
             return 0;
         }
-        // The bursts of a page are asked for together.
+        // The bursts of one page share frames.
         let begins = engine.hold();
         let mut link = Outgoing { engine, now, tx, source, ended };
         let (mut sent, busy) = self.send_demand(&mut link);
@@ -69,15 +68,15 @@ impl Transfers {
         sent
     }
 
-    /// The same for what somebody waits for alone: the link is to be flushed before anything else is done.
+    /// Sends demanded segments only: the caller flushes the link before it does anything else.
     #[inline]
-    pub fn go_on_with_demand(
+    pub fn advance_demand(
         &mut self,
         engine: &mut Engine,
         now: Time,
         tx: &mut dyn Transmit,
         source: &mut impl BufferSource,
-        ended: &mut Vec<Ended>,
+        ended: &mut Vec<FinishedTransfer>,
     ) -> usize {
         self.now = now;
         if self.lanes.waiting(Class::Demand) == 0 && self.waiting_to_retry.is_empty() {
@@ -90,7 +89,7 @@ impl Transfers {
         sent
     }
 
-    /// How many segments were sent, and to the memory nodes of which lanes no more can be.
+    /// Sends demanded segments; returns their number, and a mask of the lanes whose memory nodes accept no more.
     #[inline]
     fn send_demand(&mut self, link: &mut Outgoing<'_, impl BufferSource>) -> (usize, u64) {
         while let Some((_, at)) = self.waiting_to_retry.front().copied().filter(|(at, _)| *at <= link.now) {
@@ -101,7 +100,7 @@ impl Transfers {
         self.send_class(Class::Demand, 0, usize::MAX, link)
     }
 
-    /// Sends up to `most` segments of a class; how many, and `busy` with the lanes in which no more can be sent.
+    /// Sends up to `most` segments of a class; returns their number, and adds lanes that accept no more to `busy`.
     fn send_class(
         &mut self,
         class: Class,
@@ -127,12 +126,12 @@ impl Transfers {
                 continue;
             }
             match self.send_next(at, lane, link) {
-                Ok(Next::Sent) => sent += 1,
-                Ok(Next::Lane(own)) => {
+                Ok(TurnResult::Sent) => sent += 1,
+                Ok(TurnResult::Lane(own)) => {
                     self.lanes.pop(lane, class);
                     self.lanes.push(at, own, class);
                 }
-                Ok(Next::Nothing) => {
+                Ok(TurnResult::Nothing) => {
                     self.lanes.pop(lane, class);
                     self.settle(at, link.ended);
                 }
@@ -147,40 +146,40 @@ impl Transfers {
         (sent, busy)
     }
 
-    /// Sends the next segment of a transfer, which waits in `lane`, if that is where its memory node has its queues.
+    /// Sends the next segment of a transfer that waits in `lane`, if the segment's memory node has that lane.
     fn send_next(
         &mut self,
         at: u16,
         lane: u8,
         link: &mut Outgoing<'_, impl BufferSource>,
-    ) -> Result<Next, EngineError> {
+    ) -> Result<TurnResult, EngineError> {
         let Outgoing { engine, now, tx, source, .. } = link;
-        let Some(transfer) = &mut self.slots[usize::from(at)] else { return Ok(Next::Nothing) };
+        let Some(transfer) = &mut self.slots[usize::from(at)] else { return Ok(TurnResult::Nothing) };
         let Some(buffers) = transfer.space.and_then(|space| source.buffers(space)) else {
-            // Nobody waits for it.
+            // The transfer's space has ended.
             transfer.all_sent = true;
-            return Ok(Next::Nothing);
+            return Ok(TurnResult::Nothing);
         };
         if transfer.all_sent {
-            return Ok(Next::Nothing);
+            return Ok(TurnResult::Nothing);
         }
         let direction = match transfer.way {
-            Way::Fetch => Direction::Read,
-            Way::Write(_) => Direction::Write,
+            TransferDirection::Fetch => Direction::Read,
+            TransferDirection::Write(_) => Direction::Write,
         };
         let Some(segment) = transfer.segment_iter.segment(engine, direction) else {
             transfer.all_sent = true;
-            return Ok(Next::Nothing);
+            return Ok(TurnResult::Nothing);
         };
-        let own = lane_of(engine.peer_of(segment.hpa));
+        let own = lane_of(engine.peer_of(&segment));
         if own != lane {
-            return Ok(Next::Lane(own));
+            return Ok(TurnResult::Lane(own));
         }
         let Some(burst) = self.free_bursts.last().copied() else { return Err(EngineError::Busy) };
-        let user = self.own | u64::from(burst);
+        let id = RequestId::PageBurst { transfers: self.number, burst };
         let from = (segment.hpa - transfer.hpa) as usize;
         let on_its_way = match transfer.way {
-            Way::Fetch => match engine.burst_read(&segment, user, *now, *tx)? {
+            TransferDirection::Fetch => match engine.burst_read(&segment, id, *now, *tx)? {
                 BurstRead::Sent => true,
                 BurstRead::Here(data) => {
                     segment.scatter(data, &mut buffers.page_mut(transfer.buffer)[from..]);
@@ -193,12 +192,11 @@ impl Transfers {
                     false
                 }
             },
-            Way::Write(lines) => {
+            TransferDirection::Write(lines) => {
                 let (mask, bytes) =
                     gather(&segment, from, lines, buffers.page(transfer.buffer), &mut self.room);
                 mask != 0
-                    && engine.burst_write(&segment, mask, &self.room[..bytes], user, *now, *tx)?
-                        == Write::Sent
+                    && engine.burst_write(&segment, mask, &self.room[..bytes], id, *now, *tx)? == Write::Sent
             }
         };
         transfer.segment_iter.advance(&segment);
@@ -209,11 +207,11 @@ impl Transfers {
             self.bursts[usize::from(burst)] = Some(Burst { transfer: at, segment, lane, class });
             self.on_their_way[class as usize][usize::from(lane)] += 1;
         }
-        Ok(Next::Sent)
+        Ok(TurnResult::Sent)
     }
 }
 
-/// Sends what waits to be sent with others. `begins`: nobody else has more to send.
+/// Sends held requests. With `begins`, the caller began the holding, and it ends here.
 #[inline]
 fn finish<S>(begins: bool, link: Outgoing<'_, S>) {
     let Outgoing { engine, now, tx, .. } = link;
@@ -224,8 +222,8 @@ fn finish<S>(begins: bool, link: Outgoing<'_, S>) {
     }
 }
 
-/// Those lines of a segment that `lines` of the page name: as a mask of the segment, and their bytes, in `room`; how many
-/// of these. The segment begins at byte `from` of the page.
+/// Selects those lines of a segment that the mask `lines` of its page contains. Returns the segment's mask and the
+/// number of bytes gathered in `room`. The segment begins at byte `from` of the page.
 fn gather(
     segment: &Segment,
     from: usize,

@@ -1,10 +1,10 @@
-//! Conversations as clients hold them, byte by byte, and as they should not.
+//! Tests of conversations byte by byte, with correct and incorrect clients.
 
 use proptest::prelude::*;
 
 use super::super::wire::{OPTION_REPLY, REQUEST, SIMPLE_REPLY};
 use super::*;
-use cxloe_client::vectored::Stretch;
+use cxloe_client::vectored::SendSlice;
 
 const SIZE: u64 = 1 << 30;
 
@@ -31,11 +31,11 @@ fn request(wishes: u16, kind: u16, cookie: u64, offset: u64, length: u32) -> Vec
     [&head[..], &cookie.to_be_bytes(), &offset.to_be_bytes(), &length.to_be_bytes()].concat()
 }
 
-/// What is to be sent.
+/// Takes all bytes of the output.
 fn said(output: &mut Output) -> Vec<u8> {
     let mut bytes = Vec::new();
     for stretch in output.stretches(None, 0) {
-        if let Stretch::Own(own) = stretch {
+        if let SendSlice::Own(own) = stretch {
             bytes.extend_from_slice(own);
         }
     }
@@ -44,35 +44,37 @@ fn said(output: &mut Output) -> Vec<u8> {
     bytes
 }
 
-/// A conversation, and what it says.
+/// A conversation, its output, and the payload taken from it.
 struct Talk {
     conversation: Conversation,
     output: Output,
-    /// Payload that came.
     payload: Vec<u8>,
 }
 
 impl Talk {
-    /// With the greeting said.
+    /// A conversation after the greeting.
     fn new(offer: Offer) -> Talk {
         let (conversation, output) = (Conversation::new(offer), Output::default());
         let mut talk = Talk { conversation, output, payload: Vec::new() };
-        assert_eq!(talk.say(b"").0, b"NBDMAGICIHAVEOPT\0\x03");
+        assert_eq!(talk.exchange(b"").0, b"NBDMAGICIHAVEOPT\0\x03");
         talk
     }
 
-    /// What the server says to these bytes, and what it wants done.
-    fn say(&mut self, bytes: &[u8]) -> (Vec<u8>, Vec<Request>, Result<Step, Violation>) {
+    /// Sends these bytes; returns the server's reply, the requests, and the last step.
+    fn exchange(
+        &mut self,
+        bytes: &[u8],
+    ) -> (Vec<u8>, Vec<ExportRequest>, Result<ConversationStep, ProtocolViolation>) {
         self.conversation.receive(bytes);
         let mut requests = Vec::new();
         loop {
             match self.conversation.step(&mut self.output) {
-                Ok(Step::Carry(request)) => requests.push(request),
-                Ok(Step::Payload(left)) => {
+                Ok(ConversationStep::Carry(request)) => requests.push(request),
+                Ok(ConversationStep::Payload(left)) => {
                     let here = self.conversation.payload(5);
                     assert!(here.len() <= (left as usize).min(5));
                     if here.is_empty() {
-                        return (said(&mut self.output), requests, Ok(Step::Payload(left)));
+                        return (said(&mut self.output), requests, Ok(ConversationStep::Payload(left)));
                     }
                     self.payload.extend_from_slice(here);
                 }
@@ -82,16 +84,16 @@ impl Talk {
     }
 }
 
-/// A conversation that has come to requests.
+/// A conversation in the request phase.
 fn chosen(offer: Offer) -> Talk {
     let mut talk = Talk::new(offer);
-    let (_, _, end) = talk.say(&[flags(3), option(7, &go("scratch", &[]))].concat());
-    assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    let (_, _, end) = talk.exchange(&[flags(3), option(7, &go("scratch", &[]))].concat());
+    assert_eq!(end, Ok(ConversationStep::Receive(REQUEST_HEADER)));
     assert!(!talk.conversation.is_negotiating());
     talk
 }
 
-/// The answers to options in `bytes`: option, reply, data.
+/// Decodes replies to options: option, reply, data.
 fn option_replies(mut bytes: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
@@ -111,7 +113,7 @@ fn simple(error: u32, cookie: u64) -> Vec<u8> {
 #[test]
 fn go_tells_what_the_export_is_like_and_chooses_it() {
     let mut conversation = Talk::new(offer());
-    let (said, ..) = conversation.say(&[flags(3), option(6, &go("", &[1, 2, 3]))].concat());
+    let (said, ..) = conversation.exchange(&[flags(3), option(6, &go("", &[1, 2, 3]))].concat());
     let replies = option_replies(&said);
     assert!(conversation.conversation.is_negotiating(), "info alone chooses nothing");
     let mut export = vec![0, 0];
@@ -123,28 +125,28 @@ fn go_tells_what_the_export_is_like_and_chooses_it() {
     assert!(replies[3].2.starts_with(b"\0\x02region scratch"), "{replies:?}");
     assert_eq!(replies[4], (6, 1, vec![]));
 
-    let (said, _, end) = conversation.say(&option(7, &go("scratch", &[])));
+    let (said, _, end) = conversation.exchange(&option(7, &go("scratch", &[])));
     let replies: Vec<_> = option_replies(&said).into_iter().map(|(_, reply, _)| reply).collect();
     assert_eq!(replies, [3, 3, 1]);
-    assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    assert_eq!(end, Ok(ConversationStep::Receive(REQUEST_HEADER)));
     assert!(!conversation.conversation.is_negotiating());
 }
 
 #[test]
-fn the_old_way_to_choose_works() {
+fn the_export_name_option_selects_an_export() {
     for (client, zeros) in [(3, 0), (1, 124)] {
         let mut conversation = Talk::new(offer());
-        let (said, _, end) = conversation.say(&[flags(client), option(1, b"scratch")].concat());
+        let (said, _, end) = conversation.exchange(&[flags(client), option(1, b"scratch")].concat());
         assert_eq!(said.len(), 10 + zeros);
         assert_eq!(said[..8], SIZE.to_be_bytes());
-        assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+        assert_eq!(end, Ok(ConversationStep::Receive(REQUEST_HEADER)));
     }
     for (offer, name) in
         [(offer(), &b"other"[..]), (Offer { size: Err(Unavailable::Away("gone".into())), ..offer() }, b"")]
     {
         let mut conversation = Talk::new(offer);
-        let (said, _, end) = conversation.say(&[flags(3), option(1, name)].concat());
-        assert_eq!((said.len(), end), (0, Ok(Step::Leave)), "all that can be said is nothing");
+        let (said, _, end) = conversation.exchange(&[flags(3), option(1, name)].concat());
+        assert_eq!((said.len(), end), (0, Ok(ConversationStep::Leave)), "all that can be said is nothing");
     }
 }
 
@@ -164,7 +166,7 @@ fn options_are_answered_known_or_not() {
         option(2, &[]),
         option(3, &[]),
     ];
-    let (said, _, end) = conversation.say(&all.concat());
+    let (said, _, end) = conversation.exchange(&all.concat());
     let replies = option_replies(&said);
     let numbers: Vec<_> = replies.iter().map(|(option, reply, _)| (*option, *reply)).collect();
     let error = |number: u32| 1 << 31 | number;
@@ -182,14 +184,14 @@ fn options_are_answered_known_or_not() {
     ];
     assert_eq!(numbers, expected);
     assert!(replies[0].2.starts_with(b"\0\0\0\x07scratchregion scratch in remote memory"), "{replies:?}");
-    assert_eq!(end, Ok(Step::Leave), "nothing is read after the client has said that it leaves");
+    assert_eq!(end, Ok(ConversationStep::Leave), "nothing is read after the client has said that it leaves");
 }
 
 #[test]
 fn what_is_not_to_be_had_is_told_with_its_reason() {
     let mut conversation =
         Talk::new(Offer { size: Err(Unavailable::Away("no agent at /run/x".into())), ..offer() });
-    let (said, ..) = conversation.say(&[flags(3), option(3, &[]), option(7, &go("", &[]))].concat());
+    let (said, ..) = conversation.exchange(&[flags(3), option(3, &[]), option(7, &go("", &[]))].concat());
     let replies = option_replies(&said);
     assert_eq!(replies[0], (3, 1, vec![]));
     assert_eq!(replies[1], (7, 1 << 31 | 7, b"no agent at /run/x".to_vec()));
@@ -197,10 +199,10 @@ fn what_is_not_to_be_had_is_told_with_its_reason() {
 }
 
 #[test]
-fn a_client_too_many_is_told_so() {
+fn a_client_beyond_the_limit_gets_an_error() {
     let full = Unavailable::Full("16 clients are served already".into());
     let mut conversation = Talk::new(Offer { size: Err(full), ..offer() });
-    let (said, ..) = conversation.say(&[flags(3), option(7, &go("", &[]))].concat());
+    let (said, ..) = conversation.exchange(&[flags(3), option(7, &go("", &[]))].concat());
     assert_eq!(option_replies(&said)[0], (7, 1 << 31 | 2, b"16 clients are served already".to_vec()));
 }
 
@@ -217,19 +219,19 @@ fn requests_come_out_as_they_went_in() {
         request(0, 2, 6, 0, 0),
         b"and more".to_vec(),
     ];
-    let (said, requests, end) = conversation.say(&bytes.concat());
+    let (said, requests, end) = conversation.exchange(&bytes.concat());
     assert_eq!(said, b"");
     let commands = [
-        Command::Read { offset: 4096, length: 512, whole: false },
-        Command::Write { offset: 8192, length: 5 },
-        Command::WriteZeroes { offset: 0, length: SIZE as u32 },
-        Command::Trim { offset: SIZE - 1, length: 1 },
-        Command::Flush,
+        ExportCommand::Read { offset: 4096, length: 512, whole: false },
+        ExportCommand::Write { offset: 8192, length: 5 },
+        ExportCommand::WriteZeroes { offset: 0, length: SIZE as u32 },
+        ExportCommand::Trim { offset: SIZE - 1, length: 1 },
+        ExportCommand::Flush,
     ];
     let expected: Vec<_> =
-        commands.into_iter().zip(1..).map(|(command, cookie)| Request { cookie, command }).collect();
+        commands.into_iter().zip(1..).map(|(command, cookie)| ExportRequest { cookie, command }).collect();
     assert_eq!(requests, expected);
-    assert_eq!(end, Ok(Step::Leave));
+    assert_eq!(end, Ok(ConversationStep::Leave));
     assert_eq!(conversation.payload, b"hello");
 }
 
@@ -237,9 +239,9 @@ fn requests_come_out_as_they_went_in() {
 fn what_cannot_be_done_is_answered_here() {
     let mut conversation = chosen(offer());
     let mut refused = |bytes: &[u8], error: u32| {
-        let (said, requests, end) = conversation.say(bytes);
+        let (said, requests, end) = conversation.exchange(bytes);
         assert_eq!((said, requests), (simple(error, 9), vec![]), "{bytes:x?}");
-        assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+        assert_eq!(end, Ok(ConversationStep::Receive(REQUEST_HEADER)));
     };
     refused(&request(0, 0, 9, SIZE - 1, 2), 22);
     refused(&request(0, 0, 9, u64::MAX, 2), 22);
@@ -256,7 +258,7 @@ fn what_cannot_be_done_is_answered_here() {
     for bytes in
         [[request(0, 1, 9, 0, 2), vec![0; 2]].concat(), request(0, 6, 9, 0, 2), request(0, 4, 9, 0, 2)]
     {
-        let (said, requests, _) = conversation.say(&bytes);
+        let (said, requests, _) = conversation.exchange(&bytes);
         assert_eq!((said, requests), (simple(1, 9), vec![]));
     }
 }
@@ -264,54 +266,57 @@ fn what_cannot_be_done_is_answered_here() {
 #[test]
 fn nonsense_ends_the_conversation() {
     let violations = [
-        (flags(0), Violation::Flags(0)),
-        (flags(1 << 9 | 1), Violation::Flags(1 << 9 | 1)),
-        ([flags(3), vec![b'x'; 16]].concat(), Violation::NoOption),
+        (flags(0), ProtocolViolation::Flags(0)),
+        (flags(1 << 9 | 1), ProtocolViolation::Flags(1 << 9 | 1)),
+        ([flags(3), vec![b'x'; 16]].concat(), ProtocolViolation::NoOption),
         (
             [flags(3), OPTION.to_be_bytes().to_vec(), vec![0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff]].concat(),
-            Violation::LongOption { option: 7, length: u32::MAX },
+            ProtocolViolation::LongOption { option: 7, length: u32::MAX },
         ),
-        ([flags(3), option(3, &[]).repeat(257)].concat(), Violation::ManyOptions),
-        ([flags(3), option(1, b""), vec![0; 28]].concat(), Violation::NoRequest),
+        ([flags(3), option(3, &[]).repeat(257)].concat(), ProtocolViolation::ManyOptions),
+        ([flags(3), option(1, b""), vec![0; 28]].concat(), ProtocolViolation::NoRequest),
         (
             [flags(3), option(1, b""), request(0, 1, 0, 0, LENGTH_MAX + 1)].concat(),
-            Violation::LongPayload(LENGTH_MAX + 1),
+            ProtocolViolation::LongPayload(LENGTH_MAX + 1),
         ),
     ];
     for (bytes, violation) in violations {
         let mut conversation = Talk::new(offer());
-        let (.., end) = conversation.say(&bytes);
+        let (.., end) = conversation.exchange(&bytes);
         assert_eq!(end, Err(violation));
-        assert_eq!(conversation.say(b"").2, Ok(Step::Leave), "there is no way back");
+        assert_eq!(conversation.exchange(b"").2, Ok(ConversationStep::Leave), "there is no way back");
     }
 }
 
 #[test]
 fn a_payload_goes_past_and_its_rest_is_known() {
     let mut conversation = chosen(offer());
-    let (_, requests, end) = conversation.say(&request(0, 1, 9, 0, 1000));
-    assert_eq!(requests, [Request { cookie: 9, command: Command::Write { offset: 0, length: 1000 } }]);
-    assert_eq!(end, Ok(Step::Payload(1000)));
-    let (.., end) = conversation.say(&[1; 600]);
-    assert_eq!(end, Ok(Step::Payload(400)));
+    let (_, requests, end) = conversation.exchange(&request(0, 1, 9, 0, 1000));
+    assert_eq!(
+        requests,
+        [ExportRequest { cookie: 9, command: ExportCommand::Write { offset: 0, length: 1000 } }]
+    );
+    assert_eq!(end, Ok(ConversationStep::Payload(1000)));
+    let (.., end) = conversation.exchange(&[1; 600]);
+    assert_eq!(end, Ok(ConversationStep::Payload(400)));
     conversation.conversation.paid(399);
-    let (.., end) = conversation.say(&[&[2][..], &request(0, 3, 10, 0, 0)].concat());
-    assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    let (.., end) = conversation.exchange(&[&[2][..], &request(0, 3, 10, 0, 0)].concat());
+    assert_eq!(end, Ok(ConversationStep::Receive(REQUEST_HEADER)));
     assert_eq!(conversation.payload, [&[1; 600][..], &[2]].concat());
-    // That of a write that is refused is passed over, however it comes.
+    // The payload of a refused write is skipped, in pieces of any size.
     for pieces in [1, 7, 100] {
         let mut conversation = chosen(Offer { read_only: true, ..offer() });
         let bytes = [request(0, 1, 9, 0, 100), vec![7; 100], request(0, 3, 10, 0, 0)].concat();
         let mut requests = Vec::new();
         for piece in bytes.chunks(pieces) {
-            requests.extend(conversation.say(piece).1);
+            requests.extend(conversation.exchange(piece).1);
         }
-        assert_eq!(requests, [Request { cookie: 10, command: Command::Flush }]);
+        assert_eq!(requests, [ExportRequest { cookie: 10, command: ExportCommand::Flush }]);
         assert_eq!(conversation.payload, b"");
     }
 }
 
-/// Bytes that are mostly what clients say.
+/// Sequences of bytes that mostly consist of valid messages.
 fn sayings() -> impl Strategy<Value = Vec<u8>> {
     let small = || prop_oneof![0..20_u32, any::<u32>()];
     let said = prop_oneof![
@@ -328,19 +333,19 @@ fn sayings() -> impl Strategy<Value = Vec<u8>> {
     (first, prop::collection::vec(said, 0..20)).prop_map(|(first, said)| [first, said.concat()].concat())
 }
 
-/// Everything said, wanted and ended with.
-fn outcome(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Request>, Vec<u8>, Option<Violation>) {
+/// All output, requests and payload, and the violation that ended the conversation, if any.
+fn outcome(pieces: &[&[u8]]) -> (Vec<u8>, Vec<ExportRequest>, Vec<u8>, Option<ProtocolViolation>) {
     let mut talk = Talk::new(offer());
     let (mut all_said, mut all_requests) = (Vec::new(), Vec::new());
     for piece in pieces {
-        let (said, requests, end) = talk.say(piece);
+        let (said, requests, end) = talk.exchange(piece);
         all_said.extend(said);
         all_requests.extend(requests);
         match end {
-            Ok(Step::Receive(more)) => assert!(more > 0 && more <= LENGTH_MAX as usize),
-            Ok(Step::Payload(left)) => assert!(left > 0 && left <= LENGTH_MAX),
-            Ok(Step::Carry(_)) => unreachable!("it was taken"),
-            Ok(Step::Leave) => return (all_said, all_requests, talk.payload, None),
+            Ok(ConversationStep::Receive(more)) => assert!(more > 0 && more <= LENGTH_MAX as usize),
+            Ok(ConversationStep::Payload(left)) => assert!(left > 0 && left <= LENGTH_MAX),
+            Ok(ConversationStep::Carry(_)) => unreachable!("it was taken"),
+            Ok(ConversationStep::Leave) => return (all_said, all_requests, talk.payload, None),
             Err(violation) => return (all_said, all_requests, talk.payload, Some(violation)),
         }
         let Conversation { input, taken, .. } = &talk.conversation;
@@ -363,14 +368,14 @@ proptest! {
 
     #[test]
     fn requests_that_come_out_lie_within_the_export(bytes in sayings()) {
-        for Request { command, .. } in outcome(&[&bytes]).1 {
+        for ExportRequest { command, .. } in outcome(&[&bytes]).1 {
             let (offset, length) = match command {
-                Command::Read { offset, length, .. } | Command::Write { offset, length } => {
+                ExportCommand::Read { offset, length, .. } | ExportCommand::Write { offset, length } => {
                     prop_assert!(length <= LENGTH_MAX);
                     (offset, u64::from(length))
                 }
-                Command::WriteZeroes { offset, length } | Command::Trim { offset, length } => (offset, length.into()),
-                Command::Flush => (0, 0),
+                ExportCommand::WriteZeroes { offset, length } | ExportCommand::Trim { offset, length } => (offset, length.into()),
+                ExportCommand::Flush => (0, 0),
             };
             prop_assert!(offset + length <= SIZE);
         }

@@ -1,4 +1,4 @@
-//! What requests and their parts are.
+//! Types for requests and their parts.
 
 use std::time::{Duration, Instant};
 
@@ -7,93 +7,91 @@ use cxloe_wire::frame::LINE_SIZE;
 use super::super::blocks::Run;
 use cxloe_client::ring::Operation;
 
-/// Bytes of a line.
+/// Size of a line in bytes.
 pub(super) const LINE: u64 = LINE_SIZE as u64;
 
-/// An operation for the port.
+/// An operation to be submitted to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
-    /// By which its end is known.
+pub struct PortOrder {
+    /// Number by which the completion is recognised.
     pub tag: u32,
-    /// The first byte, a line's.
+    /// Offset of the first byte in the region, a multiple of the line size.
     pub offset: u64,
-    /// What to do.
     pub operation: Operation,
-    /// Of a patch: where in the data area its line is, unless it is zeros.
+    /// Offset in the data area of the line that a patch writes; `None` for zeros.
     pub line: Option<usize>,
 }
 
-/// How long requests may wait, and since when.
+/// Limit of waiting, relative to the current time.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// What time it is.
+pub struct RetryLimit {
     pub now: Instant,
-    /// How long.
+    /// Longest wait.
     pub most: Duration,
 }
 
-/// What becomes of a request.
+/// Handling of the data of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Data is answered as it comes, or a whole answer fits a part.
+pub(super) enum DataHandling {
+    /// Data is sent part by part, or all of it fits one part.
     Read,
-    /// Data stays in its blocks until all of it is there.
+    /// Data stays in its blocks until all of it has arrived.
     HeldRead,
-    /// The same of what is too long for that: data is collected in memory of this process.
+    /// Data is collected in memory of this process, because it is too long to be held.
     StagedRead,
     Write,
     Zero,
 }
 
-/// A request.
+/// A request in progress.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub cookie: u64,
-    pub way: Way,
+    pub way: DataHandling,
     pub offset: u64,
     pub length: u64,
-    /// How much of it has been cut into parts.
+    /// Number of bytes of the request that have been cut into parts.
     pub cut: u64,
-    /// Parts that have not ended.
+    /// Number of parts that have not ended.
     pub parts: u16,
     pub staged: Vec<u8>,
     pub failed: Option<String>,
-    /// When it has waited long enough, once it waits.
+    /// Deadline of the request's wait, once it waits.
     pub until: Option<Instant>,
-    /// The client is not there any more to be answered.
+    /// Whether the client has gone, so that no answer is sent.
     pub mute: bool,
 }
 
-/// Where a part stands.
+/// State of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum PartState {
     Filling,
-    /// To be given to the port, now or later.
+    /// The part is to be submitted, now or later.
     Waiting,
     Given,
-    /// Its data waits for that of the other parts.
+    /// The part's data is complete, and waits for the data of the other parts.
     Held,
-    /// Its data is being sent.
+    /// The part's data is being sent.
     Sending,
 }
 
 /// A part of a request: one operation of the port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct RequestPart {
     pub slot: u16,
     pub offset: u64,
     pub length: u64,
     pub run: Option<Run>,
-    pub state: State,
+    pub state: PartState,
 }
 
-impl Part {
-    /// Where its line begins in which its first byte is.
+impl RequestPart {
+    /// Offset in the region of the line that holds the part's first byte.
     pub fn line(&self) -> u64 {
         self.offset - self.within() as u64
     }
 
-    /// Where it begins in its first line.
+    /// Offset of the part's first byte in its line.
     pub fn within(&self) -> usize {
         (self.offset % LINE) as usize
     }
@@ -102,7 +100,7 @@ impl Part {
         (self.within() as u64 + self.length).div_ceil(LINE) as u32
     }
 
-    /// The first byte of its data in the data area.
+    /// Offset of the part's data in the data area.
     pub fn at(&self) -> usize {
         self.run.map_or(0, Run::at) + self.within()
     }

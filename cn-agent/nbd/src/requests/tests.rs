@@ -1,30 +1,29 @@
-//! Requests against a region in this process: every answer is taken apart byte by byte.
+//! Tests of requests to a region in this process: every answer is checked byte by byte.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::output::Sent;
+use super::super::output::SentItem;
 use super::*;
 use cxloe_client::ring::DATA_BYTES;
-use cxloe_client::vectored::Stretch;
+use cxloe_client::vectored::SendSlice;
 
 const SIZE: usize = 3 << 20;
-/// Where the data area begins.
+/// Offset of the data area in the shared memory.
 const BASE: usize = 4096;
 
-/// A client's end, a region, and an agent that does as it is told.
+/// A client, a region, and an agent that carries out every order.
 struct Bench {
     requests: Requests,
     output: Output,
     memory: SharedMemory,
     region: Vec<u8>,
-    /// What was answered.
     said: Vec<u8>,
 }
 
-/// What a request was answered: data, or why not.
-type Answer = Result<Vec<u8>, String>;
+/// Answer to a request: data, or the reason of its failure.
+type RequestAnswer = Result<Vec<u8>, String>;
 
 impl Bench {
     fn new(structured: bool) -> Bench {
@@ -41,14 +40,14 @@ impl Bench {
         }
     }
 
-    fn begin(&mut self, cookie: u64, command: Command) {
+    fn begin(&mut self, cookie: u64, command: ExportCommand) {
         assert!(self.requests.has_room(&self.output));
-        self.requests.begin(Request { cookie, command }, &mut self.output);
+        self.requests.begin(ExportRequest { cookie, command }, &mut self.output);
         self.requests.cut(&mut self.output);
     }
 
-    /// Does what the agent does with an order.
-    fn obey(&mut self, order: Order) {
+    /// Carries out an operation as the agent would.
+    fn carry_out(&mut self, order: PortOrder) {
         let at = order.offset as usize;
         let area = |lines: Lines| BASE + lines.at as usize * LINE_SIZE;
         let bytes = |count: u32| count as usize * LINE_SIZE;
@@ -75,7 +74,7 @@ impl Bench {
         assert!(self.requests.ended(order.tag, &self.memory, BASE, &mut self.output));
     }
 
-    /// Brings payload, `bite` bytes at a time.
+    /// Sends payload in steps of `bite` bytes.
     fn pay(&mut self, mut data: &[u8], bite: usize) {
         while !data.is_empty() {
             self.requests.cut(&mut self.output);
@@ -90,13 +89,13 @@ impl Bench {
         }
     }
 
-    /// Sends what there is to send.
+    /// Sends all output to the client.
     fn send(&mut self) {
         let before = self.said.len();
         for stretch in self.output.stretches(Some(&self.memory), BASE) {
             match stretch {
-                Stretch::Own(bytes) => self.said.extend_from_slice(bytes),
-                Stretch::Shared(memory, at, length) => {
+                SendSlice::Own(bytes) => self.said.extend_from_slice(bytes),
+                SendSlice::Shared(memory, at, length) => {
                     let mut bytes = vec![0; length];
                     memory.take(at, &mut bytes);
                     self.said.extend(bytes);
@@ -106,20 +105,20 @@ impl Bench {
         let mut length = self.said.len() - before;
         while let Some(sent) = self.output.next_sent(&mut length) {
             match sent {
-                Sent::Part(part) => self.requests.sent(part),
-                Sent::Staged(bytes) => self.requests.staged_sent(bytes),
-                Sent::Bytes => {}
+                SentItem::Part(part) => self.requests.sent(part),
+                SentItem::Staged(bytes) => self.requests.staged_sent(bytes),
+                SentItem::Bytes => {}
             }
         }
     }
 
-    /// Obeys and sends until there is nothing more.
+    /// Carries out operations and sends output until nothing is left to do.
     fn work(&mut self) {
         let now = Instant::now();
         loop {
             self.requests.cut(&mut self.output);
             match self.requests.next(now) {
-                Some(order) => self.obey(order),
+                Some(order) => self.carry_out(order),
                 None if self.output.is_empty() => return,
                 None => {}
             }
@@ -134,12 +133,12 @@ impl Bench {
         assert_eq!(self.requests.used_blocks().count(), 0);
     }
 
-    /// What each cookie was answered; `lengths` says of reads how many bytes simple answers bring.
-    fn answers(&self, lengths: &BTreeMap<u64, (u64, usize)>) -> BTreeMap<u64, Answer> {
+    /// Answers by cookie; `lengths` gives the data length of simple replies to reads.
+    fn answers(&self, lengths: &BTreeMap<u64, (u64, usize)>) -> BTreeMap<u64, RequestAnswer> {
         let number = |at: usize, length: usize| {
             self.said[at..at + length].iter().fold(0_u64, |n, byte| n << 8 | u64::from(*byte))
         };
-        let mut answers: BTreeMap<u64, Answer> = BTreeMap::new();
+        let mut answers: BTreeMap<u64, RequestAnswer> = BTreeMap::new();
         let mut open: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         let mut at = 0;
         while at < self.said.len() {
@@ -209,19 +208,19 @@ proptest! {
             }
             match what {
                 0 | 1 => {
-                    bench.begin(cookie, Command::Read { offset: first, length: count, whole: what == 1 });
+                    bench.begin(cookie, ExportCommand::Read { offset: first, length: count, whole: what == 1 });
                     lengths.insert(cookie, (first, length));
                     expected.insert(cookie, Ok(model[range].to_vec()));
                 }
                 2 => {
                     let data: Vec<u8> = (0..length).map(|i| seed.wrapping_add(i as u8)).collect();
-                    bench.begin(cookie, Command::Write { offset: first, length: count });
+                    bench.begin(cookie, ExportCommand::Write { offset: first, length: count });
                     bench.pay(&data, bite.max(length / 64));
                     model[range].copy_from_slice(&data);
                     expected.insert(cookie, Ok(Vec::new()));
                 }
                 _ => {
-                    bench.begin(cookie, Command::WriteZeroes { offset: first, length: count });
+                    bench.begin(cookie, ExportCommand::WriteZeroes { offset: first, length: count });
                     model[range].fill(0);
                     expected.insert(cookie, Ok(Vec::new()));
                 }
@@ -241,25 +240,25 @@ proptest! {
 fn what_may_pass_is_tried_again_and_what_has_waited_fails() {
     let mut bench = Bench::new(true);
     let now = Instant::now();
-    let patience = |now| Patience { now, most: Duration::from_secs(5) };
-    bench.begin(1, Command::Read { offset: 0, length: 8192, whole: false });
-    bench.begin(2, Command::Read { offset: 8192, length: 4096, whole: false });
+    let retry_limit = |now| RetryLimit { now, most: Duration::from_secs(5) };
+    bench.begin(1, ExportCommand::Read { offset: 0, length: 8192, whole: false });
+    bench.begin(2, ExportCommand::Read { offset: 8192, length: 4096, whole: false });
     let (first, second) = (bench.requests.next(now).unwrap(), bench.requests.next(now).unwrap());
     let Bench { requests, output, .. } = &mut bench;
-    assert_eq!(requests.failed(77, &"", true, patience(now), output), None, "there is none");
-    assert_eq!(requests.failed(first.tag, &"away", true, patience(now), output), Some(false));
-    assert_eq!(requests.failed(first.tag, &"away", true, patience(now), output), None, "not twice");
-    assert_eq!(requests.failed(second.tag, &"lost", false, patience(now), output), Some(true));
+    assert_eq!(requests.failed(77, &"", true, retry_limit(now), output), None, "there is none");
+    assert_eq!(requests.failed(first.tag, &"away", true, retry_limit(now), output), Some(false));
+    assert_eq!(requests.failed(first.tag, &"away", true, retry_limit(now), output), None, "not twice");
+    assert_eq!(requests.failed(second.tag, &"lost", false, retry_limit(now), output), Some(true));
     assert_eq!((requests.next(now), requests.due()), (None, Some(now + RETRY_INTERVAL)));
     let again = requests.next(now + RETRY_INTERVAL).unwrap();
     assert_eq!(again, first);
     assert_eq!(
-        requests.failed(again.tag, &"away", true, patience(now + RETRY_INTERVAL), output),
+        requests.failed(again.tag, &"away", true, retry_limit(now + RETRY_INTERVAL), output),
         Some(false)
     );
     let late = now + Duration::from_secs(5);
     let again = requests.next(late).unwrap();
-    assert_eq!(requests.failed(again.tag, &"away", true, patience(late), output), Some(true));
+    assert_eq!(requests.failed(again.tag, &"away", true, retry_limit(late), output), Some(true));
     bench.work();
     bench.nothing_is_left();
     let lengths = [(1, (0, 8192)), (2, (8192, 4096))].into();
@@ -267,33 +266,33 @@ fn what_may_pass_is_tried_again_and_what_has_waited_fails() {
 }
 
 #[test]
-fn what_a_lost_port_had_goes_to_the_next() {
+fn requests_of_a_lost_port_move_to_the_next() {
     for structured in [false, true] {
         let mut bench = Bench::new(structured);
         let now = Instant::now();
-        let patience = Patience { now, most: Duration::from_secs(5) };
+        let retry_limit = RetryLimit { now, most: Duration::from_secs(5) };
         let data = vec![7; 300_000];
-        bench.begin(1, Command::Write { offset: 100, length: 300_000 });
+        bench.begin(1, ExportCommand::Write { offset: 100, length: 300_000 });
         bench.pay(&data, usize::MAX);
-        bench.begin(2, Command::Read { offset: 64, length: 300_000, whole: false });
-        let given: Vec<Order> = std::iter::from_fn(|| bench.requests.next(now)).collect();
+        bench.begin(2, ExportCommand::Read { offset: 64, length: 300_000, whole: false });
+        let given: Vec<PortOrder> = std::iter::from_fn(|| bench.requests.next(now)).collect();
         assert!(given.len() > 5 && bench.requests.given() == given.len());
-        bench.requests.lost(patience);
+        bench.requests.lost(retry_limit);
         assert!(bench.requests.is_waiting() && bench.requests.given() == 0);
         assert!(!bench.requests.expire(&"away", false, now, &mut bench.output), "there is time");
         bench.work();
         bench.nothing_is_left();
         assert!(bench.region[100..300_100] == data);
         let lengths = [(2, (64, 300_000))].into();
-        // Before the write, and then it.
+        // The read was carried out before the write.
         let read = [(64..100).collect(), data[..299_964].to_vec()].concat();
         assert_eq!(bench.answers(&lengths)[&1], Ok(vec![]));
         assert!(bench.answers(&lengths)[&2] == Ok(read));
 
-        // Nobody comes.
-        bench.begin(3, Command::Read { offset: 0, length: 300_000, whole: false });
-        bench.begin(4, Command::Write { offset: 0, length: 200_000 });
-        bench.requests.away(patience);
+        // No agent carries these requests out.
+        bench.begin(3, ExportCommand::Read { offset: 0, length: 300_000, whole: false });
+        bench.begin(4, ExportCommand::Write { offset: 0, length: 200_000 });
+        bench.requests.away(retry_limit);
         assert!(bench.requests.expire(&"away", false, now + Duration::from_secs(5), &mut bench.output));
         bench.pay(&data[..200_000], usize::MAX);
         bench.requests.expire(&"away", true, now, &mut bench.output);
@@ -308,8 +307,8 @@ fn what_a_lost_port_had_goes_to_the_next() {
 fn who_leaves_within_a_write_leaves_nothing() {
     for paid in [0, 10, 5000] {
         let mut bench = Bench::new(false);
-        bench.begin(1, Command::Read { offset: 0, length: 100, whole: false });
-        bench.begin(2, Command::Write { offset: 4096, length: 8192 });
+        bench.begin(1, ExportCommand::Read { offset: 0, length: 100, whole: false });
+        bench.begin(2, ExportCommand::Write { offset: 4096, length: 8192 });
         bench.pay(&vec![9; paid], 100);
         bench.requests.hang_up(&mut bench.output);
         bench.work();
@@ -318,7 +317,7 @@ fn who_leaves_within_a_write_leaves_nothing() {
         assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [1]);
     }
     let mut bench = Bench::new(false);
-    bench.begin(1, Command::Write { offset: 4096, length: 8192 });
+    bench.begin(1, ExportCommand::Write { offset: 4096, length: 8192 });
     bench.pay(&[9; 8192], 100);
     bench.requests.hang_up(&mut bench.output);
     bench.work();
@@ -331,23 +330,23 @@ fn no_client_has_more_kept_for_it_than_there_is_room_for() {
     let now = Instant::now();
     let mut count = 0;
     while bench.requests.has_room(&bench.output) {
-        bench.begin(count, Command::Read { offset: 0, length: 3 << 20, whole: count % 2 == 0 });
+        bench.begin(count, ExportCommand::Read { offset: 0, length: 3 << 20, whole: count % 2 == 0 });
         count += 1;
         assert!(count <= REQUESTS_MAX as u64);
     }
-    // It takes no answer.
+    // The client takes no answers.
     loop {
         bench.requests.cut(&mut bench.output);
         let Some(order) = bench.requests.next(now) else { break };
-        bench.obey(order);
+        bench.carry_out(order);
     }
     assert!(bench.requests.staged <= STAGED_MAX && bench.requests.used_blocks().count() <= 128);
     bench.work();
     bench.nothing_is_left();
 }
 
-/// Answers that have to be in one piece wait in their blocks and are whole and right, whichever part is there first; and
-/// reads that together want more blocks than there are do not wait for each other without end.
+/// Tests reads that must be answered in one chunk: they wait in their blocks and are complete and correct, whichever
+/// part arrives first; several that together need more blocks than exist do not deadlock.
 #[test]
 fn whole_reads_are_held_in_their_blocks() {
     let wanted = [
@@ -361,7 +360,7 @@ fn whole_reads_are_held_in_their_blocks() {
         let mut bench = Bench::new(structured);
         let now = Instant::now();
         for (cookie, (offset, length)) in wanted {
-            bench.begin(cookie, Command::Read { offset, length: length as u32, whole: true });
+            bench.begin(cookie, ExportCommand::Read { offset, length: length as u32, whole: true });
         }
         loop {
             bench.requests.cut(&mut bench.output);
@@ -369,7 +368,7 @@ fn whole_reads_are_held_in_their_blocks() {
             if orders.is_empty() && bench.output.is_empty() {
                 break;
             }
-            orders.into_iter().rev().for_each(|order| bench.obey(order));
+            orders.into_iter().rev().for_each(|order| bench.carry_out(order));
             assert_eq!(bench.requests.staged, 0);
             bench.send();
         }
@@ -387,16 +386,17 @@ fn a_whole_read_that_fails_gives_its_blocks_back() {
     for failing in [0, 3, 7] {
         let mut bench = Bench::new(true);
         let now = Instant::now();
-        bench.begin(1, Command::Read { offset: 0, length: 1 << 20, whole: true });
+        bench.begin(1, ExportCommand::Read { offset: 0, length: 1 << 20, whole: true });
         let orders: Vec<_> = std::iter::from_fn(|| bench.requests.next(now)).collect();
         assert_eq!(orders.len(), 8);
         for (index, order) in orders.into_iter().enumerate() {
             if index == failing {
-                let patience = Patience { now, most: Duration::ZERO };
-                let told = bench.requests.failed(order.tag, &"poisoned", false, patience, &mut bench.output);
+                let retry_limit = RetryLimit { now, most: Duration::ZERO };
+                let told =
+                    bench.requests.failed(order.tag, &"poisoned", false, retry_limit, &mut bench.output);
                 assert_eq!(told, Some(true));
             } else {
-                bench.obey(order);
+                bench.carry_out(order);
             }
         }
         bench.work();

@@ -1,10 +1,11 @@
-//! Memory of this process alone, which serves its own faults: private and anonymous, because nothing needs a file for it, and
-//! a page is put there in half the time.
+//! Memory of this process, which serves its own faults. It is private and anonymous: no file is needed, and
+//! installing a page takes half the time.
 //!
-//! A page is there if the kernel can read it for us: where it is not, the program may have given it back by `madvise(2)` in
-//! this very moment, and touching it would be a fault of whoever serves faults. So pages are copied by a system call, through
-//! a page of a file in memory, which fails where there is none. Taking pages away is `MADV_DONTNEED`, of many ranges by one
-//! call where the kernel allows it (Linux 6.14): the processors then forget them at once, and not range by range.
+//! A page is present if the kernel can read it. The agent must not touch a page to find out: the program may just
+//! have discarded it with `madvise(2)`, and a touch would be a fault of the serving thread itself. So pages are
+//! copied by a system call, which fails for absent pages, through a page of a memory file. Pages are removed by
+//! `MADV_DONTNEED`, many ranges in one call where the kernel supports that (Linux 6.14): then the TLBs are flushed
+//! once, not for each range.
 
 use std::fs::File;
 use std::io;
@@ -18,38 +19,38 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use super::{Mapped, PAGE};
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 
-/// The memory.
+/// Pages in private anonymous memory of this process.
 #[derive(Debug)]
-pub struct Anonymous {
+pub struct AnonymousPages {
     mapped: Mapped,
-    /// A page that the kernel copies to, and where it is then read.
+    /// File of one page to which the kernel copies; it is mapped for reading.
     file: File,
     copied: MmapRaw,
-    /// This process, to take many ranges away by one call; none once that has been tried in vain.
+    /// Descriptor of this process, for removing many ranges by one call; `None` if that is not supported.
     own: Option<OwnedFd>,
 }
 
-/// Ranges taken away by one call.
+/// Maximum number of ranges removed by one call.
 const RANGES: usize = 32;
 
-impl Anonymous {
-    /// The memory of `mapped`, private and anonymous memory of this process with a userfaultfd of its own.
+impl AnonymousPages {
+    /// Wraps `mapped`, private anonymous memory of this process that is registered with a userfaultfd.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn new(mapped: Mapped) -> io::Result<Anonymous> {
+    /// The kernel's error.
+    pub fn new(mapped: Mapped) -> io::Result<AnonymousPages> {
         let file = File::from(memfd_create(c"cxloe-copied", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(PAGE)?;
         let copied = MmapOptions::new().len(PAGE_BYTES).populate().map_raw_read_only(&file)?;
-        // SAFETY: plain values; the kernel makes a descriptor, or refuses.
+        // SAFETY: only integers are passed; the kernel creates a descriptor, or refuses.
         let own = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
-        // SAFETY: the kernel has just made it for us.
+        // SAFETY: the kernel has just made this descriptor; nothing else owns it.
         let own = (own >= 0).then(|| unsafe { OwnedFd::from_raw_fd(own) });
-        Ok(Anonymous { mapped, file, copied, own })
+        Ok(AnonymousPages { mapped, file, copied, own })
     }
 
-    /// Takes ranges away by as few calls as it takes. `false` if some may still be there; to take them away again is no harm,
-    /// as nobody is given them back meanwhile.
+    /// Removes ranges by as few calls as possible. Returns `false` if some may still be present; removing ranges
+    /// twice is harmless, because no page is installed in between.
     fn drop_at_once(&mut self, ranges: &[Range<u32>]) -> bool {
         for some in ranges.chunks(RANGES) {
             let Some(own) = self.own.as_ref().filter(|_| some.len() > 1) else { return false };
@@ -61,8 +62,8 @@ impl Anonymous {
                 *part = libc::iovec { iov_base: range.start as *mut libc::c_void, iov_len: length };
                 bytes += length;
             }
-            // SAFETY: the ranges are registered memory that this process was given as remote, whose absent pages come again; so
-            // many parts are live.
+            // SAFETY: the ranges are registered memory that this process was given as remote, whose absent pages are
+            // fetched again; the array holds that many entries.
             let done = unsafe {
                 let (own, parts) = (own.as_raw_fd(), parts.as_ptr());
                 libc::syscall(libc::SYS_process_madvise, own, parts, some.len(), libc::MADV_DONTNEED, 0)
@@ -77,10 +78,10 @@ impl Anonymous {
         true
     }
 
-    /// Has the kernel copy up to a page from `page` on; how many bytes.
+    /// Makes the kernel copy up to a page from the start of `page` to the file; returns the number of bytes.
     fn copy(&self, page: u32, bytes: usize) -> Result<usize, MemoryError> {
         let address = self.mapped.one(page)?.start;
-        // SAFETY: the kernel reads the memory, and says so where there is none; what it copies goes to the file.
+        // SAFETY: the kernel reads the memory, and fails for absent pages; it writes only to the file.
         let copied = unsafe { libc::pwrite(self.file.as_raw_fd(), address as *const libc::c_void, bytes, 0) };
         match Errno::result(copied) {
             Ok(copied) => Ok(copied as usize),
@@ -90,7 +91,7 @@ impl Anonymous {
     }
 }
 
-impl Memory for Anonymous {
+impl Memory for AnonymousPages {
     #[inline]
     fn install(&mut self, _: MappingId, page: u32, bytes: &Page, protect: bool) -> Result<(), MemoryError> {
         self.mapped.install(page, bytes, protect)
@@ -108,7 +109,7 @@ impl Memory for Anonymous {
     }
 
     fn map(&mut self, _: MappingId, _: u32, _: bool) -> Result<(), MemoryError> {
-        // Nothing is there that the only mapping has not.
+        // There is no other mapping in which the page could be missing.
         Err(MemoryError::Exists)
     }
 
@@ -127,7 +128,7 @@ impl Memory for Anonymous {
         if self.copy(page, PAGE_BYTES)? < PAGE_BYTES {
             return Err(MemoryError::Absent);
         }
-        // SAFETY: the mapping is as long as a page, and nobody but this method writes to the file.
+        // SAFETY: the mapping is as long as a page, and only this method writes to the file.
         unsafe { std::ptr::copy_nonoverlapping(self.copied.as_ptr(), into.as_mut_ptr(), PAGE_BYTES) };
         Ok(())
     }
@@ -139,13 +140,14 @@ impl Memory for Anonymous {
         for (index, range) in ranges.iter().enumerate() {
             let range = self.mapped.range(range).ok_or(MemoryError::Gone)?;
             let (start, length) = (range.start as *mut libc::c_void, (range.end - range.start) as usize);
-            // SAFETY: the range is registered memory that this process was given as remote, whose absent pages come again.
+            // SAFETY: the range is registered memory that this process was given as remote, whose absent pages are
+            // fetched again.
             if unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) } != 0 {
                 let errno = Errno::last();
                 if index == 0 {
                     return Err(MemoryError::Os(errno as i32));
                 }
-                // What is left in place is found there when somebody touches it.
+                // Pages that are still in place are found at their next fault.
                 tracing::error!(%errno, "pages could not be taken away");
             }
         }
@@ -174,19 +176,19 @@ mod tests {
 
     const ONLY: (MappingId, ViewId) = (MappingId(0), ViewId(0));
 
-    /// Eight pages whose faults nobody serves: who touched one would end.
-    fn memory() -> (MmapRaw, Anonymous) {
+    /// Eight pages whose faults are not served: a touch of an absent one would hang the test.
+    fn memory() -> (MmapRaw, AnonymousPages) {
         let memory = MmapRaw::from(MmapOptions::new().len(8 * PAGE_BYTES).map_anon().unwrap());
         let uffd = Uffd::create().or_else(|_| Uffd::create_user_only()).unwrap();
         uffd.handshake(Features::SIGBUS | Features::WRITE_PROTECT).unwrap();
         let start = memory.as_ptr() as u64;
-        // SAFETY: memory that was mapped a moment ago.
+        // SAFETY: the memory was mapped a moment ago and is otherwise unused.
         unsafe { uffd.register(start..start + 8 * PAGE, Modes::MISSING | Modes::WRITE_PROTECT) }.unwrap();
-        (memory, Anonymous::new(Mapped::new(uffd, start, 0, 8, 0, None)).unwrap())
+        (memory, AnonymousPages::new(Mapped::new(uffd, start, 0, 8, 0, None)).unwrap())
     }
 
     fn byte(memory: &MmapRaw, at: usize) -> u8 {
-        // SAFETY: within the mapping, at a page that is there.
+        // SAFETY: within the mapping, at a present page.
         unsafe { memory.as_ptr().add(at).read_volatile() }
     }
 
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(memory.snapshot(view, 3, &mut page), Err(MemoryError::Absent));
         assert_eq!(page, pages[1], "what is not there is not looked at");
         assert_eq!(memory.snapshot(view, 8, &mut page), Err(MemoryError::Gone));
-        // Many ranges by one call, and one by one where the kernel does not do that.
+        // Ranges are removed by one call, and one by one as on older kernels.
         for at_once in [true, false] {
             for page in [0, 2, 5, 7] {
                 assert_eq!(memory.install(mapping, page, &pages[1], false), Ok(()));

@@ -1,6 +1,6 @@
-//! Memory of a virtual machine: its monitor has registered it, knows nothing of us but that we serve its faults, and may
-//! have it in several pieces. Pages come, writable at once, and never leave: what is known of a page is known of one
-//! machine's, so that no page is served to a second one.
+//! Memory of a virtual machine. The machine's monitor registers the memory, possibly in several pieces, and passes
+//! the userfaultfd to this process. Pages are installed writable and never evicted. A page of the region belongs to
+//! one piece only, so that it is never served to a second machine.
 
 use std::ops::Range;
 
@@ -8,17 +8,17 @@ use super::private::is_something;
 use super::{Mappings, PAGE};
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
 
-/// The memory.
+/// Pages in the memory of a virtual machine.
 #[derive(Debug, Default)]
-pub struct Foreign {
-    /// Its pieces.
+pub struct ForeignPages {
+    /// Mappings of the machine's present pieces.
     pub mappings: Mappings,
-    /// The pages of all pieces there are or were.
+    /// Pages assigned to present and former pieces.
     given: Vec<Range<u32>>,
 }
 
-impl Foreign {
-    /// Gives pages to a piece; `false` if some of them were another's.
+impl ForeignPages {
+    /// Assigns pages to a piece; `false` if some of them belong to another piece.
     pub fn give(&mut self, pages: Range<u32>) -> bool {
         let fresh = self.given.iter().all(|other| pages.end <= other.start || other.end <= pages.start);
         if fresh {
@@ -27,8 +27,8 @@ impl Foreign {
         fresh
     }
 
-    /// The pages that an address range has, of all pieces.
-    pub fn pages_in(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u32>> {
+    /// Pages of all pieces that lie in an address range.
+    pub(crate) fn pages_in(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u32>> {
         self.mappings.iter().filter_map(move |(_, mapped)| {
             let all = mapped.all();
             let (start, end) = (all.start.max(addresses.start), all.end.min(addresses.end));
@@ -37,13 +37,13 @@ impl Foreign {
         })
     }
 
-    /// The piece that has an address, and which page it is there: all pieces may share one userfaultfd.
+    /// Piece that contains an address, and the page there: several pieces may share one userfaultfd.
     pub fn find(&self, address: u64) -> Option<(MappingId, u32)> {
         self.mappings.iter().find_map(|(id, mapped)| Some((id, mapped.page_at(address)?)))
     }
 }
 
-impl Memory for Foreign {
+impl Memory for ForeignPages {
     fn install(
         &mut self,
         mapping: MappingId,
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn no_page_is_given_twice() {
-        let mut memory = Foreign::default();
+        let mut memory = ForeignPages::default();
         assert!(memory.give(0..10) && memory.give(20..30) && memory.give(10..20));
         assert!([0..1, 29..40, 5..25, 15..16].into_iter().all(|pages| !memory.give(pages)));
         assert!(memory.give(30..31));

@@ -13,60 +13,67 @@ pub mod shared;
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::member::Link;
+use super::member::MemberLink;
 use super::process::Process;
 use crate::uffd::{Access as Pages, Features, Modes, Uffd, UffdError};
-use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::{Access, MappingId, Memory, MemoryError, PAGE_BYTES, Page};
 
-pub use anonymous::Anonymous;
-pub use foreign::Foreign;
-pub use private::Private;
-pub use shared::Shared;
+pub use anonymous::AnonymousPages;
+pub use foreign::ForeignPages;
+pub use private::PrivatePages;
+pub use shared::SharedPages;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// A process's mapping of a view.
+/// One process's mapping of a view, and the means to act on it.
 #[derive(Debug)]
 pub struct Mapped {
-    /// Its userfaultfd.
+    /// Userfaultfd through which the mapping's faults are served.
     pub uffd: Uffd,
-    /// Where it begins.
+    /// Address of the mapping's first byte in the process.
     pub address: u64,
-    /// Which page of the view is its first.
+    /// Number of the mapping's first page in the view.
     pub first: u32,
-    /// How many pages it has.
+    /// Number of pages in the mapping.
     pub pages: u32,
-    /// The process; 0 while it is not known.
+    /// Process id; 0 while unknown.
     pub pid: u32,
-    /// The same process, by more than its number; none while it is not known, and of this process's own memory.
+    /// Identity of the process beyond its id; `None` while unknown, and for this process's own memory.
     pub process: Option<Process>,
-    /// The connection of its helper thread; none of a forked child that has not joined yet.
-    pub link: Option<Link>,
-    /// Whether the kernel has said that the process has ended.
+    /// Connection of the process's helper thread; `None` for a forked child that has not joined yet.
+    pub link: Option<MemberLink>,
+    /// Whether the kernel has reported the end of the process.
     gone: Cell<bool>,
 }
 
 impl Mapped {
     /// A mapping of `pages` pages of the view from `first` on, at `address`.
-    pub fn new(uffd: Uffd, address: u64, first: u32, pages: u32, pid: u32, link: Option<Link>) -> Mapped {
+    pub fn new(
+        uffd: Uffd,
+        address: u64,
+        first: u32,
+        pages: u32,
+        pid: u32,
+        link: Option<MemberLink>,
+    ) -> Mapped {
         Mapped { uffd, address, first, pages, pid, process: None, link, gone: Cell::new(false) }
     }
 
-    /// The same, of this process.
+    /// This mapping with its process set.
     #[must_use]
     pub fn of(self, process: Process) -> Mapped {
         Mapped { pid: process.pid(), process: Some(process), ..self }
     }
 
-    /// The page of the view at `address`, if this mapping has it.
+    /// The page of the view at `address`, if it lies in this mapping.
     #[inline]
-    pub fn page_at(&self, address: u64) -> Option<u32> {
+    pub(crate) fn page_at(&self, address: u64) -> Option<u32> {
         let page = address.checked_sub(self.address)? / PAGE;
         (page < u64::from(self.pages)).then(|| self.first + page as u32)
     }
 
-    /// Where pages of the view are, if this mapping has them.
+    /// Addresses of pages of the view, if all of them lie in this mapping.
     #[inline]
     pub fn range(&self, pages: &Range<u32>) -> Option<Range<u64>> {
         let start = pages.start.checked_sub(self.first)?;
@@ -74,7 +81,7 @@ impl Mapped {
         Some(self.address + u64::from(start) * PAGE..self.address + u64::from(end) * PAGE)
     }
 
-    /// What the process's page table says from `address` on.
+    /// Entries of the process's page table from `address` on.
     #[inline]
     fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
         self.process.as_ref().map_or([0; N], |process| process.entries(address))
@@ -84,19 +91,19 @@ impl Mapped {
         self.range(&(page..page + 1)).ok_or(MemoryError::Gone)
     }
 
-    /// Everything it has.
+    /// Address range of the whole mapping.
     pub fn all(&self) -> Range<u64> {
         self.address..self.address + u64::from(self.pages) * PAGE
     }
 
-    /// Whether its process has ended.
+    /// Whether the kernel has reported the end of the mapping's process.
     pub fn is_gone(&self) -> bool {
         self.gone.get()
     }
 
-    /// Asks the kernel whether there still is a process: one that has no connection whose end would tell. Its first page,
-    /// that of the probe, is never protected, so taking its protection off changes nothing.
-    pub fn look(&self) {
+    /// Checks whether the process still exists; for processes without a connection, whose end would be noticed
+    /// otherwise. The check unprotects the first page, the probe page: that is never protected, so nothing changes.
+    pub fn check_alive(&self) {
         let first = self.address..self.address + PAGE;
         if let Err(UffdError::Gone) = self.uffd.unprotect(first, false) {
             self.gone.set(true);
@@ -113,14 +120,14 @@ impl Mapped {
                 self.gone.set(true);
                 MemoryError::Gone
             }
-            // Unmapped by the program: nobody waits there any more.
+            // The program has unmapped the page, so no thread waits there any more.
             UffdError::NotMapped => MemoryError::Gone,
             UffdError::Busy => MemoryError::Os(libc::EBUSY),
             UffdError::Os { errno, .. } => MemoryError::Os(errno as i32),
         }
     }
 
-    /// Puts a page where none is.
+    /// Installs a page where the mapping has none.
     #[inline]
     pub fn install(&self, page: u32, bytes: &Page, protect: bool) -> Result<(), MemoryError> {
         let range = self.one(page)?;
@@ -128,7 +135,7 @@ impl Mapped {
         self.uffd.copy(range.start, bytes, access).map(drop).map_err(|error| self.error(error))
     }
 
-    /// Puts neighbours where none are, in one step; how many.
+    /// Installs neighbours where the mapping has no pages, in one step; returns the number installed.
     #[inline]
     pub fn install_run(&self, page: u32, bytes: &[Page], protect: bool) -> Result<usize, MemoryError> {
         let range = self.range(&(page..page + bytes.len() as u32)).ok_or(MemoryError::Gone)?;
@@ -137,14 +144,14 @@ impl Mapped {
         copied.map(|copied| copied / PAGE_BYTES).map_err(|error| self.error(error))
     }
 
-    /// Maps a page that the file has.
+    /// Maps a page that the memory file has and the mapping has not.
     #[inline]
     pub fn map(&self, page: u32, protect: bool) -> Result<(), MemoryError> {
         let access = if protect { Pages::Protected } else { Pages::Writable };
         self.uffd.continue_(self.one(page)?, access).map(drop).map_err(|error| self.error(error))
     }
 
-    /// Write-protects those of `pages` that it has.
+    /// Write-protects those of `pages` that lie in this mapping.
     #[inline]
     pub fn protect(&self, pages: &Range<u32>) -> Result<(), MemoryError> {
         let mine = pages.start.max(self.first)..pages.end.min(self.first + self.pages);
@@ -154,7 +161,7 @@ impl Mapped {
         }
     }
 
-    /// Takes the protection off.
+    /// Unprotects a page, and wakes threads that wait to write to it.
     #[inline]
     pub fn unprotect(&self, page: u32) -> Result<(), MemoryError> {
         match self.range(&(page..page + 1)) {
@@ -163,16 +170,16 @@ impl Mapped {
         }
     }
 
-    /// Wakes who waits for a page.
+    /// Wakes threads that wait for a page.
     #[inline]
     pub fn wake(&self, page: u32) {
         if let Some(range) = self.range(&(page..page + 1)) {
-            // Who has gone does not wait.
+            // A wake-up fails only if the process has ended; then no thread waits.
             let _ = self.uffd.wake(range);
         }
     }
 
-    /// Has whoever touches a page get SIGBUS; where the kernel cannot, the process gets it now.
+    /// Makes an access to a page raise SIGBUS; where the kernel cannot do that, the process gets SIGBUS now.
     #[cold]
     pub fn poison(&mut self, page: u32) -> Result<(), MemoryError> {
         if let Some(link) = &mut self.link {
@@ -181,7 +188,8 @@ impl Mapped {
         let range = self.one(page)?;
         let mut poisoned = self.uffd.poison(range.clone());
         if poisoned == Err(UffdError::Exists) {
-            // What is there is most likely the mark that a protected page leaves behind when it is taken away.
+            // Most likely the page has the marker that an evicted write-protected page leaves behind, which this
+            // removes.
             let _ = self.uffd.unprotect(range.clone(), false);
             poisoned = self.uffd.poison(range);
         }
@@ -193,7 +201,7 @@ impl Mapped {
             {
                 tracing::error!(
                     pid = self.pid,
-                    "data is lost; the process is ended, for want of UFFDIO_POISON"
+                    "data is lost; the process is ended, because the kernel lacks UFFDIO_POISON"
                 );
                 process.kill(libc::SIGBUS);
                 Err(MemoryError::Gone)
@@ -203,21 +211,21 @@ impl Mapped {
     }
 }
 
-/// The memory of a space, of whichever kind.
+/// Memory of a space, by the kind of its mappings.
 #[derive(Debug)]
 pub enum KernelMemory {
-    /// Of several processes.
-    Shared(Shared),
-    /// Of each its own.
-    Private(Private),
-    /// Of a virtual machine.
-    Foreign(Foreign),
+    /// A memory file that all processes of the space map.
+    Shared(SharedPages),
+    /// Anonymous memory of each process, with a view of its own.
+    Private(PrivatePages),
+    /// Memory that a virtual machine's monitor has registered.
+    Foreign(ForeignPages),
 }
 
 impl KernelMemory {
-    /// As the pager sees it.
+    /// The memory as the pager uses it.
     #[inline]
-    pub fn as_memory(&mut self) -> &mut dyn Memory {
+    pub(crate) fn as_memory(&mut self) -> &mut dyn Memory {
         match self {
             KernelMemory::Shared(memory) => memory,
             KernelMemory::Private(memory) => memory,
@@ -225,7 +233,7 @@ impl KernelMemory {
         }
     }
 
-    /// All mappings, by their number.
+    /// Mappings of the space, by their numbers.
     #[inline]
     pub fn mappings(&self) -> &Mappings {
         match self {
@@ -235,9 +243,9 @@ impl KernelMemory {
         }
     }
 
-    /// All mappings, by their number.
+    /// Mappings of the space, by their numbers.
     #[inline]
-    pub fn mappings_mut(&mut self) -> &mut Mappings {
+    pub(crate) fn mappings_mut(&mut self) -> &mut Mappings {
         match self {
             KernelMemory::Shared(memory) => &mut memory.mappings,
             KernelMemory::Private(memory) => &mut memory.mappings,
@@ -246,23 +254,23 @@ impl KernelMemory {
     }
 }
 
-/// What a userfaultfd of a new member of a space of this kind has to be able to, and what it is registered for.
-pub fn wanted(kind: Kind) -> (Features, Modes) {
+/// Features and registration modes required of a new member's userfaultfd, by kind of space.
+pub fn required_features(kind: MappingKind) -> (Features, Modes) {
     let shared = Features::WRITE_PROTECT
         | Features::MISSING_SHMEM
         | Features::MINOR_SHMEM
         | Features::WRITE_PROTECT_SHMEM;
     match kind {
-        Kind::Shared => (shared, Modes::MISSING | Modes::MINOR | Modes::WRITE_PROTECT),
-        Kind::Private => {
+        MappingKind::Shared => (shared, Modes::MISSING | Modes::MINOR | Modes::WRITE_PROTECT),
+        MappingKind::Private => {
             (Features::WRITE_PROTECT | Features::EVENT_FORK, Modes::MISSING | Modes::WRITE_PROTECT)
         }
-        // Set up by whoever hands it over.
-        Kind::Foreign => (Features::empty(), Modes::MISSING),
+        // The virtual machine's monitor has negotiated and registered already.
+        MappingKind::Foreign => (Features::empty(), Modes::MISSING),
     }
 }
 
-/// What a thread did.
+/// Kind of access, from the flags of a fault.
 #[inline]
 pub fn access(wp: bool, minor: bool) -> Access {
     match (wp, minor) {
@@ -272,24 +280,24 @@ pub fn access(wp: bool, minor: bool) -> Access {
     }
 }
 
-/// Mappings by their number.
+/// Mappings of a space, by their numbers.
 #[derive(Debug, Default)]
 pub struct Mappings(Vec<Option<Mapped>>);
 
 impl Mappings {
-    /// The mapping of this number.
+    /// The mapping with this number, if there is one.
     #[inline]
     pub fn get(&self, mapping: MappingId) -> Option<&Mapped> {
         self.0.get(usize::from(mapping.0)).and_then(Option::as_ref)
     }
 
-    /// The mapping of this number.
+    /// The mapping with this number, if there is one.
     #[inline]
     pub fn get_mut(&mut self, mapping: MappingId) -> Option<&mut Mapped> {
         self.0.get_mut(usize::from(mapping.0)).and_then(Option::as_mut)
     }
 
-    /// Adds a mapping under a number that is free.
+    /// Adds a mapping under a number that must be free.
     pub fn add(&mut self, mapping: MappingId, mapped: Mapped) {
         let at = usize::from(mapping.0);
         if self.0.len() <= at {
@@ -308,25 +316,25 @@ impl Mappings {
         self.iter().map(|(id, _)| id)
     }
 
-    /// All, ascending.
+    /// All mappings, by ascending numbers.
     pub fn iter(&self) -> impl Iterator<Item = (MappingId, &Mapped)> {
         let each = self.0.iter().enumerate();
         each.filter_map(|(at, mapped)| Some((MappingId(at as u16), mapped.as_ref()?)))
     }
 
-    /// All, to change them.
+    /// All mappings, by ascending numbers, for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (MappingId, &mut Mapped)> {
         let each = self.0.iter_mut().enumerate();
         each.filter_map(|(at, mapped)| Some((MappingId(at as u16), mapped.as_mut()?)))
     }
 
-    /// How many numbers there are or were.
+    /// Number of mapping numbers used so far, including those that are free again.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there never was one.
+    /// Whether there never was a mapping.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,10 +1,10 @@
-//! Anonymous memory of processes, each its own: a view for each process, and one mapping of it.
+//! Private memory of processes: a view for each process, and one mapping of it.
 //!
-//! Pages are copied out of the process through what was opened of it when it joined, so that neither another process of its
-//! number nor another program in its place is ever read ([`process`](crate::process)); and taken away by its own helper
-//! thread, which is ordered to. A page that is not there after all, because the program took it away without a word, is an
-//! error of the copy, and the page table says then what that means. Should a kernel wait there, the agent would wait for
-//! itself: a [`Watchdog`] puts zeros there.
+//! Pages are copied out of the process through descriptors opened when it joined, so that the agent never reads
+//! another process that got the same number, or another program in its place ([`process`](crate::process)). Pages are
+//! removed by the process's own helper thread, by order. If the program has silently discarded a page, the copy
+//! fails, and the page table shows the cause. If a kernel waited there for the page, the agent would wait for itself:
+//! then a [`Watchdog`] installs zeros.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -16,30 +16,30 @@ use super::{Mapped, Mappings, PAGE};
 use crate::watchdog::Watchdog;
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, VIEWS_MAX, ViewId};
 
-/// The memory.
+/// Memory of all processes of a space.
 #[derive(Debug)]
-pub struct Private {
-    /// The processes.
+pub struct PrivatePages {
+    /// Mappings of the processes, one for each view.
     pub mappings: Mappings,
-    /// Each view's mapping.
     of_view: Vec<Option<MappingId>>,
-    /// Processes of views that have not joined again yet, and where their memory is.
+    /// Views whose processes have not rejoined yet, each with the process and the address of its memory.
     expected: Vec<(ViewId, u32, u64)>,
-    /// The page table looked into last.
-    table: Table,
+    /// Page table read last, kept open.
+    table: OpenPageTable,
     dog: Watchdog,
 }
 
-/// A page table kept open, and whose it is.
-type Table = Option<(u32, File)>;
+/// An open page table and the number of its process.
+type OpenPageTable = Option<(u32, File)>;
 
-/// Bits of an entry of a page table, as the kernel shows it: in memory, or swapped out, which guards count as.
+/// Mask of a page table entry in `/proc/PID/pagemap`: set bits mean in memory, or swapped out; guard pages count as
+/// such.
 const SOMETHING: u64 = 0b11 << 62;
-/// A guard of the program's own: touching it is SIGSEGV.
+/// Bit of an entry for a guard page of the program: touching that raises SIGSEGV.
 const GUARD: u64 = 1 << 58;
 
-/// The entries of a process's page table from `address` on, as far as the kernel shows them; the others are 0.
-fn entries<const N: usize>(table: &mut Table, pid: u32, address: u64) -> [u64; N] {
+/// Entries of a process's page table from `address` on; unavailable ones are 0.
+fn entries<const N: usize>(table: &mut OpenPageTable, pid: u32, address: u64) -> [u64; N] {
     if table.as_ref().is_none_or(|(of, _)| *of != pid) {
         *table = File::open(format!("/proc/{pid}/pagemap")).ok().map(|file| (pid, file));
     }
@@ -51,21 +51,21 @@ fn entries<const N: usize>(table: &mut Table, pid: u32, address: u64) -> [u64; N
     bytes.map(u64::from_le_bytes)
 }
 
-/// Whether a process has a page at `address`, in memory or swapped out. `table` keeps the process's page table open.
-fn pagemap(table: &mut Table, pid: u32, address: u64) -> bool {
+/// Whether a process has a page at `address`, in memory or swapped out. `table` caches the open page table.
+fn pagemap(table: &mut OpenPageTable, pid: u32, address: u64) -> bool {
     let [entry] = entries(table, pid, address);
     is_something(entry)
 }
 
-/// Whether an entry of a page table is a page.
+/// Whether a page table entry belongs to a page in memory or in swap, and not to a guard page.
 pub(super) fn is_something(entry: u64) -> bool {
     entry & SOMETHING != 0 && entry & GUARD == 0
 }
 
-impl Private {
-    /// No process yet.
-    pub fn new(dog: Watchdog) -> Private {
-        Private {
+impl PrivatePages {
+    /// Memory without mappings, whose copies `dog` watches.
+    pub fn new(dog: Watchdog) -> PrivatePages {
+        PrivatePages {
             mappings: Mappings::default(),
             of_view: vec![None; VIEWS_MAX],
             expected: Vec::new(),
@@ -74,7 +74,7 @@ impl Private {
         }
     }
 
-    /// A process has mapped a view.
+    /// Adds a process's mapping of a view.
     pub fn add(&mut self, view: ViewId, mapping: MappingId, mapped: Mapped) {
         self.expected.retain(|(other, ..)| *other != view);
         self.mappings.add(mapping, mapped);
@@ -86,12 +86,12 @@ impl Private {
         self.of_view.get(usize::from(view.0)).copied().flatten()
     }
 
-    /// A process that has not joined again yet.
+    /// Adds a view whose process is expected to rejoin.
     pub fn expect(&mut self, view: ViewId, pid: u32, address: u64) {
         self.expected.push((view, pid, address));
     }
 
-    /// A mapping has ended.
+    /// Removes a mapping that has ended.
     pub fn forget(&mut self, mapping: MappingId) {
         for place in &mut self.of_view {
             if *place == Some(mapping) {
@@ -105,7 +105,7 @@ impl Private {
     }
 }
 
-impl Memory for Private {
+impl Memory for PrivatePages {
     #[inline]
     fn install(
         &mut self,
@@ -146,9 +146,9 @@ impl Memory for Private {
         let mapped = self.mapped(view)?;
         let address = mapped.one(page)?.start;
         let watch = self.dog.watch(mapped.uffd.as_fd(), address);
-        // As the program's debugger would, so that pages can be read that it may not read itself at present (PROT_NONE).
+        // Read as a debugger reads, so that pages can be copied that the program cannot read at present (PROT_NONE).
         let read = mapped.process.as_ref().ok_or(MemoryError::Gone)?.read(address, into);
-        if watch.bit() {
+        if watch.is_late() {
             return Err(MemoryError::Absent);
         }
         match read {
@@ -157,7 +157,7 @@ impl Memory for Private {
                 self.mapped(view)?.gone.set(true);
                 Err(MemoryError::Gone)
             }
-            // Taken away by the program.
+            // The program has discarded the page.
             Err(_) if !self.is_present(view, page) => Err(MemoryError::Absent),
             Err(error) => Err(MemoryError::Os(error.raw_os_error().unwrap_or(libc::EFAULT))),
         }

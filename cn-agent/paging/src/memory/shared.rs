@@ -1,14 +1,15 @@
-//! Memory that processes share: one file in memory, mapped by each of them and, unregistered, by the agent.
+//! Memory that processes share: one memory file, mapped by each process and, without userfaultfd, by the agent.
 //!
-//! A page is there if the file has it; where the file has a hole, nobody touches the agent's mapping, which would fill
-//! it with zeros. Taking pages away punches holes, for all processes at once. The agent's mapping reads what is there,
-//! and the copy is the page because it is write-protected in every other mapping.
+//! A page is present if the file has it. The agent does not touch its mapping where the file has a hole: that would
+//! fill the hole with zeros. Pages are removed by punching holes, for all processes at once. The agent reads present
+//! pages through its mapping; a copy is consistent, because the page is write-protected in every other mapping.
 //!
-//! **Pages made ready.** To take a page of memory and put it into the file is most of what `UFFDIO_COPY` does (2.3 us of a fault,
-//! one page of 6 us now and then). For a page that somebody waits for this is done while it is on its way: the agent's mapping
-//! gets it, what comes is copied there, and `UFFDIO_CONTINUE` (0.9 us with the copy) lets the process have it. Until then the
-//! file has a page that nobody may see: no process has it in its page table, whoever touches it waits (a *minor* fault), and
-//! [`is_present`](Memory::is_present) says that it is not there. What does not come in the end is punched out again.
+//! **Prepared pages.** Allocating a page and adding it to the file is most of the cost of `UFFDIO_COPY` (2.3 us of a
+//! fault, 6 us for an occasional page). For a page that a thread waits for, this is done while the page is in flight:
+//! the agent's mapping gets the page, arriving data is copied there, and `UFFDIO_CONTINUE` (0.9 us with the copy)
+//! maps it in the process. Until then the file has a page that must not be seen: no process has it in its page table,
+//! a touch waits (a *minor* fault), and [`is_present`](Memory::is_present) returns false. If the data does not
+//! arrive, the page is punched out again.
 
 use std::fs::File;
 use std::io;
@@ -26,44 +27,45 @@ use super::{Mappings, PAGE};
 use crate::agent_file::{NotAgentFile, Purpose};
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 
-/// Pages made ready at a time.
+/// Maximum number of prepared pages.
 const READY_MAX: usize = 4;
 
-/// The memory.
+/// Pages in a memory file that all processes of a space map.
 #[derive(Debug)]
-pub struct Shared {
-    /// Who has it mapped.
+pub struct SharedPages {
+    /// Mappings of the file in the processes.
     pub mappings: Mappings,
     file: File,
     alias: MmapRaw,
-    /// Pages that the file has, and nobody may see.
-    ready: Vec<Ready>,
-    /// Whether this kernel can.
+    /// Prepared pages, which the file has but which do not count as present.
+    ready: Vec<PreparedPage>,
+    /// Whether this kernel supports preparing pages.
     makes_ready: bool,
 }
 
-/// A page made ready.
+/// A page of the file that is allocated and not yet mapped in a process.
 #[derive(Clone, Copy, Debug)]
-struct Ready {
+struct PreparedPage {
     page: u32,
-    /// Whether it holds what is to be installed.
+    /// Whether the page holds the content to be installed.
     filled: bool,
 }
 
-impl Shared {
-    /// New memory of so many pages, none of them there.
+impl SharedPages {
+    /// A new memory file of `pages` pages, all absent.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn create(pages: u32) -> io::Result<Shared> {
+    /// The kernel's error.
+    pub fn create(pages: u32) -> io::Result<SharedPages> {
         Self::over(Purpose::Region.create(u64::from(pages) * PAGE)?, pages)
     }
 
-    /// The memory of a predecessor.
+    /// The memory file of a dead agent.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::InvalidData`] if it is not that.
-    pub fn adopt(fd: OwnedFd, pages: u32) -> io::Result<Shared> {
+    /// The kernel's error; [`io::ErrorKind::InvalidData`] if no agent created this file for this purpose, or its size
+    /// differs.
+    pub fn adopt(fd: OwnedFd, pages: u32) -> io::Result<SharedPages> {
         let file = File::from(fd);
         match Purpose::Region.check(&file) {
             Ok(bytes) if bytes == u64::from(pages) * PAGE => {}
@@ -73,34 +75,34 @@ impl Shared {
         Self::over(file, pages)
     }
 
-    fn over(file: File, pages: u32) -> io::Result<Shared> {
+    fn over(file: File, pages: u32) -> io::Result<SharedPages> {
         let alias = MmapOptions::new().len((pages as usize * PAGE_BYTES).max(1)).map_raw(&file)?;
-        // A huge page made ready would be there for its neighbours too.
+        // In a huge page, preparing one page would expose its neighbours too.
         let makes_ready = match alias.advise(Advice::NoHugePage) {
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => false,
-            // Refused by kernels that have none.
+            // Kernels without huge pages refuse the advice.
             _ => true,
         };
         let ready = Vec::with_capacity(READY_MAX);
-        Ok(Shared { mappings: Mappings::default(), file, alias, ready, makes_ready })
+        Ok(SharedPages { mappings: Mappings::default(), file, alias, ready, makes_ready })
     }
 
-    /// The file, for members to map.
+    /// Descriptor of the file, for members to map.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// What tells its file from all others that are there.
+    /// Inode of the file, which identifies it among existing files.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn inode(&self) -> io::Result<u64> {
+    /// The kernel's error.
+    pub(crate) fn inode(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.ino())
     }
 
     fn has(&self, page: u32) -> bool {
         let at = (u64::from(page) * PAGE) as i64;
-        // What is swapped out counts, too.
+        // A page in swap counts as present, too.
         lseek(&self.file, at, Whence::SeekData) == Ok(at)
     }
 
@@ -110,13 +112,13 @@ impl Shared {
         fallocate(self.file.as_fd(), how, at as i64, length as i64)
     }
 
-    /// The place of a page among those made ready.
+    /// Index of a page among the prepared ones.
     #[inline]
     fn ready(&self, page: u32) -> Option<usize> {
         self.ready.iter().position(|ready| ready.page == page)
     }
 
-    /// Takes back what was made ready. What cannot be stays on the list, so that nobody takes it for a page.
+    /// Removes a prepared page. If that fails the page stays on the list, so that it does not count as present.
     #[cold]
     fn withdraw(&mut self, at: usize) {
         let page = self.ready[at].page;
@@ -126,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Lets a mapping have a page that is filled.
+    /// Maps a prepared page that is filled in a mapping.
     #[inline]
     fn install_ready(&mut self, mapping: MappingId, at: usize, protect: bool) -> Result<(), MemoryError> {
         let page = self.ready[at].page;
@@ -136,7 +138,7 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                // A kernel before 6.4 cannot protect it at once.
+                // Before Linux 6.4 the page cannot be mapped write-protected.
                 self.makes_ready &= !matches!(error, MemoryError::Os(_));
                 self.withdraw(at);
                 Err(error)
@@ -145,7 +147,7 @@ impl Shared {
     }
 }
 
-impl Memory for Shared {
+impl Memory for SharedPages {
     #[inline]
     fn install(
         &mut self,
@@ -185,16 +187,17 @@ impl Memory for Shared {
         if !room || !self.makes_ready || self.ready(page).is_some() {
             return;
         }
-        // By a system call, which fails where there is no memory: touching it would be SIGBUS.
-        // SAFETY: the range lies in the agent's mapping; to take memory for it changes nothing that it holds.
+        // The system call fails without memory; a touch would raise SIGBUS then.
+        // SAFETY: the range lies in the
+        // agent's mapping; allocating memory for it does not change its content.
         let taken = unsafe {
             let start = self.alias.as_mut_ptr().add(at).cast();
             libc::madvise(start, PAGE_BYTES, libc::MADV_POPULATE_WRITE)
         };
         if taken == 0 {
-            self.ready.push(Ready { page, filled: false });
+            self.ready.push(PreparedPage { page, filled: false });
         } else if Errno::last() == Errno::EINVAL {
-            // Before Linux 5.14.
+            // The kernel is older than Linux 5.14.
             self.makes_ready = false;
         }
     }
@@ -202,14 +205,14 @@ impl Memory for Shared {
     #[inline]
     fn fill(&mut self, _view: ViewId, page: u32, bytes: &Page) {
         let Some(at) = self.ready(page) else { return };
-        // SAFETY: the page lies in the agent's mapping, as `make_ready` has seen, whose size is sealed. No process has it in its
-        // page table; who has opened the file otherwise sees bytes.
+        // SAFETY: the page lies in the agent's mapping, as `make_ready` has checked, whose size is sealed. No process
+        // has it in its page table; one that has opened the file otherwise sees bytes.
         unsafe {
             let to = self.alias.as_mut_ptr().add(page as usize * PAGE_BYTES);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, PAGE_BYTES);
         }
         self.ready[at].filled = true;
-        // Before anybody is told that it is there.
+        // The content must be stored before the page becomes visible.
         fence(Ordering::Release);
     }
 
@@ -244,8 +247,9 @@ impl Memory for Shared {
         if at + PAGE_BYTES > self.alias.len() {
             return Err(MemoryError::Absent);
         }
-        // SAFETY: the page lies in the agent's mapping, whose size is sealed. It is protected in every other, so nobody
-        // writes to it meanwhile but who has opened the file otherwise, whose bytes may be torn; bytes are bytes.
+        // SAFETY: the page lies in the agent's mapping, whose size is sealed. It is protected in every other, so only a
+        // process that has opened the file otherwise may write to it meanwhile; such a copy may be torn, but any bytes
+        // are valid.
         unsafe { std::ptr::copy_nonoverlapping(self.alias.as_ptr().add(at), into.as_mut_ptr(), PAGE_BYTES) };
         Ok(())
     }
@@ -256,7 +260,7 @@ impl Memory for Shared {
                 if index == 0 {
                     return Err(MemoryError::Os(errno as i32));
                 }
-                // What is left in place is found there when somebody touches it.
+                // Pages that are still in place are found at their next fault.
                 tracing::error!(%errno, fd = self.file.as_raw_fd(), "pages could not be taken away");
             }
         }
@@ -290,23 +294,23 @@ mod tests {
 
     const ONLY: (MappingId, ViewId) = (MappingId(0), ViewId(0));
 
-    /// Eight pages, mapped once, whose faults nobody serves; and where.
-    fn mapped() -> (MmapRaw, Shared) {
-        let mut memory = Shared::create(8).unwrap();
+    /// A mapping of eight pages whose faults are not served, and its memory.
+    fn mapped() -> (MmapRaw, SharedPages) {
+        let mut memory = SharedPages::create(8).unwrap();
         let raw = MmapOptions::new().len(8 * PAGE_BYTES).map_raw(&memory.file).unwrap();
         let uffd = Uffd::create().or_else(|_| Uffd::create_user_only()).unwrap();
-        let (features, modes) = super::super::wanted(cxloe_cn_core::mapped::Kind::Shared);
+        let (features, modes) = super::super::required_features(cxloe_cn_core::mapped::MappingKind::Shared);
         uffd.handshake(features | Features::SIGBUS).unwrap();
         let start = raw.as_ptr() as u64;
-        // SAFETY: memory that was mapped a moment ago.
+        // SAFETY: the memory was mapped a moment ago.
         unsafe { uffd.register(start..start + 8 * PAGE, modes) }.unwrap();
         memory.mappings.add(ONLY.0, Mapped::new(uffd, start, 0, 8, 0, None));
         (raw, memory)
     }
 
-    /// How many bytes of a page a system call finds there: none where a fault would have to be served.
+    /// Number of bytes of a page that a system call can read; negative if a fault would have to be served.
     fn look(raw: &MmapRaw, page: usize, into: &std::fs::File) -> isize {
-        // SAFETY: the kernel reads the memory, and says so where there is none.
+        // SAFETY: the kernel reads the memory, and fails for absent pages.
         unsafe { libc::pwrite(into.as_raw_fd(), raw.as_ptr().add(page * PAGE_BYTES).cast(), PAGE_BYTES, 0) }
     }
 
@@ -327,14 +331,15 @@ mod tests {
         let mut page = [0; PAGE_BYTES];
         assert_eq!((memory.snapshot(view, 3, &mut page), page), (Ok(()), pages[0]));
         assert_eq!(look(&raw, 3, &copied), PAGE_BYTES as isize);
-        // Protected: the kernel does not write there either.
-        // SAFETY: the kernel writes to memory of this test, or says that it cannot.
+        // The page is write-protected: the kernel does not write to it either.
+        // SAFETY: the kernel writes to memory of this test, or
+        // fails.
         let write =
             || unsafe { libc::pread(copied.as_raw_fd(), raw.as_mut_ptr().add(3 * PAGE_BYTES).cast(), 1, 0) };
         assert_eq!(write(), -1);
         assert_eq!(memory.unprotect(mapping, 3), Ok(()));
         assert_eq!(write(), 1);
-        // What does not come, and what comes without having been filled.
+        // A page whose data does not arrive, and one that is installed without having been filled before.
         for page in [4, 5, 6, 7, 0] {
             memory.make_ready(view, page);
         }
@@ -344,17 +349,17 @@ mod tests {
         assert!(!memory.has(4));
         assert_eq!(memory.install(mapping, 5, &pages[1], false), Ok(()));
         assert_eq!((memory.snapshot(view, 5, &mut page), page), (Ok(()), pages[1]));
-        // Filled, and taken away by whoever has the file: it is not there, and can come again.
+        // The page was filled and then removed through the file: it is absent, and can be installed again.
         memory.fill(view, 6, &pages[1]);
         memory.punch(&(6..7)).unwrap();
         assert_eq!(memory.install(mapping, 6, &pages[1], true), Err(MemoryError::Absent));
         assert_eq!(memory.install(mapping, 6, &pages[1], true), Ok(()));
-        // Writable at once, and not twice.
+        // A page is installed writable at once; installing it again fails.
         memory.fill(view, 7, &pages[0]);
         assert_eq!(memory.install(mapping, 7, &pages[0], false), Ok(()));
         assert_eq!(memory.install(mapping, 7, &pages[0], false), Err(MemoryError::Exists));
         assert!(memory.ready.is_empty());
-        // Memory of no process.
+        // Memory of a view without a process.
         memory.make_ready(view, 1);
         memory.fill(view, 1, &pages[0]);
         assert_eq!(memory.install(MappingId(1), 1, &pages[0], true), Err(MemoryError::Gone));
@@ -363,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_hole_is_no_page_and_is_not_filled_by_looking() {
-        let mut memory = Shared::create(8).unwrap();
+        let mut memory = SharedPages::create(8).unwrap();
         let (view, mut page) = (ViewId(0), [1; PAGE_BYTES]);
         let file = memory.file.try_clone().unwrap();
         assert_eq!(memory.snapshot(view, 3, &mut page), Err(MemoryError::Absent));
@@ -373,8 +378,8 @@ mod tests {
         assert_eq!(memory.drop_pages(view, &[2..4]), Ok(Drop::Done));
         assert!(!memory.is_present(view, 3));
         assert_eq!(memory.snapshot(view, 8, &mut page), Err(MemoryError::Absent));
-        let adopted = Shared::adopt(OwnedFd::from(file.try_clone().unwrap()), 8).unwrap();
+        let adopted = SharedPages::adopt(OwnedFd::from(file.try_clone().unwrap()), 8).unwrap();
         assert!(!adopted.has(3));
-        assert!(Shared::adopt(OwnedFd::from(file), 9).is_err());
+        assert!(SharedPages::adopt(OwnedFd::from(file), 9).is_err());
     }
 }

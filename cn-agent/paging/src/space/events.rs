@@ -1,27 +1,27 @@
-//! What the kernel tells of a mapping: faults, forks, memory given back.
+//! Kernel events of a mapping: faults, forks, discarded memory.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
-use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::{Entry, Fault, MappingId, NO_SLOT, PAGE_BYTES, Page, ViewId};
 use cxloe_cn_core::transfers::Transfers;
 use cxloe_member::socket::send_some;
 use cxloe_member::wire::PROBE_MAGIC;
 
 use super::{ONLY, Space};
-use crate::member::Kept;
+use crate::member::ForkedChild;
 use crate::memory::{KernelMemory, Mapped, access};
 use crate::shared_state::Record;
-use crate::uffd::{Access, EVENTS_MAX, Event, EventBuffer, Uffd, UffdError};
+use crate::uffd::{Access, EVENTS_MAX, EventBuffer, Uffd, UffdError, UffdEvent};
 
-/// Reads of one userfaultfd in one round.
+/// Maximum number of reads of one userfaultfd in one round.
 const READS_MAX: usize = 8;
 
-/// Has a child that cannot be followed end with SIGBUS where it touches what is not in its memory, but for the probe page:
-/// with nobody to serve it, it would read zeros there.
+/// Makes a child that cannot be served get SIGBUS when it touches absent memory, except for the probe page; otherwise
+/// it would read zeros there.
 #[cold]
-fn deny(uffd: &Uffd, memory: Range<u64>) {
+fn deny_child(uffd: &Uffd, memory: Range<u64>) {
     let mut at = memory.start + PAGE_BYTES as u64;
     while at < memory.end {
         match uffd.poison(at..memory.end) {
@@ -36,7 +36,7 @@ fn deny(uffd: &Uffd, memory: Range<u64>) {
 }
 
 impl Space {
-    /// Reads what has happened in a mapping; how much.
+    /// Reads the events of a mapping; returns their number.
     #[inline]
     pub(crate) fn read_events(
         &mut self,
@@ -51,7 +51,7 @@ impl Space {
             match mapped.uffd.events(buffer) {
                 Ok(events) => events.for_each(|event| {
                     count += 1;
-                    self.happened(id, event, transfers);
+                    self.handle_event(id, event, transfers);
                 }),
                 Err(error) => {
                     tracing::error!(%error, region = self.options.region, "a process's faults cannot be read");
@@ -59,7 +59,8 @@ impl Space {
                     return count;
                 }
             }
-            // A read that was not full has left nothing: another one would keep the fault waiting that it brought.
+            // A read that did not fill the buffer has emptied the queue: another one would delay the faults just
+            // read.
             if count - before < EVENTS_MAX {
                 return count;
             }
@@ -67,8 +68,8 @@ impl Space {
         count
     }
 
-    /// Sets a userfaultfd not to block whose process has set it to: the kernel reports it as an error then, and never as
-    /// ready.
+    /// Sets a userfaultfd non-blocking again, if its process has changed that: the kernel reports a blocking one as
+    /// an error in poll, and never as ready.
     #[cold]
     pub(crate) fn unblock(&self, id: MappingId) {
         let Some(mapped) = self.memory.mappings().get(id) else { return };
@@ -82,42 +83,42 @@ impl Space {
     }
 
     #[inline]
-    fn happened(&mut self, id: MappingId, event: Event, transfers: &mut Transfers) {
+    fn handle_event(&mut self, id: MappingId, event: UffdEvent, transfers: &mut Transfers) {
         match event {
-            Event::Fault { address, write, wp, minor, thread } => {
+            UffdEvent::Fault { address, write, wp, minor, thread } => {
                 let found = match &self.memory {
                     KernelMemory::Foreign(memory) => memory.find(address),
                     memory => memory.mappings().get(id).and_then(|m| Some((id, m.page_at(address)?))),
                 };
                 let Some((mapping, page)) = found else { return };
-                if page == 0 && self.options.kind == Kind::Private {
+                if page == 0 && self.options.kind == MappingKind::Private {
                     self.answer_probe(mapping);
                     return;
                 }
                 self.faulting = Some((mapping, thread));
-                let write = write || self.options.kind == Kind::Foreign;
+                let write = write || self.options.kind == MappingKind::Foreign;
                 let fault = Fault { mapping, page, access: access(wp, minor), write };
-                let (since, before) = (transfers.watch.now(), self.pager.counters());
+                let (since, before) = (self.clock.now(), self.pager.counters());
                 self.with_io(transfers, |pager, io| pager.fault(fault, io));
                 let after = self.pager.counters();
                 if after.local_faults() > before.local_faults() {
-                    transfers.watch.served(since);
+                    transfers.watch.served(since, self.clock.now());
                 } else if after.waits_for_room > before.waits_for_room {
                     transfers.watch.stalled(self.place, mapping, page, since);
                 }
             }
-            Event::Fork(child) => self.forked(id, child),
-            Event::Remove { start, end } => {
+            UffdEvent::Fork(child) => self.forked(id, child),
+            UffdEvent::Remove { start, end } => {
                 let KernelMemory::Foreign(memory) = &self.memory else { return };
-                // Of what is ours of it, however much more the process has registered.
+                // The process may have registered more memory than this mapping's pages.
                 let ours: Vec<Range<u32>> = memory.pages_in(start..end).collect();
                 ours.into_iter().for_each(|pages| self.pager.discarded(ONLY, pages));
             }
-            Event::Unmap { .. } | Event::Remap { .. } => {}
+            UffdEvent::Unmap { .. } | UffdEvent::Remap { .. } => {}
         }
     }
 
-    /// A process wants to know which view it has.
+    /// Answers a process that touches the probe page to learn the number of its view.
     #[cold]
     fn answer_probe(&self, id: MappingId) {
         let (Some(mapped), Some(view)) = (self.memory.mappings().get(id), self.pager.view_of(id)) else {
@@ -131,7 +132,7 @@ impl Space {
         }
     }
 
-    /// A process has forked; its child has not said yet who it is.
+    /// Adds the view of a forked child, whose process is unknown until it joins.
     #[cold]
     fn forked(&mut self, parent: MappingId, child: OwnedFd) {
         let Some(view) = self.pager.view_of(parent) else { return };
@@ -145,12 +146,13 @@ impl Space {
                 return;
             }
         };
-        // First of all: clearing the table of a large region takes a while, in which this agent may be killed.
+        // The keeper gets the descriptor first: clearing the table of a large region takes a while, in which this
+        // agent may be killed.
         let (expected, memory) = (self.free_view(), address..address + u64::from(pages) * PAGE_BYTES as u64);
         self.keep(expected, &uffd, memory.clone());
         let mut follow = || {
             let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
-            // Stale entries are nobody's.
+            // Clears entries left by a former view.
             (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
             let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");
@@ -166,32 +168,32 @@ impl Space {
                 self.changed = true;
                 tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
             }
-            // Its probe page reads as zeros, by which it knows.
+            // The probe page reads as zeros, which the child takes as a failure.
             Err(error) => {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
-                deny(&uffd, memory);
+                deny_child(&uffd, memory);
             }
         }
     }
 
-    /// Descriptors of forked children are sent there from now on.
+    /// Sets the socket to which descriptors of forked children are sent.
     pub fn keep_with(&mut self, keeper: OwnedFd) {
         self.keeper = Some(keeper);
     }
 
-    /// Has a child's userfaultfd kept where it outlives this agent, until the child has joined.
+    /// Sends a child's userfaultfd to the keeper, which outlives this agent and keeps it until the child has joined.
     #[cold]
     fn keep(&self, view: ViewId, uffd: &Uffd, memory: Range<u64>) {
         let Some(keeper) = &self.keeper else { return };
-        let child = Kept { view: view.0, memory };
+        let child = ForkedChild { view: view.0, memory };
         if let Err(error) = send_some(keeper.as_fd(), &child.encode(), &[uffd.as_fd()], libc::MSG_DONTWAIT) {
             tracing::warn!(%error, region = self.options.region, "a forked process loses its memory if this agent dies now");
         }
     }
 
-    /// The view that the pager will give out next.
+    /// Number of the view that the pager will assign next.
     pub(crate) fn free_view(&self) -> ViewId {
-        let free = |view: &u16| self.pager.look(ViewId(*view), 0).is_none();
+        let free = |view: &u16| self.pager.entry_of(ViewId(*view), 0).is_none();
         ViewId((0..u16::MAX).find(free).unwrap_or_default())
     }
 }

@@ -1,9 +1,9 @@
-//! A region that has no room left for pages that have to leave.
+//! Handling of a region that has no slots left for pages to be evicted.
 //!
-//! After a fork each page that either process changes needs room of its own. When there is none, pages that may leave
-//! cannot, and whoever wants another one waits: for a process to end, or to give memory back. What waits too long is
-//! ended, the process that was started last, so that the one it was forked from goes on. A region that grows meanwhile has
-//! room again: the supervisor of `cn-agent exec --size` asks for that.
+//! After a fork each page that either process changes needs a slot of its own. Without a free slot, dirty pages
+//! cannot be evicted, and faults wait for a process to end or to discard memory. After too long a wait the process
+//! started last is ended, so that its parent can continue. Growth of the region also adds slots: the supervisor of
+//! `cn-agent exec --size` requests it.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use cxloe_wire::time::Time;
 
 use super::Space;
 use crate::shared_state;
-use cxloe_cn_core::mapped::{Kind, whole_pages};
+use cxloe_cn_core::mapped::{MappingKind, whole_pages};
 use cxloe_cn_core::pager::{MappingId, PAGE_BYTES};
 use cxloe_cn_core::transfers::Transfers;
 
-/// The pause between two looks whether pages can leave after all.
+/// Interval of checks whether pages can be evicted again.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long there has to have been room before it is told again that there is none.
+/// Time with free slots after which a new lack of slots is reported again.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// A space whose region is full, and somebody waits.
+/// State of a space whose region is full while faults wait for slots.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Full {
+pub(crate) struct FullRegion {
     since: Time,
     looked: Time,
 }
 
 impl Space {
-    /// Takes time into account for those who wait for room in the region.
-    pub(crate) fn look_after_full(&mut self, now: Time, transfers: &mut Transfers) {
+    /// Handles time-outs of faults that wait for slots.
+    pub(crate) fn check_full(&mut self, now: Time, transfers: &mut Transfers) {
         if !self.pager.is_full() {
             if self.full.is_some_and(|full| now.since(full.looked) > QUIET_PERIOD) {
                 self.full = None;
@@ -43,40 +43,40 @@ impl Space {
         };
         let last = self.pager.waiting_for_slots().map(|fault| fault.mapping).max_by_key(latest);
         let Some(last) = last else { return };
-        let patience = self.options.lost_wait;
+        let wait_limit = self.options.lost_wait;
         let full = *self.full.get_or_insert_with(|| {
             tracing::warn!(
                 region = self.options.region,
                 bytes = u64::from(self.options.pages) * PAGE_BYTES as u64,
-                ?patience,
-                "the region has no room left for pages that have to leave, and its processes wait; a process of it is \
+                ?wait_limit,
+                "the region has no room left for pages to be evicted, and its processes wait; a process of it is \
                  ended if that lasts: give it more with --size, or let more stay with --local"
             );
-            Full { since: now, looked: now }
+            FullRegion { since: now, looked: now }
         });
-        if now.since(full.since) > patience {
-            // It takes a moment to end; whoever waits after it has as long again.
-            self.full = Some(Full { since: now, looked: now });
+        if now.since(full.since) > wait_limit {
+            // The process takes a moment to end; the next waiting fault has the full time again.
+            self.full = Some(FullRegion { since: now, looked: now });
             self.end_for_want_of_room(last, transfers);
         } else if now.since(full.looked) > POLL_INTERVAL {
-            self.full = Some(Full { looked: now, ..full });
-            self.pager.look_again();
+            self.full = Some(FullRegion { looked: now, ..full });
+            self.pager.retry_evictions();
         }
     }
 
-    /// The region has grown behind its first `from` bytes, and `bytes` of it can be reached. Whether there are more pages
-    /// for private memory than before; other memory is as large as it was mapped.
+    /// Handles growth of the region behind its first `from` bytes, to a total of `bytes` reachable bytes. Returns
+    /// whether private memory has got more pages; other memory keeps the size of its mapping.
     pub(crate) fn grown(&mut self, from: u64, bytes: u64) -> bool {
         let pages = whole_pages(bytes);
-        // Behind a part that could not be attached nothing is usable.
+        // A part behind one that could not be attached is not used.
         let follows = from <= u64::from(self.options.pages) * PAGE_BYTES as u64;
-        if self.options.kind != Kind::Private || !follows || pages <= self.options.pages {
+        if self.options.kind != MappingKind::Private || !follows || pages <= self.options.pages {
             return false;
         }
         self.options.pages = pages;
         self.shared_state.set_pages(pages);
         self.pager.grow(pages);
-        // Whoever finds no room again waits as long again.
+        // The time that faults may wait starts anew.
         self.full = None;
         tracing::info!(region = self.options.region, pages, "the region has room for more pages");
         true

@@ -1,48 +1,48 @@
-//! What members say, what they are told, and how they leave.
+//! Messages of members, notifications to them, and their departure.
 
 use cxloe_cn_core::engine::EngineError;
-use cxloe_cn_core::mapped::{Kind, TEMPORARY};
+use cxloe_cn_core::mapped::{MappingKind, TEMPORARY};
 use cxloe_cn_core::pager::MappingId;
 use cxloe_cn_core::transfers::{Transfers, is_final};
 
 use super::Space;
-use crate::member::{Said, ranges};
+use crate::member::{MemberMessage, ranges};
 use crate::memory::{KernelMemory, Mapped};
 use crate::shared_state;
 
-/// Why a page of a region is lost, and what to do about it.
+/// Text for the loss of a region's pages: the reason, and the remedy.
 fn loss(region: &str, error: EngineError) -> String {
     let remedy = if region.starts_with(TEMPORARY) {
         "start the program again when `gmm list -M` shows its memory nodes reachable".into()
     } else if is_final(error) {
         format!("`gmm reset-region {region}` gives the region back, all zeros; then start the program again")
     } else {
-        "see to the memory node (`gmm list -M`, its log), then start the program again".into()
+        "check the memory node (`gmm list -M`, its log), then start the program again".into()
     };
     format!("a page of region {region} is lost: {error}; {remedy}")
 }
 
 impl Space {
-    /// Hears what members say; how much.
+    /// Handles a member's messages; returns their number.
     #[inline]
-    pub(crate) fn listen(&mut self, id: MappingId, transfers: &mut Transfers) -> usize {
+    pub(crate) fn receive_messages(&mut self, id: MappingId, transfers: &mut Transfers) -> usize {
         let mut count = 0;
         while let Some(link) = self.memory.mappings_mut().get_mut(id).and_then(|mapped| mapped.link.as_mut())
         {
-            let said = link.hear();
+            let said = link.receive_message();
             let Some(view) = self.pager.view_of(id) else { return count };
             count += 1;
             match said {
-                Said::Nothing => return count - 1,
-                Said::Dropped(order) => {
+                MemberMessage::Nothing => return count - 1,
+                MemberMessage::Dropped(order) => {
                     let options = *self.pager.options();
                     self.with_io(transfers, |pager, io| {
                         ranges(&order, &options).for_each(|pages| pager.dropped(view, pages, io));
                     });
                 }
-                Said::Discard(message) => {
+                MemberMessage::Discard(message) => {
                     let options = *self.pager.options();
-                    let first = u32::from(self.options.kind == Kind::Private);
+                    let first = u32::from(self.options.kind == MappingKind::Private);
                     for pages in ranges(&message, &options) {
                         self.pager.discarded(view, pages.start.max(first)..pages.end.max(first));
                     }
@@ -52,18 +52,18 @@ impl Space {
                         link.discarded();
                     }
                 }
-                Said::Hint(hint, message) => {
+                MemberMessage::Hint(hint, message) => {
                     let options = *self.pager.options();
-                    let first = u32::from(self.options.kind == Kind::Private);
+                    let first = u32::from(self.options.kind == MappingKind::Private);
                     for pages in ranges(&message, &options) {
                         self.pager.hint(view, pages.start.max(first)..pages.end.max(first), hint);
                     }
                 }
-                Said::Leave => {
+                MemberMessage::Leave => {
                     self.end(id);
                     return count;
                 }
-                Said::Gone => {
+                MemberMessage::Gone => {
                     self.hang_up(id, transfers);
                     return count;
                 }
@@ -72,7 +72,7 @@ impl Space {
         count
     }
 
-    /// A member's connection has ended. If its process lives, it goes on being served: it may come again.
+    /// Handles the end of a member's connection. As long as its process lives, its faults are served: it may rejoin.
     #[cold]
     fn hang_up(&mut self, id: MappingId, transfers: &mut Transfers) {
         let Some(view) = self.pager.view_of(id) else { return };
@@ -81,7 +81,7 @@ impl Space {
             return;
         };
         self.changed = true;
-        // Whether they were carried out is found when somebody touches the pages.
+        // Faults that follow show whether the member has carried out these orders.
         let options = *self.pager.options();
         for order in link.take_ordered() {
             self.with_io(transfers, |pager, io| {
@@ -89,15 +89,15 @@ impl Space {
             });
         }
         match self.options.kind {
-            Kind::Private => self.pager.set_droppable(view, false),
-            Kind::Shared => {}
-            // Who handed it over says when it is over.
-            Kind::Foreign => self.end(id),
+            MappingKind::Private => self.pager.set_droppable(view, false),
+            MappingKind::Shared => {}
+            // For a virtual machine's memory, the connection of the process that passed the memory ends the mapping.
+            MappingKind::Foreign => self.end(id),
         }
-        self.look_after();
+        self.remove_ended();
     }
 
-    /// Ends a mapping, and a view that was its alone.
+    /// Ends a mapping, and its view if that has no other mapping.
     pub(crate) fn end(&mut self, id: MappingId) {
         let view = self.pager.view_of(id);
         match (&mut self.memory, view) {
@@ -119,15 +119,15 @@ impl Space {
         }
     }
 
-    /// Parts with processes that have ended without a word.
-    pub(crate) fn look_after(&mut self) {
-        let shared = self.options.kind == Kind::Shared;
+    /// Removes the mappings of processes that have ended without a message.
+    pub(crate) fn remove_ended(&mut self) {
+        let shared = self.options.kind == MappingKind::Shared;
         let gone = |(id, mapped): (MappingId, &Mapped)| {
             if mapped.link.is_none() {
                 match (shared, mapped.pid) {
                     (true, pid) if shared_state::started(pid).is_none() => return Some(id),
                     (true, _) => {}
-                    (false, _) => mapped.look(),
+                    (false, _) => mapped.check_alive(),
                 }
             }
             mapped.is_gone().then_some(id)
@@ -136,29 +136,29 @@ impl Space {
         gone.into_iter().for_each(|id| self.end(id));
     }
 
-    /// Pages will be lost: says why to the processes that have them, before any of them gets SIGBUS.
+    /// Notifies the processes of the reason, before any of them gets SIGBUS for a lost page.
     #[cold]
-    pub(super) fn tell_why(&mut self, error: EngineError) {
+    pub(super) fn notify_loss(&mut self, error: EngineError) {
         let text = loss(&self.options.region, error);
-        if self.told.as_ref() == Some(&text) {
+        if self.notified_loss.as_ref() == Some(&text) {
             return;
         }
         let links = self.memory.mappings_mut().iter_mut().filter_map(|(_, mapped)| mapped.link.as_mut());
         links.for_each(|link| link.why(&text));
-        self.told = Some(text);
+        self.notified_loss = Some(text);
     }
 
-    /// Whether the agent's answer depends on what members say.
+    /// Whether faults depend on members' messages.
     #[inline]
     pub(crate) fn waits_for_members(&self) -> bool {
         let waits =
             |(_, mapped): (MappingId, &Mapped)| mapped.link.as_ref().is_some_and(|link| link.is_busy());
-        self.options.kind == Kind::Private && self.memory.mappings().iter().any(waits)
+        self.options.kind == MappingKind::Private && self.memory.mappings().iter().any(waits)
     }
 
-    /// Says to everybody that the agent ends.
-    pub(crate) fn bye(&mut self) {
+    /// Notifies all members that the agent ends.
+    pub(crate) fn notify_shutdown(&mut self) {
         let links = self.memory.mappings_mut().iter_mut().filter_map(|(_, mapped)| mapped.link.as_mut());
-        links.for_each(|link| link.bye());
+        links.for_each(|link| link.notify_shutdown());
     }
 }

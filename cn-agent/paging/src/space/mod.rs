@@ -1,125 +1,129 @@
-//! One region being paged: faults and other events in, pages and orders out.
+//! One region being paged: faults and other events come in, pages and orders go out.
 
-mod ending;
 mod events;
 mod full;
 mod members;
 mod takeover;
+mod write_back;
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-use cxloe_cn_core::mapped::{Kind, SpaceOptions, whole_pages};
+use cxloe_cn_core::mapped::{MappingKind, SpaceOptions, whole_pages};
 use cxloe_cn_core::pager::{
-    Entry, Io, MappingId, NO_SLOT, PAGE_BYTES, PageBuffers, PageTable, Pager, PagerOptions, Slots, Use,
+    BufferUse, Entry, Io, MappingId, NO_SLOT, PAGE_BYTES, PageBuffers, PageTable, Pager, PagerOptions, Slots,
     ViewId,
 };
-use cxloe_cn_core::transfers::{Ended, PageIo, Transfers};
+use cxloe_cn_core::transfers::{FinishedTransfer, PageIo, Transfers};
+use cxloe_link::Clock;
 use cxloe_wire::time::Time;
 
-use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared};
+use super::memory::{ForeignPages, KernelMemory, Mapped, PrivatePages, SharedPages};
 use super::shared_state::{SharedState, SharedStateError};
 use super::watchdog::Watchdog;
-use ending::Clean;
-use full::Full;
-use takeover::TakeOver;
+use full::FullRegion;
+use takeover::ExpectedProcesses;
+use write_back::WriteBackRequest;
 
-/// The view of a space that has only one.
+/// Number of the view in spaces that have only one.
 pub(super) const ONLY: ViewId = ViewId(0);
-/// Resident pages for which everything is set aside at the start: 256 MiB. Beyond, room is taken as it is needed.
+/// Number of resident pages for which all memory is allocated at the start: 256 MiB. Memory for more is allocated on
+/// demand.
 const RESERVE_MAX: u32 = 1 << 16;
 
-/// Why there is no space.
+/// Reason why a space cannot be created or adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum MakeError {
-    /// The system refuses.
+    /// A system call failed.
     #[error("memory for paging could not be made: {0}")]
     Io(#[from] io::Error),
-    /// What a predecessor left behind is of no use.
+    /// A predecessor's state is refused.
     #[error(transparent)]
     SharedState(#[from] SharedStateError),
     /// The space cannot be taken over.
     #[error("the memory of the region did not come with its shared state")]
     NoMemory,
-    /// What came is of another space.
+    /// The memory belongs to another space.
     #[error("the memory that came with the shared state is another one's")]
     OtherMemory,
 }
 
-/// What whoever maps a region gets of its space.
+/// Parts of a space that its owner receives.
 #[derive(Debug)]
-pub struct Made {
-    /// The space's number.
+pub struct NewSpace {
+    /// Number of the space, by which programs name it.
     pub id: u64,
-    /// Pages of the region.
+    /// Number of pages of the region.
     pub pages: u32,
-    /// The shared state, to keep for the agent's successor.
+    /// Descriptor of the shared state, which the owner keeps for the agent's successor.
     pub shared_state: OwnedFd,
-    /// The memory, if processes share it.
+    /// Descriptor of the memory file, if processes share the memory.
     pub memory: Option<OwnedFd>,
 }
 
-/// A region being paged.
+/// A region being paged, with its pager, its memory in the kernel and its members.
 #[derive(Debug)]
 pub struct Space {
     pub(super) options: SpaceOptions,
-    /// Its place among all spaces.
+    /// Index of the space among all spaces.
     pub(super) place: u16,
     pub(super) pager: Pager,
+    /// Clock for the durations of faults, common to all spaces.
+    pub(super) clock: Clock,
     pub(super) memory: KernelMemory,
     pub(super) shared_state: SharedState,
     pub(super) owners: u32,
-    /// Where descriptors of forked children are kept.
+    /// Socket to which descriptors of forked children are sent.
     keeper: Option<OwnedFd>,
-    pub(super) takeover: Option<TakeOver>,
-    /// Whether a predecessor had it, of whom nobody knows what its programs had discarded.
+    pub(super) takeover: Option<ExpectedProcesses>,
+    /// Whether the space was adopted from a dead agent, whose record of discarded pages is lost.
     pub(super) adopted: bool,
-    pub(super) cleans: Vec<Clean>,
-    /// Since when nobody has it, and when what cannot be written back is given up.
+    pub(super) cleans: Vec<WriteBackRequest>,
+    /// Time since which the space has no owner; it ends when its pages are written back, or after a time-out.
     pub(super) ending: Option<Time>,
-    /// Whether what is in it is of no use to anybody when it ends.
+    /// Whether the content is dropped when the space ends.
     pub(super) unwanted: bool,
-    /// Whether anybody has had it yet.
+    /// Whether the space has ever had an owner.
     pub(super) used: bool,
-    /// Since when its region is full and somebody waits.
-    pub(super) full: Option<Full>,
-    /// Whether its descriptors are others than before.
+    /// State while the region is full and faults wait; else `None`.
+    pub(super) full: Option<FullRegion>,
+    /// Whether the space's descriptors have changed since epoll was last updated.
     pub(super) changed: bool,
-    /// Those that are of no use any more, until nobody waits on them.
+    /// Removed mappings, kept until epoll no longer polls their descriptors.
     pub(super) parted: Vec<Mapped>,
-    /// Why pages are lost, as its members were told last.
-    told: Option<String>,
-    /// The thread that faulted last since this was last asked, and whose it is.
+    /// Reason of losses that was last sent to the members.
+    notified_loss: Option<String>,
+    /// Thread that faulted last since `take_faulting` was last called, with its mapping.
     faulting: Option<(MappingId, u32)>,
 }
 
 impl Space {
-    /// A new space. Takes time and memory: not for the thread that serves.
+    /// A new space. Takes time and memory, so it is not to be called in the serving thread.
     ///
     /// # Errors
     /// Any [`MakeError`].
     pub fn create(options: SpaceOptions) -> Result<Space, MakeError> {
         let shared_state = SharedState::create(&options)?;
         let memory = match options.kind {
-            Kind::Shared => {
-                let memory = Shared::create(options.pages)?;
+            MappingKind::Shared => {
+                let memory = SharedPages::create(options.pages)?;
                 shared_state.set_memory(memory.inode()?);
                 KernelMemory::Shared(memory)
             }
-            Kind::Private => KernelMemory::Private(Private::new(Watchdog::start()?)),
-            Kind::Foreign => KernelMemory::Foreign(Foreign::default()),
+            MappingKind::Private => KernelMemory::Private(PrivatePages::new(Watchdog::start()?)),
+            MappingKind::Foreign => KernelMemory::Foreign(ForeignPages::default()),
         };
         let mut space = Space::over(options, memory, shared_state);
-        if space.options.kind != Kind::Private {
+        if space.options.kind != MappingKind::Private {
             let table = space.empty_table(ONLY)?;
             space.pager.add_view(table, true).map_err(io::Error::other)?;
         }
         Ok(space)
     }
 
-    /// What a predecessor has left behind: `shared_state` and, if the memory is shared, that. `place` finds for what it says
-    /// of the region where that begins and how many bytes it has: more than the predecessor knew, if it has grown since.
-    /// `None` if it is not there, or is another one.
+    /// Adopts a dead agent's space from `shared_state` and, if processes share the memory, its memory file. `place`
+    /// returns the region's address and size in bytes for the space's options; the size is larger if the region has
+    /// grown. `place` returns `None` if the region does not exist, or is another one of that name.
     ///
     /// # Errors
     /// Any [`MakeError`].
@@ -134,20 +138,20 @@ impl Space {
             return Err(MakeError::OtherMemory);
         }
         let mut options = SpaceOptions { hpa, ..options };
-        if options.kind == Kind::Private {
+        if options.kind == MappingKind::Private {
             options.pages = options.pages.max(whole_pages(bytes));
             shared_state.set_pages(options.pages);
         }
         let memory = match options.kind {
-            Kind::Shared => {
-                let memory = Shared::adopt(memory.ok_or(MakeError::NoMemory)?, options.pages)?;
+            MappingKind::Shared => {
+                let memory = SharedPages::adopt(memory.ok_or(MakeError::NoMemory)?, options.pages)?;
                 if memory.inode()? != shared_state.memory() {
                     return Err(MakeError::OtherMemory);
                 }
                 KernelMemory::Shared(memory)
             }
-            Kind::Private => KernelMemory::Private(Private::new(Watchdog::start()?)),
-            Kind::Foreign => KernelMemory::Foreign(Foreign::default()),
+            MappingKind::Private => KernelMemory::Private(PrivatePages::new(Watchdog::start()?)),
+            MappingKind::Foreign => KernelMemory::Foreign(ForeignPages::default()),
         };
         let mut space = Space::over(options, memory, shared_state);
         space.take_over()?;
@@ -159,10 +163,11 @@ impl Space {
         let SpaceOptions { kind, pages, limit, prefetch, fresh, stay, .. } = options;
         let room = options.view_pages;
         let slots = match kind {
-            Kind::Private => Slots::pool(pages, fresh),
-            Kind::Shared | Kind::Foreign => Slots::own(pages, fresh),
+            MappingKind::Private => Slots::pool(pages, fresh),
+            MappingKind::Shared | MappingKind::Foreign => Slots::own(pages, fresh),
         };
-        let pager = PagerOptions { pages: room, limit, prefetch, evict: kind != Kind::Foreign && !stay };
+        let pager =
+            PagerOptions { pages: room, limit, prefetch, evict: kind != MappingKind::Foreign && !stay };
         let mut pager = Pager::new(pager, slots);
         if limit <= RESERVE_MAX {
             pager.reserve();
@@ -171,6 +176,7 @@ impl Space {
             options,
             place: 0,
             pager,
+            clock: Clock::new(),
             memory,
             shared_state,
             owners: 0,
@@ -184,31 +190,31 @@ impl Space {
             full: None,
             changed: true,
             parted: Vec::new(),
-            told: None,
+            notified_loss: None,
             faulting: None,
         }
     }
 
-    /// What it is made of.
+    /// Parameters of the space, with the present limit.
     pub fn options(&self) -> &SpaceOptions {
         &self.options
     }
 
-    /// How many have it mapped, by connections of their own.
+    /// Number of the space's owners, each of which is a connection.
     pub fn owners(&self) -> u32 {
         self.owners
     }
 
-    /// What those who map it get.
+    /// The parts of the space that a further owner receives.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn made(&self) -> io::Result<Made> {
+    /// The kernel's error.
+    pub fn made(&self) -> io::Result<NewSpace> {
         let memory = match &self.memory {
             KernelMemory::Shared(shared) => Some(shared.descriptor().try_clone_to_owned()?),
             _ => None,
         };
-        Ok(Made {
+        Ok(NewSpace {
             id: self.options.id,
             pages: self.options.pages,
             shared_state: self.shared_state.share()?,
@@ -216,25 +222,26 @@ impl Space {
         })
     }
 
-    /// The shared state's table of a view, its pages as those of a new view.
+    /// Table of a new view in the shared state, with all entries cleared.
     pub(super) fn empty_table(&self, view: ViewId) -> io::Result<PageTable> {
         let table = self.shared_state.table(view.0)?;
-        let own = self.options.kind != Kind::Private && !self.options.fresh;
+        let own = self.options.kind != MappingKind::Private && !self.options.fresh;
         (0..table.len()).for_each(|page| {
             table.set(page, Entry::absent(if own { page } else { NO_SLOT }));
         });
         Ok(table)
     }
 
-    /// Calls the pager with all it acts through: the kernel, and the transfers as this space's.
+    /// Calls the pager with its interfaces: the kernel, and the transfers of this space.
     #[inline]
     pub(super) fn with_io<T>(
         &mut self,
         transfers: &mut Transfers,
         call: impl FnOnce(&mut Pager, &mut Io<'_>) -> T,
     ) -> T {
-        let Space { options, place, pager, memory, .. } = self;
-        let mut store = PageIo { transfers, space: *place, hpa: options.hpa, patience: options.lost_wait };
+        let Space { options, place, pager, memory, clock, .. } = self;
+        let (space, hpa, wait_limit, now) = (*place, options.hpa, options.lost_wait, clock.now());
+        let mut store = PageIo { transfers, space, hpa, wait_limit, now };
         call(pager, &mut Io { memory: memory.as_memory(), store: &mut store })
     }
 
@@ -243,26 +250,26 @@ impl Space {
         self.pager.buffers()
     }
 
-    /// A transfer has ended.
+    /// Handles the end of a transfer of this space.
     #[inline]
-    pub(super) fn transferred(&mut self, ended: Ended, transfers: &mut Transfers) {
-        let Ended { buffer, fetch, outcome, cause, began, .. } = ended;
+    pub(super) fn transferred(&mut self, ended: FinishedTransfer, transfers: &mut Transfers) {
+        let FinishedTransfer { buffer, fetch, outcome, cause, began, .. } = ended;
         if let Some(error) = cause {
-            self.tell_why(error);
+            self.notify_loss(error);
         }
         let wanted = began.and_then(|began| match self.pager.buffers().purpose(buffer) {
-            Use::Fetch { page, mapping: Some(mapping), .. } => Some((mapping, page, began)),
+            BufferUse::Fetch { page, mapping: Some(mapping), .. } => Some((mapping, page, began)),
             _ => None,
         });
         self.with_io(transfers, |pager, io| {
             if fetch { pager.fetched(buffer, outcome, io) } else { pager.written(buffer, outcome, io) }
         });
         if let (Some((mapping, page, began)), Ok(())) = (wanted, outcome) {
-            transfers.watch.fetched(self.place, mapping, page, began);
+            transfers.watch.fetched(self.place, mapping, page, began, self.clock.now());
         }
     }
 
-    /// Goes on with what nobody waits for in particular; how much was done.
+    /// Does background work for the space; returns the amount of work.
     #[inline]
     pub(super) fn turn(&mut self, transfers: &mut Transfers) -> usize {
         let mut work = 0;
@@ -277,25 +284,25 @@ impl Space {
             some_gone |= self.memory.mappings().get(id).is_some_and(Mapped::is_gone);
         }
         if some_gone {
-            self.look_after();
+            self.remove_ended();
         }
         work
     }
 
-    /// Whether it has something to do that no event will bring.
+    /// Whether the space has work that no event announces.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         self.pager.has_work() || !self.cleans.is_empty()
     }
 
-    /// The thread that faulted last since this was last asked: its process and its number.
+    /// Process and number of the thread that faulted last since the last call.
     pub(super) fn take_faulting(&mut self) -> Option<(u32, u32)> {
         let (mapping, thread) = self.faulting.take()?;
         let pid = self.memory.mappings().get(mapping)?.pid;
         (pid != 0 && thread != 0).then_some((pid, thread))
     }
 
-    /// Changes how many pages may be resident.
+    /// Changes the limit of resident pages.
     pub(super) fn set_limit(&mut self, pages: u32) {
         self.options.limit = pages;
         self.shared_state.set_limit(pages);

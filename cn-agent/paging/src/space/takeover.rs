@@ -1,20 +1,21 @@
-//! Going on with the spaces of an agent that has died.
+//! Taking over the spaces of a dead agent.
 //!
-//! The first member or owner that comes shows the shared state, from which everything is made again: the views, each with its
-//! table, in the numbers they had. Those of processes that have ended meanwhile are ended at once. What is in memory is
-//! not cleaned before every process that lives has come again, since until then its pages cannot be protected.
+//! The first member or owner that returns passes the shared state, from which the space is rebuilt: the views with
+//! their tables, under their former numbers. Views of processes that have ended since are ended at once. Resident
+//! pages are not written back before every living process has rejoined, since until then the pages cannot be
+//! write-protected.
 
 use std::io;
 
 use super::{ONLY, Space};
 use crate::memory::KernelMemory;
 use crate::shared_state::{self, Record};
-use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::{PageTable, ViewId};
 
-/// Processes that have not come again yet.
+/// Processes of a dead agent's space that have not rejoined yet.
 #[derive(Debug)]
-pub(crate) struct TakeOver {
+pub(crate) struct ExpectedProcesses {
     expected: Vec<Record>,
 }
 
@@ -25,13 +26,13 @@ impl Record {
 }
 
 impl Space {
-    /// Makes the space again from its shared state.
+    /// Rebuilds the space from its shared state.
     pub(crate) fn take_over(&mut self) -> io::Result<()> {
         let records = self.shared_state.records();
         (0..cxloe_cn_core::pager::MAPPINGS_MAX as u16)
             .for_each(|mapping| self.shared_state.set_record(mapping, None));
         self.pager.expect_more();
-        let shared = self.options.kind != Kind::Private;
+        let shared = self.options.kind != MappingKind::Private;
         let views = if shared { 1 } else { records.iter().map(|record| record.view + 1).max().unwrap_or(0) };
         let mut gaps = Vec::new();
         for view in (0..views).map(ViewId) {
@@ -46,7 +47,7 @@ impl Space {
                 (Some(record), KernelMemory::Private(memory)) if record.is_alive() => {
                     memory.expect(view, record.pid, record.address);
                 }
-                // Its slots are counted, and given up again.
+                // The view's slots are counted, and then released again.
                 (_, KernelMemory::Private(_)) => gaps.push(view),
                 _ => {}
             }
@@ -54,7 +55,7 @@ impl Space {
         }
         gaps.into_iter().for_each(|view| self.pager.end_view(view));
         let expected: Vec<Record> = records.into_iter().filter(Record::is_alive).collect();
-        // What has not come again is noted again, in case this agent dies, too.
+        // Expected members are recorded again, in case that this agent is killed as well.
         let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
         for (index, record) in expected.iter().enumerate() {
             self.shared_state.set_record(last - 1 - index as u16, Some(*record));
@@ -65,30 +66,30 @@ impl Space {
             resident = self.pager.resident(),
             "taking over paged memory from an agent that has died"
         );
-        self.takeover = Some(TakeOver { expected });
-        self.go_on_taking_over();
+        self.takeover = Some(ExpectedProcesses { expected });
+        self.advance_takeover();
         Ok(())
     }
 
-    /// Whether a process is expected to come again with this view.
+    /// Whether a process is expected to rejoin with this view.
     pub(crate) fn expects(&self, view: ViewId, pid: u32) -> bool {
         let here = |record: &Record| record.view == view.0 && record.pid == pid;
         self.takeover.as_ref().is_some_and(|takeover| takeover.expected.iter().any(here))
     }
 
-    /// A process has come again.
-    pub(crate) fn came(&mut self, view: ViewId, pid: u32) {
+    /// Handles a process that has rejoined.
+    pub(crate) fn rejoined(&mut self, view: ViewId, pid: u32) {
         if let Some(takeover) = &mut self.takeover
             && let Some(at) = takeover.expected.iter().position(|r| r.view == view.0 && r.pid == pid)
         {
             takeover.expected.remove(at);
-            self.renote();
+            self.record_expected();
         }
-        self.go_on_taking_over();
+        self.advance_takeover();
     }
 
-    /// Notes those who are still expected, behind those who are there.
-    fn renote(&self) {
+    /// Records the members that are still expected, after those that are present.
+    fn record_expected(&self) {
         let Some(takeover) = &self.takeover else { return };
         let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
         let expected = &takeover.expected;
@@ -98,23 +99,25 @@ impl Space {
         self.shared_state.set_record(last - 1 - expected.len() as u16, None);
     }
 
-    /// Gives up those who have ended meanwhile; with the last one, all is as it was.
-    pub(crate) fn go_on_taking_over(&mut self) {
+    /// Drops expected processes that have ended; when none is expected any more, the takeover is complete.
+    pub(crate) fn advance_takeover(&mut self) {
         let Some(takeover) = &mut self.takeover else { return };
         let (alive, ended): (Vec<Record>, Vec<Record>) =
             std::mem::take(&mut takeover.expected).into_iter().partition(Record::is_alive);
         let complete = alive.is_empty();
         takeover.expected = alive;
         for record in &ended {
-            if self.options.kind == Kind::Private {
+            if self.options.kind == MappingKind::Private {
                 self.pager.end_view(ViewId(record.view));
             }
-            self.renote();
+            self.record_expected();
         }
         if complete {
             self.takeover = None;
             self.pager.complete();
-            debug_assert!(self.options.kind == Kind::Private || self.pager.look(ONLY, 0).is_some());
+            debug_assert!(
+                self.options.kind == MappingKind::Private || self.pager.entry_of(ONLY, 0).is_some()
+            );
             tracing::info!(region = self.options.region, "paged memory is taken over");
         }
     }

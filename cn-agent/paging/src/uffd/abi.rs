@@ -1,19 +1,19 @@
-//! The kernel's side: structures and request numbers of `linux/userfaultfd.h` as of Linux 6.8, and the one place that
-//! makes the ioctl.
+//! The kernel's interface: structures and request numbers of `linux/userfaultfd.h` as of Linux 6.8, and the only call
+//! of `ioctl(2)`.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{_IO, _IOR, _IOWR, Ioctl, c_int};
 use nix::errno::Errno;
 
-/// The version of the interface, and the type of its ioctls.
+/// Version of the interface; its ioctls have the same number as their type.
 pub const API_VERSION: u64 = 0xAA;
 const TYPE: u32 = 0xAA;
 
-/// `userfaultfd(2)`: only faults of user mode.
+/// Flag of `userfaultfd(2)`: only faults of user mode are reported.
 pub const USER_MODE_ONLY: c_int = 1;
 
-/// `UFFDIO_API`.
+/// Argument of `UFFDIO_API`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Api {
@@ -22,7 +22,7 @@ pub struct Api {
     pub ioctls: u64,
 }
 
-/// `struct uffdio_range`, first in most of the others.
+/// `struct uffdio_range`, the first field of most other structures.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Span {
@@ -30,7 +30,7 @@ pub struct Span {
     pub len: u64,
 }
 
-/// `UFFDIO_REGISTER`.
+/// Argument of `UFFDIO_REGISTER`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Register {
@@ -39,7 +39,7 @@ pub struct Register {
     pub ioctls: u64,
 }
 
-/// `UFFDIO_COPY`.
+/// Argument of `UFFDIO_COPY`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Copy {
@@ -47,21 +47,21 @@ pub struct Copy {
     pub src: u64,
     pub len: u64,
     pub mode: u64,
-    /// Bytes copied, or a negative error.
+    /// Set by the kernel: number of bytes copied, or a negative error.
     pub copied: i64,
 }
 
-/// `UFFDIO_ZEROPAGE`, `UFFDIO_CONTINUE` and `UFFDIO_POISON`, which are of one shape.
+/// Argument of `UFFDIO_ZEROPAGE`, `UFFDIO_CONTINUE` and `UFFDIO_POISON`, whose structures have the same layout.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Fill {
     pub range: Span,
     pub mode: u64,
-    /// Bytes done, or a negative error.
+    /// Set by the kernel: number of bytes filled, or a negative error.
     pub filled: i64,
 }
 
-/// `UFFDIO_WRITEPROTECT`.
+/// Argument of `UFFDIO_WRITEPROTECT`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct WriteProtect {
@@ -69,7 +69,7 @@ pub struct WriteProtect {
     pub mode: u64,
 }
 
-/// `UFFDIO_MOVE`.
+/// Argument of `UFFDIO_MOVE`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Move {
@@ -77,11 +77,12 @@ pub struct Move {
     pub src: u64,
     pub len: u64,
     pub mode: u64,
-    /// Bytes moved, or a negative error.
+    /// Set by the kernel: number of bytes moved, or a negative error.
     pub moved: i64,
 }
 
-/// `struct uffd_msg`: what a read brings. Packed there, and of eight-byte fields on eight-byte places here.
+/// `struct uffd_msg`, the unit of a read. The kernel's structure is packed; in this one the eight-byte fields are
+/// aligned, and the layout is the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
@@ -100,14 +101,14 @@ pub const FAULT_WRITE: u64 = 1 << 0;
 pub const FAULT_PROTECTED: u64 = 1 << 1;
 pub const FAULT_MINOR: u64 = 1 << 2;
 
-/// Of COPY and CONTINUE.
+/// Mode of COPY and CONTINUE: install the page write-protected.
 pub const MODE_PROTECT: u64 = 1 << 1;
-/// Of WRITEPROTECT: set protection; without it, take it away.
+/// Mode of WRITEPROTECT: set the protection; without it, remove it.
 pub const PROTECT_SET: u64 = 1 << 0;
-/// Of WRITEPROTECT.
+/// Mode of WRITEPROTECT: do not wake waiting threads.
 pub const PROTECT_DONTWAKE: u64 = 1 << 1;
 
-/// On `/dev/userfaultfd`.
+/// Request on `/dev/userfaultfd` for a new userfaultfd.
 pub const NEW: Ioctl = _IO(TYPE, 0x00);
 pub const API: Ioctl = _IOWR::<Api>(TYPE, 0x3F);
 pub const REGISTER: Ioctl = _IOWR::<Register>(TYPE, 0x00);
@@ -120,14 +121,14 @@ pub const WRITEPROTECT: Ioctl = _IOWR::<WriteProtect>(TYPE, 0x06);
 pub const CONTINUE: Ioctl = _IOWR::<Fill>(TYPE, 0x07);
 pub const POISON: Ioctl = _IOWR::<Fill>(TYPE, 0x08);
 
-/// Makes one ioctl.
+/// Performs one ioctl.
 ///
 /// # Safety
-/// `request` takes a `T`, and what it does to the memory that `argument` names is something that the caller may do.
+/// `request` takes a `T`, and the caller may let the request act on the memory that `argument` names.
 #[inline]
 pub unsafe fn ioctl<T>(fd: BorrowedFd<'_>, request: Ioctl, argument: &mut T) -> Result<c_int, Errno> {
     // SAFETY: the argument is a live value of the type that the request reads and writes; the caller ensures that the
-    // request does to memory what it may.
+    // request's effect on memory is permitted.
     Errno::result(unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(argument)) })
 }
 
@@ -135,7 +136,7 @@ pub unsafe fn ioctl<T>(fd: BorrowedFd<'_>, request: Ioctl, argument: &mut T) -> 
 mod tests {
     use super::*;
 
-    /// The numbers of the kernel's own headers on x86-64 and Arm.
+    /// The request numbers equal those of the kernel's headers on x86-64 and Arm.
     #[test]
     fn request_numbers_are_the_kernels() {
         assert_eq!(NEW, 0xAA00);

@@ -1,13 +1,13 @@
-//! Why an operation on pages did not happen, and why there is no userfaultfd to begin with.
+//! Errors of operations on pages, and of opening a userfaultfd.
 
 use nix::errno::Errno;
 
 use super::Features;
 
-/// What an operation on pages says. Small and `Copy`: it is made where every nanosecond and every allocation counts.
+/// Error of an operation on pages. Small and `Copy`, because it occurs in code that must not allocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UffdError {
-    /// The address space is changing (EAGAIN): an event waits to be read, or its sender has not gone on yet.
+    /// The address space is changing (EAGAIN): an event waits to be read, or its thread has not continued yet.
     #[error("the address space is just changing; read the events of the userfaultfd, then try again")]
     Again,
     /// The page is there already (EEXIST).
@@ -29,18 +29,18 @@ pub enum UffdError {
         "the page is in use elsewhere: pinned for I/O, shared with a forked child, or another userfaultfd's"
     )]
     Busy,
-    /// Something else.
+    /// Any other error.
     #[error("userfaultfd: {doing} failed: {errno}")]
     Os {
-        /// What was tried.
+        /// Name of the operation, for the message.
         doing: &'static str,
-        /// What the kernel said.
+        /// Error number that the kernel returned.
         errno: Errno,
     },
 }
 
 impl UffdError {
-    /// What `errno` means for an operation on pages.
+    /// Meaning of `errno` for an operation on pages.
     #[inline]
     pub(super) fn new(doing: &'static str, errno: Errno) -> UffdError {
         match errno {
@@ -54,22 +54,22 @@ impl UffdError {
     }
 }
 
-/// Why a userfaultfd cannot be had, or not one with the features wanted.
+/// Reason why there is no userfaultfd, or none with the requested features.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// What was handed over is something else.
+    /// The descriptor is not a userfaultfd.
     #[error("what was handed over as a userfaultfd is {0:?}")]
     NotOne(String),
-    /// This user may have none.
+    /// This user may not create one.
     #[error(
         "this user may not handle page faults: /dev/userfaultfd cannot be opened ({device}) and userfaultfd(2) is \
          refused ({call}); as root, let the user in with `setfacl -m u:USER:rw /dev/userfaultfd` (Linux 6.1 and newer) \
          or for all users with `sysctl -w vm.unprivileged_userfaultfd=1`, or run with CAP_SYS_PTRACE"
     )]
     Forbidden {
-        /// What the device said.
+        /// Error of opening `/dev/userfaultfd`.
         device: Errno,
-        /// What the system call said.
+        /// Error of `userfaultfd(2)`.
         call: Errno,
     },
     /// The kernel was built without it.
@@ -83,12 +83,12 @@ pub enum OpenError {
         missing.names(), missing.since().0, missing.since().1, present.names()
     )]
     Missing {
-        /// What was wanted and is not there.
+        /// Requested features that the kernel lacks.
         missing: Features,
-        /// What is there.
+        /// Features that the kernel has.
         present: Features,
     },
-    /// Fork events are for the privileged.
+    /// Fork events require a privilege.
     #[error(
         "forks of paged memory cannot be followed: EVENT_FORK needs CAP_SYS_PTRACE; run with it (root has it, or \
          `setcap cap_sys_ptrace+ep PROGRAM`), or do without fork"
@@ -97,12 +97,12 @@ pub enum OpenError {
     /// The descriptor is not a fresh userfaultfd.
     #[error("the descriptor is no userfaultfd, or its features were agreed before ({0})")]
     NotFresh(Errno),
-    /// Something else.
+    /// Any other error.
     #[error("{doing} failed: {errno}")]
     Os {
-        /// What was tried.
+        /// Name of the operation, for the message.
         doing: &'static str,
-        /// What the kernel said.
+        /// Error number that the kernel returned.
         errno: Errno,
     },
 }

@@ -1,8 +1,8 @@
-//! What a userfaultfd has to tell.
+//! Events of a userfaultfd.
 //!
-//! Reading an event is its acknowledgement: the thread that forks, unmaps or drops pages goes on as soon as its event
-//! has been read, and until it has gone on every operation on pages says [`UffdError::Again`]. A faulting thread goes
-//! on when its page is there. So whatever has to be finished before a fork has to be finished before reading.
+//! Reading an event acknowledges it: the thread that forks, unmaps or drops pages continues as soon as its event has
+//! been read, and until then every operation on pages returns [`UffdError::Again`]. A faulting thread continues when
+//! its page is present. So work that must be done before a fork has to be finished before the event is read.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -13,60 +13,60 @@ use nix::errno::Errno;
 use super::abi::{self, Message};
 use super::{Uffd, UffdError};
 
-/// Events that one read brings at most; one that brings fewer has brought all there were.
+/// Maximum number of events of one read. A read that returns fewer has returned all.
 pub const EVENTS_MAX: usize = 32;
 
-/// One event.
+/// An event of a userfaultfd, as the kernel reports it.
 #[derive(Debug)]
-pub enum Event {
-    /// A thread needs a page.
+pub enum UffdEvent {
+    /// A thread waits for a page.
     Fault {
-        /// What it touched: the address itself with [`EXACT_ADDRESS`](super::Features::EXACT_ADDRESS), else that of
-        /// its page.
+        /// Address that was accessed, with [`EXACT_ADDRESS`](super::Features::EXACT_ADDRESS); else that of its page.
         address: u64,
-        /// It writes.
+        /// Whether the access is a write.
         write: bool,
-        /// The page is there and write-protected.
+        /// Whether the page is present and write-protected.
         wp: bool,
-        /// The file has the page, and the mapping has not.
+        /// Whether the memory file has the page, but the mapping has not.
         minor: bool,
-        /// Which thread, with [`THREAD_ID`](super::Features::THREAD_ID), else 0.
+        /// Number of the thread with [`THREAD_ID`](super::Features::THREAD_ID), else 0.
         thread: u32,
     },
-    /// The process has forked: a userfaultfd for the child's memory, which has the same ranges registered. Give it to
-    /// [`Uffd::from_fd`]; there is no handshake to make. If it is dropped, the child's absent pages are zeros.
+    /// The process has forked. The descriptor is a userfaultfd for the child's memory, with the same ranges
+    /// registered: pass it to [`Uffd::from_fd`]; it needs no handshake. If it is closed, the child's absent pages
+    /// read as zeros.
     Fork(OwnedFd),
     /// A range has been moved to another address by `mremap(2)`.
     Remap {
-        /// First address before.
+        /// Address of the range before the move.
         from: u64,
-        /// First address now.
+        /// Address of the range after the move.
         to: u64,
-        /// Length in bytes.
+        /// Length of the range in bytes.
         len: u64,
     },
-    /// The pages of a range are being dropped by `madvise(2)`, and are zeros from then on.
+    /// The pages of a range are being dropped by `madvise(2)`, and read as zeros from then on.
     Remove {
-        /// First address.
+        /// Address of the first byte.
         start: u64,
-        /// First address behind it.
+        /// Address of the first byte behind the range.
         end: u64,
     },
     /// A range has been unmapped.
     Unmap {
-        /// First address.
+        /// Address of the first byte.
         start: u64,
-        /// First address behind it.
+        /// Address of the first byte behind the range.
         end: u64,
     },
 }
 
-/// Room for the events of one read; about a kilobyte, so that it may lie on a stack.
+/// Buffer for the events of one read; about a kilobyte, so that it fits on a stack.
 #[derive(Debug)]
 pub struct EventBuffer([Message; EVENTS_MAX]);
 
 impl EventBuffer {
-    /// An empty one.
+    /// An empty buffer.
     pub const fn new() -> EventBuffer {
         EventBuffer([Message { event: 0, reserved: [0; 7], arguments: [0; 3] }; EVENTS_MAX])
     }
@@ -79,8 +79,8 @@ impl Default for EventBuffer {
 }
 
 impl Uffd {
-    /// The events that are there now, at most as many as `buffer` holds; none if there are none, whatever other processes
-    /// have made of the descriptor's flags. Several threads may read; each event goes to one of them.
+    /// Reads the pending events, at most as many as `buffer` holds. Does not wait, even if another process has
+    /// changed the descriptor's flags. Several threads may read; each event is returned to one of them.
     #[inline]
     pub fn events<'b>(&self, buffer: &'b mut EventBuffer) -> Result<Events<'b>, UffdError> {
         let room = size_of_val(&buffer.0);
@@ -99,8 +99,9 @@ impl Uffd {
         }
     }
 
-    /// Reads where the kernel waits by the descriptor's flag alone: before Linux 6.10, and of forked children. The flag is
-    /// set anew first; a process that clears it between the two calls, and has no event, has this thread wait for its next.
+    /// Reads on kernels where only the descriptor's flag prevents waiting: before Linux 6.10, and for forked
+    /// children. The flag is set again first. If a process clears the flag between the two calls and has no pending
+    /// event, this thread waits for the next event of that process.
     #[cold]
     fn read(&self, part: libc::iovec) -> Result<isize, UffdError> {
         self.set_nonblocking()
@@ -109,7 +110,7 @@ impl Uffd {
         Ok(unsafe { libc::read(self.fd.as_raw_fd(), part.iov_base, part.iov_len) })
     }
 
-    /// Sleeps until there is an event, a signal comes or `most` has passed. `true` if there may be one.
+    /// Waits for an event, for at most `most`. Returns `true` if an event may be pending; a signal ends the wait too.
     pub fn wait(&self, most: Duration) -> Result<bool, UffdError> {
         let mut fds = [libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         let most = libc::timespec {
@@ -120,7 +121,7 @@ impl Uffd {
         let ready = unsafe { libc::ppoll(fds.as_mut_ptr(), 1, &most, std::ptr::null()) };
         match Errno::result(ready) {
             Ok(_) if fds[0].revents & libc::POLLERR != 0 => {
-                // What a userfaultfd says that may block, or whose handshake is not made.
+                // poll reports an error for a blocking userfaultfd, and for one without a handshake.
                 Err(UffdError::Os { doing: "waiting for events before the handshake", errno: Errno::EINVAL })
             }
             Ok(ready) => Ok(ready > 0),
@@ -130,17 +131,17 @@ impl Uffd {
     }
 }
 
-/// The events of one read. Descriptors of forks that were not taken are closed with it.
+/// Events of one read. Dropping it closes the descriptors of forks that were not taken.
 #[derive(Debug)]
 pub struct Events<'b> {
     messages: &'b [Message],
 }
 
 impl Iterator for Events<'_> {
-    type Item = Event;
+    type Item = UffdEvent;
 
     #[inline]
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<UffdEvent> {
         while let Some((message, rest)) = self.messages.split_first() {
             self.messages = rest;
             if let Some(event) = event(message) {
@@ -157,29 +158,29 @@ impl Drop for Events<'_> {
     }
 }
 
-/// A message as an event; `None` for kinds that this program did not ask for, being newer than it. The number in a
-/// fork's message is taken as a descriptor, so each message may be looked at once.
+/// Decodes a message; `None` for kinds newer than this program, which it did not request. The result owns the
+/// descriptor in a fork's message, so each message must be decoded only once.
 #[inline]
-fn event(message: &Message) -> Option<Event> {
+fn event(message: &Message) -> Option<UffdEvent> {
     let [first, second, third] = message.arguments;
     Some(match message.event {
-        abi::EVENT_FAULT => Event::Fault {
+        abi::EVENT_FAULT => UffdEvent::Fault {
             address: second,
             write: first & abi::FAULT_WRITE != 0,
             wp: first & abi::FAULT_PROTECTED != 0,
             minor: first & abi::FAULT_MINOR != 0,
             thread: low_half(third),
         },
-        // SAFETY: the kernel has just made this descriptor for whoever reads the message, which is once.
-        abi::EVENT_FORK => Event::Fork(unsafe { OwnedFd::from_raw_fd(low_half(first) as i32) }),
-        abi::EVENT_REMAP => Event::Remap { from: first, to: second, len: third },
-        abi::EVENT_REMOVE => Event::Remove { start: first, end: second },
-        abi::EVENT_UNMAP => Event::Unmap { start: first, end: second },
+        // SAFETY: the kernel has just made this descriptor for the reader of the message, which is decoded once.
+        abi::EVENT_FORK => UffdEvent::Fork(unsafe { OwnedFd::from_raw_fd(low_half(first) as i32) }),
+        abi::EVENT_REMAP => UffdEvent::Remap { from: first, to: second, len: third },
+        abi::EVENT_REMOVE => UffdEvent::Remove { start: first, end: second },
+        abi::EVENT_UNMAP => UffdEvent::Unmap { start: first, end: second },
         _ => return None,
     })
 }
 
-/// The four bytes that come first.
+/// The first four bytes of a field in memory.
 fn low_half(field: u64) -> u32 {
     let bytes = field.to_ne_bytes();
     u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])

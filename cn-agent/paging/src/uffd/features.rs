@@ -1,4 +1,4 @@
-//! What a kernel can do with faults, what a range is registered for, and what may then be done to it.
+//! Features of userfaultfd, modes of a registered range, and operations on it.
 
 use bitflags::bitflags;
 
@@ -6,7 +6,7 @@ bitflags! {
     /// Features of userfaultfd (`UFFD_FEATURE_*`), each with the Linux version that brought it.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Features: u64 {
-        /// 5.7: writes to protected pages of private anonymous memory are faults.
+        /// 5.7: a write to a write-protected page of private anonymous memory is a fault.
         const WRITE_PROTECT = 1 << 0;
         /// 4.11: forks are events, and the child's memory gets a userfaultfd of its own. Needs CAP_SYS_PTRACE.
         const EVENT_FORK = 1 << 1;
@@ -14,85 +14,85 @@ bitflags! {
         const EVENT_REMAP = 1 << 2;
         /// 4.11: `madvise(2)` with DONTNEED or REMOVE is an event.
         const EVENT_REMOVE = 1 << 3;
-        /// 4.11: missing pages of huge page files.
+        /// 4.11: absent pages of huge page files are faults.
         const MISSING_HUGETLBFS = 1 << 4;
-        /// 4.11: missing pages of shared memory.
+        /// 4.11: absent pages of shared memory are faults.
         const MISSING_SHMEM = 1 << 5;
         /// 4.11: `munmap(2)` is an event.
         const EVENT_UNMAP = 1 << 6;
-        /// 4.14: the faulting thread gets SIGBUS, and no event is sent.
+        /// 4.14: a faulting thread gets SIGBUS, and there is no event.
         const SIGBUS = 1 << 7;
-        /// 4.14: events say which thread faulted.
+        /// 4.14: events name the faulting thread.
         const THREAD_ID = 1 << 8;
-        /// 5.13: minor faults of huge page files.
+        /// 5.13: minor faults are reported for huge page files.
         const MINOR_HUGETLBFS = 1 << 9;
-        /// 5.14: minor faults of shared memory: the file has the page, the mapping has not.
+        /// 5.14: minor faults are reported for shared memory: the file has the page, the mapping has not.
         const MINOR_SHMEM = 1 << 10;
-        /// 5.18: events give the address itself and not that of its page.
+        /// 5.18: events give the accessed address, not only that of its page.
         const EXACT_ADDRESS = 1 << 11;
-        /// 5.19: write protection of shared memory and huge page files.
+        /// 5.19: write protection works for shared memory and huge page files.
         const WRITE_PROTECT_SHMEM = 1 << 12;
-        /// 6.4: absent pages can be write-protected too; before, protecting passes them over.
+        /// 6.4: absent pages can be write-protected too; without this feature they are skipped.
         const WRITE_PROTECT_UNPOPULATED = 1 << 13;
-        /// 6.6: [`poison`](super::Uffd::poison).
+        /// 6.6: the operation [`poison`](super::Uffd::poison).
         const POISON = 1 << 14;
         /// 6.7: a write to a protected page only marks it as written ([`scan`](super::scan)), without a fault.
         const WRITE_PROTECT_ASYNC = 1 << 15;
-        /// 6.8: [`move_`](super::Uffd::move_).
+        /// 6.8: the operation [`move_`](super::Uffd::move_).
         const MOVE = 1 << 16;
 
         /// Features newer than this program.
         const _ = !0;
     }
 
-    /// What a range is registered for (`UFFDIO_REGISTER_MODE_*`).
+    /// Accesses for which a range is registered (`UFFDIO_REGISTER_MODE_*`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Modes: u64 {
-        /// Touching a page that is not there.
+        /// An access to an absent page.
         const MISSING = 1 << 0;
-        /// Writing to a protected page.
+        /// A write to a write-protected page.
         const WRITE_PROTECT = 1 << 1;
-        /// Touching a page that the file has and the mapping has not.
+        /// An access to a page that the memory file has and the mapping has not.
         const MINOR = 1 << 2;
     }
 
-    /// What may be done to a registered range; the bits are the numbers of the ioctls.
+    /// Operations on a registered range; the bits are the numbers of the ioctls.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Ioctls: u64 {
-        /// [`register`](super::Uffd::register).
+        /// `UFFDIO_REGISTER`, by [`register`](super::Uffd::register).
         const REGISTER = 1 << 0x00;
-        /// [`unregister`](super::Uffd::unregister).
+        /// `UFFDIO_UNREGISTER`, by [`unregister`](super::Uffd::unregister).
         const UNREGISTER = 1 << 0x01;
-        /// [`wake`](super::Uffd::wake).
+        /// `UFFDIO_WAKE`, by [`wake`](super::Uffd::wake).
         const WAKE = 1 << 0x02;
-        /// [`copy`](super::Uffd::copy).
+        /// `UFFDIO_COPY`, by [`copy`](super::Uffd::copy).
         const COPY = 1 << 0x03;
-        /// [`zero`](super::Uffd::zero).
+        /// `UFFDIO_ZEROPAGE`, by [`zero`](super::Uffd::zero).
         const ZERO = 1 << 0x04;
-        /// [`move_`](super::Uffd::move_).
+        /// `UFFDIO_MOVE`, by [`move_`](super::Uffd::move_).
         const MOVE = 1 << 0x05;
-        /// [`protect`](super::Uffd::protect) and [`unprotect`](super::Uffd::unprotect).
+        /// `UFFDIO_WRITEPROTECT`, by [`protect`](super::Uffd::protect) and [`unprotect`](super::Uffd::unprotect).
         const WRITE_PROTECT = 1 << 0x06;
-        /// [`continue_`](super::Uffd::continue_).
+        /// `UFFDIO_CONTINUE`, by [`continue_`](super::Uffd::continue_).
         const CONTINUE = 1 << 0x07;
-        /// [`poison`](super::Uffd::poison).
+        /// `UFFDIO_POISON`, by [`poison`](super::Uffd::poison).
         const POISON = 1 << 0x08;
-        /// [`handshake`](super::Uffd::handshake).
+        /// `UFFDIO_API`, by [`handshake`](super::Uffd::handshake).
         const HANDSHAKE = 1 << 0x3F;
 
-        /// Others, newer than this program.
+        /// Operations newer than this program.
         const _ = !0;
     }
 }
 
 impl Features {
-    /// The names of the features set, for people.
+    /// Names of the features in the set, for messages.
     pub fn names(self) -> String {
         let names: Vec<&str> = self.iter_names().map(|(name, _)| name).collect();
         if names.is_empty() { "none".into() } else { names.join(", ") }
     }
 
-    /// The oldest Linux release that has all of these, as (major, minor).
+    /// Oldest Linux release that has all features of the set, as (major, minor).
     pub fn since(self) -> (u32, u32) {
         const SINCE: [(Features, (u32, u32)); 8] = [
             (Features::MOVE, (6, 8)),

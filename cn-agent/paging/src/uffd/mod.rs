@@ -1,26 +1,27 @@
 //! Userfaultfd: page faults of a range of memory answered by a program instead of the kernel.
 //!
-//! A [`Uffd`] is made for the memory of the process that makes it ([`Uffd::create`]), or comes from another process
-//! that handed over its own ([`Uffd::from_fd`]): it goes on acting on that other process's memory. After the
-//! [`handshake`](Uffd::handshake) that names the [`Features`] wanted, ranges are [registered](Uffd::register), and
-//! from then on
+//! A [`Uffd`] is made for the memory of the process that makes it ([`Uffd::create`]), or passed by another process
+//! ([`Uffd::from_fd`]); then it acts on the memory of that process. After the [`handshake`](Uffd::handshake), which
+//! negotiates [`Features`], ranges are [registered](Uffd::register), and from then on faults are served:
 //!
 //! ```text
 //!   a thread touches an absent page, or writes to a protected one
 //!        |                                          or, with Features::SIGBUS, gets the signal itself
 //!        v
-//!   Uffd::wait, Uffd::events -> Event::Fault        copy, continue_, zero, move_, poison: the page is there
+//!   Uffd::wait, Uffd::events -> UffdEvent::Fault        copy, continue_, zero, move_, poison: the page is present
 //!        |                                          unprotect: the page may be written
-//!        `--> whoever serves it calls one of  --->  and the thread goes on (wake, if none of these did it)
+//!        `--> the server calls one of  ---------->  and the thread continues (wake, if none of these did it)
 //! ```
 //!
-//! Everything but the set-up (`create`, `probe`) may run in a signal handler: no call allocates or takes a lock, each
-//! is one system call on a descriptor and values of the caller. A handler saves `errno` and puts it back, as always.
+//! All functions except the set-up (`create`, `probe`) may run in a signal handler: no call allocates or takes a
+//! lock, and each is one system call on a descriptor and values of the caller. The handler has to save and restore
+//! `errno`, as always.
 //!
-//! The structures and request numbers of the kernel stand in the module `abi`, up to those of Linux 6.8, so that what
-//! this program can do depends on the kernel it runs on and not on the headers of the machine that built it. (The
-//! crate `userfaultfd` takes them from the build machine's headers through libclang, and has no write-protecting copy,
-//! no move and no poison. The tests hold this module against it.) Which of it a kernel has is asked at run time: [`probe`](probe()).
+//! The structures and request numbers of the kernel are in the module `abi`, up to those of Linux 6.8, so that the
+//! available operations depend on the running kernel and not on the headers of the build machine. (The crate
+//! `userfaultfd` takes them from the build machine's headers through libclang, and has no write-protecting copy, no
+//! move and no poison. The tests compare this module with it.) [`probe`](probe()) queries the kernel's support at run
+//! time.
 
 mod abi;
 mod error;
@@ -37,21 +38,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 
 pub use error::{OpenError, UffdError};
-pub use event::{EVENTS_MAX, Event, EventBuffer, Events};
+pub use event::{EVENTS_MAX, EventBuffer, Events, UffdEvent};
 pub use features::{Features, Ioctls, Modes};
 pub use pages::Access;
-pub use probe::{Probe, Way, probe};
+pub use probe::{FaultScope, Probe, probe};
 
-/// Size in bytes of the pages that all addresses and lengths here are multiples of.
+/// Page size in bytes, of which all addresses and lengths here are multiples.
 pub const PAGE: u64 = 4096;
 
-/// One userfaultfd. When its last duplicate is closed, in whatever process, its ranges are no longer registered, and
-/// absent pages there read as zeros without a word: whoever holds data elsewhere keeps a duplicate.
+/// One userfaultfd. When its last duplicate in any process is closed, its ranges are unregistered, and their absent
+/// pages silently read as zeros: a process whose data is elsewhere must keep a duplicate.
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
-    /// Whether the kernel reads it without waiting when the call says so. It may wait by the descriptor's own flag, which
-    /// every process that has a duplicate can change.
+    /// Whether the kernel supports reads with a flag that prevents waiting. Otherwise the descriptor's own flag
+    /// decides, which every process with a duplicate can change.
     reads_nowait: AtomicBool,
 }
 

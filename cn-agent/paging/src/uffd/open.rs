@@ -1,4 +1,4 @@
-//! Getting a userfaultfd and agreeing on its features.
+//! Opening a userfaultfd and negotiating its features.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -9,12 +9,12 @@ use nix::sys::stat::Mode;
 
 use super::{Features, Ioctls, OpenError, Uffd, abi, probe};
 
-/// The device that hands out userfaultfds to those who may open it (Linux 6.1).
+/// Device that gives userfaultfds to users who may open it (Linux 6.1).
 const DEVICE: &str = "/dev/userfaultfd";
 
 impl Uffd {
-    /// A userfaultfd for the memory of this process and for all faults, those that the kernel takes on its behalf
-    /// included: by the system call, or else by `/dev/userfaultfd`.
+    /// A userfaultfd for the memory of this process and for all faults, including those of the kernel in system
+    /// calls. It is made by the system call, or else by `/dev/userfaultfd`.
     pub fn create() -> Result<Uffd, OpenError> {
         let call = match by_call(0) {
             Err(errno @ (Errno::EPERM | Errno::ENOSYS)) => errno,
@@ -28,8 +28,8 @@ impl Uffd {
         }
     }
 
-    /// A userfaultfd for the memory of this process that serves faults of user mode alone, which needs no privilege:
-    /// a system call that meets an absent page fails with EFAULT.
+    /// A userfaultfd for the memory of this process that serves only faults of user mode, for which no privilege is
+    /// needed: a system call that accesses an absent page fails with EFAULT.
     pub fn create_user_only() -> Result<Uffd, OpenError> {
         by_call(abi::USER_MODE_ONLY).map_err(|errno| match errno {
             Errno::ENOSYS => OpenError::NoKernelSupport,
@@ -37,23 +37,23 @@ impl Uffd {
         })
     }
 
-    /// A userfaultfd for the memory of this process and for all faults from an open `/dev/userfaultfd`, which may
-    /// have been opened by another process with the right to do so, and passed to this one.
+    /// A userfaultfd for the memory of this process and for all faults, made from an open `/dev/userfaultfd`. Another
+    /// process that may open the device can pass its descriptor to this process.
     pub fn create_from(device: BorrowedFd<'_>) -> Result<Uffd, OpenError> {
         let flags = O_CLOEXEC | O_NONBLOCK;
         // SAFETY: the request takes flags by value and touches no memory.
         let made = unsafe { libc::ioctl(device.as_raw_fd(), abi::NEW, flags) };
         match Errno::result(made) {
-            // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+            // SAFETY: the kernel has just made this descriptor; nothing else owns it.
             Ok(fd) => Ok(Uffd::new(unsafe { OwnedFd::from_raw_fd(fd) })),
             Err(errno) => Err(OpenError::Os { doing: "USERFAULTFD_IOC_NEW on /dev/userfaultfd", errno }),
         }
     }
 
-    /// A userfaultfd that another process made, or that came with a fork event. It is set not to block.
+    /// Wraps a userfaultfd of another process, or of a fork event, and sets it non-blocking.
     ///
     /// # Errors
-    /// [`OpenError::NotOne`] when it is something else: whoever reads another descriptor may wait for ever.
+    /// [`OpenError::NotOne`] for any other descriptor, as a read of that might wait for ever.
     pub fn from_fd(fd: OwnedFd) -> Result<Uffd, OpenError> {
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
         if kind.as_os_str() != "anon_inode:[userfaultfd]" {
@@ -64,7 +64,7 @@ impl Uffd {
         Ok(uffd)
     }
 
-    /// Sets it not to block, in whatever process it was set to; whether it was.
+    /// Sets the descriptor non-blocking; returns whether it was.
     ///
     /// # Errors
     /// [`OpenError::Os`].
@@ -78,8 +78,9 @@ impl Uffd {
         Ok(true)
     }
 
-    /// Agrees with the kernel on `features`; comes first, and once. Whoever hands over its userfaultfd has done it, and
-    /// that of a fork event has its parent's. What comes back is what may be done to the descriptor itself.
+    /// Negotiates `features` with the kernel: the first operation, and only once. For a userfaultfd passed by another
+    /// process it has been done; that of a fork event has its parent's features. Returns the operations on the
+    /// descriptor itself.
     pub fn handshake(&self, features: Features) -> Result<Ioctls, OpenError> {
         let mut api = abi::Api { api: abi::API_VERSION, features: features.bits(), ioctls: 0 };
         // SAFETY: the request reads and writes nothing but its argument.
@@ -96,7 +97,7 @@ impl Uffd {
         }
     }
 
-    /// A handshake that wants nothing: says what the kernel has, and leaves the userfaultfd agreed on no feature.
+    /// Makes a handshake without features. Returns the kernel's features, and leaves the userfaultfd without any.
     pub(super) fn ask(&self) -> Result<(Features, Ioctls), OpenError> {
         let mut api = abi::Api { api: abi::API_VERSION, features: 0, ioctls: 0 };
         // SAFETY: the request reads and writes nothing but its argument.
@@ -108,11 +109,11 @@ impl Uffd {
         }
     }
 
-    /// Another descriptor of the same userfaultfd.
+    /// A duplicate of the descriptor.
     pub fn try_clone(&self) -> Result<Uffd, OpenError> {
         let copied = fcntl(&self.fd, FcntlArg::F_DUPFD_CLOEXEC(3));
         let fd = copied.map_err(|errno| OpenError::Os { doing: "duplicating a userfaultfd", errno })?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+        // SAFETY: the kernel has just made this descriptor; nothing else owns it.
         Ok(Uffd::new(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 }
@@ -120,6 +121,6 @@ impl Uffd {
 fn by_call(flags: c_int) -> Result<Uffd, Errno> {
     // SAFETY: the call takes flags by value and touches no memory.
     let made = unsafe { libc::syscall(libc::SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags) };
-    // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+    // SAFETY: the kernel has just made this descriptor; nothing else owns it.
     Errno::result(made).map(|fd| Uffd::new(unsafe { OwnedFd::from_raw_fd(fd as c_int) }))
 }

@@ -1,7 +1,7 @@
-//! What is done to ranges and their pages. All addresses are those of the process that the userfaultfd belongs to.
+//! Operations on ranges and their pages. All addresses are those of the process to which the userfaultfd belongs.
 //!
-//! Each operation that brings pages in wakes the threads that wait for them. Filling never replaces a page: one that
-//! is there stays ([`UffdError::Exists`]), so of two fills of one page the first counts.
+//! Each operation that installs pages wakes the threads that wait for them. No operation replaces a present page
+//! ([`UffdError::Exists`]): of two operations for one page, the first takes effect.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -12,12 +12,12 @@ use nix::errno::Errno;
 use super::abi::{self, Span};
 use super::{Ioctls, Modes, Uffd, UffdError};
 
-/// What may be done with a page that is brought in.
+/// Permitted accesses to an installed page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read and write.
+    /// Reads and writes are permitted.
     Writable,
-    /// Read; the first write is a fault (write-protect mode), or is marked (asynchronous mode).
+    /// Reads are permitted; the first write is a fault (write-protect mode), or is marked (asynchronous mode).
     Protected,
 }
 
@@ -35,34 +35,35 @@ fn span(range: &Range<u64>) -> Span {
 }
 
 impl Uffd {
-    /// Has faults in `range` of the kinds `modes` come here. What comes back is what can be done about them there.
+    /// Registers `range` for the faults in `modes`. Returns the operations available on the range.
     ///
     /// # Errors
     /// `NotMapped` if the range is not mapped, or is memory that cannot have these faults; `Busy` if it is registered
     /// with another userfaultfd; EPERM for a shared file that this process may not write to.
     ///
     /// # Safety
-    /// From here on an absent page of the range holds whatever is filled in, and not the zeros that the language and
-    /// the allocator promise: nothing but what knows of it may use the range, if it is memory of this process.
+    /// From now on an absent page of the range gets the content that is installed, and not the zeros that the
+    /// language and the allocator promise: memory of this process in the range may be used only by code that expects
+    /// that.
     pub unsafe fn register(&self, range: Range<u64>, modes: Modes) -> Result<Ioctls, UffdError> {
         let mut register = abi::Register { range: span(&range), mode: modes.bits(), ioctls: 0 };
-        // SAFETY: the request changes who hears of faults, which the caller answers for.
+        // SAFETY: the request changes the handling of faults, which the caller permits.
         unsafe { abi::ioctl(self.as_fd(), abi::REGISTER, &mut register) }
             .map_err(|errno| UffdError::new("UFFDIO_REGISTER", errno))?;
         Ok(Ioctls::from_bits_retain(register.ioctls))
     }
 
-    /// Leaves the faults of `range` to the kernel again, and wakes whoever waits there: absent pages are zeros then.
+    /// Unregisters `range`, and wakes threads that wait there: its absent pages read as zeros from now on.
     pub fn unregister(&self, range: Range<u64>) -> Result<(), UffdError> {
-        // SAFETY: only registered ranges are touched, whose pages are nobody's business but the registrant's.
+        // SAFETY: only registered ranges are affected, whose pages belong to the registrant.
         unsafe { self.on_span("UFFDIO_UNREGISTER", abi::UNREGISTER, &range) }
     }
 
-    /// Fills absent pages from `dst` on with `data`, and returns how many bytes were: fewer than `data.len()` if
-    /// something stopped it between two pages, which the next call says.
+    /// Fills absent pages from `dst` on with `data`. Returns the number of bytes filled; it is smaller than
+    /// `data.len()` if an error occurred between two pages, which the next call returns.
     ///
     /// # Errors
-    /// Those of [`UffdError`] but `NoPage` and `Busy`. `data` that is not whole pages is `NotMapped`.
+    /// Those of [`UffdError`] except `NoPage` and `Busy`. `NotMapped` also if `data` is not whole pages.
     #[inline]
     pub fn copy(&self, dst: u64, data: &[u8], access: Access) -> Result<usize, UffdError> {
         let (src, len) = (data.as_ptr() as u64, data.len() as u64);
@@ -73,10 +74,10 @@ impl Uffd {
         filled("UFFDIO_COPY", done.map(drop), copy.copied, len)
     }
 
-    /// Maps pages that the file has at `range` already, and returns how many bytes.
+    /// Maps pages at `range` that the memory file has already. Returns the number of bytes mapped.
     ///
     /// # Errors
-    /// `NoPage` where the file has none; else as [`copy`](Self::copy). `Access::Protected` needs Linux 6.4.
+    /// `NoPage` if the file lacks a page; otherwise as [`copy`](Self::copy). `Access::Protected` needs Linux 6.4.
     #[inline]
     pub fn continue_(&self, range: Range<u64>, access: Access) -> Result<usize, UffdError> {
         match self.fill("UFFDIO_CONTINUE", abi::CONTINUE, &range, access.mode()) {
@@ -85,53 +86,53 @@ impl Uffd {
         }
     }
 
-    /// Fills absent pages with zeros, writable, and returns how many bytes were. A page that was absent *and*
-    /// protected stays so, and counts as [`Exists`](UffdError::Exists): copy zeros there.
+    /// Fills absent pages with zeros, writable. Returns the number of bytes filled. A page that was absent *and*
+    /// write-protected stays so, and is reported as [`Exists`](UffdError::Exists): use `copy` for zeros there.
     #[inline]
     pub fn zero(&self, range: Range<u64>) -> Result<usize, UffdError> {
         self.fill("UFFDIO_ZEROPAGE", abi::ZEROPAGE, &range, 0)
     }
 
-    /// Has every touch of these absent pages end in SIGBUS (or, within a system call, EFAULT), now and later, until
-    /// they are unmapped or dropped by `madvise(2)`.
+    /// Makes every access to these absent pages raise SIGBUS (or, in a system call, EFAULT), until they are unmapped
+    /// or dropped by `madvise(2)`.
     pub fn poison(&self, range: Range<u64>) -> Result<usize, UffdError> {
         self.fill("UFFDIO_POISON", abi::POISON, &range, 0)
     }
 
-    /// Write-protects `range`. Absent pages are passed over unless
-    /// [`WRITE_PROTECT_UNPOPULATED`](super::Features::WRITE_PROTECT_UNPOPULATED) was agreed on.
+    /// Write-protects `range`. Absent pages are skipped unless
+    /// [`WRITE_PROTECT_UNPOPULATED`](super::Features::WRITE_PROTECT_UNPOPULATED) was negotiated.
     #[inline]
     pub fn protect(&self, range: Range<u64>) -> Result<(), UffdError> {
         self.write_protect(&range, abi::PROTECT_SET)
     }
 
-    /// Takes the protection from `range`, and with `wake` wakes the threads that wait for it.
+    /// Unprotects `range`; with `wake`, also wakes the threads that wait for it.
     #[inline]
     pub fn unprotect(&self, range: Range<u64>, wake: bool) -> Result<(), UffdError> {
         self.write_protect(&range, if wake { 0 } else { abi::PROTECT_DONTWAKE })
     }
 
-    /// Wakes the threads that wait for pages of `range`; each tries its access again.
+    /// Wakes the threads that wait for pages of `range`; each repeats its access.
     #[inline]
     pub fn wake(&self, range: Range<u64>) -> Result<(), UffdError> {
         // SAFETY: the request touches no memory.
         unsafe { self.on_span("UFFDIO_WAKE", abi::WAKE, &range) }
     }
 
-    /// Moves the pages at `src` to the absent pages at `dst`, `len` bytes, in one step that no thread sees half done:
-    /// `src` is absent then. Both are private anonymous memory of the process, `dst` registered. Returns how many
-    /// bytes were moved, as [`copy`](Self::copy) does. Protection and marks of writing do not move along.
+    /// Moves the `len` bytes of pages at `src` to the absent pages at `dst`, atomically for all threads; then `src`
+    /// is absent. Both must be private anonymous memory of the process, and `dst` registered. Returns the number of
+    /// bytes moved, as [`copy`](Self::copy) does. Protection and write marks are not moved.
     ///
     /// # Errors
-    /// `Busy` for a page that is pinned for I/O or shared with a forked child; else as [`copy`](Self::copy).
+    /// `Busy` for a page that is pinned for I/O or shared with a forked child; otherwise as [`copy`](Self::copy).
     ///
     /// # Safety
-    /// Nothing may rely on what `src` holds, if it is memory of this process that is not registered: it reads as zeros
+    /// If `src` is unregistered memory of this process, no code may rely on its content: it reads as zeros
     /// afterwards.
     pub unsafe fn move_(&self, dst: u64, src: u64, len: u64) -> Result<usize, UffdError> {
         let mut moving = abi::Move { dst, src, len, mode: 0, moved: 0 };
-        // SAFETY: the destination is absent pages of registered ranges, or the kernel refuses; the source is the
-        // caller's to give.
+        // SAFETY: the destination is absent pages of registered ranges, or the kernel refuses; the caller permits
+        // moving the source.
         let done = unsafe { abi::ioctl(self.as_fd(), abi::MOVE, &mut moving) };
         filled("UFFDIO_MOVE", done.map(drop), moving.moved, len)
     }
@@ -145,7 +146,7 @@ impl Uffd {
         mode: u64,
     ) -> Result<usize, UffdError> {
         let mut fill = abi::Fill { range: span(range), mode, filled: 0 };
-        // SAFETY: every caller names a request of this shape, which fills absent pages of registered ranges alone.
+        // SAFETY: every caller names a request of this shape, which only fills absent pages of registered ranges.
         let done = unsafe { abi::ioctl(self.as_fd(), request, &mut fill) };
         filled(doing, done.map(drop), fill.filled, fill.range.len)
     }
@@ -153,13 +154,13 @@ impl Uffd {
     #[inline]
     fn write_protect(&self, range: &Range<u64>, mode: u64) -> Result<(), UffdError> {
         let mut protect = abi::WriteProtect { range: span(range), mode };
-        // SAFETY: the request decides which writes to registered ranges are faults, and changes no byte.
+        // SAFETY: the request determines which writes to registered ranges are faults, and changes no byte.
         let done = unsafe { abi::ioctl(self.as_fd(), abi::WRITEPROTECT, &mut protect) };
         done.map(drop).map_err(|errno| UffdError::new("UFFDIO_WRITEPROTECT", errno))
     }
 
     /// # Safety
-    /// That of [`abi::ioctl`], for a request that takes a range.
+    /// That of [`abi::ioctl`], for a `request` that takes a range.
     #[inline]
     unsafe fn on_span(
         &self,
@@ -167,14 +168,14 @@ impl Uffd {
         request: Ioctl,
         range: &Range<u64>,
     ) -> Result<(), UffdError> {
-        // SAFETY: the request takes a range, and the caller ensures that it does to that range what it may.
+        // SAFETY: the request takes a range, and the caller ensures that its effect on that range is permitted.
         let done = unsafe { abi::ioctl(self.as_fd(), request, &mut span(range)) };
         done.map(drop).map_err(|errno| UffdError::new(doing, errno))
     }
 }
 
-/// What a request that may stop half-way has done. It leaves the bytes done, or a negative error, in `bytes`, and says
-/// EAGAIN for having stopped as well as for not having begun.
+/// Result of a request that may stop half-way. The kernel stores the number of bytes done, or a negative error, in
+/// `bytes`; it returns EAGAIN both if the request stopped and if it did not begin.
 #[inline]
 fn filled(doing: &'static str, done: Result<(), Errno>, bytes: i64, wanted: u64) -> Result<usize, UffdError> {
     match done {
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_half_way_is_told_from_not_having_begun() {
+    fn a_stop_half_way_differs_from_not_having_begun() {
         assert_eq!(filled("x", Ok(()), 8192, 8192), Ok(8192));
         assert_eq!(filled("x", Err(Errno::EAGAIN), 4096, 8192), Ok(4096));
         assert_eq!(filled("x", Err(Errno::EAGAIN), -11, 8192), Err(UffdError::Again));

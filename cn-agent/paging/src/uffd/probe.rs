@@ -1,38 +1,38 @@
-//! What this kernel offers this user: asked once at start, so that what is missing is said before a program depends
-//! on it.
+//! Support of userfaultfd by this kernel for this user. It is probed once at the start, so that missing support is
+//! reported before a program depends on it.
 
 use super::{Features, Ioctls, OpenError, Uffd, scan};
 
-/// How a userfaultfd is to be had.
+/// Faults that a userfaultfd of this user can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// For all faults.
+pub enum FaultScope {
+    /// Faults of user mode, and of the kernel in system calls.
     AllFaults,
-    /// For faults of user mode alone; why not for all of them is in [`Probe::limit`].
+    /// Faults of user mode only; [`Probe::limit`] gives the reason.
     UserFaultsOnly,
 }
 
-/// What there is.
+/// Support found by a probe.
 #[derive(Debug)]
 pub struct Probe {
-    /// Every feature of this kernel. EVENT_FORK among them still needs CAP_SYS_PTRACE.
+    /// All features of this kernel. EVENT_FORK needs CAP_SYS_PTRACE in addition.
     pub features: Features,
-    /// What may be done to a userfaultfd.
+    /// Operations on a userfaultfd that this kernel has.
     pub ioctls: Ioctls,
-    /// How one is to be had.
-    pub way: Way,
-    /// Why one for all faults is not, if so.
+    /// Faults that can be served for this user.
+    pub way: FaultScope,
+    /// Reason why faults of the kernel cannot be served; `None` if they can.
     pub limit: Option<OpenError>,
     /// Whether written pages can be found by [`scan`].
     pub scan: bool,
 }
 
-/// Asks the kernel, with a userfaultfd that is closed again.
+/// Probes the kernel with a userfaultfd, which is closed afterwards.
 pub fn probe() -> Result<Probe, OpenError> {
     let (uffd, way, limit) = match Uffd::create() {
-        Ok(uffd) => (uffd, Way::AllFaults, None),
+        Ok(uffd) => (uffd, FaultScope::AllFaults, None),
         Err(limit @ OpenError::Forbidden { .. }) => match Uffd::create_user_only() {
-            Ok(uffd) => (uffd, Way::UserFaultsOnly, Some(limit)),
+            Ok(uffd) => (uffd, FaultScope::UserFaultsOnly, Some(limit)),
             Err(_) => return Err(limit),
         },
         Err(other) => return Err(other),
@@ -42,7 +42,8 @@ pub fn probe() -> Result<Probe, OpenError> {
 }
 
 impl Probe {
-    /// Whether all of `features` are there; else an error that names those that are not and the kernel to have.
+    /// Checks that the kernel has all of `features`; the error names the missing ones and the kernel release that has
+    /// them.
     pub fn require(&self, features: Features) -> Result<(), OpenError> {
         let missing = features - self.features;
         if missing.is_empty() { Ok(()) } else { Err(OpenError::Missing { missing, present: self.features }) }

@@ -1,44 +1,47 @@
-//! What a mapping is served with, by whoever has its lock: link, engine, transfers, pager, memory.
+//! State of a port with mapped regions: link, engine and regions. The thread that holds the lock uses it.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use cxloe_link::Link;
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{HandshakeDone, HandshakeJob};
 use cxloe_wire::time::Time;
 
-use super::counter::{Counter, End, Outcome, Wish};
+use super::counter::{Counter, PageRequestResult, PageRequestState};
 use super::lock::SpinLock;
-use crate::port::{Parts, Port};
-use cxloe_cn_core::engine::{EngineError, EngineEvent, Sink};
-use cxloe_cn_core::pager::{self, Access, Fault, Hint, Io, MappingId, Memory, PageBuffers, Pager, ViewId};
-use cxloe_cn_core::transfers::{BufferSource, Ended, PAGING, PageIo, Transfers};
-use cxloe_paging::memory::Anonymous;
+use super::space::{Space, Spaces};
+use crate::frames::Stamped;
+use crate::port::{Port, PortParts};
+use crate::signals::Signals;
+use cxloe_cn_core::engine::{Engine, EngineEvent, Route, RouteError, Sink};
+use cxloe_cn_core::node::{self, Frames, Users};
+use cxloe_cn_core::pager::Hint;
 
-/// PageBuffers taken from the ring in one round.
+/// Maximum number of frames received in one round.
 const BATCH: usize = 64;
-/// Looks at the link between two looks at the clock.
+/// Number of polls of the link between two readings of the clock.
 const SPINS: u32 = 16;
-/// Looks of a thread that waits before it lets others run.
-const PATIENCE: u32 = 512;
+/// Number of spins of a waiting thread after which it yields the processor.
+const IDLE_ROUNDS_MAX: u32 = 512;
 
-/// A mapping: its state, and the wishes of those who wait.
+/// A port and its regions behind the lock, and the requests of waiting threads.
 #[derive(Debug)]
 pub struct Core {
-    state: SpinLock<State>,
+    state: SpinLock<CoreState>,
     counter: Counter,
-    /// Threads that write back.
+    /// Number of threads that are writing back.
     flushing: AtomicUsize,
 }
 
 impl Core {
-    pub fn new(state: State) -> Core {
+    pub fn new(state: CoreState) -> Core {
         Core { state: SpinLock::new(state), counter: Counter::new(), flushing: AtomicUsize::new(0) }
     }
 
-    /// Does something with the state, as soon as nobody else does.
-    pub fn with<R>(&self, with: impl FnOnce(&mut State) -> R) -> R {
+    /// Runs `with` on the state, once the lock is held.
+    pub fn with<R>(&self, with: impl FnOnce(&mut CoreState) -> R) -> R {
         let mut with = Some(with);
         let mut spins = 0_u32;
         loop {
@@ -50,34 +53,39 @@ impl Core {
         }
     }
 
-    /// Whether a thread waits for its fault, or writes back, and so looks after everything.
+    /// Whether a thread waits for its fault, or writes back, and therefore drives the port.
     #[inline]
     pub fn is_wanted(&self) -> bool {
         self.counter.is_wanted() || self.flushing.load(Ordering::Relaxed) > 0
     }
 
-    /// Writes back what is dirty, unless that takes as long as `is_late` allows; whether it has.
-    pub fn flush(&self, mut is_late: impl FnMut() -> bool) -> bool {
+    /// Runs `with` on a region, once the lock is held; `None` if the region has ended.
+    pub fn with_space<R>(&self, space: u8, with: impl FnOnce(&mut Space) -> R) -> Option<R> {
+        self.with(|state| state.spaces.get(space).map(with))
+    }
+
+    /// Writes back the dirty pages of a region, until `is_late` returns true; returns whether all are written back.
+    pub fn flush(&self, space: u8, mut is_late: impl FnMut() -> bool) -> bool {
         self.flushing.fetch_add(1, Ordering::Relaxed);
-        let (mut clean, mut spins) = (Clean::default(), 0);
+        let (mut clean, mut spins) = (WriteBackProgress::default(), 0);
         let arrived = loop {
-            match self.with(|state| state.clean(&mut clean)) {
-                Cleaned::Arrived => break true,
+            match self.with(|state| state.clean(space, &mut clean)) {
+                WriteBackStep::Arrived => break true,
                 _ if is_late() => break false,
-                Cleaned::GoesOn => spins = 0,
-                Cleaned::Waits => relax(&mut spins),
+                WriteBackStep::GoesOn => spins = 0,
+                WriteBackStep::Waits => relax(&mut spins),
             }
         };
         self.flushing.fetch_sub(1, Ordering::Relaxed);
         arrived
     }
 
-    /// Serves the fault of the calling thread, within a signal handler; whether it can be.
+    /// Serves the fault of the calling thread, in a signal handler; returns the fault's outcome.
     #[inline]
-    pub fn serve(&self, page: u32, write: bool) -> End {
+    pub fn serve(&self, space: u8, page: u32, write: bool) -> PageRequestResult {
         let mut spins = 0;
         let place = loop {
-            if let Some(place) = self.counter.ask(page, write) {
+            if let Some(place) = self.counter.ask(space, page, write) {
                 break place;
             }
             self.state.try_with(|state| state.round(&self.counter));
@@ -87,9 +95,10 @@ impl Core {
             if let Some(end) = self.counter.take(place) {
                 return end;
             }
-            // As long as the lock is ours, everybody is served.
+            // If another thread holds the lock, that thread serves this request too.
             let served = self.state.try_with(|state| {
-                for _ in 0..PATIENCE {
+                state.ask(&self.counter);
+                for _ in 0..IDLE_ROUNDS_MAX {
                     state.round(&self.counter);
                     if let Some(end) = self.counter.take(place) {
                         return Some(end);
@@ -99,7 +108,7 @@ impl Core {
             });
             match served {
                 Some(Some(end)) => return end,
-                // It takes long: perhaps who is to answer wants this core.
+                // The wait is long, and the memory node may run on this core.
                 Some(None) => drop(nix::sched::sched_yield()),
                 None => relax(&mut spins),
             }
@@ -107,294 +116,262 @@ impl Core {
     }
 }
 
-/// Waits a moment for another thread.
+/// Spins once; from time to time yields the processor instead.
 #[inline]
 fn relax(spins: &mut u32) {
     *spins += 1;
-    if spins.is_multiple_of(PATIENCE) {
-        // Whoever has the lock may want this core.
+    if spins.is_multiple_of(IDLE_ROUNDS_MAX) {
+        // The thread that holds the lock may need this core.
         nix::sched::sched_yield().ok();
     } else {
         std::hint::spin_loop();
     }
 }
 
-/// What the lock protects.
-pub struct State {
-    port: Option<Parts>,
-    pub pager: Pager,
-    memory: Anonymous,
-    view: ViewId,
-    mapping: MappingId,
-    hpa: u64,
-    patience: Duration,
-    transfers: Transfers,
-    ended: Vec<Ended>,
+/// A link whose failure counts as an outage: transfers wait, up to their limit, for its end.
+struct Enduring<'a, S>(Stamped<'a, S>);
+
+impl<S: FnMut() -> Time> Frames for Enduring<'_, S> {
+    type Error = Infallible;
+
+    #[inline]
+    fn receive(
+        &mut self,
+        budget: usize,
+        on_frame: impl FnMut(&mut [u8], Time, &mut dyn Transmit),
+    ) -> Result<usize, Infallible> {
+        Ok(self.0.receive(budget, on_frame).unwrap_or(0))
+    }
+
+    #[inline]
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        self.0.transmit()
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), Infallible> {
+        let _ = self.0.flush();
+        Ok(())
+    }
+}
+
+/// The regions of a port and the requests of waiting threads, as users of one round.
+struct Regions<'a> {
+    spaces: &'a mut Spaces,
+    counter: &'a Counter,
+    signals: &'a mut Signals,
+    /// Whether signals are polled even if no frame arrives.
+    looks: bool,
+    received: usize,
+    /// Requests of threads found in this round.
+    wishes: usize,
+}
+
+impl Users for Regions<'_> {
+    #[inline]
+    fn sink(&mut self) -> &mut dyn Sink {
+        self.spaces
+    }
+
+    #[inline]
+    fn received(&mut self, engine: &mut Engine, frames: usize, now: Time) {
+        self.received = frames;
+        if frames > 0 || self.looks {
+            self.signals.poll(engine, || now);
+        }
+        self.spaces.iter().for_each(Space::finish);
+    }
+
+    /// Ends the requests of threads whose pages are present, and passes new requests to the pagers.
+    #[inline]
+    fn demand(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        let spaces = &mut *self.spaces;
+        self.wishes = self.counter.each(|page_request| {
+            spaces
+                .get(page_request.space)
+                .map_or(PageRequestState::Ended(PageRequestResult::Served), |space| {
+                    space.consider(page_request)
+                })
+        });
+        self.send(engine, now, tx, true)
+    }
+
+    /// Does nothing if a thread may just have got its page, so that the thread can continue first.
+    #[inline]
+    fn background(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        if self.received > 0 && self.wishes > 0 {
+            return 0;
+        }
+        let work: usize = self.spaces.iter().map(|space| space.page(|pager, io| pager.turn(io))).sum();
+        let sent = self.send(engine, now, tx, false);
+        self.spaces.iter().for_each(Space::finish);
+        work + sent
+    }
+}
+
+impl Regions<'_> {
+    /// Advances transfers; with `demand_alone`, only those that threads wait for.
+    #[inline]
+    fn send(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit, demand_alone: bool) -> usize {
+        self.spaces.iter().map(|space| space.send(engine, now, tx, demand_alone)).sum()
+    }
+}
+
+/// State of the port that the lock protects.
+pub struct CoreState {
+    port: Option<PortParts>,
+    spaces: Spaces,
     now: Time,
     looks: u32,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for CoreState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("pager", &self.pager).finish_non_exhaustive()
+        f.debug_struct("State").field("now", &self.now).finish_non_exhaustive()
     }
 }
 
-/// How far writing back has come. Pages are gone through once; what is written behind is not waited for.
+/// Progress of writing back a region. Pages are visited once; pages that become dirty after their visit are not
+/// waited for.
 #[derive(Debug, Default)]
-pub struct Clean {
-    /// Where to go on; `None` once all is on its way.
+pub struct WriteBackProgress {
+    /// Page at which to continue; `None` once all dirty pages are in flight.
     from: Option<u32>,
-    /// Failed write-backs when that began; `None` before it has.
+    /// Count of failed write-backs at the start; `None` before the start.
     failures: Option<u64>,
 }
 
-/// What has come of a step of writing back.
+/// Result of a step of writing back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cleaned {
-    /// Everything is at its memory nodes.
+pub enum WriteBackStep {
+    /// All pages have arrived at their memory nodes.
     Arrived,
-    /// Some was sent, or has arrived.
+    /// Some pages were sent, or have arrived.
     GoesOn,
-    /// Memory nodes are waited for.
+    /// No page can be sent before memory nodes answer.
     Waits,
 }
 
-/// The only space there is.
-const SPACE: u16 = 0;
-
-/// The buffers of the pager, for transfers.
-struct Source<'a>(&'a mut PageBuffers);
-
-impl BufferSource for Source<'_> {
-    #[inline]
-    fn buffers(&mut self, _: u16) -> Option<&mut PageBuffers> {
-        Some(self.0)
-    }
-}
-
-/// Takes what the engine has for the transfers.
-struct Receiver<'a> {
-    transfers: &'a mut Transfers,
-    buffers: Source<'a>,
-    ended: &'a mut Vec<Ended>,
-}
-
-impl Sink for Receiver<'_> {
-    #[inline]
-    fn read(&mut self, user: u64, data: &[u8]) {
-        if user & PAGING != 0 {
-            self.transfers.read(user, data, &mut self.buffers, self.ended);
-        }
-    }
-
-    #[inline]
-    fn written(&mut self, user: u64) {
-        if user & PAGING != 0 {
-            self.transfers.written(user, self.ended);
-        }
-    }
-
-    fn failed(&mut self, user: u64, error: EngineError) {
-        if user & PAGING != 0 {
-            self.transfers.failed(user, error, self.ended);
-        }
-    }
-}
-
-impl State {
-    pub fn new(
-        port: Port,
-        pager: Pager,
-        memory: Anonymous,
-        view: ViewId,
-        mapping: MappingId,
-        hpa: u64,
-        patience: Duration,
-    ) -> State {
+impl CoreState {
+    pub fn new(port: Port) -> CoreState {
         let parts = port.into_parts();
-        let (now, clock) = (parts.clock.now(), parts.clock.clone());
-        State {
-            port: Some(parts),
-            pager,
-            memory,
-            view,
-            mapping,
-            hpa,
-            patience,
-            transfers: Transfers::new(move || clock.now()),
-            ended: Vec::with_capacity(1024),
-            now,
-            looks: 0,
-        }
+        let now = parts.clock.now();
+        CoreState { port: Some(parts), spaces: Spaces::default(), now, looks: 0 }
     }
 
-    /// One round: wishes, what they need to leave, what has arrived, and if nothing has, what nobody waits for. Whether
-    /// anything happened.
+    /// Runs one round, which serves the requests in `counter`. Returns whether it did any work.
     #[inline]
     pub fn round(&mut self, counter: &Counter) -> bool {
-        let wishes = counter.each(|wish| self.consider(wish));
-        let sent = self.send(true);
-        let received = self.receive();
-        self.finish();
-        if received > 0 && wishes > 0 {
-            // Who has his page goes on.
-            counter.each(|wish| self.consider(wish));
-            return true;
-        }
-        let work = self.turn();
-        let sent_besides = self.send(false);
-        self.finish();
-        received + work + sent + sent_besides > 0
-    }
-
-    /// Has transfers go on, all of them or those that somebody waits for, and what they send leave.
-    #[inline]
-    fn send(&mut self, demand_alone: bool) -> usize {
-        let State { port, transfers, pager, ended, .. } = self;
-        let Some(Parts { link, engine, .. }) = port else { return 0 };
-        let (now, tx, source) = (self.now, link.transmit(), &mut Source(pager.buffers()));
-        let sent = if demand_alone {
-            transfers.go_on_with_demand(engine, now, tx, source, ended)
-        } else {
-            transfers.go_on(engine, now, tx, source, ended)
-        };
-        if sent > 0 {
-            // A link that fails is one that is down: transfers wait for it, as long as they may.
-            let _ = link.flush();
-        }
-        sent
-    }
-
-    /// Takes what has arrived, and does what time demands.
-    #[inline]
-    fn receive(&mut self) -> usize {
-        let State { port, transfers, pager, ended, now, .. } = self;
-        let Some(Parts { link, engine, clock, signals }) = port else { return 0 };
-        let mut receiver = Receiver { transfers, buffers: Source(pager.buffers()), ended };
-        let received = link.receive(BATCH, &mut |buffer, tx| engine.handle(buffer, *now, tx, &mut receiver));
-        let received = received.unwrap_or(0);
-        self.looks = self.looks.wrapping_add(1);
-        if received > 0 || self.looks.is_multiple_of(SPINS) {
+        let CoreState { port, spaces, now, looks } = self;
+        let Some(PortParts { link, engine, clock, signals }) = port else { return false };
+        *looks = looks.wrapping_add(1);
+        let looks = looks.is_multiple_of(SPINS);
+        if looks {
             *now = clock.now();
-            signals.poll(engine, || *now);
         }
-        let due = *now >= engine.deadline();
-        if due {
-            engine.poll(*now, link.transmit(), &mut receiver);
-        }
-        // What was written in answer.
-        if received > 0 || due {
-            let _ = link.flush();
-        }
-        received
+        let mut link = Enduring(Stamped { link: &mut **link, stamp: || clock.now() });
+        let mut users = Regions { spaces, counter, signals, looks, received: 0, wishes: 0 };
+        let Ok(found) = node::round(engine, &mut link, &mut users, Some(*now), BATCH);
+        *now = found.at.unwrap_or(*now);
+        found.work() > 0
     }
 
-    /// A round between faults; whether another may be worth while.
+    /// Requests the pages that threads wait for, without a complete round: called first by a thread that has just
+    /// faulted, so that its request is not delayed by a poll of the ring.
+    #[inline]
+    fn ask(&mut self, counter: &Counter) {
+        let CoreState { port, spaces, now, .. } = self;
+        let Some(PortParts { link, engine, signals, .. }) = port else { return };
+        let mut users = Regions { spaces, counter, signals, looks: false, received: 0, wishes: 0 };
+        if users.demand(engine, *now, link.transmit()) > 0 {
+            let _ = link.flush();
+        }
+    }
+
+    /// Runs a round for the keeper; returns whether another one may be useful.
     pub fn round_of_keeper(&mut self) -> bool {
         let nobody = Counter::new();
-        if let Some(Parts { clock, .. }) = &mut self.port {
+        if let Some(PortParts { clock, .. }) = &mut self.port {
             self.now = clock.now();
         }
         let worked = self.round(&nobody);
-        // Acknowledgements can wait for the next round; a reader may come for what is read ahead.
-        worked || self.transfers.is_reading_ahead()
+        // Acknowledgements can wait for the next round, but a reader may soon need pages that are being read ahead.
+        worked || self.spaces.iter().any(|space| space.transfers.is_reading_ahead())
     }
 
-    /// What happened to the sessions, to be logged without the lock: whoever has it may not allocate, because a thread
-    /// that faults within the allocator waits for it.
+    /// The next event of a session, to be logged without the lock. The lock's holder must not allocate, because a
+    /// thread that faults in the allocator waits for the lock.
     pub fn event(&mut self) -> Option<EngineEvent> {
         self.port.as_mut()?.engine.poll_event()
     }
 
-    /// Diffie-Hellman to be done, without the lock, and for which session.
+    /// The next Diffie-Hellman computation, to be done without the lock, and the index of its session.
     pub fn handshake(&mut self) -> Option<(usize, HandshakeJob)> {
         self.port.as_mut()?.engine.poll_handshake()
     }
 
-    /// Takes what has come of it.
+    /// Passes the result of a computation to session `session`.
     pub fn handshake_done(&mut self, session: usize, done: HandshakeDone) {
-        if let Some(Parts { engine, clock, .. }) = &mut self.port {
+        if let Some(PortParts { engine, clock, .. }) = &mut self.port {
             engine.handshake_done(session, done, clock.now());
         }
     }
 
-    fn turn(&mut self) -> usize {
-        let State { pager, memory, transfers, hpa, patience, .. } = self;
-        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-        pager.turn(&mut Io { memory, store: &mut page_io })
-    }
-
-    /// Tells the pager of transfers that have ended.
-    #[inline]
-    fn finish(&mut self) {
-        let State { pager, memory, transfers, ended, hpa, patience, .. } = self;
-        while let Some(Ended { buffer, fetch, outcome, .. }) = ended.pop() {
-            let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-            let mut io = Io { memory, store: &mut page_io };
-            if fetch {
-                pager.fetched(buffer, outcome, &mut io)
-            } else {
-                pager.written(buffer, outcome, &mut io)
-            }
-        }
-    }
-
-    /// What a thread wants: whether it has it, and if not, what the pager is told.
-    #[inline]
-    fn consider(&mut self, Wish { page, write, told }: Wish) -> Outcome {
-        let (view, mapping) = (self.view, self.mapping);
-        let Some(entry) = self.pager.look(view, page) else { return Outcome::Ended(End::Served) };
-        use pager::State::*;
-        let access = match entry.state() {
-            Lost => return Outcome::Ended(End::Lost),
-            // A wish that the pager has served, or has let go of because the page left again in the same breath: the
-            // thread looks for itself, and asks anew if need be. It would wait for ever otherwise.
-            _ if told => {
-                let waits = self.pager.owes(mapping, page);
-                return if waits { Outcome::Told } else { Outcome::Ended(End::Served) };
-            }
-            Absent | Fetching | Staged | Installing | Dropping | Zeroing => Access::Missing,
-            Clean | Cleaning if write => Access::Protected,
-            // It came while the thread was on its way here, or the program has given it back.
-            Clean | Cleaning | Dirty if !self.memory.is_present(view, page) => Access::Missing,
-            Clean | Cleaning => return Outcome::Ended(End::Served),
-            Dirty => {
-                let _ = self.memory.unprotect(mapping, page);
-                return Outcome::Ended(End::Served);
-            }
-        };
-        let State { pager, memory, transfers, hpa, patience, .. } = self;
-        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-        pager.fault(Fault { mapping, page, access, write }, &mut Io { memory, store: &mut page_io });
-        Outcome::Told
-    }
-
-    /// Goes on with writing back what was dirty when that began.
-    pub fn clean(&mut self, clean: &mut Clean) -> Cleaned {
-        let State { pager, memory, transfers, view, hpa, patience, .. } = self;
-        let failures = pager.counters().write_back_failures;
+    /// Continues to write back the pages of a region that were dirty at the start.
+    pub fn clean(&mut self, space: u8, clean: &mut WriteBackProgress) -> WriteBackStep {
+        let Some(space) = self.spaces.get(space) else { return WriteBackStep::Arrived };
+        let failures = space.pager.counters().write_back_failures;
         if clean.failures.replace(failures).is_none_or(|before| before != failures) {
-            // What failed is dirty still.
+            // Visit all pages again: those whose write-back failed are still dirty.
             clean.from = Some(0);
         }
         if let Some(from) = clean.from {
-            let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-            clean.from = pager.clean_from(*view, from, &mut Io { memory, store: &mut page_io });
-        } else if pager.buffers().writing() == 0 {
-            return Cleaned::Arrived;
+            let view = space.view;
+            clean.from = space.page(|pager, io| pager.clean_from(view, from, io));
+        } else if space.pager.buffers().writing() == 0 {
+            return WriteBackStep::Arrived;
         }
-        if self.round_of_keeper() { Cleaned::GoesOn } else { Cleaned::Waits }
+        if self.round_of_keeper() { WriteBackStep::GoesOn } else { WriteBackStep::Waits }
     }
 
-    /// What the program will do with pages.
-    pub fn hint(&mut self, pages: Range<u32>, hint: Hint) {
-        self.pager.hint(self.view, pages, hint);
+    /// Passes advice about pages of a region to its pager.
+    pub fn hint(&mut self, space: u8, pages: Range<u32>, hint: Hint) {
+        if let Some(space) = self.spaces.get(space) {
+            space.pager.hint(space.view, pages, hint);
+        }
         self.round_of_keeper();
     }
 
-    /// Gives the port back, at the end.
-    pub fn give_back(&mut self) -> Option<Port> {
+    /// Adds a region and returns its index; returns the region if there is no room.
+    pub fn add(&mut self, space: Box<Space>) -> Result<u8, Box<Space>> {
+        self.spaces.add(space)
+    }
+
+    /// Removes and returns the region with index `space`.
+    pub fn take(&mut self, space: u8) -> Option<Box<Space>> {
+        self.spaces.take(space)
+    }
+
+    /// Moves peers, routes and policies of `ready` into the engine.
+    pub fn adopt(&mut self, ready: &mut Engine) -> Result<(), RouteError> {
+        let Some(PortParts { engine, clock, .. }) = &mut self.port else { return Ok(()) };
+        engine.adopt(ready, clock.now())
+    }
+
+    /// Moves the routes of the `bytes` bytes from `hpa` on to `parted`.
+    pub fn part(&mut self, hpa: u64, bytes: u64, parted: &mut Vec<Route>) {
+        if let Some(PortParts { engine, .. }) = &mut self.port {
+            engine.part(hpa, bytes, parted);
+        }
+    }
+
+    /// Whether the memory node at `mac` has an open session.
+    pub fn is_connected_to(&self, mac: Mac) -> bool {
+        self.port.as_ref().is_some_and(|parts| parts.engine.is_connected_to(mac))
+    }
+
+    /// Removes and returns the port, at its end.
+    pub fn take_port(&mut self) -> Option<Port> {
         self.port.take().map(Port::from_parts)
     }
 }

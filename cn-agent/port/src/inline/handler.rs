@@ -1,26 +1,28 @@
-//! Which mapping an address belongs to, for the handler of SIGBUS.
+//! Table of mappings by address, for the SIGBUS handler.
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use memmap2::MmapRaw;
 
 use super::InlineError;
 use super::core::Core;
-use super::counter::End;
+use super::counter::PageRequestResult;
 use cxloe_sigbus::Fault;
 
-/// Mappings with inline faults of one process.
+/// Maximum number of mappings with inline faults in one process.
 const HANDLER_SLOTS: usize = 16;
 
-/// A mapping as the handler finds it.
+/// An entry of the SIGBUS handler's table.
 struct Entry {
     start: AtomicU64,
     end: AtomicU64,
     core: AtomicPtr<Core>,
-    /// Handlers at work for it.
+    /// Index of the mapped region in its core.
+    space: AtomicU8,
+    /// Number of handlers that are using the entry now.
     inside: AtomicUsize,
 }
 
@@ -29,32 +31,33 @@ static ENTRIES: [Entry; HANDLER_SLOTS] = [const {
         start: AtomicU64::new(0),
         end: AtomicU64::new(0),
         core: AtomicPtr::new(std::ptr::null_mut()),
+        space: AtomicU8::new(0),
         inside: AtomicUsize::new(0),
     }
 }; HANDLER_SLOTS];
 
-/// Held while entries change; never by the handler.
+/// Held while entries change; the handler never takes it.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// A mapping's place in the handler's table.
+/// Ownership of an entry in the handler's table.
 #[derive(Debug)]
 pub struct HandlerSlot {
     at: usize,
-    /// The process that has it; a child does not.
+    /// Process that made the entry; a forked child does not own it.
     process: u32,
     core: Option<Arc<Core>>,
 }
 
 impl HandlerSlot {
-    /// Has faults in `range` served by `core`.
-    pub fn take(range: Range<u64>, core: &Arc<Core>) -> Result<HandlerSlot, InlineError> {
+    /// Registers `range` as region `space` of `core`.
+    pub fn take(range: Range<u64>, core: &Arc<Core>, space: u8) -> Result<HandlerSlot, InlineError> {
         if !cxloe_sigbus::HAS_STACKS {
             return Err(InlineError::Architecture(std::env::consts::ARCH));
         }
         cxloe_sigbus::install(serve).map_err(super::system("handle SIGBUS"))?;
         let _changing = CHANGING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if cxloe_sigbus::is_child() {
-            // What stands here is of the parent's mappings, which are not in this process.
+            // In a forked child, clear the parent's entries: their mappings do not exist in this process.
             for entry in &ENTRIES {
                 entry.core.store(std::ptr::null_mut(), Ordering::SeqCst);
                 entry.inside.store(0, Ordering::SeqCst);
@@ -65,19 +68,20 @@ impl HandlerSlot {
         let at = free.ok_or(InlineError::Full(HANDLER_SLOTS))?;
         ENTRIES[at].start.store(range.start, Ordering::Relaxed);
         ENTRIES[at].end.store(range.end, Ordering::Relaxed);
+        ENTRIES[at].space.store(space, Ordering::Relaxed);
         ENTRIES[at].core.store(Arc::as_ptr(core).cast_mut(), Ordering::Release);
         Ok(HandlerSlot { at, process: std::process::id(), core: Some(Arc::clone(core)) })
     }
 
-    /// Whether this process has it, and was not merely forked from the one that has.
+    /// Whether this process made the entry, and not its parent before a fork.
     pub fn is_ours(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// Gives the place up, and waits for handlers that are at work for it.
+    /// Removes the entry, and waits for handlers that use it.
     pub fn leave(&mut self) {
         if self.core.is_none() || !self.is_ours() {
-            // What a child lets go of is the parent's: its link is not to be closed with words of farewell.
+            // A child must not drop the parent's core, which would end the parent's sessions.
             std::mem::forget(self.core.take());
             return;
         }
@@ -99,7 +103,7 @@ impl Drop for HandlerSlot {
     }
 }
 
-/// Serves a fault of the calling thread, if it is one of a mapping's; whether the access can be made again.
+/// Serves a fault of the calling thread if its address lies in a mapping; returns whether the access can be repeated.
 #[inline]
 pub fn serve(fault: &Fault) -> bool {
     let &Fault { address, write, code } = fault;
@@ -115,9 +119,10 @@ pub fn serve(fault: &Fault) -> bool {
         let core = entry.core.load(Ordering::SeqCst);
         let mut served = false;
         if !core.is_null() {
-            // SAFETY: whoever takes the core out of the entry waits until nobody is inside before it lets go of it.
-            served = unsafe { &*core }.serve(((address - start) / cxloe_paging::uffd::PAGE) as u32, write)
-                == End::Served;
+            let page = ((address - start) / cxloe_paging::uffd::PAGE) as u32;
+            let space = entry.space.load(Ordering::Relaxed);
+            // SAFETY: the core's owner removes it from the entry and waits until `inside` is zero before dropping it.
+            served = unsafe { &*core }.serve(space, page, write) == PageRequestResult::Served;
         }
         entry.inside.fetch_sub(1, Ordering::SeqCst);
         return served;
@@ -125,7 +130,6 @@ pub fn serve(fault: &Fault) -> bool {
     false
 }
 
-/// Blocks every signal in the calling thread.
 pub fn block_signals() {
     // SAFETY: the set is filled before it is used.
     unsafe {
@@ -135,19 +139,19 @@ pub fn block_signals() {
     }
 }
 
-/// Keeps a mapping from children: its faults could not be served there, and would read as zeros.
-pub fn alone(start: u64, bytes: u64) -> io::Result<()> {
-    // SAFETY: changes what a fork does with a range that was mapped a moment ago.
+/// Excludes a mapping from forked children: their faults could not be served, and absent pages would read as zeros.
+pub fn exclude_from_children(start: u64, bytes: u64) -> io::Result<()> {
+    // SAFETY: changes only how a fork treats a range that was mapped a moment ago.
     match unsafe { libc::madvise(start as *mut libc::c_void, bytes as usize, libc::MADV_DONTFORK) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// A mapping's memory as words.
+/// Returns the memory of a mapping as words.
 pub fn as_words(memory: &MmapRaw) -> &[AtomicU64] {
     let words = memory.len() / size_of::<AtomicU64>();
     // SAFETY: the memory is mapped for reading and writing as long as `memory` lives, page-aligned, and every access
-    // through the slice is atomic. What an absent page holds is what comes for it.
+    // through the slice is atomic. A touch of an absent page faults and gets the region's content.
     unsafe { std::slice::from_raw_parts(memory.as_mut_ptr().cast(), words) }
 }

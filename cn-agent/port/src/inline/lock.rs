@@ -1,16 +1,16 @@
-//! A lock that a signal handler may take: it spins, and knows no waiters that would have to be woken.
+//! A spin lock that a signal handler may take: waiting threads spin, so the lock keeps no list of them.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A value behind the lock.
+/// A spin lock and the value that it protects.
 #[derive(Debug)]
 pub struct SpinLock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only by whoever has the lock.
+// SAFETY: only the holder of the lock reaches the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -18,7 +18,7 @@ impl<T> SpinLock<T> {
         SpinLock { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Does something with the value, if nobody else is.
+    /// Runs `with` on the value if the lock is free; else returns `None`.
     #[inline]
     pub fn try_with<R>(&self, with: impl FnOnce(&mut T) -> R) -> Option<R> {
         if self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
@@ -31,7 +31,7 @@ impl<T> SpinLock<T> {
             }
         }
         let _release = Release(&self.taken);
-        // SAFETY: the lock is ours until the end of this call.
+        // SAFETY: this call holds the lock until it returns.
         Some(with(unsafe { &mut *self.value.get() }))
     }
 }

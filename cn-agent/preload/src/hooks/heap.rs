@@ -1,16 +1,14 @@
-//! `malloc` and its kin.
-//!
-//! A block is given back to where it lies, whatever the stage: the window, the boot arena, or else whoever would have had
-//! it without this library.
+//! The interposed functions `malloc`, `free` and the like. A block is given back to its own allocator, in any stage:
+//! the window's heap, the boot arena, or the next allocator behind this library.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use crate::process::{NO_MEMORY, Source, member, source};
+use crate::process::{MemorySource, NO_MEMORY, member, source};
 use crate::sys::{Errno, PAGE};
-use crate::{boot, next};
+use crate::{boot, next_definition};
 
-/// What `malloc` aligns to.
+/// Alignment of blocks from `malloc`, in bytes.
 const ALIGN: usize = 16;
 
 fn or_no_memory(block: *mut u8) -> *mut u8 {
@@ -22,51 +20,50 @@ fn or_no_memory(block: *mut u8) -> *mut u8 {
 
 fn allocate(bytes: usize, align: usize) -> *mut u8 {
     match source() {
-        Source::Remote(process) => or_no_memory(process.heap.allocate(bytes, align)),
-        Source::Local if align <= ALIGN => next::malloc(bytes),
-        Source::Local => next::memalign(align, bytes),
-        Source::Boot => or_no_memory(boot::take(bytes, align)),
+        MemorySource::Remote(process) => or_no_memory(process.heap.allocate(bytes, align)),
+        MemorySource::Local if align <= ALIGN => next_definition::malloc(bytes),
+        MemorySource::Local => next_definition::memalign(align, bytes),
+        MemorySource::Boot => or_no_memory(boot::take(bytes, align)),
     }
 }
 
-/// `malloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(bytes: usize) -> *mut u8 {
     allocate(bytes, ALIGN)
 }
 
-/// `calloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut u8 {
     let Some(all) = count.checked_mul(bytes) else { return or_no_memory(null_mut()) };
     match source() {
-        Source::Remote(process) => or_no_memory(process.heap.allocate_zeroed(all)),
-        Source::Local => next::calloc(count, bytes),
-        Source::Boot => or_no_memory(boot::take(all, ALIGN)),
+        MemorySource::Remote(process) => or_no_memory(process.heap.allocate_zeroed(all)),
+        MemorySource::Local => next_definition::calloc(count, bytes),
+        MemorySource::Boot => or_no_memory(boot::take(all, ALIGN)),
     }
 }
 
-/// `free(3)`.
+/// Frees a block of any of the three allocators.
 ///
 /// # Safety
-/// `block` is null, or a block that `malloc` or its kin returned, was not freed since, and that nobody uses any more.
+/// `block` is null, or a block that a function of this module returned, was not freed since, and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut u8) {
     if block.is_null() || boot::holds(block) {
         return;
     }
     match member().filter(|process| process.window.holds(block as usize)) {
-        // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it any more.
+        // SAFETY: `block` is a live block of this allocator, and is not used any more.
         Some(process) => unsafe { process.heap.free(block) },
-        // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it any more.
-        None => unsafe { next::free(block) },
+        // SAFETY: `block` is a live block of this allocator, and is not used any more.
+        None => unsafe { next_definition::free(block) },
     }
 }
 
-/// `realloc(3)`. As the C library's, it frees a block that is to have 0 bytes.
+/// Frees a block that is to have 0 bytes, as the C library's function does.
 ///
 /// # Safety
-/// `block` is null, or a block that `malloc` or its kin returned, was not freed since, and that nobody uses any more under its old address.
+/// `block` is null, or a block that a function of this module returned, was not freed since, and is not used any more
+/// under its old address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut u8, bytes: usize) -> *mut u8 {
     if block.is_null() {
@@ -75,38 +72,39 @@ pub unsafe extern "C" fn realloc(block: *mut u8, bytes: usize) -> *mut u8 {
     if boot::holds(block) {
         let moved = malloc(bytes);
         if !moved.is_null() {
-            // SAFETY: two blocks of at least so many bytes.
+            // SAFETY: two blocks that have at least as many bytes as are copied.
             unsafe { moved.copy_from_nonoverlapping(block, boot::size(block).min(bytes)) };
         }
         return moved;
     }
     match member().filter(|process| process.window.holds(block as usize)) {
         Some(_) if bytes == 0 => {
-            // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it under its old address any more.
+            // SAFETY: `block` is a live block of this allocator, and is not used under its old address any more.
             unsafe { free(block) };
             null_mut()
         }
-        // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it under its old address any more.
+        // SAFETY: `block` is a live block of this allocator, and is not used under its old address any more.
         Some(process) => or_no_memory(unsafe { process.heap.reallocate(block, bytes) }),
-        // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it under its old address any more.
-        None => unsafe { next::realloc(block, bytes) },
+        // SAFETY: `block` is a live block of this allocator, and is not used under its old address any more.
+        None => unsafe { next_definition::realloc(block, bytes) },
     }
 }
 
-/// `reallocarray(3)`.
+/// Fails if the product of `count` and `bytes` overflows.
 ///
 /// # Safety
-/// `block` is null, or a block that `malloc` or its kin returned, was not freed since, and that nobody uses any more under its old address.
+/// `block` is null, or a block that a function of this module returned, was not freed since, and is not used any more
+/// under its old address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, bytes: usize) -> *mut u8 {
     match count.checked_mul(bytes) {
-        // SAFETY: what `realloc` asks for is asked of the caller here.
+        // SAFETY: the caller keeps the conditions of `realloc`.
         Some(all) => unsafe { realloc(block, all) },
         None => or_no_memory(null_mut()),
     }
 }
 
-/// `memalign(3)`. As the C library's, it takes the next power of two.
+/// Rounds `align` up to a power of two, as the C library's function does.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, bytes: usize) -> *mut u8 {
     match align.max(ALIGN).checked_next_power_of_two() {
@@ -118,13 +116,12 @@ pub extern "C" fn memalign(align: usize, bytes: usize) -> *mut u8 {
     }
 }
 
-/// `aligned_alloc(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut u8 {
     memalign(align, bytes)
 }
 
-/// `posix_memalign(3)`.
+/// Writes the address of the block to `place`; returns an error number.
 ///
 /// # Safety
 /// `place` may be written as a pointer.
@@ -143,13 +140,13 @@ pub unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes
     0
 }
 
-/// `valloc(3)`.
+/// Allocates a block that is aligned to a page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(bytes: usize) -> *mut u8 {
     allocate(bytes, PAGE)
 }
 
-/// `pvalloc(3)`.
+/// Allocates whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(bytes: usize) -> *mut u8 {
     bytes
@@ -157,23 +154,23 @@ pub extern "C" fn pvalloc(bytes: usize) -> *mut u8 {
         .map_or_else(|| or_no_memory(null_mut()), |bytes| allocate(bytes, PAGE))
 }
 
-/// `malloc_usable_size(3)`.
+/// Size of a block of any of the three allocators, in bytes.
 ///
 /// # Safety
-/// `block` is null, or a block that `malloc` or its kin returned and that was not freed since.
+/// `block` is null, or a block that a function of this module returned and that was not freed since.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
     if block.is_null() {
         return 0;
     }
     if boot::holds(block) {
-        // SAFETY: `block` is a live block of the allocator that has it.
+        // SAFETY: `block` is a live block of the boot arena.
         return unsafe { boot::size(block) };
     }
     match member().filter(|process| process.window.holds(block as usize)) {
-        // SAFETY: `block` is a live block of the allocator that has it.
+        // SAFETY: `block` is a live block of this heap.
         Some(process) => unsafe { process.heap.usable(block) },
-        // SAFETY: `block` is a live block of the allocator that has it.
-        None => unsafe { next::usable(block) },
+        // SAFETY: `block` is a live block of the next allocator.
+        None => unsafe { next_definition::usable(block) },
     }
 }

@@ -1,10 +1,10 @@
-//! `dlsym` by the C library's own handle: a name that this library takes the place of stands for the function here, as
-//! it does in the program. `dlsym(dlopen("libc.so.6"), "free")`, which is how interpreters call C (Python's ctypes), would
-//! otherwise be given blocks of the window.
+//! The interposed function `dlsym`, for lookups by the C library's own handle: a name that this library interposes
+//! resolves to the function here, as it does in the program. `dlsym(dlopen("libc.so.6"), "free")`, by which
+//! interpreters call C functions (Python's ctypes), would otherwise pass blocks of the window to the C library.
 //!
-//! Only where the handle gives what would have been called without this library: what others have put in between, and
-//! another namespace's C library, are left alone. A jump to the C library's `dlsym` does the rest, because that looks at
-//! the return address, for `RTLD_NEXT`.
+//! The result is replaced only if it is the function that would have been called without this library: interposers in
+//! between, and another namespace's C library, are left alone. Other lookups jump to the C library's `dlsym`, because
+//! that inspects the return address, for `RTLD_NEXT`.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering::Acquire;
 use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
 use super::{heap, mapping, rights};
-use crate::next;
+use crate::next_definition;
 use crate::stage::{LOCAL, STAGE};
 
-/// Function to go on in, and the answer, if it is known.
+/// Function to jump to, or the result of the lookup, if that is known.
 #[repr(C)]
-struct Found {
+struct LookupAnswer {
     function: *const c_void,
     answer: *const c_void,
 }
@@ -33,7 +33,7 @@ macro_rules! places {
     };
 }
 
-/// The function of this library that has a name; null: none has.
+/// Address of this library's function with this name; null if there is none.
 fn place(name: &CStr) -> *const c_void {
     places!(
         name.to_bytes(),
@@ -45,26 +45,26 @@ fn place(name: &CStr) -> *const c_void {
 }
 
 /// # Safety
-/// `name` is a text that ends, and `handle` one that `dlsym` takes.
-unsafe extern "C" fn find(handle: *mut c_void, name: *const c_char) -> Found {
-    next::find_if_needed();
-    let unknown = Found { function: next::dlsym(), answer: null() };
+/// `name` is a NUL-terminated text, and `handle` one that `dlsym` accepts.
+unsafe extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupAnswer {
+    next_definition::find_if_needed();
+    let unknown = LookupAnswer { function: next_definition::dlsym(), answer: null() };
     if handle == RTLD_DEFAULT || handle == RTLD_NEXT || name.is_null() || STAGE.load(Acquire) == LOCAL {
         return unknown;
     }
-    // SAFETY: a text that ends, by the caller.
+    // SAFETY: the text is NUL-terminated, as the caller ensures.
     let name = unsafe { CStr::from_ptr(name) };
     let ours = place(name);
-    // SAFETY: the handle is one that `dlsym` takes, by the caller.
-    let replaced =
-        !ours.is_null() && unsafe { next::looked_up(handle, name) == next::looked_up(RTLD_NEXT, name) };
-    if replaced { Found { answer: ours, ..unknown } } else { unknown }
+    // SAFETY: `dlsym` accepts the handle, as the caller ensures.
+    let replaced = !ours.is_null()
+        && unsafe { next_definition::looked_up(handle, name) == next_definition::looked_up(RTLD_NEXT, name) };
+    if replaced { LookupAnswer { answer: ours, ..unknown } } else { unknown }
 }
 
-/// `dlsym(3)`.
+/// Resolves names of interposed functions to those of this library.
 ///
 /// # Safety
-/// `handle` is one that `dlopen` gave and `dlclose` was not given, or one of the constants; `name` is a text that ends.
+/// `handle` is open, from `dlopen`, or one of the constants; `name` is a NUL-terminated text.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {

@@ -1,9 +1,9 @@
-//! `mmap` and its kin: large private anonymous mappings are parts of the window, and what is done to parts of the window
-//! keeps it whole. Everything else is the kernel's, as it was.
+//! The interposed functions `mmap` and the like: large private anonymous mappings become parts of the window, and calls
+//! on parts of the window keep the window's records correct. All other calls are passed to the kernel unchanged.
 
 use std::ffi::{c_int, c_void};
 
-use cxloe_member::wire::Kind;
+use cxloe_member::wire::MessageKind;
 use libc::{
     MAP_32BIT, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
     MAP_NORESERVE, MAP_PRIVATE, MAP_STACK, MAP_TYPE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_EXEC, PROT_NONE,
@@ -11,13 +11,13 @@ use libc::{
 };
 
 use crate::helpers;
-use crate::process::{NO_MEMORY, Process, Source, source};
+use crate::process::{MemorySource, NO_MEMORY, Process, source};
 use crate::sys::{self, Errno, PAGE};
-use crate::window::Claim;
+use crate::window::AddressClaim;
 
-/// Mappings from this size on are remote.
+/// Size in bytes from which mappings are remote.
 const LARGE: usize = 64 << 10;
-/// What keeps a mapping out of the window: a place of its own, or pages of another kind.
+/// Flags that keep a mapping out of the window, because they demand a certain address or another kind of page.
 const ELSEWHERE: c_int =
     MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB | MAP_32BIT;
 
@@ -28,7 +28,7 @@ fn failed(errno: c_int) -> *mut c_void {
 
 fn remote() -> Option<&'static Process> {
     match source() {
-        Source::Remote(process) => Some(process),
+        MemorySource::Remote(process) => Some(process),
         _ => None,
     }
 }
@@ -37,7 +37,7 @@ fn is_private_anonymous(flags: c_int) -> bool {
     flags & MAP_TYPE == MAP_PRIVATE && flags & MAP_ANONYMOUS != 0
 }
 
-/// `mmap(2)`.
+/// Makes a large private anonymous mapping a part of the window.
 ///
 /// # Safety
 /// With `MAP_FIXED`, nothing uses what is mapped at the `bytes` bytes from `address` on.
@@ -50,11 +50,12 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: with `MAP_FIXED`, nobody uses what lies there; without, the kernel chooses free addresses.
+    // SAFETY: with `MAP_FIXED`, the caller promises that nothing uses the range; without, the kernel chooses free
+    // addresses.
     let kernel = || unsafe { sys::mmap(address, bytes, protection, flags, fd, offset) };
     let Some(process) = remote() else { return kernel() };
     let window = process.window;
-    // Code stays here: it is small, and run more often than it is worth.
+    // Executable memory stays local: code is small, and runs often.
     let memory = is_private_anonymous(flags) && protection & PROT_EXEC == 0;
     if flags & MAP_FIXED != 0 {
         let part = window.part(address as usize, bytes);
@@ -64,19 +65,19 @@ pub unsafe extern "C" fn mmap(
         let within = part.len() == bytes.div_ceil(PAGE);
         if within && memory && (address as usize).is_multiple_of(PAGE) {
             match window.claim(part.clone(), protection != PROT_NONE) {
-                Claim::Made => {
+                AddressClaim::Made => {
                     window.discard(part);
-                    // SAFETY: with `MAP_FIXED` nobody uses what lies there: these pages are to be new ones.
+                    // SAFETY: with `MAP_FIXED`, nothing uses the range: these pages have just been taken.
                     let done = unsafe { sys::mprotect(address, bytes, protection) } == 0;
                     return if done { address } else { MAP_FAILED };
                 }
-                Claim::NoRoom => return failed(NO_MEMORY),
-                Claim::NotOurs => {}
+                AddressClaim::NoRoom => return failed(NO_MEMORY),
+                AddressClaim::NotOurs => {}
             }
         }
         let mapped = kernel();
         if mapped != MAP_FAILED {
-            window.lose(part);
+            window.remove_pages(part);
         }
         return mapped;
     }
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn mmap(
     let first = match protection {
         PROT_NONE if ours => window.take_addresses(bytes.div_ceil(PAGE)),
         _ if ours && protection == PROT_READ | PROT_WRITE => match window.take(bytes.div_ceil(PAGE), 1) {
-            // Addresses are wanted rather than memory.
+            // A reservation of more addresses than there is memory; the kernel makes it.
             None if flags & MAP_NORESERVE != 0 && bytes > window.memory() => None,
             None => return failed(NO_MEMORY),
             first => first,
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn mmap(
     first.map_or_else(kernel, |first| window.address(first).cast())
 }
 
-/// `mmap(2)`.
+/// `mmap64`, the name of `mmap(2)` for 64-bit offsets.
 ///
 /// # Safety
 /// With `MAP_FIXED`, nothing uses what is mapped at the `bytes` bytes from `address` on.
@@ -107,11 +108,11 @@ pub unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: what `mmap` asks for is asked of the caller here.
+    // SAFETY: the caller keeps the conditions of `mmap`.
     unsafe { mmap(address, bytes, protection, flags, fd, offset) }
 }
 
-/// Does something to what lies outside the window of a range that touches it.
+/// Applies `act` to the parts of a range that lie outside the window, if it touches the window.
 fn outside(
     process: &Process,
     address: usize,
@@ -127,13 +128,13 @@ fn outside(
     if first != 0 { first } else { second }
 }
 
-/// `munmap(2)`.
+/// Gives back parts of the window, and unmaps the rest of the range.
 ///
 /// # Safety
-/// Nobody uses the `bytes` bytes from `address` on any more.
+/// Nothing uses the `bytes` bytes from `address` on any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: usize) -> c_int {
-    // SAFETY: nobody uses this part of the range any more.
+    // SAFETY: nothing uses this part of the range any more.
     let kernel = |address, bytes| unsafe { sys::munmap(address, bytes) };
     let Some(process) = remote() else { return kernel(address, bytes) };
     let part = process.window.part(address as usize, bytes);
@@ -144,10 +145,10 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: usize) -> c_int {
     outside(process, address as usize, bytes, kernel)
 }
 
-/// `mremap(2)`. A part of the window does not move by itself: its content is copied.
+/// Copies the content of a part of the window to its new place, because the kernel cannot move that part.
 ///
 /// # Safety
-/// Nobody uses the mapping under its old address any more; with `MREMAP_FIXED`, nor what lies at `new`.
+/// Nothing uses the mapping under its old address any more; with `MREMAP_FIXED`, nor the range at `new`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     address: *mut c_void,
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: nobody uses the mapping under its old address any more, nor what lies at `new` with `MREMAP_FIXED`.
+    // SAFETY: nothing uses the mapping under its old address any more, nor the range at `new` with `MREMAP_FIXED`.
     let kernel = || unsafe { sys::mremap(address, bytes, new_bytes, flags, new) };
     let Some(process) = remote() else { return kernel() };
     let window = process.window;
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn mremap(
         return failed(libc::EINVAL);
     }
     if window.reserves(part.clone()) {
-        // Nothing is there to be copied.
+        // The range has no memory to copy.
         return failed(NO_MEMORY);
     }
     let wanted = new_bytes.div_ceil(PAGE);
@@ -190,7 +191,7 @@ pub unsafe extern "C" fn mremap(
         }
     }
     let moved = if fixed {
-        // SAFETY: with `MREMAP_FIXED` nobody uses what lies at `new`.
+        // SAFETY: with `MREMAP_FIXED` nothing uses the range at `new`.
         unsafe {
             mmap(new, new_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)
         }
@@ -200,16 +201,16 @@ pub unsafe extern "C" fn mremap(
     if moved == MAP_FAILED {
         return failed(NO_MEMORY);
     }
-    // SAFETY: two mappings, the smaller of which has so many bytes.
+    // SAFETY: the mappings do not overlap, and the smaller of them has this many bytes.
     unsafe { moved.copy_from_nonoverlapping(address, bytes.min(new_bytes)) };
     window.give(part);
     moved
 }
 
-/// `mprotect(2)`. Addresses of the window that may be touched from here on are committed.
+/// Commits reserved addresses of the window that become accessible.
 ///
 /// # Safety
-/// Nobody relies on rights to the range that it takes away.
+/// Nothing relies on rights to the range that the call takes away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int {
     if let Some(process) = remote().filter(|_| protection != PROT_NONE) {
@@ -219,17 +220,17 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: usize, protection
             return -1;
         }
     }
-    // SAFETY: nobody relies on rights that this takes away.
+    // SAFETY: nothing relies on rights that the call takes away.
     unsafe { sys::mprotect(address, bytes, protection) }
 }
 
-/// `madvise(2)`.
+/// Discards content, or passes hints to the agent, for parts of the window.
 ///
 /// # Safety
-/// Nobody relies on content of the range that the advice takes away.
+/// Nothing relies on content of the range that the advice discards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
-    // SAFETY: nobody relies on content that the advice takes away.
+    // SAFETY: nothing relies on content that the advice discards.
     let kernel = |address, bytes| unsafe { sys::madvise(address, bytes, advice) };
     let Some(process) = remote() else { return kernel(address, bytes) };
     let part = process.window.part(address as usize, bytes);
@@ -238,16 +239,16 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_i
     }
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE => process.window.discard(part),
-        // Of locked pages as of others: the window has none.
-        libc::MADV_DONTNEED_LOCKED if sys::knows(advice) => process.window.discard(part),
-        sys::MADV_GUARD_INSTALL if sys::knows(advice) => {
+        // As for pages that are not locked: the window has no locked pages.
+        libc::MADV_DONTNEED_LOCKED if sys::supports(advice) => process.window.discard(part),
+        sys::MADV_GUARD_INSTALL if sys::supports(advice) => {
             return process.window.guard(part, || kernel(address, bytes));
         }
-        // Of their content nothing changes, only when they come and go.
-        libc::MADV_WILLNEED => helpers::hint(Kind::WillRead, part),
-        libc::MADV_COLD => helpers::hint(Kind::Cold, part),
-        libc::MADV_PAGEOUT => helpers::hint(Kind::PageOut, part),
-        // What the window's pages cannot be, or become on their own account only.
+        // These kinds of advice do not change content, only residence.
+        libc::MADV_WILLNEED => helpers::hint(MessageKind::WillRead, part),
+        libc::MADV_COLD => helpers::hint(MessageKind::Cold, part),
+        libc::MADV_PAGEOUT => helpers::hint(MessageKind::PageOut, part),
+        // Advice that has no effect on pages of the window, or would need a mapping of its own.
         libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | libc::MADV_MERGEABLE
@@ -263,27 +264,27 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_i
     outside(process, address as usize, bytes, kernel)
 }
 
-/// Locked pages could not leave, so none are. EPERM says that this process may not, and programs go on without; ENOMEM would say
-/// that it is too much, and have them try with less and less.
+/// Error of `mlock` and the like. Locked pages could not be evicted, so none are locked. After EPERM, programs continue
+/// without locked memory; after ENOMEM, they retry with smaller and smaller ranges.
 fn cannot_lock() -> c_int {
     Errno::set(libc::EPERM);
     -1
 }
 
-/// `mlock(2)`.
+/// Refused in a process with remote memory.
 ///
 /// # Safety
-/// Nothing: the kernel checks the range. It is unsafe as the C library's declaration is.
+/// None: the kernel checks the range. The function is unsafe because the C library's declaration is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock(address: *const c_void, bytes: usize) -> c_int {
     // SAFETY: the kernel checks the range.
     unsafe { mlock2(address, bytes, 0) }
 }
 
-/// `mlock2(2)`.
+/// Refused in a process with remote memory.
 ///
 /// # Safety
-/// Nothing: the kernel checks the range. It is unsafe as the C library's declaration is.
+/// None: the kernel checks the range. The function is unsafe because the C library's declaration is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: usize, flags: c_int) -> c_int {
     match remote() {
@@ -295,7 +296,7 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: usize, flags: c_i
     }
 }
 
-/// `mlockall(2)`.
+/// Refused in a process with remote memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
     match remote() {

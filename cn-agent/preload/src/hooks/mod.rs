@@ -1,6 +1,6 @@
-//! The functions of the C library that this library takes the place of, by their names.
+//! The functions of the C library that this library interposes, by their names.
 //!
-//! Not in its own tests: those are programs too, and have the C library's.
+//! Left out of this library's own tests: those are programs, too, and use the C library's functions.
 
 mod heap;
 mod lookup;

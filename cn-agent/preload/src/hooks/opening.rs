@@ -1,17 +1,17 @@
-//! `dlopen` and `dlmopen`: a library opened with `RTLD_DEEPBIND` is bound without it.
+//! The interposed functions `dlopen` and `dlmopen`, which leave out the flag `RTLD_DEEPBIND`.
 //!
-//! With the flag, a library takes each symbol from itself and its own dependencies before it takes it from the program and
-//! what was loaded with it. The C library is a dependency of every library, so `free` would be the C library's there, and
-//! blocks of the window would be given to it. The flag keeps nothing else apart that has one name only; a library that has
-//! symbols of the program's names gets the program's, as it does where it is opened without the flag.
+//! With the flag, a library takes each symbol from itself and its own dependencies before it takes it from the program
+//! and the program's libraries. The C library is a dependency of every library, so `free` would be the C library's
+//! function there, and blocks of the window would be passed to it. Without the flag, a library that defines symbols of
+//! the same names as the program uses those of the program; nothing else changes.
 //!
 //! ```text
 //!   caller --call--> dlopen here --call--> target: which function, which flags
 //!                        '-------jump----> dlopen of the C library ---return---> caller
 //! ```
 //!
-//! It is a jump because the dynamic linker looks at the return address: the caller's own run path says where libraries are
-//! searched for, and its namespace is the one they are loaded into.
+//! The hook jumps because the dynamic linker inspects the return address: the caller's own run path gives the search
+//! path of libraries, and the library is loaded into the caller's namespace.
 
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
@@ -19,38 +19,39 @@ use std::sync::atomic::Ordering::Acquire;
 
 use libc::{LM_ID_BASE, Lmid_t, RTLD_DEEPBIND};
 
-use crate::next;
+use crate::next_definition;
 use crate::stage::{LOCAL, STAGE};
 
-/// Function to go on in, and flags for it: two words, which both architectures return in registers.
+/// Function to jump to, and its flags: two words, which both architectures return in registers.
 #[repr(C)]
-struct Target {
+struct OpenTarget {
     function: *const c_void,
     flags: u64,
 }
 
-/// Flags under which a library of this process's base namespace finds the functions here.
+/// Flags with which a library of this process's base namespace resolves symbols to the functions here.
 fn bound(flags: c_int) -> u64 {
     let kept = if STAGE.load(Acquire) == LOCAL { flags } else { flags & !RTLD_DEEPBIND };
     u64::from(kept as u32)
 }
 
-extern "C" fn target(flags: c_int) -> Target {
-    next::find_if_needed();
-    Target { function: next::dlopen(), flags: bound(flags) }
+extern "C" fn target(flags: c_int) -> OpenTarget {
+    next_definition::find_if_needed();
+    OpenTarget { function: next_definition::dlopen(), flags: bound(flags) }
 }
 
-/// Another namespace has a C library of its own, and nothing of this library: there the flag changes nothing.
-extern "C" fn target_in(namespace: Lmid_t, flags: c_int) -> Target {
-    next::find_if_needed();
+/// Function and flags for `dlmopen`. Another namespace has a C library of its own, and no copy of this library, so
+/// there the flag is kept.
+extern "C" fn target_in(namespace: Lmid_t, flags: c_int) -> OpenTarget {
+    next_definition::find_if_needed();
     let flags = if namespace == LM_ID_BASE { bound(flags) } else { u64::from(flags as u32) };
-    Target { function: next::dlmopen(), flags }
+    OpenTarget { function: next_definition::dlmopen(), flags }
 }
 
-/// `dlopen(3)`.
+/// Opens a library without `RTLD_DEEPBIND`.
 ///
 /// # Safety
-/// `file` is null or a text that ends; what the library's constructors do is safe here.
+/// `file` is null or a NUL-terminated text; the library's constructors are safe to run here.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
@@ -81,10 +82,10 @@ pub unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_voi
     );
 }
 
-/// `dlmopen(3)`.
+/// Opens a library in a namespace, without `RTLD_DEEPBIND` in the base namespace.
 ///
 /// # Safety
-/// `file` is a text that ends; what the library's constructors do is safe here.
+/// `file` is a NUL-terminated text; the library's constructors are safe to run here.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlmopen(namespace: Lmid_t, file: *const c_char, flags: c_int) -> *mut c_void {

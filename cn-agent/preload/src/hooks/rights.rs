@@ -1,14 +1,14 @@
-//! Changes of a program's rights, and of the user namespace it lives in: the helper threads, which the C library does not
-//! know, come along, or are out of the way meanwhile.
+//! The interposed functions that change a program's credentials or its user namespace. The helper threads, which are
+//! not threads of the C library, get the same credentials, or are stopped during the change.
 
 use std::ffi::{c_int, c_void};
 
 use libc::{gid_t, uid_t};
 
-use crate::process::{alone, is_own};
-use crate::{helpers, next};
+use crate::process::{is_own, run_single_threaded};
+use crate::{helpers, next_definition};
 
-/// What has been done, and what follows from it.
+/// Result of the call; if it succeeded, the helpers get the same credentials.
 fn followed(done: c_int) -> c_int {
     if done == 0 && is_own() {
         helpers::follow();
@@ -21,59 +21,50 @@ macro_rules! followed {
         $(#[$about])*
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> c_int {
-            next::find_if_needed();
-            followed(next::$name($($argument),*))
+            next_definition::find_if_needed();
+            followed(next_definition::$name($($argument),*))
         }
     )*};
 }
 
 followed! {
-    /// `setuid(2)`.
     setuid(user: uid_t),
-    /// `setgid(2)`.
     setgid(group: gid_t),
-    /// `seteuid(2)`.
     seteuid(user: uid_t),
-    /// `setegid(2)`.
     setegid(group: gid_t),
-    /// `setreuid(2)`.
     setreuid(user: uid_t, effective: uid_t),
-    /// `setregid(2)`.
     setregid(group: gid_t, effective: gid_t),
-    /// `setresuid(2)`.
     setresuid(user: uid_t, effective: uid_t, saved: uid_t),
-    /// `setresgid(2)`.
     setresgid(group: gid_t, effective: gid_t, saved: gid_t),
-    /// `setgroups(2)`.
     setgroups(count: usize, groups: *const gid_t),
 }
 
-/// `capset(2)`.
+/// Makes the system call, and gives the helpers the same capabilities.
 ///
 /// # Safety
-/// `head` and `data` point to a header and to as many sets as its version has.
+/// `head` and `data` point to a header and to as many sets as the header's version has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn capset(head: *mut c_void, data: *const c_void) -> c_int {
     // SAFETY: the kernel reads a header and sets that are there.
     followed(unsafe { libc::syscall(libc::SYS_capset, head, data) as c_int })
 }
 
-/// Tries, and where that is refused to a process of several threads, without the helpers.
+/// Makes a call, and repeats it without the helpers if the kernel refuses it to a process of several threads.
 fn tried(act: impl Fn() -> c_int) -> c_int {
     let done = act();
-    // SAFETY: the C library's place for this thread's value.
+    // SAFETY: errno belongs to this thread.
     let refused = done != 0 && unsafe { *libc::__errno_location() } == libc::EINVAL;
-    if refused && is_own() && helpers::are_the_only_others() { alone(act) } else { done }
+    if refused && is_own() && helpers::are_only_other_threads() { run_single_threaded(act) } else { done }
 }
 
-/// `unshare(2)`.
+/// Stops the helpers for flags that the kernel permits only to processes of one thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn unshare(flags: c_int) -> c_int {
     // SAFETY: plain values.
     tried(|| unsafe { libc::syscall(libc::SYS_unshare, flags) as c_int })
 }
 
-/// `setns(2)`.
+/// Stops the helpers for namespaces that the kernel permits only to processes of one thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int {
     // SAFETY: plain values.

@@ -1,4 +1,4 @@
-//! The worker's part in serving clients, without the worker: a test calls its rounds.
+//! The worker's part in serving clients; a test drives it round by round.
 
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
@@ -11,21 +11,21 @@ use cxloe_client::status::Status;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::Link;
-use cxloe_port::port::Parts;
+use cxloe_port::port::PortParts;
 use cxloe_rings::client::{Client, ClientSlot};
 use cxloe_rings::clients::Clients;
 
 use super::looped::{HPA, open_with, route};
 
-/// Rounds after which something that should have ended has not.
+/// Limit of rounds within which an operation has to end.
 pub const ROUNDS: usize = 100_000;
 
-/// The worker's part.
+/// The worker's part: engine, services and clients.
 pub struct Agent {
-    parts: Parts,
+    parts: PortParts,
     pub clients: Clients,
     slots: Arc<AtomicUsize>,
-    /// Bytes of each region.
+    /// Size of each region in bytes.
     pub bytes: usize,
     /// Addresses of the regions.
     pub regions: Vec<Range<u64>>,
@@ -38,12 +38,12 @@ pub struct Ends {
 }
 
 impl Agent {
-    /// With one region, which begins at [`HPA`].
+    /// An agent with one region, which begins at [`HPA`].
     pub fn start(ways: Ways, granularity: Granularity) -> Agent {
         Agent::with_regions(CacheConfig::OFF, ways, granularity, 1)
     }
 
-    /// With two regions of 256 KiB, and the default line cache.
+    /// An agent with two regions of 256 KiB, and the default line cache.
     pub fn with_two_regions() -> Agent {
         Agent::with_regions(CacheConfig::default(), Ways::Four, Granularity::PAGE, 2)
     }
@@ -62,12 +62,12 @@ impl Agent {
         Agent { parts: port.into_parts(), clients, slots, bytes: bytes as usize, regions }
     }
 
-    /// A client to whom all regions belong.
+    /// Connects a client that may use all regions.
     pub fn connect(&mut self) -> Ends {
         self.connect_as(None).0
     }
 
-    /// A client of this user, and its memory, mapped once more.
+    /// Connects a client of this user; returns also a second mapping of its memory.
     pub fn connect_as(&mut self, uid: Option<u32>) -> (Ends, SharedMemory) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let end = AgentEnd::new(SharedMemory::create(PORT_BYTES).expect("memory"));
@@ -81,9 +81,9 @@ impl Agent {
         (ends, SharedMemory::open(again, PORT_BYTES).expect("the same memory"))
     }
 
-    /// A round of the worker.
+    /// Runs one round of the worker.
     pub fn round(&mut self, mapped: &[std::ops::Range<u64>]) {
-        let Parts { link, engine, clock, .. } = &mut self.parts;
+        let PortParts { link, engine, clock, .. } = &mut self.parts;
         let clients = &mut self.clients;
         let now = clock.now();
         link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, clients)).expect("frames");
@@ -94,7 +94,7 @@ impl Agent {
         link.flush().expect("a flush");
     }
 
-    /// Goes on until this client has a completion.
+    /// Runs rounds until this client has a completion.
     pub fn completion(&mut self, client: &mut Ends) -> Completion {
         for _ in 0..ROUNDS {
             if let Some(completion) = client.ring.take(&mut [0; 64]) {
@@ -105,7 +105,7 @@ impl Agent {
         panic!("no completion");
     }
 
-    /// Submits an operation, and goes on until it has ended.
+    /// Submits an operation, and runs rounds until it has ended.
     pub fn run(
         &mut self,
         client: &mut Ends,
@@ -121,13 +121,13 @@ impl Agent {
 }
 
 impl Ends {
-    /// Puts bytes into the data area from a line of it on.
+    /// Copies `bytes` into the data area, from line `line` on.
     pub fn put(&self, line: u32, bytes: &[u8]) {
         let (memory, base) = self.ring.data();
         memory.put(base + line as usize * 64, bytes);
     }
 
-    /// The bytes of the data area from a line of it on.
+    /// Copies `length` bytes out of the data area, from line `line` on.
     pub fn get(&self, line: u32, length: usize) -> Vec<u8> {
         let (memory, base) = self.ring.data();
         let mut bytes = vec![0; length];

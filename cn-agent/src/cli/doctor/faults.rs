@@ -1,21 +1,21 @@
-//! Whether programs can have remote memory mapped: what the kernel offers of userfaultfd, and whose pages may be served.
-//! Lines are read and written without any of this.
+//! Checks whether programs can map remote memory: the kernel's support of userfaultfd, and the agent's rights over
+//! other users' programs. Line reads and writes need none of it.
 
-use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_daemon::doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};
 use cxloe_daemon::doctor::{Check, Group};
-use cxloe_paging::memory::wanted;
-use cxloe_paging::uffd::{Features, OpenError, Probe, Way, probe};
+use cxloe_paging::memory::required_features;
+use cxloe_paging::uffd::{FaultScope, Features, OpenError, Probe, probe};
 
-/// Where the kernel says who may handle faults of its own.
+/// Sysctl that permits unprivileged users to handle faults of the kernel.
 const SYSCTL: &str = "vm.unprivileged_userfaultfd";
 
-/// Asks the kernel, and judges.
+/// Probes the kernel's support and the process's capabilities, and assesses both.
 pub fn examine(process: &Process) -> Vec<Check> {
     vec![judge_faults(&probe()), judge_others(process.lacks(&[SYS_PTRACE, DAC_READ_SEARCH]))]
 }
 
-/// Judges what the kernel offers this user.
+/// Assesses the kernel's support of userfaultfd for this user.
 fn judge_faults(found: &Result<Probe, OpenError>) -> Check {
     let (group, name) = (Group::Permissions, "page faults");
     let probe = match found {
@@ -34,14 +34,16 @@ fn judge_faults(found: &Result<Probe, OpenError>) -> Check {
             return Check::warn(group, name, error.to_string(), advice);
         }
     };
-    let all = wanted(Kind::Shared).0 | wanted(Kind::Private).0 | Features::SIGBUS;
+    let all = required_features(MappingKind::Shared).0
+        | required_features(MappingKind::Private).0
+        | Features::SIGBUS;
     if let Err(missing) = probe.require(all) {
         let advice = "mapped regions, `exec` or virtual machines do not work in part; a newer kernel has what is missing";
         return Check::warn(group, name, missing.to_string(), advice);
     }
     match probe.way {
-        Way::AllFaults => Check::ok(group, name, "userfaultfd, with all that paging takes"),
-        Way::UserFaultsOnly => {
+        FaultScope::AllFaults => Check::ok(group, name, "userfaultfd, with all that paging takes"),
+        FaultScope::UserFaultsOnly => {
             let advice = format!(
                 "system calls on mapped pages that are not here fail with EFAULT: let this user open /dev/userfaultfd \
                  (setfacl -m u:USER:rw /dev/userfaultfd), or sysctl -w {SYSCTL}=1"
@@ -51,7 +53,7 @@ fn judge_faults(found: &Result<Probe, OpenError>) -> Check {
     }
 }
 
-/// Judges whether programs of other users can be served; `lacking`: the capabilities that are not there.
+/// Assesses whether programs of other users can be served; `lacking` names the missing capabilities.
 fn judge_others(lacking: Option<String>) -> Check {
     let (group, name) = (Group::Permissions, "programs of others");
     match lacking {
@@ -73,22 +75,23 @@ mod tests {
     use cxloe_paging::uffd::Ioctls;
     use nix::errno::Errno;
 
-    fn offering(features: Features, way: Way) -> Result<Probe, OpenError> {
+    fn offering(features: Features, way: FaultScope) -> Result<Probe, OpenError> {
         Ok(Probe { features, ioctls: Ioctls::empty(), way, limit: None, scan: true })
     }
 
     #[test]
     fn all_faults_with_all_features_are_well() {
         let all = Features::all();
-        assert_eq!(judge_faults(&offering(all, Way::AllFaults)).level, Level::Ok);
-        let limited = judge_faults(&offering(all, Way::UserFaultsOnly));
+        assert_eq!(judge_faults(&offering(all, FaultScope::AllFaults)).level, Level::Ok);
+        let limited = judge_faults(&offering(all, FaultScope::UserFaultsOnly));
         assert_eq!(limited.level, Level::Warn);
         assert!(limited.advice.unwrap().contains("/dev/userfaultfd"));
     }
 
     #[test]
     fn what_is_missing_is_named_with_the_kernel_that_has_it() {
-        let old = judge_faults(&offering(Features::all() - Features::WRITE_PROTECT_SHMEM, Way::AllFaults));
+        let old =
+            judge_faults(&offering(Features::all() - Features::WRITE_PROTECT_SHMEM, FaultScope::AllFaults));
         assert_eq!(old.level, Level::Warn);
         assert!(old.found.contains("WRITE_PROTECT_SHMEM") && old.found.contains("5.19"), "{}", old.found);
         let forbidden = OpenError::Forbidden { device: Errno::EACCES, call: Errno::EPERM };

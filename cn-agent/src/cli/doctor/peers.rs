@@ -1,12 +1,12 @@
-//! The memory nodes: as the manager knows them, and whether frames to them are answered. A running agent knows; else a
-//! session is opened with each for a moment, by packet rings or over UDP, and closed again. A memory node that still serves an agent
-//! with this address refuses that, which is an answer too.
+//! The memory nodes: their state at the manager, and whether they answer frames. If an agent runs, its sessions show
+//! that. Otherwise the check opens a session with each memory node, by packet rings or over UDP, and closes it at once.
+//! A memory node that still serves an agent with this address refuses the session, which is an answer, too.
 
 use std::time::Duration;
 
 use cxloe_client::message::Session;
 use cxloe_cn::config::Config;
-use cxloe_cn_core::attach::{Station, StationKeys};
+use cxloe_cn_core::attach::{SessionKeys, SessionSettings};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
 use cxloe_cn_core::events;
@@ -22,10 +22,10 @@ use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::PreSharedKey;
 
-/// How long memory nodes may take to answer.
+/// Longest wait for memory nodes to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Judges the memory nodes by what the manager says of them; `mtu` is that of the interface here.
+/// Assesses the memory nodes by their state at the manager; `mtu` is the MTU of the local interface.
 pub fn judge_nodes(nodes: &[MemoryNodeStatus], mtu: usize) -> Vec<Check> {
     let (group, name) = (Group::Peers, "memory nodes");
     if nodes.is_empty() {
@@ -56,77 +56,77 @@ pub fn judge_nodes(nodes: &[MemoryNodeStatus], mtu: usize) -> Vec<Check> {
     checks
 }
 
-/// What became of calling a memory node.
+/// Answer of one memory node to a request for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct PeerAnswer {
     node: String,
-    outcome: Outcome,
+    outcome: CallOutcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// There is a session.
+enum CallOutcome {
+    /// A session was opened.
     Open,
-    /// It answered that it will not, for this reason.
+    /// The memory node refused the session, for this reason.
     Refused(String),
-    /// It did not answer.
+    /// The memory node did not answer.
     Silent,
-    /// It did not answer over UDP, or the manager knows no address of it.
+    /// The memory node did not answer over UDP, or the manager has no UDP address of it.
     SilentOverUdp,
-    /// Nobody could be asked, for this reason.
+    /// No request was sent, for this reason.
     NotAsked(String),
 }
 
-impl Answer {
-    /// Judges it.
+impl PeerAnswer {
+    /// Assesses the answer.
     pub fn judge(&self) -> Check {
         let (group, name) = (Group::Peers, format!("frames to {}", self.node));
         match &self.outcome {
-            Outcome::Open => Check::ok(group, name, "answered"),
-            Outcome::Refused(why) => {
-                Check::warn(group, name, why, "it answers, so the network is well; see to what it says")
+            CallOutcome::Open => Check::ok(group, name, "answered"),
+            CallOutcome::Refused(why) => {
+                Check::warn(group, name, why, "it answers, so the network works; resolve the refusal shown")
             }
-            Outcome::Silent => Check::fail(
+            CallOutcome::Silent => Check::fail(
                 group,
                 name,
                 format!("no answer within {ANSWER_TIMEOUT:?}"),
                 "both have to be on one Ethernet segment (frames pass no router) and use the same EtherType; look for \
                  frames on both sides: tcpdump -e -i INTERFACE ether proto 0x88b5",
             ),
-            // One that is well is silent, too, for a compute node without memory there.
-            Outcome::SilentOverUdp => Check::warn(
+            // Over UDP a healthy memory node ignores a compute node that has no memory there.
+            CallOutcome::SilentOverUdp => Check::warn(
                 group,
                 name,
                 format!("no answer over UDP within {ANSWER_TIMEOUT:?}"),
-                "that node has to use --link udp, too; it answers compute nodes only that have memory there and whose address \
-                 the manager has told it, or --udp-peer; let UDP at the port through on the way: tcpdump -ni INTERFACE udp port 63669",
+                "that node has to use --link udp, too; it answers compute nodes only that have memory there and whose address it has from the manager or --udp-peer; let UDP at the port through on the way: tcpdump -ni INTERFACE udp port 63669",
             ),
-            Outcome::NotAsked(why) => {
+            CallOutcome::NotAsked(why) => {
                 Check::warn(group, name, "not asked", format!("no frame can be sent from here: {why}"))
             }
         }
     }
 }
 
-/// What a running agent knows.
-pub fn from_agent(sessions: &[Session]) -> Vec<Answer> {
+/// Answers of memory nodes, taken from the sessions of a running agent.
+pub fn from_agent(sessions: &[Session]) -> Vec<PeerAnswer> {
     let outcome = |session: &Session| match (&session.refusal, session.status.state.as_str()) {
-        (_, "open") => Outcome::Open,
-        (Some(why), _) => Outcome::Refused(why.clone()),
-        (None, _) => Outcome::Silent,
+        (_, "open") => CallOutcome::Open,
+        (Some(why), _) => CallOutcome::Refused(why.clone()),
+        (None, _) => CallOutcome::Silent,
     };
-    let answer = |session: &Session| Answer { node: session.status.peer.clone(), outcome: outcome(session) };
+    let answer =
+        |session: &Session| PeerAnswer { node: session.status.peer.clone(), outcome: outcome(session) };
     sessions.iter().map(answer).collect()
 }
 
-/// Calls each memory node that the manager reaches.
-pub fn ask(config: &Config, nodes: &[MemoryNodeStatus]) -> Vec<Answer> {
+/// Opens a session with each memory node that the manager reaches.
+pub fn ask(config: &Config, nodes: &[MemoryNodeStatus]) -> Vec<PeerAnswer> {
     let reachable = || nodes.iter().filter(|status| status.node.health == Health::Reachable);
     let called: Vec<(String, Mac)> = reachable()
         .filter_map(|status| Some((status.node.name.to_string(), Mac(status.node.macs.first()?.0))))
         .collect();
-    let udp = config.udp();
-    udp.peers.tell(reachable().flat_map(|status| {
+    let udp = config.node.udp();
+    udp.peers.set_from_manager(reachable().flat_map(|status| {
         let address = status.node.udp;
         status.node.macs.iter().filter_map(move |mac| Some(Peer { mac: Mac(mac.0), address: address? }))
     }));
@@ -136,32 +136,33 @@ pub fn ask(config: &Config, nodes: &[MemoryNodeStatus]) -> Vec<Answer> {
     match call(config, udp, &called) {
         Ok(answers) => answers,
         Err(why) => {
-            let answer = |(node, _): (String, Mac)| Answer { node, outcome: Outcome::NotAsked(why.clone()) };
+            let answer =
+                |(node, _): (String, Mac)| PeerAnswer { node, outcome: CallOutcome::NotAsked(why.clone()) };
             called.into_iter().map(answer).collect()
         }
     }
 }
 
-fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec<Answer>, String> {
-    let over_udp = config.is_over_udp();
-    // An XDP program on the interface can reset it: that is the agent's to do, not the doctor's.
+fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec<PeerAnswer>, String> {
+    let over_udp = config.node.is_over_udp();
+    // Packet rings, not XDP: attaching an XDP program can reset the interface, so only the agent does that.
     let link = LinkConfig {
         backend: if over_udp { Backend::Udp } else { Backend::Packet },
         udp,
-        ethertype: config.ethertype,
-        priority: config.priority,
-        ..LinkConfig::new(&config.interface)
+        ethertype: config.node.ethertype,
+        priority: config.node.priority,
+        ..LinkConfig::new(&config.node.interface)
     };
     let link = open(&link).map_err(|error| error.to_string())?;
-    let key = config.key_file.as_deref().map(read_key).transpose().map_err(|error| error.to_string())?;
-    let station = Station {
+    let key = config.node.key_file.as_deref().map(read_key).transpose().map_err(|error| error.to_string())?;
+    let station = SessionSettings {
         own: link.info().mac,
-        ethertype: config.ethertype,
+        ethertype: config.node.ethertype,
         max_frame: link.info().max_frame,
         streams: config.streams,
         instance: rand::random(),
         key: key.map(PreSharedKey::from),
-        keys: StationKeys::none(SYSTEM),
+        keys: SessionKeys::none(SYSTEM),
         timing: config.timing(),
     };
     let mut port = Port::new(link, Engine::new(CacheConfig::OFF), WaitStyle::Sleep);
@@ -183,15 +184,15 @@ fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec
     let answers = called.iter().zip(peers).map(|((node, mac), peer)| {
         let refused = refusals.iter().rev().find(|(from, _)| *from == mac.to_string());
         let outcome = match (port.engine().is_peer_connected(peer), refused) {
-            (true, _) => Outcome::Open,
-            (false, Some((_, why))) => Outcome::Refused(why.clone()),
-            (false, None) if over_udp => Outcome::SilentOverUdp,
-            (false, None) => Outcome::Silent,
+            (true, _) => CallOutcome::Open,
+            (false, Some((_, why))) => CallOutcome::Refused(why.clone()),
+            (false, None) if over_udp => CallOutcome::SilentOverUdp,
+            (false, None) => CallOutcome::Silent,
         };
-        Answer { node: node.clone(), outcome }
+        PeerAnswer { node: node.clone(), outcome }
     });
     let answers = answers.collect();
-    // Nothing was modified; what is not closed in order is forgotten by its memory node.
+    // An error of closing is ignored: nothing was modified, and a memory node drops a silent session.
     drop(port.close());
     Ok(answers)
 }
@@ -228,10 +229,10 @@ mod tests {
 
     #[test]
     fn an_answer_is_an_answer_even_if_it_is_no() {
-        let level = |outcome| Answer { node: "mn0".into(), outcome }.judge().level;
-        assert_eq!((level(Outcome::Open), level(Outcome::Silent)), (Level::Ok, Level::Fail));
-        assert_eq!(level(Outcome::SilentOverUdp), Level::Warn);
-        assert_eq!(level(Outcome::Refused("version 7".into())), Level::Warn);
-        assert_eq!(level(Outcome::NotAsked("no".into())), Level::Warn);
+        let level = |outcome| PeerAnswer { node: "mn0".into(), outcome }.judge().level;
+        assert_eq!((level(CallOutcome::Open), level(CallOutcome::Silent)), (Level::Ok, Level::Fail));
+        assert_eq!(level(CallOutcome::SilentOverUdp), Level::Warn);
+        assert_eq!(level(CallOutcome::Refused("version 7".into())), Level::Warn);
+        assert_eq!(level(CallOutcome::NotAsked("no".into())), Level::Warn);
     }
 }

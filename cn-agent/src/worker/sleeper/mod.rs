@@ -1,9 +1,9 @@
-//! Sleeping until any of several descriptors has something, or a time is over: one system call for the link, the
-//! faults of mapped regions, the clients' sockets and the waker of control. The set is kept between sleeps, so that sleeping allocates
-//! nothing but the first time.
+//! Sleeping until any of several descriptors is ready, or a time is over: one system call for the link, the faults of
+//! mapped regions, the clients' sockets and control's waker. The set is kept between sleeps, so that only the first
+//! sleep allocates.
 //!
-//! By io_uring (`ring`), which costs the same however many clients there are; where that is forbidden or the kernel is old, by
-//! `ppoll`, which looks at each of them before every sleep and after.
+//! Sleeps by io_uring (`ring`), whose cost does not depend on the number of clients, or, if that is forbidden or the
+//! kernel is old, by `ppoll`, which polls each descriptor before and after every sleep.
 
 mod ring;
 
@@ -22,49 +22,49 @@ use ring::Ring;
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// A waker that has not been rung.
+    /// A waker for one sleeper.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new() -> io::Result<Waker> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         Ok(Waker(Arc::new(EventFd::from_value_and_flags(0, flags)?)))
     }
 
-    /// Wakes the sleeper, now or when it next goes to sleep.
+    /// Ends the present sleep or, if the sleeper is awake, the next one.
     pub fn wake(&self) {
-        // It fails only when it has been rung 2^64 - 2 times without being heard.
+        // Fails only if the counter is full, and then the sleeper is woken anyway.
         let _ = self.0.write(1);
     }
 
-    fn hush(&self) {
+    fn clear(&self) {
         let _ = self.0.read();
     }
 }
 
-/// One of the descriptors that are watched.
+/// A descriptor that is watched during sleeps.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// Negative: none.
+struct WatchedDescriptor {
+    /// Number of the descriptor; negative for none.
     fd: RawFd,
-    /// What it had when the last sleep ended, as `poll` says it.
+    /// Events of the descriptor when the last sleep ended, as in `poll`.
     has: i16,
 }
 
-/// The set of descriptors to sleep on: the waker first, the link second, paging third, then clients.
+/// Watched descriptors: the waker first, the link second, paging third, and then the clients.
 pub struct Sleeper {
-    places: Vec<Place>,
-    way: Way,
+    places: Vec<WatchedDescriptor>,
+    way: SleepCall,
     waker: Waker,
-    /// Which opening of the link its descriptor is of: another one may have the same number.
+    /// Number of the link's opening, since a reopened link may have a descriptor of the same number.
     opening: u32,
     /// Whether the waker ended the last sleep.
     rung: bool,
 }
 
-/// How to sleep.
-enum Way {
-    /// To be found out by the thread that sleeps.
+/// System call by which the sleeper sleeps.
+enum SleepCall {
+    /// Not determined yet: the sleeping thread does that.
     Unknown,
     Ring(Box<Ring>),
     Poll {
@@ -73,9 +73,9 @@ enum Way {
     },
 }
 
-/// The link's place.
+/// Index of the link's descriptor.
 const LINK: usize = 1;
-/// Places of the set before those of clients.
+/// Number of descriptors in front of those of clients.
 const FIXED: usize = 3;
 
 impl fmt::Debug for Sleeper {
@@ -85,24 +85,24 @@ impl fmt::Debug for Sleeper {
 }
 
 impl Sleeper {
-    /// For `waker`, `link` and `paging` (if they have a descriptor) and up to `clients` sockets.
+    /// A sleeper for `waker`, `link` and `paging`, if they have a descriptor, and for up to `clients` sockets.
     pub fn new(waker: Waker, link: Option<RawFd>, paging: Option<RawFd>, clients: usize) -> Sleeper {
         let mut places = Vec::with_capacity(FIXED + clients);
         let fixed = [Some(waker.0.as_fd().as_raw_fd()), link, paging];
-        places.extend(fixed.map(|fd| Place { fd: fd.unwrap_or(-1), has: 0 }));
-        Sleeper { places, way: Way::Unknown, waker, opening: 0, rung: false }
+        places.extend(fixed.map(|fd| WatchedDescriptor { fd: fd.unwrap_or(-1), has: 0 }));
+        Sleeper { places, way: SleepCall::Unknown, waker, opening: 0, rung: false }
     }
 
-    /// How it sleeps, once it has: `io_uring`, or `ppoll` and why.
-    pub fn way(&self) -> String {
+    /// Name of the system call for sleeping, once it is determined: `io_uring`, or `ppoll` and the reason.
+    pub fn sleep_call(&self) -> String {
         match &self.way {
-            Way::Unknown => String::new(),
-            Way::Ring(_) => "io_uring".into(),
-            Way::Poll { why, .. } => format!("ppoll ({why})"),
+            SleepCall::Unknown => String::new(),
+            SleepCall::Ring(_) => "io_uring".into(),
+            SleepCall::Poll { why, .. } => format!("ppoll ({why})"),
         }
     }
 
-    /// Replaces the link's descriptor: a link that was opened again, for the time `opening`, has another.
+    /// Replaces the descriptor of a reopened link; `opening` counts the openings of the link.
     pub fn watch_link(&mut self, link: Option<RawFd>, opening: u32) {
         let fd = link.unwrap_or(-1);
         if (self.places[LINK].fd, self.opening) != (fd, opening) {
@@ -111,52 +111,52 @@ impl Sleeper {
         }
     }
 
-    /// Replaces the clients' sockets; their places are their positions in `sockets`.
+    /// Replaces the clients' sockets; their indices are their positions in `sockets`.
     pub fn watch<'a>(&mut self, sockets: impl Iterator<Item = BorrowedFd<'a>>) {
         self.places.truncate(FIXED);
-        self.places.extend(sockets.map(|socket| Place { fd: socket.as_raw_fd(), has: 0 }));
+        self.places.extend(sockets.map(|socket| WatchedDescriptor { fd: socket.as_raw_fd(), has: 0 }));
         self.forget();
     }
 
-    /// What was watched is not any more; what is in the set will be.
+    /// Cancels all watches; the next sleep watches the present descriptors.
     #[cold]
     fn forget(&mut self) {
-        if let Way::Ring(ring) = &mut self.way {
+        if let SleepCall::Ring(ring) = &mut self.way {
             ring.forget(self.places.len());
         }
     }
 
-    /// Finds out how to sleep; in the thread that does.
+    /// Determines the system call. To be called by the sleeping thread.
     #[cold]
     fn choose(&mut self) {
         let (places, most) = (self.places.len(), self.places.capacity());
         self.way = match Ring::new(places, most) {
             Ok(ring) => {
                 tracing::debug!("sleeps by io_uring");
-                Way::Ring(Box::new(ring))
+                SleepCall::Ring(Box::new(ring))
             }
             Err(error) => by_poll(&error, most),
         };
     }
 
-    /// Sleeps, at most `most`; says whether a client's socket has something. Spurious returns are allowed.
+    /// Sleeps for at most `most`; returns whether a client's socket is ready. Spurious returns are allowed.
     pub fn sleep(&mut self, most: Duration) -> bool {
-        if matches!(self.way, Way::Unknown) {
+        if matches!(self.way, SleepCall::Unknown) {
             self.choose();
         }
         match &mut self.way {
-            Way::Ring(ring) => {
+            SleepCall::Ring(ring) => {
                 if let Err(error) = ring.sleep(&mut self.places, most) {
                     self.way = by_poll(&error, self.places.capacity());
                     return false;
                 }
             }
-            Way::Poll { set, .. } => poll(set, &mut self.places, most),
-            Way::Unknown => {}
+            SleepCall::Poll { set, .. } => poll(set, &mut self.places, most),
+            SleepCall::Unknown => {}
         }
         self.rung = self.places[0].has != 0;
         if self.rung {
-            self.waker.hush();
+            self.waker.clear();
         }
         if self.places[LINK].has & (libc::POLLERR | libc::POLLHUP) != 0 {
             clear_error(self.places[LINK].fd);
@@ -164,43 +164,43 @@ impl Sleeper {
         self.places[FIXED..].iter().any(|place| place.has != 0)
     }
 
-    /// Whether the waker was rung during the last sleep, or before it.
+    /// Whether the waker ended the last sleep, or was rung before it.
     pub fn was_rung(&self) -> bool {
         self.rung
     }
 
-    /// Whether the socket at `place` had something when the last sleep ended.
+    /// Whether the socket at `place` was ready when the last sleep ended.
     pub fn is_ready(&self, place: usize) -> bool {
         self.places.get(FIXED + place).is_some_and(|place| place.has != 0)
     }
 }
 
-/// There is no io_uring, for this reason.
+/// Falls back to `ppoll`, and logs the reason.
 #[cold]
-fn by_poll(error: &io::Error, most: usize) -> Way {
+fn by_poll(error: &io::Error, most: usize) -> SleepCall {
     tracing::info!(%error, "no io_uring here: sleeps by ppoll");
-    Way::Poll { set: Vec::with_capacity(most), why: error.to_string() }
+    SleepCall::Poll { set: Vec::with_capacity(most), why: error.to_string() }
 }
 
-/// The same by `ppoll`.
-fn poll(set: &mut Vec<libc::pollfd>, places: &mut [Place], most: Duration) {
+/// Sleeps by `ppoll`.
+fn poll(set: &mut Vec<libc::pollfd>, places: &mut [WatchedDescriptor], most: Duration) {
     set.clear();
-    // The kernel skips negative numbers.
+    // The kernel skips entries with negative numbers.
     set.extend(places.iter().map(|place| libc::pollfd { fd: place.fd, events: libc::POLLIN, revents: 0 }));
     let limit = libc::timespec {
         tv_sec: most.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(most.subsec_nanos()),
     };
-    // SAFETY: the set is a live array of as many entries as are named, and the time a live value; there is no
-    // signal mask. A number that has been closed meanwhile is answered with POLLNVAL.
+    // SAFETY: the set is a live array with as many entries as passed, and the time is a live value; there is no signal
+    // mask. The number of a closed descriptor gives POLLNVAL.
     let ready = unsafe { libc::ppoll(set.as_mut_ptr(), set.len() as libc::nfds_t, &limit, std::ptr::null()) };
     for (place, entry) in places.iter_mut().zip(set) {
         place.has = if ready > 0 { entry.revents } else { 0 };
     }
 }
 
-/// Takes a pending error off a packet socket (its interface went down), which would else end every sleep at
-/// once for as long as the interface is down.
+/// Clears a pending error of a packet socket (its interface went down). The error would otherwise end every sleep at
+/// once as long as the interface is down.
 fn clear_error(socket: RawFd) {
     let (mut error, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
     // SAFETY: the kernel writes at most `length` bytes into `error`; both outlive the call.
@@ -225,18 +225,18 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// A sleeper of each way.
+    /// Two sleepers from `new`, one for each system call.
     fn both(new: impl Fn() -> Sleeper) -> [Sleeper; 2] {
         let (mut ring, mut poll) = (new(), new());
         ring.choose();
-        assert_eq!(ring.way(), "io_uring", "to be tested where it is allowed");
+        assert_eq!(ring.sleep_call(), "io_uring", "to be tested where it is allowed");
         poll.way = by_poll(&io::ErrorKind::Unsupported.into(), 8);
-        assert_eq!(poll.way(), "ppoll (unsupported)");
+        assert_eq!(poll.sleep_call(), "ppoll (unsupported)");
         [ring, poll]
     }
 
     #[test]
-    fn wakes_for_each_kind_and_tells_clients_apart() {
+    fn wakes_for_each_kind_and_distinguishes_clients() {
         let (link, mut wire) = UnixStream::pair().unwrap();
         let (faults, mut program) = UnixStream::pair().unwrap();
         let (a, _a) = UnixStream::pair().unwrap();
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// More than one call to the kernel asks for, and all of them other ones the next time.
+    /// Tests more descriptors than one submission takes, and a different set in the next sleep.
     #[test]
     fn watches_many_and_then_others() {
         let pairs = || (0..300).map(|_| UnixStream::pair().unwrap()).collect::<Vec<_>>();
@@ -300,7 +300,7 @@ mod tests {
                     (&pairs[at].0).read_exact(&mut [0]).unwrap();
                 }
                 sleeper.watch(std::iter::empty());
-                // Nothing is held on to: the other end hears of the end.
+                // The sleeper keeps no descriptor open: the peer detects the close.
                 let (ours, mut theirs) = pairs.pop().unwrap();
                 drop(ours);
                 theirs.set_read_timeout(Some(LONG)).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// A link that is opened again mostly gets the number that the one before it had.
+    /// Tests a reopened link, which usually gets the same descriptor number as before.
     #[test]
     fn follows_a_link_that_was_opened_again() {
         let waker = Waker::new().unwrap();
@@ -321,7 +321,7 @@ mod tests {
         }
         before.set_read_timeout(Some(LONG)).unwrap();
         let (again, mut wire) = UnixStream::pair().unwrap();
-        // SAFETY: both are sockets of this test; the first is closed by being replaced.
+        // SAFETY: both are sockets of this test; the first is closed because it is replaced.
         assert_eq!(unsafe { libc::dup2(again.as_raw_fd(), number) }, number);
         wire.write_all(b"frame").unwrap();
         for mut sleeper in sleepers {

@@ -1,8 +1,9 @@
-//! Waiting by io_uring. Each descriptor is asked for once and stays asked for until it has something: going to sleep costs
-//! what became ready since, not what is watched, and a descriptor that gets ready while the thread works is
-//! noted once, without an interruption, and heard of at the next sleep.
+//! Sleeping by io_uring. Each descriptor is submitted once and stays submitted until it is ready. The cost of a sleep
+//! depends on the number of descriptors that became ready, not on the number watched. A descriptor that becomes ready
+//! while the thread works is queued once, without an interruption, and returned by the next sleep.
 //!
-//! What is asked for keeps its file open, so who closes one has to [forget](Ring::forget) first, or shut it down.
+//! A submission keeps its file open, so call [forget](Ring::forget) before closing the descriptor, or shut the socket
+//! down.
 
 use std::io;
 use std::time::Duration;
@@ -10,30 +11,30 @@ use std::time::Duration;
 use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
 
-use super::Place;
+use super::WatchedDescriptor;
 
-/// Descriptors that are asked for by one call; more take several.
+/// Number of descriptors submitted by one call; further ones need further calls.
 const ENTRIES: u32 = 256;
-/// How long letting go may take, which takes no time.
+/// Longest wait for a cancellation, which is immediate in practice.
 const CANCEL_MAX: Duration = Duration::from_secs(1);
 
 /// IORING_ENTER_GETEVENTS, from `linux/io_uring.h`.
 const GETEVENTS: u32 = 1;
 
-/// The kernel's rings. Used by the thread that made it alone, which the kernel checks.
+/// The kernel's rings. Only the thread that made them may use them, which the kernel checks.
 pub(super) struct Ring {
     ring: IoUring,
-    /// Places that are not asked for.
+    /// Indices of descriptors that are not submitted.
     idle: Vec<u32>,
-    /// Counts how often all was forgotten: what was asked before is not heard any more.
+    /// Number of cancellations, by which completions of earlier submissions are recognised and ignored.
     generation: u32,
 }
 
 impl Ring {
-    /// For the calling thread, with `places` places of which none is asked for.
+    /// A ring for the calling thread and `places` descriptors, none of which is submitted.
     ///
     /// # Errors
-    /// What the kernel says: it is older than 6.1, or somebody forbids it.
+    /// The kernel's error: the kernel is older than 6.1, or io_uring is forbidden.
     pub fn new(places: usize, most: usize) -> io::Result<Ring> {
         // Completions are delivered when this thread asks for them, and never interrupt it.
         let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES)?;
@@ -45,11 +46,11 @@ impl Ring {
         Ok(Ring { ring, idle, generation: 0 })
     }
 
-    /// Sleeps until one of `places` has something, or `most` is over; notes what they have. Spurious returns are allowed.
+    /// Sleeps until one of `places` is ready, for at most `most`; records the events. Spurious returns are allowed.
     ///
     /// # Errors
-    /// What the kernel says; then nothing is asked for any more.
-    pub fn sleep(&mut self, places: &mut [Place], most: Duration) -> io::Result<()> {
+    /// The kernel's error; then no descriptor is submitted any more.
+    pub fn sleep(&mut self, places: &mut [WatchedDescriptor], most: Duration) -> io::Result<()> {
         let Ring { ring, idle, generation } = self;
         for at in idle.drain(..) {
             let Some(place) = places.get_mut(at as usize) else { continue };
@@ -59,7 +60,7 @@ impl Ring {
             }
             let user = u64::from(*generation) << 32 | u64::from(at);
             let ask = opcode::PollAdd::new(Fd(place.fd), libc::POLLIN as u32).build().user_data(user);
-            // SAFETY: asking whether a descriptor is ready names no memory; a number that is closed is an error.
+            // SAFETY: a poll refers to no memory; a closed descriptor gives an error.
             while unsafe { ring.submission().push(&ask) }.is_err() {
                 ring.submit()?;
             }
@@ -69,7 +70,7 @@ impl Ring {
         for done in ring.completion() {
             let (of, at) = ((done.user_data() >> 32) as u32, done.user_data() as u32);
             if let Some(place) = places.get_mut(at as usize).filter(|_| of == *generation) {
-                // An error is something, too: whoever uses the descriptor finds out what.
+                // An error counts as ready: the user of the descriptor then meets the error.
                 place.has = if done.result() < 0 { libc::POLLERR } else { done.result() as i16 };
                 idle.push(at);
             }
@@ -83,21 +84,21 @@ impl Ring {
         }
     }
 
-    /// Lets go of all descriptors, now; there are `places` from now on.
+    /// Cancels all submissions; from now on there are `places` descriptors.
     pub fn forget(&mut self, places: usize) {
-        self.let_go();
+        self.release();
         self.generation = self.generation.wrapping_add(1);
         self.idle.clear();
         self.idle.extend(0..places as u32);
     }
 
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         let all = CancelBuilder::any();
-        // Nothing was asked for: then there is nothing to let go of.
+        // Fails if no descriptor was submitted, and then there is nothing to cancel.
         let _ = self.ring.submitter().register_sync_cancel(Some(CANCEL_MAX.into()), all);
-        // Files are let go of when the completions are delivered: when they are asked for, some at a time.
+        // The kernel releases files when completions are delivered, which happens on request, some at a time.
         loop {
-            // SAFETY: this submits nothing, and no memory is named.
+            // SAFETY: the call submits nothing and refers to no memory.
             let asked = unsafe { self.ring.submitter().enter::<()>(0, 0, GETEVENTS, None) };
             if self.ring.completion().count() == 0 || asked.is_err() {
                 break;
@@ -108,7 +109,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel would do it as well, but later: whoever opens a queue of an interface next would find it busy.
-        self.let_go();
+        // Without this, the kernel would release the files later, and a reopened queue of the interface would be busy
+        // until then.
+        self.release();
     }
 }

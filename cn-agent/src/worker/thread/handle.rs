@@ -1,4 +1,4 @@
-//! The worker as the rest of the agent has it: started, given orders, stopped.
+//! Handle by which the rest of the agent starts the worker, gives it orders, and stops it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,114 +8,115 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use cxloe_cn_core::drain::Drains;
 use cxloe_cn_core::engine::Engine;
+use cxloe_cn_core::quiet::QuietMark;
 use cxloe_daemon::pin;
 use cxloe_link::keys::{Handshaker, epoch_ns};
-use cxloe_link::wait::Waiter;
+use cxloe_link::wait::idle::IdlePolicy;
 use cxloe_link::{Clock, Link, LinkError};
 use cxloe_paging::Spaces;
 use cxloe_port::signals::Signals;
 use cxloe_rings::clients::Clients;
-use cxloe_wire::time::Time;
 
-use super::{Parties, Worker, WorkerOptions};
-use crate::worker::order::{DrainedTickets, Orders};
+use super::users::EngineUsers;
+use super::{Worker, WorkerOptions};
+use crate::worker::order::{DrainedTickets, LegReports, Orders, leg_reports};
 use crate::worker::placement::{Placement, Thread};
 use crate::worker::sleeper::{Sleeper, Waker};
 
-/// A running worker.
+/// A running worker thread.
 #[derive(Debug)]
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
     orders: Orders,
     drained: DrainedTickets,
+    reports: Option<LegReports>,
     thread: JoinHandle<Result<(), LinkError>>,
 }
 
 impl WorkerHandle {
-    /// Starts a worker over `link`, whose engine hears of pauses by `signals`. `on_end` is called when it has stopped, however it did.
+    /// Starts a worker over `link`, with pause signals from `signals`. `on_end` is called when the worker has stopped
+    /// for any reason.
     ///
     /// # Errors
-    /// No descriptor for its waker, or no thread.
+    /// Failure to create the worker's waker or thread.
     pub fn start(
         link: Box<dyn Link>,
         engine: Engine,
         signals: Signals,
-        mut options: WorkerOptions,
+        options: WorkerOptions,
         on_end: impl FnOnce() + Send + 'static,
     ) -> io::Result<WorkerHandle> {
         let waker = Waker::new()?;
         let (orders, inbox) = Orders::channel(waker.clone());
-        let (tell, drained) = DrainedTickets::channel();
+        let (sender, drained) = DrainedTickets::channel();
+        let (leg_reports, settled, reports) = leg_reports();
         let clock = Clock::new();
-        options.station.keys.epoch_ns = epoch_ns(&clock);
-        let handshaker = options.station.keys.own.is_some().then(Handshaker::start).transpose()?;
+        let WorkerOptions { mut station, health, wait, cpu, clients_max } = options;
+        station.keys.epoch_ns = epoch_ns(&clock);
+        let handshaker = station.keys.own.is_some().then(Handshaker::start).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
         let spaces = Spaces::new()?;
         let paging = Some(spaces.descriptor().as_raw_fd());
         let mut worker = Worker {
-            sleeper: Sleeper::new(waker, link.readiness(), paging, options.clients_max),
-            parties: Parties { clients: Clients::new(options.clients_max), spaces },
-            waiter: Waiter::new(options.wait),
+            sleeper: Sleeper::new(waker, link.readiness(), paging, clients_max),
+            users: EngineUsers::new(Clients::new(clients_max), spaces, signals, handshaker, sender, station),
+            idle: IdlePolicy::new(wait),
             clock,
-            handshaker,
             stop: Arc::clone(&stop),
             refusals: BTreeMap::new(),
-            drains: Drains::default(),
+            leg_reports,
+            settled,
             quiet: orders.quiet().clone(),
-            quieting: (None, None),
-            tell,
-            housekeeping_at: Time::ZERO,
-            backpressured: false,
-            beside: false,
-            told: false,
-            crowded: false,
-            crowded_until: Time::ZERO,
-            yielded: false,
+            quiet_mark: QuietMark::default(),
+            client_on_our_cpu: false,
             placement: Placement::default(),
             seat: None,
             reopened: link.reopened(),
             link,
             engine,
-            signals,
-            options,
+            health,
             inbox,
         };
         let thread = thread::Builder::new().name("worker".into()).spawn(move || {
-            match worker.options.cpu {
+            match cpu {
                 Some(cpu) => pin(cpu),
                 None => worker.seat = Thread::this(),
             }
-            // However it ends: an agent whose worker is gone must not linger.
+            // `on_end` is called also after a panic, since an agent without a worker must end.
             let result = catch_unwind(AssertUnwindSafe(|| worker.run()));
             drop(worker);
             on_end();
             result.unwrap_or_else(|panic| resume_unwind(panic))
         })?;
-        Ok(WorkerHandle { stop, orders, drained, thread })
+        Ok(WorkerHandle { stop, orders, drained, reports: Some(reports), thread })
     }
 
-    /// Where to give it orders.
+    /// Sender of orders to the worker.
     pub fn orders(&self) -> Orders {
         self.orders.clone()
     }
 
-    /// What it has let go of, as ordered.
+    /// Receiver of the tickets of regions that the worker has drained.
     pub fn drained(&self) -> DrainedTickets {
         self.drained.clone()
     }
 
-    /// Asks the worker to write back what is modified, end its sessions and stop.
+    /// Receiver of the worker's reports about legs of mirrored regions; `None` once it was taken.
+    pub fn take_leg_reports(&mut self) -> Option<LegReports> {
+        self.reports.take()
+    }
+
+    /// Makes the worker write back dirty lines, end its sessions and stop.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.orders.wake();
     }
 
-    /// Waits for its end; the error that ended it, if one did.
+    /// Waits for the end of the worker.
     ///
     /// # Errors
-    /// The link's.
+    /// The error of the link that ended the worker.
     pub fn join(self) -> Result<(), LinkError> {
         self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
     }

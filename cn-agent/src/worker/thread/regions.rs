@@ -1,53 +1,64 @@
-//! Regions as the manager's news have them: they come, grow, move and go.
+//! Changes of regions from the manager: regions are added, grow, move and are removed.
 
-use cxloe_cn_core::attachments::{Attachment, Change};
+use cxloe_cn_core::attachments::{Attachment, AttachmentChange};
 use cxloe_cn_core::drain::{AttachOutcome, Drained};
+use cxloe_cn_core::engine::Engine;
+use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
-use super::Worker;
+use super::users::EngineUsers;
 
-impl Worker {
-    /// Does what the manager's news demand.
-    pub(super) fn follow(&mut self, change: Change) {
-        let now = self.clock.now();
-        let clients = &mut self.parties.clients;
+impl EngineUsers {
+    /// Applies a change from the manager.
+    pub fn follow(&mut self, change: AttachmentChange, engine: &mut Engine, now: Time) {
+        let clients = &mut self.clients;
         match &change {
-            Change::Attach(Attachment { region, hpa, window, .. }) => {
+            AttachmentChange::Attach(Attachment { region, hpa, window, .. }) => {
                 clients.set_owner(*hpa, region.uid.map(|uid| (*window, uid)));
             }
-            Change::Drop(Attachment { hpa, .. }) => clients.set_owner(*hpa, None),
+            AttachmentChange::Drop(Attachment { hpa, .. }) => clients.set_owner(*hpa, None),
             _ => {}
         }
-        let (engine, drains) = (&mut self.engine, &mut self.drains);
+        let drains = &mut self.drains;
         match change {
-            Change::Attach(region) => match drains.attach(engine, Box::new(region)) {
-                AttachOutcome::Now(region) => self.attach(&region, now),
+            AttachmentChange::Attach(region) => match drains.attach(engine, Box::new(region)) {
+                AttachOutcome::Now(region) => self.attach(&region, engine, now),
                 AttachOutcome::Stays { region, from } => {
                     tracing::info!(region = %region.region.name, "region stays attached");
-                    self.extend(&region, from, now);
+                    self.extend(&region, from, engine, now);
                 }
                 AttachOutcome::Later => {}
             },
-            Change::Extend { attachment, from } => {
+            AttachmentChange::Extend { attachment, from } => {
                 if let Some(attachment) = drains.extend(engine, attachment) {
-                    self.extend(&attachment, from, now);
+                    self.extend(&attachment, from, engine, now);
                 }
             }
-            Change::Move(region) => drains.move_away(engine, region, now),
-            Change::Drain { attachment, ticket } => drains.drain(engine, attachment, ticket, now),
-            Change::Drop(region) => {
+            AttachmentChange::Move(region) => drains.move_away(engine, region, now),
+            AttachmentChange::Drain { attachment, ticket } => drains.drain(engine, attachment, ticket, now),
+            AttachmentChange::Drop(region) => {
                 let Attachment { region: now, hpa, .. } = region;
                 engine.end_drain(hpa);
-                // On its way out, it is as it was before, and what it has grown by since.
+                // If the region is being drained, detaches both the former region and its growth since then.
                 for region in drains.forget(hpa).map(|before| before.region).iter().chain([&now]) {
-                    self.options.station.detach(engine, region, hpa);
+                    self.station.detach(engine, region, hpa);
                 }
-                self.parties.spaces.dropped(hpa);
+                self.spaces.dropped(hpa);
                 let region = now;
                 tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
             }
-            Change::Keys(told) => self.options.station.tell_keys(engine, told, now),
-            Change::Hold(held) => {
+            AttachmentChange::Legs(attachment) => {
+                let Attachment { region, .. } = &attachment;
+                match self.station.follow_legs(engine, &attachment, now) {
+                    Ok(()) => tracing::info!(
+                        region = %region.name, state = %region.state, epoch = region.epoch,
+                        "the region's legs have changed"
+                    ),
+                    Err(error) => tracing::error!(%error, "the region's legs are not followed"),
+                }
+            }
+            AttachmentChange::Keys(told) => self.station.update_keys(engine, told, now),
+            AttachmentChange::Hold(held) => {
                 engine.set_in_reset(held);
                 if held {
                     tracing::warn!("the manager holds this node in reset: everything is detached");
@@ -58,15 +69,15 @@ impl Worker {
         }
     }
 
-    /// Makes reachable what a region has grown by since it had `from` bytes, if it has.
-    fn extend(&mut self, attachment: &Attachment, from: u64, now: Time) {
+    /// Makes the bytes of a region beyond `from` accessible, if it has grown.
+    fn extend(&mut self, attachment: &Attachment, from: u64, engine: &mut Engine, now: Time) {
         let Attachment { region, hpa, .. } = attachment;
         if region.size == from {
             return;
         }
-        match self.options.station.extend(&mut self.engine, attachment, from, now) {
+        match self.station.extend(engine, attachment, from, now) {
             Ok(()) => {
-                self.parties.spaces.grown(*hpa, from, attachment.reach());
+                self.spaces.grown(*hpa, from, attachment.reach());
                 tracing::info!(
                     region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
                     "region has grown"
@@ -76,11 +87,11 @@ impl Worker {
         }
     }
 
-    fn attach(&mut self, attachment: &Attachment, now: Time) {
+    fn attach(&mut self, attachment: &Attachment, engine: &mut Engine, now: Time) {
         let Attachment { region, hpa, .. } = attachment;
-        self.engine.end_drain(*hpa);
-        self.parties.spaces.attached(*hpa);
-        match self.options.station.attach(&mut self.engine, attachment, now) {
+        engine.end_drain(*hpa);
+        self.spaces.attached(*hpa);
+        match self.station.attach(engine, attachment, now) {
             Ok(()) => tracing::info!(
                 region = %region.name, hpa = format_args!("{hpa:#x}"), bytes = region.size,
                 state = %region.state, "region attached"
@@ -89,15 +100,14 @@ impl Worker {
         }
     }
 
-    /// Goes on with regions on their way out.
+    /// Continues draining regions.
     #[cold]
-    pub(super) fn depart(&mut self, now: Time) {
-        let patience = self.options.station.timing.dead_after;
-        let (engine, station) = (&mut self.engine, &self.options.station);
-        match self.drains.go_on(engine, station, patience, now, self.link.transmit()) {
-            // Who gave the order may have ended.
-            Some(Drained::Tell(ticket)) => drop(self.tell.send(ticket)),
-            Some(Drained::Attach(region)) => self.attach(&region, now),
+    pub fn advance_drains(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) {
+        let wait_limit = self.station.timing.dead_after;
+        match self.drains.advance(engine, &self.station, wait_limit, now, tx) {
+            // The thread that gave the order may have ended.
+            Some(Drained::Tell(ticket)) => drop(self.sender.send(ticket)),
+            Some(Drained::Attach(region)) => self.attach(&region, engine, now),
             None => {}
         }
     }

@@ -1,5 +1,5 @@
-//! What the doctors of the daemons have in common: which options they judge, and how they ask a manager. Who is asked
-//! decides nothing here: the judgements take what was answered.
+//! Common part of the daemons' doctors: the checks of their options, and requests to a manager. Judgements send no
+//! requests: they take the manager's answers as plain values.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use cxloe_fabric::api::{ManagerHealth, MemoryNodeStatus};
 use cxloe_fabric::model::human_bytes;
 use cxloe_fabric::{Client, ClientError};
 
-/// How long a manager may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time for a manager's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The configuration file of an installed daemon, unless options are `given`: then those are judged, and no file.
+/// Configuration file of an installed daemon; `None` if options are `given`, which the doctor then judges instead.
 pub fn installed_config(file: &Path, given: bool) -> Option<PathBuf> {
     (!given && file.exists()).then(|| file.to_path_buf())
 }
 
-/// The check that the options of a daemon, from the file `from` or the command line alone, can be used.
+/// Check whether a daemon can use its options, from the file `from` or from the command line alone.
 pub fn judge_options(from: Option<&Path>, error: Option<String>) -> Check {
     let (group, name) = (Group::Configuration, "options");
     let place = from.map_or_else(|| "command line".to_owned(), |path| path.display().to_string());
@@ -36,7 +36,7 @@ pub fn judge_options(from: Option<&Path>, error: Option<String>) -> Check {
     }
 }
 
-/// The check that frames are sealed, or that somebody has asked for less.
+/// Check whether frames are sealed; it warns unless the operator asked for less.
 pub fn judge_protection(protection: Result<Protection, ConfigError>) -> Check {
     let (group, name) = (Group::Configuration, "frames");
     match protection {
@@ -47,24 +47,24 @@ pub fn judge_protection(protection: Result<Protection, ConfigError>) -> Check {
             Check::warn(group, name, "not sealed (insecure)", advice)
         }
         Err(error) => {
-            Check::fail(group, name, "not sealed, and nobody has asked for that", error.to_string())
+            Check::fail(group, name, "not sealed, and not configured to be insecure", error.to_string())
         }
     }
 }
 
-/// What a manager answered.
+/// Answers of a manager to the doctor's requests.
 #[derive(Debug)]
-pub struct Asked {
-    /// How it is.
+pub struct ManagerChecks {
+    /// Health of the manager, or the reason why the request failed.
     pub health: Result<ManagerHealth, String>,
-    /// The memory nodes it knows, if it told.
+    /// Memory nodes that the manager lists; empty if it did not answer.
     pub memory_nodes: Vec<MemoryNodeStatus>,
 }
 
-impl Asked {
-    /// Asks the manager at `url`, as the node that is known by the file `identity` if there is one.
-    pub fn at(url: &str, identity: Option<&Path>) -> Asked {
-        let silent = |error: String| Asked { health: Err(error), memory_nodes: Vec::new() };
+impl ManagerChecks {
+    /// Asks the manager at `url`, with the certificate in the file `identity` if there is one.
+    pub fn at(url: &str, identity: Option<&Path>) -> ManagerChecks {
+        let silent = |error: String| ManagerChecks { health: Err(error), memory_nodes: Vec::new() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let asked = async {
             let identity = identity.and_then(|path| NodeIdentity::read(path).ok());
@@ -74,13 +74,13 @@ impl Asked {
             Ok::<_, ClientError>((health, client.memory_nodes().await?))
         };
         let answer = match runtime {
-            Ok(runtime) => runtime.block_on(async { tokio::time::timeout(PATIENCE, asked).await }),
+            Ok(runtime) => runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, asked).await }),
             Err(error) => return silent(format!("cannot start: {error}")),
         };
         match answer {
-            Ok(Ok((health, memory_nodes))) => Asked { health: Ok(health), memory_nodes },
+            Ok(Ok((health, memory_nodes))) => ManagerChecks { health: Ok(health), memory_nodes },
             Ok(Err(error)) => silent(error.to_string()),
-            Err(_) => silent(format!("manager at {url} has not answered for {PATIENCE:?}")),
+            Err(_) => silent(format!("manager at {url} has not answered for {ANSWER_TIMEOUT:?}")),
         }
     }
 
@@ -135,12 +135,12 @@ mod tests {
     use super::*;
     use crate::doctor::Level;
 
-    fn asked(version: &str) -> Asked {
+    fn asked(version: &str) -> ManagerChecks {
         let health = serde_json::json!({
             "status": "ok", "version": version, "watermark": {"term": 1, "revision": 2}, "regions": 0,
             "memory_nodes": {"known": 2, "reachable": 1}, "compute_nodes": {"known": 0, "reachable": 0},
         });
-        Asked { health: Ok(serde_json::from_value(health).unwrap()), memory_nodes: vec![] }
+        ManagerChecks { health: Ok(serde_json::from_value(health).unwrap()), memory_nodes: vec![] }
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
         let mut troubled = asked("1.0.0");
         let health = troubled.health.as_mut().unwrap();
         health.orphan_bytes = 4 << 20;
-        let judged = |asked: &Asked| asked.judge_manager("http://m:1", "1.0.0");
+        let judged = |asked: &ManagerChecks| asked.judge_manager("http://m:1", "1.0.0");
         assert!(judged(&troubled).level == Level::Warn && judged(&troubled).found.contains("4.00 MiB"));
         let refused = cxloe_fabric::api::Party::MemoryNode(cxloe_fabric::model::Name::new("mn7").unwrap());
         troubled.health.as_mut().unwrap().refused = vec![refused];
@@ -162,10 +162,11 @@ mod tests {
         assert!(judged(&troubled).advice.unwrap().contains("gmm adopt-fabric"));
         troubled.health.as_mut().unwrap().read_only = Some("no room".into());
         assert!(judged(&troubled).level == Level::Fail && judged(&troubled).found.contains("no room"));
-        let nobody = Asked::at("http://127.0.0.1:1", None).judge_manager("http://127.0.0.1:1", "1.0.0");
+        let nobody =
+            ManagerChecks::at("http://127.0.0.1:1", None).judge_manager("http://127.0.0.1:1", "1.0.0");
         assert_eq!(nobody.level, Level::Fail);
         assert!(nobody.found.contains("unreachable"), "{}", nobody.found);
-        assert_eq!(Asked::at("ftp://x", None).judge_manager("ftp://x", "1.0.0").level, Level::Fail);
+        assert_eq!(ManagerChecks::at("ftp://x", None).judge_manager("ftp://x", "1.0.0").level, Level::Fail);
     }
 
     #[test]

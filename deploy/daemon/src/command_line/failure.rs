@@ -1,4 +1,4 @@
-//! How a command ends when it does not end well: a message for people and an exit code for scripts.
+//! Failure of a command: a message for people and an exit code for scripts.
 
 use std::process::ExitCode;
 
@@ -6,43 +6,43 @@ use crate::to_stderr;
 use cxloe_fabric::ClientError;
 use cxloe_fabric::api::ErrorCode;
 
-/// What a command exits with when it fails.
+/// Exit codes of commands that fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Failed for a reason without a code of its own.
+    /// Any reason without a code of its own.
     Failed = 1,
-    /// Wrong arguments.
+    /// Arguments that are invalid or do not work together.
     Usage = 2,
     /// The manager or node to ask cannot be reached.
     Unreachable = 3,
-    /// No such region, node or address.
+    /// No region, node or address has the name given.
     NotFound = 4,
-    /// Refused for the state things are in, or the data is lost.
+    /// Refused because of the present state of the fabric or of the node, or because data is lost.
     Refused = 5,
 }
 
-/// A command that failed.
+/// Failure of a command, as text and as exit code.
 #[derive(Debug)]
 pub struct Failure {
-    /// What to tell.
+    /// Text for standard error.
     pub message: String,
-    /// What to exit with.
+    /// Exit code, the same for this cause in every program.
     pub exit: Exit,
 }
 
 impl Failure {
-    /// Failed for a reason without a code of its own.
+    /// Failure with [`Exit::Failed`].
     pub fn failed(message: impl ToString) -> Self {
         Self::new(Exit::Failed, message)
     }
 
-    /// The arguments do not work together.
+    /// Failure with [`Exit::Usage`].
     pub fn usage(message: impl ToString) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    /// Failed for this reason.
+    /// Failure with a code of its own.
     pub fn new(exit: Exit, message: impl ToString) -> Self {
         Self { message: message.to_string(), exit }
     }
@@ -52,7 +52,9 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit = match &error {
             ClientError::BadUrl { .. } => Exit::Usage,
-            ClientError::Unreachable { .. } => Exit::Unreachable,
+            ClientError::Unreachable { .. } | ClientError::Tls { .. } | ClientError::Plain { .. } => {
+                Exit::Unreachable
+            }
             ClientError::Protocol { .. } => Exit::Failed,
             ClientError::Refused { body, .. } => match body.code {
                 ErrorCode::NotFound => Exit::NotFound,
@@ -76,7 +78,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// What `program` exits with; tells on standard error why it failed, if it did.
+/// Prints the failure to standard error, if there is one, and returns the exit code of `program`.
 pub fn finish(program: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,11 +1,11 @@
-//! Numbers of results as people read them: sizes, addresses, times, by the names of their fields.
+//! Numbers of results in a form for people: sizes, addresses, times, by the names of their fields.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use cxloe_fabric::model::human_bytes;
 use serde_json::Value;
 
-/// Fields that are numbers of bytes.
+/// Names of fields that are sizes in bytes.
 const SIZES: [&str; 17] = [
     "size",
     "bytes",
@@ -25,17 +25,17 @@ const SIZES: [&str; 17] = [
     "window",
     "beyond_window",
 ];
-/// Fields that are addresses or identities best read in hexadecimal.
+/// Names of fields that are addresses or identities, best read in hexadecimal.
 const HEXADECIMAL: [&str; 8] =
     ["resource", "serial", "cmem_base", "cmem_next", "hpa", "offset", "incarnation", "aer"];
-/// What the names of fields end with that are times in nanoseconds.
+/// Suffix of the names of fields that are times in nanoseconds.
 const NANOSECONDS: &str = "_ns";
-/// Fields that are moments: milliseconds since the Unix epoch.
+/// Names of fields that are points in time: milliseconds since the Unix epoch.
 const MOMENTS: [&str; 2] = ["time_ms", "created_ms"];
-/// The last moment that has four digits for the year, which is what RFC 3339 can write.
+/// Last point in time with a year of four digits; RFC 3339 has no later one.
 const MOMENT_MAX_MS: u64 = 253_402_300_799_999;
 
-/// Turns the numbers of a result into text for people, wherever they are in it.
+/// Replaces the numbers of a result, nested ones included, by text for people.
 fn humanize(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(humanize),
@@ -51,7 +51,7 @@ fn humanize(value: &mut Value) {
     }
 }
 
-/// A number as people read it; `None`: as it is.
+/// Text of a number for people; `None` if the number stays as it is.
 fn text(key: &str, number: u64) -> Option<String> {
     if SIZES.contains(&key) {
         Some(human_bytes(number))
@@ -65,7 +65,7 @@ fn text(key: &str, number: u64) -> Option<String> {
     }
 }
 
-/// A result with its numbers as people read them.
+/// A result with its numbers as text for people.
 pub fn for_people(mut value: Value) -> Value {
     humanize(&mut value);
     value

@@ -1,15 +1,14 @@
-//! What the commands of a fabric have in common: results go to standard output, all else to standard error, and the exit
-//! code says how it ended, the same number for the same reason in every program.
+//! Common part of all commands: results go to standard output, everything else to standard error, and each exit code
+//! has the same meaning in every program.
 
 pub mod doctor;
 mod failure;
 mod humanize;
 mod man;
 pub mod output;
-mod shown;
-mod table;
+mod result_table;
 
+pub use crate::table::{Table, breakdown, new_table};
 pub use failure::{Exit, Failure, finish};
 pub use humanize::for_people;
 pub use man::ManArgs;
-pub use table::{breakdown, new_table};

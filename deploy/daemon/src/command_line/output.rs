@@ -1,6 +1,6 @@
-//! Results on standard output: tables on a terminal; JSON where they are asked for as such (`--json`, or `--cxl` as the CXL
-//! tools write it), and where standard output is no terminal. JSON has sizes and addresses as integers, or with `-u` as
-//! people read them.
+//! Results on standard output: tables on a terminal; JSON if asked for (`--json`, or `--cxl` in the form of the CXL
+//! tools) or if standard output is no terminal. JSON has sizes and addresses as integers, or with `-u` as text for
+//! people.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -9,25 +9,27 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::humanize::for_people;
-use super::{Failure, shown};
+use super::{Failure, result_table};
 
-/// How results are printed.
+/// Form in which results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// As tables.
+pub enum OutputForm {
+    /// Tables, with numbers as text for people.
     Table,
-    /// As JSON.
+    /// JSON, one value for each result.
     Json,
-    /// As JSON as the CXL tools write it: an empty array has two lines, several kinds are an array of one object for each.
+    /// JSON in the layout of the CXL tools: an empty array has two lines; results of several kinds are an array with
+    /// one object for each kind.
     Cxl,
-    /// Nothing was asked for, and nobody reads along: as [`Form::Cxl`], until programs have had time to ask for it.
+    /// No option given, and standard output is no terminal: as [`OutputForm::Cxl`], until scripts ask for that form
+    /// explicitly.
     Unasked,
 }
 
-/// The form of this run's results.
-static FORM: OnceLock<Form> = OnceLock::new();
+/// Form of this process's results, set once.
+static FORM: OnceLock<OutputForm> = OnceLock::new();
 
-/// Which form is asked for.
+/// Options that choose the form of results.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct FormArgs {
     /// JSON, where a terminal would get tables
@@ -39,43 +41,48 @@ pub struct FormArgs {
 }
 
 impl FormArgs {
-    /// Has all results printed so.
+    /// Sets the form of all results of this process.
     pub fn choose(self) {
         FORM.get_or_init(|| self.form(std::io::stdout().is_terminal()));
     }
 
-    fn form(self, terminal: bool) -> Form {
+    fn form(self, terminal: bool) -> OutputForm {
         match self {
-            Self { json: true, .. } => Form::Json,
-            Self { cxl: true, .. } => Form::Cxl,
-            _ if terminal => Form::Table,
-            _ => Form::Unasked,
+            Self { json: true, .. } => OutputForm::Json,
+            Self { cxl: true, .. } => OutputForm::Cxl,
+            _ if terminal => OutputForm::Table,
+            _ => OutputForm::Unasked,
         }
     }
 }
 
-/// How results are printed.
-pub fn form() -> Form {
-    *FORM.get().unwrap_or(&Form::Unasked)
+/// Form chosen for this process.
+pub fn form() -> OutputForm {
+    *FORM.get().unwrap_or(&OutputForm::Unasked)
+}
+
+/// True if the option `--json` or `--cxl` is set.
+pub fn json_asked() -> bool {
+    matches!(form(), OutputForm::Json | OutputForm::Cxl)
 }
 
 /// A result as JSON.
 ///
 /// # Errors
-/// When it has no form there, as a map whose keys are not text.
+/// When JSON cannot represent the result, as a map whose keys are not text.
 pub fn value(item: impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(item).map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
 }
 
-/// Prints a result; `human`: with its numbers as people read them, as in tables anyway. Nothing is no table at all: whoever
-/// lists says on standard error that there is nothing.
+/// Prints a result. If `human` is set, numbers are text for people, as they always are in tables. An empty list prints
+/// no table: the caller reports on standard error that there is nothing.
 ///
 /// # Errors
 /// When standard output is closed.
 pub fn print(value: Value, human: bool) -> Result<(), Failure> {
     let empty = value.as_array().is_some_and(Vec::is_empty);
-    if form() == Form::Table {
-        return match shown::table(value.clone()) {
+    if form() == OutputForm::Table {
+        return match result_table::table(value.clone()) {
             Some(table) => line(&table.to_string()),
             None if empty => Ok(()),
             None => line(&format!("{:#}", for_people(value))),
@@ -83,19 +90,19 @@ pub fn print(value: Value, human: bool) -> Result<(), Failure> {
     }
     let value = if human { for_people(value) } else { value };
     match form() {
-        Form::Cxl | Form::Unasked if empty => line("[\n]"),
+        OutputForm::Cxl | OutputForm::Unasked if empty => line("[\n]"),
         _ => line(&format!("{value:#}")),
     }
 }
 
-/// Prints several kinds of things, each with its key.
+/// Prints one list for each kind of result, under the key of the kind.
 ///
 /// # Errors
 /// When standard output is closed.
 pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Result<(), Failure> {
     match (form(), <[_; 1]>::try_from(kinds)) {
         (_, Ok([(_, found)])) => print(Value::Array(found), human),
-        (Form::Table, Err(kinds)) => {
+        (OutputForm::Table, Err(kinds)) => {
             let found: Vec<_> = kinds.into_iter().filter(|(_, found)| !found.is_empty()).collect();
             for (at, (key, found)) in found.into_iter().enumerate() {
                 line(&format!("{}{}", if at > 0 { "\n" } else { "" }, key.replace('_', " ")))?;
@@ -103,12 +110,12 @@ pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Resul
             }
             Ok(())
         }
-        (Form::Json, Err(kinds)) => {
+        (OutputForm::Json, Err(kinds)) => {
             let all = kinds.into_iter().map(|(key, found)| (key.to_owned(), Value::Array(found)));
             print(Value::Object(all.collect()), human)
         }
         (form, Err(kinds)) => {
-            if form == Form::Unasked {
+            if form == OutputForm::Unasked {
                 crate::to_stderr!(
                     "Warning: several kinds are written as `cxl list` writes them, which the next version does only with \
                      --cxl: give that, or --json for one object"
@@ -120,7 +127,7 @@ pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Resul
     }
 }
 
-/// Prints one line.
+/// Prints one line, with its line break.
 ///
 /// # Errors
 /// When standard output is closed.
@@ -128,7 +135,7 @@ pub fn line(text: &str) -> Result<(), Failure> {
     write(format!("{text}\n").as_bytes())
 }
 
-/// Writes bytes as they are.
+/// Writes bytes to standard output unchanged.
 ///
 /// # Errors
 /// When standard output is closed.
@@ -139,47 +146,47 @@ pub fn write(bytes: &[u8]) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("cannot write to standard output: {error}")))
 }
 
-/// The first error of standard output that [`to_stdout!`](crate::to_stdout) met.
+/// Error of the first [`to_stdout!`](crate::to_stdout) that failed.
 static UNWRITTEN: OnceLock<std::io::ErrorKind> = OnceLock::new();
 
-/// What is behind [`to_stdout!`](crate::to_stdout).
-pub fn say(line: std::fmt::Arguments<'_>) {
+/// Implementation of [`to_stdout!`](crate::to_stdout).
+pub fn print_line(line: std::fmt::Arguments<'_>) {
     if let Err(error) = writeln!(std::io::stdout(), "{line}") {
         UNWRITTEN.get_or_init(|| error.kind());
     }
 }
 
-/// What is behind [`to_stderr!`](crate::to_stderr).
-pub fn complain(line: std::fmt::Arguments<'_>) {
-    // In one piece, for others write there as well. If it fails, there is nobody left to tell.
+/// Implementation of [`to_stderr!`](crate::to_stderr).
+pub fn print_error(line: std::fmt::Arguments<'_>) {
+    // One write for the whole line, since other processes write to the terminal as well. There is no place to report an
+    // error.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Whether all that was said with [`to_stdout!`](crate::to_stdout) was written: for the end of a program.
+/// Checks at the end of a program that every [`to_stdout!`](crate::to_stdout) succeeded.
 ///
 /// # Errors
-/// When something was not.
-pub fn all_said() -> Result<(), Failure> {
+/// The error of the first that failed.
+pub fn finish_output() -> Result<(), Failure> {
     match UNWRITTEN.get() {
         None => Ok(()),
         Some(kind) => Err(Failure::failed(format!("cannot write to standard output: {kind}"))),
     }
 }
 
-/// `println!` that does not end the process when standard output cannot be written:
-/// `all_said` tells at the end.
+/// `println!` that does not panic when standard output cannot be written: `finish_output` reports that at the end.
 #[macro_export]
 macro_rules! to_stdout {
-    ($($argument:tt)*) => { $crate::command_line::output::say(format_args!($($argument)*)) };
+    ($($argument:tt)*) => { $crate::command_line::output::print_line(format_args!($($argument)*)) };
 }
 
-/// `eprintln!` that does not end the process when standard error cannot be written.
+/// `eprintln!` that does not panic when standard error cannot be written.
 #[macro_export]
 macro_rules! to_stderr {
-    ($($argument:tt)*) => { $crate::command_line::output::complain(format_args!($($argument)*)) };
+    ($($argument:tt)*) => { $crate::command_line::output::print_error(format_args!($($argument)*)) };
 }
 
-/// Prints what `shell` needs to complete the arguments of `command`.
+/// Prints the script with which `shell` completes the arguments of `command`.
 ///
 /// # Errors
 /// When standard output is closed.
@@ -197,7 +204,10 @@ mod tests {
     #[test]
     fn terminals_get_tables_and_programs_json() {
         let form = |json, cxl, terminal| FormArgs { json, cxl }.form(terminal);
-        assert_eq!((form(false, false, true), form(false, false, false)), (Form::Table, Form::Unasked));
-        assert_eq!((form(true, false, true), form(false, true, true)), (Form::Json, Form::Cxl));
+        assert_eq!(
+            (form(false, false, true), form(false, false, false)),
+            (OutputForm::Table, OutputForm::Unasked)
+        );
+        assert_eq!((form(true, false, true), form(false, true, true)), (OutputForm::Json, OutputForm::Cxl));
     }
 }

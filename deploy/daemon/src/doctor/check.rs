@@ -1,21 +1,21 @@
-//! One thing that was looked at, what was found, and what to do about it.
+//! Single check of a doctor: its subject, its finding, and advice.
 
 use serde::Serialize;
 
-/// How a check came out. The worst of a report decides how the command ends.
+/// Severity of a finding. The worst one in a report decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// The check found no fault.
     Ok,
-    /// It works, but slower or with less than it could.
+    /// The daemon works, but slower or with fewer functions than possible.
     Warn,
-    /// The daemon does not start, or does not serve.
+    /// The daemon would not start, or would start but not serve.
     Fail,
 }
 
 impl Level {
-    /// As a table has it.
+    /// Word for the level in tables.
     pub fn name(self) -> &'static str {
         match self {
             Level::Ok => "ok",
@@ -25,7 +25,7 @@ impl Level {
     }
 }
 
-/// What a check is about; reports are in this order.
+/// Subject of a check, in the order of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Group {
@@ -33,20 +33,20 @@ pub enum Group {
     Configuration,
     /// Kernel, clock, CPUs.
     Machine,
-    /// What this process may do.
+    /// Capabilities and limits of this process.
     Permissions,
-    /// The pool, huge pages, folders.
+    /// Memory and storage: the pool, huge pages, folders.
     Memory,
-    /// The network interface.
+    /// Settings of the network interface.
     Interface,
-    /// Whether the daemon runs, and how it is doing.
+    /// The running daemon and its state.
     Daemon,
-    /// The manager and other nodes.
+    /// The manager and the other nodes.
     Peers,
 }
 
 impl Group {
-    /// As a table has it.
+    /// Word for the group in tables.
     pub fn name(self) -> &'static str {
         match self {
             Group::Configuration => "configuration",
@@ -60,29 +60,29 @@ impl Group {
     }
 }
 
-/// The outcome of one check.
+/// Outcome of one check, a line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What it is about.
+    /// Subject of the check.
     pub group: Group,
-    /// What was looked at.
+    /// Name of the check within its group.
     pub name: String,
-    /// How it came out.
+    /// Severity of the finding.
     pub level: Level,
-    /// What was found.
+    /// Value or state found, as text.
     pub found: String,
-    /// What to do, unless all is well.
+    /// Advice to the operator; `None` if the check passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
 impl Check {
-    /// As it should be.
+    /// Makes a check without a fault.
     pub fn ok(group: Group, name: impl Into<String>, found: impl Into<String>) -> Check {
         Check { group, name: name.into(), level: Level::Ok, found: found.into(), advice: None }
     }
 
-    /// It works, but could work better: by what `advice` says.
+    /// A warning: the daemon works, and would work better with `advice` followed.
     pub fn warn(
         group: Group,
         name: impl Into<String>,
@@ -92,7 +92,7 @@ impl Check {
         Check { level: Level::Warn, advice: Some(advice.into()), ..Check::ok(group, name, found) }
     }
 
-    /// It does not work; it does after what `advice` says.
+    /// A failure; following `advice` removes the cause.
     pub fn fail(
         group: Group,
         name: impl Into<String>,

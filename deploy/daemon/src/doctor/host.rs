@@ -1,48 +1,48 @@
-//! Reading `/proc`, `/sys` and `/dev` below one root, so that a test can describe another machine in a folder.
+//! Reading `/proc`, `/sys` and `/dev` below one root, so that a folder can describe another machine to a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the machine is read.
+/// Machine whose files are read below one root.
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
 }
 
 impl Default for Host {
-    /// This machine.
+    /// The root of this machine.
     fn default() -> Host {
         Host::at("/")
     }
 }
 
 impl Host {
-    /// The machine whose `proc`, `sys` and `dev` lie in `root`.
+    /// Machine described by the files in `root/proc`, `root/sys` and `root/dev`.
     pub fn at(root: impl Into<PathBuf>) -> Host {
         Host { root: root.into() }
     }
 
-    /// Whether this is the machine itself, and not a description of one.
-    pub fn is_real(&self) -> bool {
+    /// True for the running machine, false for a description in a folder.
+    pub(crate) fn is_real(&self) -> bool {
         self.root == Path::new("/")
     }
 
-    /// Where `path`, which is relative to the root, is.
+    /// Full path of `path`, which is relative to the root.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
 
-    /// The text of a file without blanks around it; `None` if it cannot be read.
+    /// Text of a file, without white space at both ends; `None` if the file cannot be read.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// The number in a file.
+    /// Number in a file; `None` if the file cannot be read or holds no number.
     pub fn number<T: std::str::FromStr>(&self, path: impl AsRef<Path>) -> Option<T> {
         self.text(path)?.parse().ok()
     }
 
-    /// The names in a folder, sorted; none if it cannot be read.
+    /// Sorted names of the entries of a folder; empty if the folder cannot be read.
     pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -57,7 +57,7 @@ impl Host {
     }
 }
 
-/// The numbers in a list as the kernel writes it; what is no number is passed over, as the kernel writes none.
+/// Numbers of a list in the kernel's form; other text is skipped.
 fn cpu_list(text: &str) -> Vec<usize> {
     let range = |part: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -66,7 +66,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// A machine in a folder, for tests.
+/// A machine described by files in a folder, for tests.
 #[cfg(test)]
 pub(crate) fn described(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
     let root = tempfile::tempdir().unwrap();

@@ -1,48 +1,48 @@
-//! Kernel, clock and CPUs: whether they serve a daemon that counts in microseconds.
+//! Kernel, clock and CPUs, judged for a daemon with deadlines of microseconds.
 
 use crate::doctor::{Check, Group, Host};
 
-/// Sources of time that are read without leaving the CPU.
+/// Clock sources that are read without a system call or device access.
 const FAST_CLOCKS: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "ptp"];
-/// The oldest kernel with what the links use: AF_XDP with busy polling.
+/// Oldest kernel with everything the links use, of which AF_XDP with busy polling came last.
 const KERNEL_FULL: (u32, u32) = (5, 11);
 
-/// What was read.
+/// Facts about a machine that concern kernel, clock and CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// The kernel's release, as in `6.1.0-13-amd64`.
     pub kernel: String,
-    /// The source of time in use; empty if the kernel does not tell.
+    /// Clock source in use; empty if the kernel does not show it.
     pub clock: String,
-    /// All sources of time there are.
+    /// Clock sources available, separated by spaces.
     pub clocks: String,
-    /// CPUs that run.
+    /// CPUs that are online.
     pub online: Vec<usize>,
-    /// CPUs that the scheduler leaves alone (`isolcpus`).
+    /// CPUs excluded from scheduling (`isolcpus`).
     pub isolated: Vec<usize>,
-    /// Frequency governors in use, by CPU; empty where frequencies are not this kernel's to choose.
+    /// Frequency governors, by CPU; empty if this kernel does not control frequencies.
     pub governors: Vec<(usize, String)>,
     /// CPUs of each NUMA node.
     pub nodes: Vec<(i32, Vec<usize>)>,
 }
 
-/// What a daemon does with CPUs.
+/// Use of CPUs by a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Use {
-    /// Its worker threads.
+pub struct CpuUse {
+    /// Number of the daemon's worker threads.
     pub workers: usize,
-    /// Whether they spin.
+    /// True if the workers busy-poll.
     pub spinning: bool,
-    /// The CPUs they are pinned to; empty: not pinned.
+    /// CPUs that the workers are pinned to; empty if they are not pinned.
     pub pinned: Vec<usize>,
-    /// How to pin them, as in `--cpus`.
+    /// Option that pins the workers, as in `--cpus`.
     pub flag: &'static str,
-    /// The NUMA node of the network interface, if it has one.
+    /// NUMA node of the network interface, if it has one.
     pub near: Option<i32>,
 }
 
 impl Machine {
-    /// Reads it.
+    /// Reads the facts from `/proc` and `/sys` of `host`.
     pub fn read(host: &Host) -> Machine {
         const CLOCK: &str = "sys/devices/system/clocksource/clocksource0";
         const CPUS: &str = "sys/devices/system/cpu";
@@ -65,8 +65,8 @@ impl Machine {
         }
     }
 
-    /// Major and minor number of the kernel; `(0, 0)` if it does not tell.
-    pub fn kernel_version(&self) -> (u32, u32) {
+    /// Major and minor version of the kernel; `(0, 0)` if unknown.
+    pub(crate) fn kernel_version(&self) -> (u32, u32) {
         let mut numbers =
             self.kernel.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -88,11 +88,11 @@ impl Machine {
         Check::warn(group, name, found, advice)
     }
 
-    /// Judges the clock alone.
+    /// Judges the clock source in use.
     pub fn judge_clock(&self) -> Check {
         let (group, name) = (Group::Machine, "clock source");
         if self.clock.is_empty() {
-            return Check::ok(group, name, "the kernel does not tell");
+            return Check::ok(group, name, "the kernel does not report it");
         }
         if FAST_CLOCKS.contains(&self.clock.as_str()) {
             return Check::ok(group, name, &self.clock);
@@ -110,8 +110,8 @@ impl Machine {
         Check::warn(group, name, &self.clock, advice)
     }
 
-    /// Judges the CPUs for what they are to do.
-    pub fn judge_cpus(&self, task: &Use) -> Vec<Check> {
+    /// Judges number, isolation, frequency and NUMA node of the CPUs for the daemon's workers.
+    pub fn judge_cpus(&self, task: &CpuUse) -> Vec<Check> {
         [
             Some(self.judge_count(task)),
             self.judge_pinned(task),
@@ -123,7 +123,7 @@ impl Machine {
         .collect()
     }
 
-    fn judge_count(&self, task: &Use) -> Check {
+    fn judge_count(&self, task: &CpuUse) -> Check {
         let (group, name) = (Group::Machine, "CPUs");
         let (cpus, workers) = (self.online.len(), task.workers);
         let found =
@@ -135,7 +135,7 @@ impl Machine {
         Check::ok(group, name, found)
     }
 
-    fn judge_pinned(&self, task: &Use) -> Option<Check> {
+    fn judge_pinned(&self, task: &CpuUse) -> Option<Check> {
         let (group, name, flag) = (Group::Machine, "pinned CPUs", task.flag);
         if task.pinned.is_empty() {
             let advice = format!(
@@ -172,7 +172,7 @@ impl Machine {
         Some(Check::ok(group, name, found))
     }
 
-    fn judge_near(&self, task: &Use) -> Option<Check> {
+    fn judge_near(&self, task: &CpuUse) -> Option<Check> {
         let (group, name) = (Group::Machine, "NUMA node");
         let near = task.near.filter(|node| *node >= 0)?;
         let (_, cpus) = self.nodes.iter().find(|(node, _)| *node == near)?;
@@ -188,7 +188,7 @@ impl Machine {
         Some(Check::warn(group, name, found, format!("choose of CPUs {} with {}", list(cpus), task.flag)))
     }
 
-    fn judge_governor(&self, task: &Use) -> Check {
+    fn judge_governor(&self, task: &CpuUse) -> Check {
         let (group, name) = (Group::Machine, "CPU governor");
         if self.governors.is_empty() {
             return Check::ok(group, name, "frequencies are not this kernel's to choose");
@@ -230,8 +230,8 @@ mod tests {
         }
     }
 
-    fn task() -> Use {
-        Use { workers: 1, flag: "--cpus", ..Use::default() }
+    fn task() -> CpuUse {
+        CpuUse { workers: 1, flag: "--cpus", ..CpuUse::default() }
     }
 
     fn find<'c>(checks: &'c [Check], name: &str) -> &'c Check {
@@ -285,20 +285,21 @@ mod tests {
 
     #[test]
     fn workers_that_spin_want_cpus_of_their_own() {
-        let level = |machine: &Machine, task: &Use, name: &str| find(&machine.judge_cpus(task), name).level;
-        let spinning = Use { spinning: true, ..task() };
+        let level =
+            |machine: &Machine, task: &CpuUse, name: &str| find(&machine.judge_cpus(task), name).level;
+        let spinning = CpuUse { spinning: true, ..task() };
         assert_eq!(level(&machine(), &spinning, "CPUs"), Level::Ok);
-        assert_eq!(level(&machine(), &Use { workers: 4, ..spinning.clone() }, "CPUs"), Level::Warn);
-        assert_eq!(level(&machine(), &Use { workers: 4, ..task() }, "CPUs"), Level::Ok);
+        assert_eq!(level(&machine(), &CpuUse { workers: 4, ..spinning.clone() }, "CPUs"), Level::Warn);
+        assert_eq!(level(&machine(), &CpuUse { workers: 4, ..task() }, "CPUs"), Level::Ok);
         assert_eq!(level(&machine(), &spinning, "pinned CPUs"), Level::Warn);
         assert!(!machine().judge_cpus(&task()).iter().any(|check| check.name == "pinned CPUs"));
-        let pinned = Use { pinned: vec![2], ..spinning };
+        let pinned = CpuUse { pinned: vec![2], ..spinning };
         let shared = machine();
         let shared = shared.judge_cpus(&pinned);
         assert!(find(&shared, "pinned CPUs").advice.as_ref().unwrap().contains("isolcpus=2"));
         let isolated = Machine { isolated: vec![2], ..machine() };
         assert_eq!(level(&isolated, &pinned, "pinned CPUs"), Level::Ok);
-        let absent = Use { pinned: vec![2, 9], ..task() };
+        let absent = CpuUse { pinned: vec![2, 9], ..task() };
         let absent = machine().judge_cpus(&absent);
         assert_eq!(find(&absent, "pinned CPUs").level, Level::Fail);
         assert!(find(&absent, "pinned CPUs").advice.as_ref().unwrap().contains("no CPU 9"));
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     fn cpus_far_from_the_interface_are_named() {
-        let at = |near, pinned| machine().judge_cpus(&Use { near, pinned, ..task() });
+        let at = |near, pinned| machine().judge_cpus(&CpuUse { near, pinned, ..task() });
         assert_eq!(find(&at(Some(1), vec![3]), "NUMA node").level, Level::Ok);
         let far = at(Some(1), vec![0, 3]);
         let far = find(&far, "NUMA node");
@@ -320,7 +321,7 @@ mod tests {
     fn governors_of_the_workers_cpus_count() {
         let governed =
             Machine { governors: vec![(0, "powersave".into()), (1, "performance".into())], ..machine() };
-        let level = |pinned| find(&governed.judge_cpus(&Use { pinned, ..task() }), "CPU governor").level;
+        let level = |pinned| find(&governed.judge_cpus(&CpuUse { pinned, ..task() }), "CPU governor").level;
         assert_eq!((level(vec![]), level(vec![1]), level(vec![0])), (Level::Warn, Level::Ok, Level::Warn));
         assert_eq!(find(&machine().judge_cpus(&task()), "CPU governor").level, Level::Ok);
     }

@@ -1,5 +1,5 @@
-//! Whether a machine is ready for a daemon of the fabric, and what to do where it is not: what `cn-agent doctor`,
-//! `mn-server doctor` and `gmm doctor` have in common.
+//! Common part of `cn-agent doctor`, `mn-server doctor` and `gmm doctor`: checks whether a machine is ready for a
+//! daemon, and advice where it is not.
 //!
 //! ```text
 //!   /proc, /sys below a root --> Host ----> Machine, Process, Nic      facts, each read once
@@ -7,21 +7,21 @@
 //!   what the daemon is to do (workers, MTU, ...) -----+--> judge --> [Check: ok, warn or fail; what to do] --> Report
 //! ```
 //!
-//! Readers are thin and decide nothing; judgements touch no system. So every verdict is tested on machines that a test
-//! describes, in a folder that stands for `/` or as plain values. What only one daemon knows (its options, its peers) it
-//! judges itself and adds to the [`Report`].
+//! Readers decide nothing, and judgements do no I/O: so a test describes a machine, in a folder that stands for `/`
+//! or as plain values, and checks every verdict. What only one daemon has (its options, its peers) that daemon judges
+//! itself and adds to the [`Report`].
 
 mod check;
+mod folders;
 mod host;
 pub mod machine;
 pub mod nic;
 pub mod permissions;
-mod places;
 mod report;
 mod units;
 
 pub use check::{Check, Group, Level};
+pub use folders::{folder_for_files, secret};
 pub use host::Host;
-pub use places::{folder_for_files, secret};
 pub use report::{Output, Report};
 pub use units::size;

@@ -1,8 +1,8 @@
-//! What this process may do, by capabilities and limits, and whether that is what its links and its memory take.
+//! Capabilities and limits of this process, judged for its links and its memory.
 
 use crate::doctor::{Check, Group, Host, size};
 
-/// What a `udp` link wants its receive queue to hold in bytes.
+/// Receive queue that a `udp` link asks for, in bytes.
 const UDP_QUEUE_BYTES: u64 = 8 << 20;
 
 /// A capability, by its number (capability(7)).
@@ -12,49 +12,49 @@ pub struct Capability {
     name: &'static str,
 }
 
-/// Reading files of others.
+/// Reading files of other users.
 pub const DAC_READ_SEARCH: Capability = Capability { number: 2, name: "CAP_DAC_READ_SEARCH" };
-/// Settings of network interfaces, XDP programs on them.
-pub const NET_ADMIN: Capability = Capability { number: 12, name: "CAP_NET_ADMIN" };
-/// Raw sockets.
-pub const NET_RAW: Capability = Capability { number: 13, name: "CAP_NET_RAW" };
+/// Changing network interfaces and attaching XDP programs.
+pub(crate) const NET_ADMIN: Capability = Capability { number: 12, name: "CAP_NET_ADMIN" };
+/// Opening raw sockets.
+pub(crate) const NET_RAW: Capability = Capability { number: 13, name: "CAP_NET_RAW" };
 /// Locking memory beyond the limit.
-pub const IPC_LOCK: Capability = Capability { number: 14, name: "CAP_IPC_LOCK" };
-/// Page faults and memory of other processes.
+pub(crate) const IPC_LOCK: Capability = Capability { number: 14, name: "CAP_IPC_LOCK" };
+/// Handling page faults and reading memory of other processes.
 pub const SYS_PTRACE: Capability = Capability { number: 19, name: "CAP_SYS_PTRACE" };
-/// Loading BPF programs.
-pub const BPF: Capability = Capability { number: 39, name: "CAP_BPF" };
+/// Loading BPF programs into the kernel.
+pub(crate) const BPF: Capability = Capability { number: 39, name: "CAP_BPF" };
 
 /// Bytes of the frame memory that one AF_XDP socket locks, at most: 1536 chunks of 4 KiB.
 const XDP_LOCKED: u64 = 1536 * 4096;
 
-/// Whether a link is to be AF_XDP.
+/// Need of a daemon for AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Xdp {
-    /// It is asked for.
+    /// The operator requires AF_XDP.
     Must,
-    /// It is the best, and others do.
+    /// AF_XDP is preferred; other links work as well.
     #[default]
     May,
-    /// Another link is asked for.
+    /// The operator asked for another link.
     Not,
 }
 
-/// What was read of this process.
+/// Capabilities and limits of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// The effective capabilities, a bit each.
+    /// Effective capabilities, the bit of each by its number.
     pub effective: u64,
-    /// Bytes it may lock; `None`: any number.
+    /// Bytes that the process may lock (RLIMIT_MEMLOCK); `None`: no limit.
     pub lockable: Option<u64>,
-    /// Files it may have open.
+    /// Number of files that the process may have open (RLIMIT_NOFILE).
     pub files: u64,
-    /// Whether it is in a user namespace of its own, where XDP programs cannot be loaded.
+    /// True in a user namespace other than the initial one; XDP programs cannot be loaded there.
     pub in_user_namespace: bool,
 }
 
 impl Process {
-    /// Reads it.
+    /// Reads capabilities and limits of this process from `host`.
     pub fn read(host: &Host) -> Process {
         let status = host.text("proc/self/status").unwrap_or_default();
         let limits = host.text("proc/self/limits").unwrap_or_default();
@@ -76,17 +76,17 @@ impl Process {
         }
     }
 
-    /// Whether it has `capability`.
+    /// True if the process has `capability` in effect.
     pub fn has(&self, capability: Capability) -> bool {
         self.effective >> capability.number & 1 == 1
     }
 
-    /// Whether it may lock `bytes`.
-    pub fn may_lock(&self, bytes: u64) -> bool {
+    /// True if the process may lock `bytes`.
+    pub(crate) fn may_lock(&self, bytes: u64) -> bool {
         self.has(IPC_LOCK) || self.lockable.is_none_or(|limit| limit >= bytes)
     }
 
-    /// Those of `wanted` that it has not, in words.
+    /// Names of the capabilities among `wanted` that the process lacks; `None` if it has all.
     pub fn lacks(&self, wanted: &[Capability]) -> Option<String> {
         let names: Vec<&str> = wanted
             .iter()
@@ -96,7 +96,7 @@ impl Process {
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    /// Judges whether it may open the links of `daemon`: `queues` of them, AF_XDP or others.
+    /// Judges whether the process may open `queues` links for `daemon`; `xdp` tells whether they use AF_XDP.
     pub fn judge_links(&self, daemon: &str, xdp: Xdp, queues: u64) -> Vec<Check> {
         let group = Group::Permissions;
         let mut checks = Vec::new();
@@ -137,12 +137,12 @@ impl Process {
         checks
     }
 
-    /// Judges whether the receive queue of a UDP socket may be as long as a link wants it, which is 8 MiB: a window of
-    /// bursts, as the kernel counts them.
+    /// Judges whether the kernel allows a UDP link its receive queue of 8 MiB: room for a window of bursts and the
+    /// kernel's overhead.
     pub fn judge_udp(&self, host: &Host) -> Check {
         let (group, name) = (Group::Permissions, "UDP receive queue");
         if self.has(NET_ADMIN) && !self.in_user_namespace {
-            return Check::ok(group, name, format!("{}: as long as the link wants it", NET_ADMIN.name));
+            return Check::ok(group, name, format!("{}: as long as the link needs it", NET_ADMIN.name));
         }
         let most: u64 = host.number("proc/sys/net/core/rmem_max").unwrap_or(0);
         let found = format!("{} at most (net.core.rmem_max)", size(most));
@@ -155,7 +155,7 @@ impl Process {
         Check::warn(group, name, found, advice)
     }
 
-    /// Judges whether it may lock `bytes`, of what `name` says.
+    /// Judges whether the process may lock `bytes` for `name`.
     pub fn judge_lock(&self, name: &str, bytes: u64) -> Check {
         if self.may_lock(bytes) {
             return Check::ok(Group::Permissions, name, format!("{} may be locked", size(bytes)));
@@ -167,7 +167,7 @@ impl Process {
         Check::fail(Group::Permissions, name, found, advice)
     }
 
-    /// Judges whether `wanted` files can be open at a time.
+    /// Judges whether the process may have `wanted` files open at a time.
     pub fn judge_files(&self, wanted: u64) -> Check {
         let (name, found) = ("open files", format!("{} at a time, {wanted} wanted", self.files));
         if self.files >= wanted {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn af_xdp_takes_more_and_how_bad_that_is_depends_on_who_asked_for_it() {
+    fn missing_af_xdp_rights_fail_or_warn_by_choice_of_link() {
         let full = with(&[NET_RAW, NET_ADMIN, BPF]);
         assert_eq!(levels(&full, Xdp::Must), [Level::Ok, Level::Ok]);
         for poor in [
@@ -255,7 +255,7 @@ mod tests {
                 "{poor:?}"
             );
         }
-        // Each queue has rings of its own.
+        // Each queue has rings of its own, whose memory counts.
         let tight = Process { lockable: Some(8 << 20), ..full };
         let level = |queues| tight.judge_links("mn-server", Xdp::Must, queues)[1].level;
         assert_eq!((level(1), level(2)), (Level::Ok, Level::Fail));

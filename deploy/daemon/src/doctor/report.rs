@@ -3,50 +3,51 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
+use comfy_table::{CellAlignment, ContentArrangement};
 use serde::Serialize;
 
 use crate::doctor::{Check, Level};
+use crate::table::new_table;
 
-/// Columns of a report: what a terminal has, or nearly so.
+/// Width of a report, in characters.
 const WIDTH: u16 = 110;
 
-/// In which form a report is wanted.
+/// Output format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A table, and below it what to do.
+    /// A table, and the advice below it.
     Table,
-    /// One JSON object.
+    /// One JSON object with all checks.
     Json,
 }
 
-/// The outcome of a run.
+/// Report of all checks of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The daemon that is to run here, as in `mn-server`.
+    /// Name of the daemon, as in `mn-server`.
     pub daemon: &'static str,
-    /// Its release.
+    /// Release of the daemon.
     pub version: &'static str,
-    /// The worst of its checks.
+    /// Worst level among the checks.
     pub level: Level,
-    /// What was looked at, by group.
+    /// Checks, sorted by group.
     pub checks: Vec<Check>,
 }
 
 impl Report {
-    /// A report of these checks, which are put in order of their groups.
+    /// Makes a report of `checks`, sorted by group.
     pub fn new(daemon: &'static str, version: &'static str, mut checks: Vec<Check>) -> Report {
         checks.sort_by_key(|check| check.group);
         let level = checks.iter().map(|check| check.level).max().unwrap_or(Level::Ok);
         Report { daemon, version, level, checks }
     }
 
-    /// How many checks came out at `level`.
+    /// Number of checks with the outcome `level`.
     fn count(&self, level: Level) -> usize {
         self.checks.iter().filter(|check| check.level == level).count()
     }
 
-    /// The exit code: 0 all is well, 1 something could be better, 2 something does not work.
+    /// Exit code: 0 all passed, 1 a warning, 2 a failure.
     pub fn exit(&self) -> u8 {
         match self.level {
             Level::Ok => 0,
@@ -55,14 +56,13 @@ impl Report {
         }
     }
 
-    /// The report for people: what was found, then what to do, the worst first.
+    /// The report for people: the findings, then the advice, the worst first.
     pub fn text(&self) -> String {
-        let mut table = Table::new();
-        table
-            .load_style(UTF8_FULL_CONDENSED)
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(WIDTH);
-        table.set_header(["", "verdict", "check", "found"]);
+        let mut table = new_table(["", "verdict", "check", "found"]);
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
+        table.column_iter_mut().for_each(|column| {
+            column.set_cell_alignment(CellAlignment::Left);
+        });
         let mut last = None;
         for check in &self.checks {
             let group = if last == Some(check.group) { "" } else { check.group.name() };
@@ -87,7 +87,7 @@ impl Report {
         text
     }
 
-    /// Writes the report to standard output; what the program is to exit with.
+    /// Writes the report to standard output and returns the exit code.
     pub fn print(&self, output: Output) -> ExitCode {
         let text = match output {
             Output::Table => self.text(),
@@ -96,7 +96,7 @@ impl Report {
         match io::stdout().lock().write_all(text.as_bytes()) {
             Ok(()) => ExitCode::from(self.exit()),
             Err(error) => {
-                // If that cannot be written either, the exit code tells.
+                // If standard error fails as well, the exit code still shows the failure.
                 let _ = writeln!(io::stderr(), "{}: cannot write to standard output: {error}", self.daemon);
                 ExitCode::from(2)
             }

@@ -1,6 +1,6 @@
-//! Sizes as people read them.
+//! Sizes as text for people.
 
-/// Bytes in the largest unit they reach, with two decimals unless it divides them: `16 GiB`, `1.50 MiB`.
+/// Text of a size in the largest unit that fits, with two decimals unless the unit divides it: `16 GiB`, `1.50 MiB`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     match UNITS.iter().find(|(shift, _)| bytes >> shift > 0) {

@@ -1,10 +1,11 @@
-//! Accepts connections on the TCP and the Unix socket and serves HTTP/1.1 on each, within limits: how many connections at
-//! a time, of all and of one peer, how long a request may take to arrive, how large its head may be. Who has to go where
-//! there is no room is decided in [`super::connections`].
+//! Accepts connections on the TCP and the Unix socket and serves HTTP/1.1 on each, within limits: connections in all
+//! and of one peer, time for a request to arrive, size of its head. If there is no room, [`super::connections`] selects
+//! the connection to evict.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -21,48 +22,54 @@ use tokio::task::JoinSet;
 use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
-use super::connections::{Admission, Connections};
+use super::connections::Connections;
+use super::host_header;
+use super::lingering::Lingering;
 use super::stalled::StallGuard;
-use super::tls::{Peer, TlsDoor};
+use super::tls::{Peer, TlsAuthenticator};
 
-/// How long a connection may stay idle between two requests, the head of the second included.
+/// Longest time between two requests, until the head of the second has arrived.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long somebody may take nothing of an answer.
+/// Longest time without progress in sending an answer, because the peer does not read.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// Connections that one peer may have however few there are in all.
+/// Connections that every peer may have, even if half of the limit for all is less.
 const PER_PEER_MIN: usize = 64;
-/// How often those are looked for that take too long to send a request.
+/// Interval of the check for requests that take too long to arrive.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Pause before it is looked again whether there is room for another connection.
+/// Pause before the next check for room for another connection.
 const FULL_PAUSE: Duration = Duration::from_millis(20);
 /// Largest head of a request in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Pause after accepting failed, for want of file descriptors for instance.
+/// Pause after a failure to accept, for instance for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long requests under way may take once the server is told to end.
+/// Longest time for requests under way to end after the stop signal.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// The sockets of a server.
+/// Bound sockets of a server.
 pub struct Listeners {
-    /// TCP, if wanted.
+    /// TCP socket, if any.
     pub tcp: Option<TcpListener>,
-    /// Unix, if wanted.
+    /// Unix socket, if any.
     pub unix: Option<UnixListener>,
-    /// TCP speaks TLS, if this is there.
-    pub tls: Option<TlsDoor>,
+    /// TLS for TCP connections; `None`: plain HTTP.
+    pub tls: Option<TlsAuthenticator>,
 }
 
-/// Accepts and serves until `stop` becomes true; then lets requests under way end for a moment, and breaks the rest off.
-/// At most `connections_max` are served at a time, half of them from one peer.
+/// Accepts and serves until `stop` becomes true; then waits up to half a second for requests under way, and breaks off
+/// the rest. At most `connections_max` are served at a time, half of them from one peer.
 pub async fn serve<S, B>(
     listeners: Listeners,
     service: S,
     connections_max: usize,
     mut stop: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S: Service<Request<TrackedBody>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     S::Future: Send,
-    B: Body + Send + 'static,
+    B: Body + From<String> + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
@@ -70,7 +77,7 @@ pub async fn serve<S, B>(
     let mut connections = JoinSet::new();
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
-        // Room first: who comes when all are being served waits in the kernel's queue.
+        // Checks for room before accepting: further connections wait in the kernel's queue.
         while !connected.has_room() {
             tokio::select! {
                 () = tokio::time::sleep(FULL_PAUSE) => {}
@@ -82,7 +89,7 @@ pub async fn serve<S, B>(
             accepted = accept(&listeners) => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // For want of file descriptors, most of the time: somebody who asks nothing has one.
+                    // The usual cause is a lack of file descriptors; evicting a connection frees one.
                     connected.make_room();
                     accept_failed(&error).await;
                     continue;
@@ -97,14 +104,14 @@ pub async fn serve<S, B>(
         let Some((slot, ended)) = connected.admit(peer) else { continue };
         let (service, stop) = (service.clone(), stop.clone());
         match (stream, &listeners.tls) {
-            (Stream::Tcp(stream, ip), None) => {
+            (AcceptedStream::Tcp(stream, ip), None) => {
                 connections.spawn(connection(stream, Peer::Tcp(ip), slot, ended, service, stop))
             }
-            (Stream::Tcp(stream, ip), Some(tls)) => {
+            (AcceptedStream::Tcp(stream, ip), Some(tls)) => {
                 let accepting = tls.accept(stream, ip);
                 connections.spawn(secured(accepting, slot, ended, service, stop))
             }
-            (Stream::Unix(stream), _) => {
+            (AcceptedStream::Unix(stream), _) => {
                 let Some(peer) = Peer::at(&stream) else { continue };
                 connections.spawn(connection(stream, peer, slot, ended, service, stop))
             }
@@ -116,18 +123,17 @@ pub async fn serve<S, B>(
     }
 }
 
-/// Returns once the server is told to end, or nobody is left who could tell.
+/// Returns once `stop` is true or its sender is gone.
 async fn told_to_end(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-/// A connection that was accepted.
-enum Stream {
+enum AcceptedStream {
     Tcp(TcpStream, IpAddr),
     Unix(UnixStream),
 }
 
-async fn accept(listeners: &Listeners) -> std::io::Result<(Stream, Option<IpAddr>)> {
+async fn accept(listeners: &Listeners) -> std::io::Result<(AcceptedStream, Option<IpAddr>)> {
     let tcp = async {
         match &listeners.tcp {
             Some(listener) => listener.accept().await,
@@ -146,9 +152,9 @@ async fn accept(listeners: &Listeners) -> std::io::Result<(Stream, Option<IpAddr
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
             }
-            Ok((Stream::Tcp(stream, peer.ip()), Some(peer.ip())))
+            Ok((AcceptedStream::Tcp(stream, peer.ip()), Some(peer.ip())))
         }
-        accepted = unix => Ok((Stream::Unix(accepted?.0), None)),
+        accepted = unix => Ok((AcceptedStream::Unix(accepted?.0), None)),
     }
 }
 
@@ -157,13 +163,13 @@ async fn accept_failed(error: &std::io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-/// Ends a connection when it is dropped.
-type End = oneshot::Sender<()>;
+/// Handle of a connection; dropping it ends the connection.
+type EndSender = oneshot::Sender<()>;
 
-/// The connections there are, shared with each of them.
+/// Connections of a server, shared by the tasks that serve them.
 #[derive(Clone)]
 struct Connected {
-    connections: Arc<Mutex<Connections<End>>>,
+    connections: Arc<Mutex<Connections<EndSender>>>,
     started: Instant,
 }
 
@@ -171,7 +177,8 @@ impl Connected {
     fn new(connections_max: usize, tells_apart: bool) -> Self {
         let per_peer_max = (connections_max / 2).max(PER_PEER_MIN);
         let connections = Connections::new(connections_max, per_peer_max);
-        let connections = if tells_apart { connections.with_room_for_known() } else { connections };
+        let connections =
+            if tells_apart { connections.with_room_for_known(connections_max) } else { connections };
         Self { connections: Arc::new(Mutex::new(connections)), started: Instant::now() }
     }
 
@@ -179,7 +186,7 @@ impl Connected {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connections<End>> {
+    fn lock(&self) -> MutexGuard<'_, Connections<EndSender>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -197,24 +204,29 @@ impl Connected {
         drop(self.lock().expire(now_ms));
     }
 
-    /// A slot for a connection from `peer`, and what tells when it has to go.
+    /// Slot for a connection from `peer`, and the receiver of its eviction; `None` if the connection is refused.
     fn admit(&self, peer: Option<IpAddr>) -> Option<(ClientSlot, oneshot::Receiver<()>)> {
         let (end, ended) = oneshot::channel();
         let admission = self.lock().admit(peer, end, self.now_ms());
         match admission {
-            Admission::Stays(id, _) => Some((ClientSlot { connected: self.clone(), id }, ended)),
-            Admission::TooMany(_) => {
-                tracing::debug!(?peer, "a connection is closed: its peer has as many as one may have");
+            Ok((id, _)) => Some((ClientSlot { connected: self.clone(), id, partial: Arc::default() }, ended)),
+            Err(_) => {
+                tracing::debug!(
+                    ?peer,
+                    "a connection is closed: its peer, or all together, have as many as they may, all in use"
+                );
                 None
             }
         }
     }
 }
 
-/// A connection's place among the others; given back when this is dropped.
+/// Slot of a connection, released on drop.
 struct ClientSlot {
     connected: Connected,
     id: u64,
+    /// True while a request is read in part.
+    partial: Arc<AtomicBool>,
 }
 
 impl ClientSlot {
@@ -227,10 +239,11 @@ impl ClientSlot {
     }
 
     fn works(&self) {
-        self.connected.lock().works(self.id, self.connected.now_ms());
+        self.partial.store(false, Ordering::Relaxed);
+        self.connected.lock().works(self.id);
     }
 
-    /// Who is at the other end has shown a certificate.
+    /// Records that the peer has shown a certificate.
     fn is_known(&self) {
         self.connected.lock().is_known(self.id);
     }
@@ -246,18 +259,17 @@ impl Drop for ClientSlot {
     }
 }
 
-/// Among the extensions of a request that should be refused: of those who have shown no certificate, too many are being
-/// answered already.
+/// Mark on a request that must be refused, since too many requests of peers without a certificate are being answered.
 #[derive(Debug, Clone, Copy)]
-pub struct Crowded;
+pub struct TooManyRequests;
 
-/// The body of a request, whose end is told to the connection it comes on.
-pub struct Arriving {
+/// Body of a request; its end marks the connection as busy.
+pub struct TrackedBody {
     body: Incoming,
     slot: Arc<ClientSlot>,
 }
 
-impl hyper::body::Body for Arriving {
+impl hyper::body::Body for TrackedBody {
     type Data = <Incoming as hyper::body::Body>::Data;
     type Error = hyper::Error;
 
@@ -281,7 +293,7 @@ impl hyper::body::Body for Arriving {
     }
 }
 
-/// Serves a connection after its TLS handshake, which has to be over in the time that a request may take to arrive.
+/// Makes the TLS handshake, within the time limit for the arrival of a request, and serves the connection.
 async fn secured<S, B>(
     accepting: impl Future<Output = Option<(TlsStream<TcpStream>, Peer)>>,
     slot: ClientSlot,
@@ -289,8 +301,8 @@ async fn secured<S, B>(
     service: S,
     mut stop: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone,
-    B: Body + 'static,
+    S: Service<Request<TrackedBody>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body + From<String> + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let accepted = tokio::select! {
@@ -314,8 +326,8 @@ async fn connection<S, B>(
     service: S,
     mut stop: watch::Receiver<bool>,
 ) where
-    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone,
-    B: Body + 'static,
+    S: Service<Request<TrackedBody>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body + From<String> + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let mut builder = http1::Builder::new();
@@ -328,18 +340,23 @@ async fn connection<S, B>(
                 true => slot.works(),
                 false => slot.receives(),
             }
+            if let Err(fault) = host_header::check(&request) {
+                slot.rests();
+                return Ok(host_header::refusal(fault));
+            }
             let arriving = Arc::clone(&slot);
             let mut request = request;
             request.extensions_mut().insert(peer);
             if !slot.begins() {
-                request.extensions_mut().insert(Crowded);
+                request.extensions_mut().insert(TooManyRequests);
             }
-            let answer = service.call(request.map(|body| Arriving { body, slot: arriving })).await;
+            let answer = service.call(request.map(|body| TrackedBody { body, slot: arriving })).await;
             slot.rests();
             answer
         }
     });
-    let stream = StallGuard::new(stream, STALL_MAX);
+    let partial = Arc::clone(&slot.partial);
+    let stream = Lingering::new(StallGuard::new(stream, STALL_MAX), partial);
     let served = builder.serve_connection(TokioIo::new(stream), requests);
     tokio::pin!(served);
     let result = tokio::select! {

@@ -1,13 +1,15 @@
-//! HTTP/1.1 connections within limits: what the manager's REST interface and every daemon's metrics are served with.
+//! HTTP/1.1 connections within limits, for the manager's REST interface and the metrics of every daemon.
 //!
 //! ```text
-//!   accept --> Connections: is there room, who has to go? --> a task per connection --> the caller's service
+//!   accept --> Connections: room, or eviction --> a task per connection --> the caller's service
 //! ```
 
 mod connections;
+mod host_header;
+mod lingering;
 mod listener;
 mod stalled;
 mod tls;
 
-pub use listener::{Arriving, Crowded, Listeners, serve};
-pub use tls::{Peer, TlsDoor};
+pub use listener::{Listeners, TooManyRequests, TrackedBody, serve};
+pub use tls::{Peer, TlsAuthenticator};

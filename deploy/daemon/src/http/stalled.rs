@@ -1,5 +1,4 @@
-//! Ends a connection whose other end takes nothing of what it has asked for: an answer that nobody reads would stay in
-//! memory, and the connection in its place, for ever.
+//! Ends a connection whose peer does not read the answer; without this, it would keep memory and a slot forever.
 
 use std::io::{Error, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -9,22 +8,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A stream to which a write that nobody takes anything of fails after a while.
+/// A stream whose writes fail after a time without progress.
 #[derive(Debug)]
 pub struct StallGuard<S> {
     stream: S,
-    patience: Duration,
-    /// Since nothing was taken.
+    wait_limit: Duration,
+    /// Timer since the last progress; `None` if no write waits.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> StallGuard<S> {
-    /// Around `stream`; a write may wait for `patience`.
-    pub fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, stalled: None }
+    /// Wraps `stream`; a write may wait for `wait_limit` without progress.
+    pub fn new(stream: S, wait_limit: Duration) -> Self {
+        Self { stream, wait_limit, stalled: None }
     }
 
-    /// What has come of a write, or that it has waited for too long.
+    /// Result of a write, or an error if no write has made progress for too long.
     fn guarded<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -34,8 +33,8 @@ impl<S> StallGuard<S> {
             self.stalled = None;
             return written;
         }
-        let patience = self.patience;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let wait_limit = self.wait_limit;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait_limit)));
         ready!(stalled.as_mut().poll(cx));
         Poll::Ready(Err(Error::new(ErrorKind::TimedOut, "the other end takes nothing of its answer")))
     }

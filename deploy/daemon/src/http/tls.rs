@@ -1,4 +1,4 @@
-//! TLS on accepted connections, and who is at the other end of one.
+//! TLS on accepted connections, and the identity of a connection's peer.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,56 +11,57 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Who is at the other end of a connection, as far as that shows. Each request has it among its extensions.
+/// Verified origin of a connection. Each request carries it as an extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// Somebody at this address, without TLS.
+    /// Host without TLS, by its address.
     Tcp(IpAddr),
-    /// Somebody at this address, with TLS.
+    /// Host with TLS.
     Tls {
-        /// The address.
+        /// Address of the host.
         ip: IpAddr,
-        /// The key of the client's certificate, whose private half it has: the hash of its SubjectPublicKeyInfo.
+        /// Hash of the SubjectPublicKeyInfo of the client's certificate, whose private key the client has proved to
+        /// have.
         key: Option<Digest>,
     },
     /// A process of this machine.
     Unix {
-        /// Its user.
+        /// User id of the process.
         uid: u32,
-        /// Its group.
+        /// Group id of the process.
         gid: u32,
     },
 }
 
 impl Peer {
-    /// Whoever is at the other end of a Unix socket.
+    /// Peer of a Unix socket, by the credentials that the kernel reports.
     pub fn at(stream: &UnixStream) -> Option<Self> {
         match stream.peer_cred() {
             Ok(credentials) => Some(Self::Unix { uid: credentials.uid(), gid: credentials.gid() }),
             Err(error) => {
-                tracing::debug!(%error, "a connection is closed: whose it is cannot be told");
+                tracing::debug!(%error, "a connection is closed: its peer cannot be identified");
                 None
             }
         }
     }
 
-    /// Whether a certificate was shown.
-    pub fn is_proved(&self) -> bool {
+    /// True if the peer has shown a certificate.
+    pub(crate) fn is_proved(&self) -> bool {
         matches!(self, Self::Tls { key: Some(_), .. })
     }
 }
 
-/// What TLS connections are accepted with: none until there is a certificate, and another one from time to time.
+/// TLS configuration for accepting connections: `None` until there is a certificate, replaced at each renewal.
 #[derive(Clone)]
-pub struct TlsDoor(watch::Receiver<Option<Arc<ServerConfig>>>);
+pub struct TlsAuthenticator(watch::Receiver<Option<Arc<ServerConfig>>>);
 
-impl TlsDoor {
-    /// With what `configured` has at the time.
+impl TlsAuthenticator {
+    /// Each connection uses the value that `configured` has when it is accepted.
     pub fn new(configured: watch::Receiver<Option<Arc<ServerConfig>>>) -> Self {
         Self(configured)
     }
 
-    /// The handshake with somebody at `ip`; none when it fails, or there is no certificate yet.
+    /// TLS handshake with the client at `ip`; `None` if it fails, or there is no certificate yet.
     pub fn accept(
         &self,
         stream: TcpStream,
@@ -71,7 +72,7 @@ impl TlsDoor {
             let stream = match TlsAcceptor::from(config?).accept(stream).await {
                 Ok(stream) => stream,
                 Err(error) => {
-                    tracing::debug!(%ip, %error, "no TLS with who connected");
+                    tracing::debug!(%ip, %error, "the TLS handshake with a client failed");
                     return None;
                 }
             };

@@ -1,5 +1,5 @@
-//! Keeps one place in the code from filling the log: a peer or a program may cause the same line ten thousand times a
-//! second. Each place has so many lines at once and so many a second after that; how many were left out is told.
+//! Rate limit of the log per call site: a peer or a program may cause the same line ten thousand times a second. Each
+//! call site has a burst and a rate; the number of suppressed lines is logged.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -12,16 +12,16 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lines that one place may log at once, and each second after that: warnings and errors.
-const ALARMS: Rate = Rate { at_once: 50, per_second: 5 };
-/// The same of what is only told. What is logged for debugging is not limited: somebody has asked for it.
+/// Limit of a call site for warnings and errors.
+const ALARMS: Rate = Rate { at_once: 50, per_second: 1 };
+/// Limit of a call site for information. Debug lines, which only the operator enables, have no limit.
 const NEWS: Rate = Rate { at_once: 500, per_second: 50 };
-/// Characters of a line left out that are quoted.
+/// Most characters quoted from a suppressed line.
 const QUOTE_MAX: usize = 120;
-/// What the lines about lines left out are told by; they are not limited themselves.
+/// Log target of the lines that report suppressed lines; they have no limit.
 const REPORT: &str = concat!(module_path!(), "::report");
 
-/// All places of this process.
+/// Call sites of this process, for all threads.
 pub static SITES: CallSites = CallSites(Mutex::new(None));
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ struct Rate {
     per_second: u32,
 }
 
-/// How many lines a place has left.
+/// Token bucket of a call site.
 #[derive(Debug)]
 struct Bucket {
     rate: Rate,
@@ -43,7 +43,7 @@ impl Bucket {
         Bucket { rate, left: rate.at_once, since: now }
     }
 
-    /// Whether one more line may be logged.
+    /// Takes a token; returns false if there is none.
     fn admits(&mut self, now: Instant) -> bool {
         let each = Duration::from_secs(1) / self.rate.per_second;
         let earned = now.saturating_duration_since(self.since).as_nanos() / each.as_nanos();
@@ -56,17 +56,17 @@ impl Bucket {
     }
 }
 
-/// A place in the code that logs.
+/// Token bucket and suppressed lines of a call site.
 #[derive(Debug)]
 struct Site {
     bucket: Bucket,
     left_out: u64,
-    /// What the first of them said.
+    /// Text of the first suppressed line since the last report.
     quote: String,
     of: &'static Metadata<'static>,
 }
 
-/// The places that have logged.
+/// Call sites that have logged.
 #[derive(Debug)]
 pub struct CallSites(Mutex<Option<HashMap<Identifier, Site>>>);
 
@@ -99,7 +99,7 @@ impl CallSites {
         admits
     }
 
-    /// Logs how many lines of which places were left out since the last time.
+    /// Logs the number of lines suppressed since the last report, by call site.
     pub fn report(&self) {
         let mut silent = Vec::new();
         {
@@ -121,7 +121,7 @@ impl<S: Subscriber> Layer<S> for &'static CallSites {
     }
 }
 
-/// The words of an event, as far as they have room.
+/// Text of an event, cut at a limit.
 struct Quote<'a>(&'a mut String);
 
 impl Visit for Quote<'_> {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_earns_lines_with_time_and_no_more_than_at_once() {
+    fn a_call_site_earns_lines_over_time_up_to_a_burst() {
         let start = Instant::now();
         let mut bucket = Bucket::new(Rate { at_once: 3, per_second: 2 }, start);
         let admitted = |bucket: &mut Bucket, ms: u64| bucket.admits(start + Duration::from_millis(ms));
@@ -157,9 +157,9 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Heard(Arc<Mutex<Vec<String>>>);
+    struct CapturedLines(Arc<Mutex<Vec<String>>>);
 
-    impl<S: Subscriber> Layer<S> for Heard {
+    impl<S: Subscriber> Layer<S> for CapturedLines {
         fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
             let mut text = String::new();
             event.record(&mut Quote(&mut text));
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn one_place_is_limited_and_others_are_not() {
         static SITES: CallSites = CallSites(Mutex::new(None));
-        let heard = Heard::default();
+        let heard = CapturedLines::default();
         let subscriber = tracing_subscriber::registry().with(&SITES).with(heard.clone());
         tracing::subscriber::with_default(subscriber, || {
             let logged = || std::mem::take(&mut *heard.0.lock().unwrap());

@@ -1,11 +1,11 @@
-//! The log of a daemon: lines on standard error, of which the operator chooses form and filter.
+//! Log of a daemon: lines on standard error, with a form and a filter set by options.
 //!
 //! ```text
 //!   any thread --event--> Targets --> CallSites: so many from one place --> formatted --> queue --> log thread --> stderr
 //! ```
 //!
-//! Whoever logs never waits and never fails: the `queue` is bounded, and only its own thread writes. What does not fit
-//! or cannot be written is dropped and counted, and the log says how much that was once it can be written again.
+//! A thread that logs never waits and never fails: the `queue` is bounded, and only its own thread writes. Lines that
+//! do not fit or cannot be written are dropped and counted, and the count is logged once writing works again.
 
 mod call_sites;
 mod queue;
@@ -23,14 +23,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 use call_sites::SITES;
 use queue::QUEUE;
 
-/// What is logged unless told otherwise.
+/// Filter in effect without an option.
 pub const FILTER_DEFAULT: &str = "info";
-/// The same as a level.
+/// The default filter as a level, for a filter that cannot be read.
 const LEVEL_DEFAULT: LevelFilter = LevelFilter::INFO;
-/// How long the end of a process, or of a thread that panicked, waits for its last lines to be written.
+/// Longest wait for the last lines to be written when the process ends or panics.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// How log lines look.
+/// Form of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -41,7 +41,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The log of this process; when it is dropped, what has been logged is written, as far as that goes within a second.
+/// Log of this process. Dropping it writes the lines still queued, for at most a second.
 #[derive(Debug)]
 #[must_use = "the last lines are written when it is dropped"]
 pub struct Log(());
@@ -53,8 +53,8 @@ impl Drop for Log {
     }
 }
 
-/// Starts the log of this process. `filter` is a level, or one per module, as in `info,cxloe_gmm=debug`; one that cannot
-/// be read is named in the log, which then has [`FILTER_DEFAULT`]. Panics of any thread go to the log as well.
+/// Starts the log of this process. `filter` is a level, or one per module, as in `info,cxloe_gmm=debug`; if it cannot
+/// be read, a line says so and [`FILTER_DEFAULT`] applies. Panics of any thread go to the log as well.
 ///
 /// # Panics
 /// If the process has a log already.
@@ -83,14 +83,14 @@ pub fn start(filter: &str, format: LogFormat) -> Log {
     Log(())
 }
 
-/// Whether lines on standard error may have colours: on a terminal that knows them, unless `NO_COLOR` says otherwise.
+/// True if lines on standard error may have colours: on a terminal that supports them, unless `NO_COLOR` is set.
 pub fn coloured() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
     std::io::stderr().is_terminal() && !set("NO_COLOR") && !dumb
 }
 
-/// Logs a panic. The hook of the standard library writes to standard error itself, and would wait for it.
+/// Logs a panic. The standard library's hook writes to standard error directly and may block.
 fn panicked(panic: &PanicHookInfo<'_>) {
     let backtrace = std::backtrace::Backtrace::capture();
     let backtrace = match backtrace.status() {

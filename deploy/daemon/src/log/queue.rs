@@ -1,7 +1,7 @@
-//! Lines on their way to standard error: a bounded queue, and the one thread that writes.
+//! Bounded queue of lines for standard error, and the only thread that writes them.
 //!
-//! Standard error may be a pipe that nobody reads, a disk that is full, a terminal that has gone. Then the thread waits or
-//! fails; the others go on, and the queue drops what has no room.
+//! Standard error may be a pipe without a reader, a full disk, a closed terminal. Then only this thread blocks or
+//! fails, and lines that do not fit into the queue are dropped.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,21 +13,21 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
-/// Bytes of lines that wait to be written, at most.
+/// Capacity of the queue, in bytes.
 const BYTES_MAX: usize = 1 << 20;
-/// How often `tick` runs while lines have been left out.
+/// Interval of calls of `tick`, which reports suppressed lines.
 const TICK: Duration = Duration::from_secs(5);
 
-/// The lines of this process.
+/// Queue for all lines that this process logs.
 pub static QUEUE: Queue = Queue::new();
 
-/// Lines that wait to be written.
+/// Bounded queue of lines.
 #[derive(Debug)]
 pub struct Queue {
     waiting: Mutex<Waiting>,
-    /// There is something to write.
+    /// Signals to the writing thread that the queue has a line.
     filled: Condvar,
-    /// All of it has been written, or given up.
+    /// Signals that all lines have been written or dropped.
     emptied: Condvar,
 }
 
@@ -35,22 +35,22 @@ pub struct Queue {
 struct Waiting {
     lines: VecDeque<Box<[u8]>>,
     bytes: usize,
-    /// Lines that had no room, and have not been told of.
+    /// Lines dropped for lack of room and not yet reported.
     dropped: u64,
-    /// Whether a thread writes; without one, whoever logs does.
+    /// True if a thread writes; else the thread that logs writes.
     threaded: bool,
-    /// Whether it is writing something that it has taken out.
+    /// True while the thread writes lines that it took out of the queue.
     busy: bool,
 }
 
-/// What became of what was written.
+/// Outcome of the writes so far.
 #[derive(Debug, Default)]
 struct Written {
-    /// Lines that could not be written, and have not been told of.
+    /// Lines whose writing failed, not yet reported.
     failed: u64,
-    /// Why the last one could not be.
+    /// Error of the last line that failed.
     error: Option<Errno>,
-    /// Whether only a part of the last one was.
+    /// True if the last line was written in part.
     torn: bool,
 }
 
@@ -64,10 +64,11 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the thread, which gets no signals: others may not have blocked theirs yet. It calls `tick` now and then.
+    /// Starts the writing thread, with all signals blocked, since other threads may not have blocked theirs yet. The
+    /// thread calls `tick` at intervals.
     ///
     /// # Errors
-    /// No thread; then whoever logs writes.
+    /// The thread cannot be started; then the threads that log write themselves.
     pub fn start(&'static self, tick: fn()) -> io::Result<()> {
         let mut before = SigSet::empty();
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
@@ -78,7 +79,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Puts a line in, if it has room. Never waits for standard error while a thread writes.
+    /// Queues a line if it fits. Never waits for standard error while a thread writes.
     fn push(&self, line: &[u8]) {
         let mut waiting = self.lock();
         if !waiting.threaded {
@@ -94,7 +95,7 @@ impl Queue {
         }
     }
 
-    /// Waits until everything has been written or given up, at most so long.
+    /// Waits until all lines have been written or dropped, for at most `most`.
     pub fn flush(&self, most: Duration) {
         let until = Instant::now() + most;
         let mut waiting = self.lock();
@@ -128,13 +129,13 @@ impl Queue {
             drop(waiting);
             written.one(&line, write);
             if written.error.is_none() {
-                self.tell(&mut written);
+                self.report_losses(&mut written);
             }
         }
     }
 
-    /// Says what has been lost, now that lines can be written.
-    fn tell(&self, written: &mut Written) {
+    /// Reports the lost lines once a write succeeds again.
+    fn report_losses(&self, written: &mut Written) {
         let dropped = std::mem::take(&mut self.lock().dropped);
         let failed = std::mem::take(&mut written.failed);
         if dropped + failed > 0 {
@@ -148,7 +149,7 @@ impl Queue {
 }
 
 impl Written {
-    /// Writes a line with `write`, and the end of the one before if only a part of that was written.
+    /// Writes a line with `write`, after a line break if the line before was written in part.
     fn one(&mut self, line: &[u8], write: impl Fn(&[u8]) -> Result<(), (usize, Errno)>) {
         let mended = if self.torn { write(b"\n").map_err(|(_, errno)| (0, errno)) } else { Ok(()) };
         self.torn &= mended.is_err();
@@ -163,7 +164,7 @@ impl Written {
     }
 }
 
-/// Writes to standard error, past the buffers and rules of the standard library. After an error: how much was written.
+/// Writes to standard error by the system call. An error comes with the number of bytes written before it.
 fn write(mut bytes: &[u8]) -> Result<(), (usize, Errno)> {
     let stderr = io::stderr();
     let all = bytes.len();
@@ -171,7 +172,7 @@ fn write(mut bytes: &[u8]) -> Result<(), (usize, Errno)> {
         match nix::unistd::write(stderr.as_fd(), bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::EINTR) => {}
-            // Somebody who shares it has made it non-blocking.
+            // Another process with the same open file may have made it non-blocking.
             Err(Errno::EAGAIN) => {
                 let mut set = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
                 poll(&mut set, PollTimeout::NONE).map_err(|errno| (all - bytes.len(), errno))?;
@@ -183,7 +184,7 @@ fn write(mut bytes: &[u8]) -> Result<(), (usize, Errno)> {
 }
 
 impl io::Write for &Queue {
-    /// A line as a whole: the formatter writes none in parts.
+    /// Takes one whole line per call, as the formatter passes them.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
         Ok(line.len())

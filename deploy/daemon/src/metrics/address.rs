@@ -1,4 +1,4 @@
-//! Where metrics are served, as an option: a TCP address, or a Unix socket.
+//! Address of metrics as an option: a TCP address, or a Unix socket.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,19 +7,17 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spelling::spelled;
-
 /// An address for metrics, written `127.0.0.1:9741`, `[::]:9741` or `unix:/run/cxloe/metrics.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum MetricsAddress {
-    /// TCP; port 0 takes a free one, which the log names.
+    /// TCP; port 0 chooses a free one, which the log names.
     Tcp(SocketAddr),
     /// A Unix socket, for the daemon's own user and group.
     Unix(PathBuf),
 }
 
-spelled!(MetricsAddress);
+cxloe_wire::spelled!(MetricsAddress);
 
 impl FromStr for MetricsAddress {
     type Err = String;

@@ -1,12 +1,12 @@
-//! Metrics, as Prometheus has them: every daemon serves its own where `--metrics` says, and is asked for them there.
+//! Metrics for Prometheus: every daemon serves its own at the address of `--metrics`.
 //!
 //! ```text
 //!   Prometheus -- GET /metrics --> MetricsServer (a thread) -- sample() --> the daemon's own copy of its counters
 //!              <----- text ------     Scrape::encode        <-- Sample ---
 //! ```
 //!
-//! What a daemon has to offer is a table of [`Definition`]s of its own, made with
-//! [`metrics_table!`](crate::metrics_table): what is served and what is documented are the same table.
+//! Each daemon has a table of [`Definition`]s, made with [`metrics_table!`](crate::metrics_table), from which both
+//! the answers and the documentation are generated.
 
 mod address;
 mod document;
@@ -16,5 +16,5 @@ mod server;
 
 pub use address::MetricsAddress;
 pub use document::document;
-pub use scrape::{Definition, Kind, Number, PROCESS, Scrape};
+pub use scrape::{Definition, MetricKind, Number, PROCESS, Scrape};
 pub use server::{MetricsError, MetricsListener, MetricsServer, Sample};

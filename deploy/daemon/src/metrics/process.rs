@@ -1,27 +1,27 @@
-//! What this process uses, as the kernel counts it below `/proc/self`: the values of [`PROCESS`](super::PROCESS).
+//! Resource usage of this process, from `/proc/self`: the values of [`PROCESS`](super::PROCESS).
 
 use std::fs;
 
-/// Units of the times in `/proc/*/stat`, a second; Linux reports this many to programs on every architecture.
+/// Clock ticks per second in `/proc/*/stat`: Linux reports 100 to programs on every architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The texts of the files that have the values; a file that cannot be read is empty, and its values are left out.
+/// Content of the files with the values. A file that cannot be read counts as empty, and its values are left out.
 #[derive(Debug)]
 pub struct Usage {
-    /// `/proc/self/stat` from behind the name of the program, which may contain blanks and parentheses.
+    /// `/proc/self/stat` after the name of the program, which may contain blanks and parentheses.
     stat: String,
     /// `/proc/self/status`.
     status: String,
     /// `/proc/self/limits`.
     limits: String,
-    /// Seconds from the Unix epoch to the start of the machine.
+    /// Boot time, in seconds since the Unix epoch.
     boot_time: Option<f64>,
-    /// Entries of `/proc/self/fd`, of which one is that folder's own.
+    /// Entries of `/proc/self/fd`, of which one is the descriptor of that folder.
     open_fds: Option<usize>,
 }
 
 impl Usage {
-    /// What this process uses now.
+    /// Reads the usage of this process.
     pub fn now() -> Usage {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         let stat = text("/proc/self/stat");
@@ -34,7 +34,7 @@ impl Usage {
         }
     }
 
-    /// The value of the metric with this name; none for a name that is not in the table, or that the kernel did not say.
+    /// Value of the metric `name`; `None` if the table has no such metric, or the kernel does not show the value.
     pub fn value(&self, name: &str) -> Option<f64> {
         match name {
             "process_cpu_seconds_total" => {
@@ -54,7 +54,7 @@ impl Usage {
         }
     }
 
-    /// A field of `stat` by its number in proc(5); the third is the first behind the program's name.
+    /// Field of `stat` by its number in proc(5); field 3 is the first after the program's name.
     fn ticks(&self, field: usize) -> Option<f64> {
         number(self.stat.split_whitespace().nth(field - 3)?)
     }
@@ -64,7 +64,7 @@ impl Usage {
     }
 }
 
-/// The number that a text begins with; "unlimited" is as many as can be counted.
+/// Number at the start of a text; "unlimited" counts as the largest 64-bit number.
 fn number(text: &str) -> Option<f64> {
     match text.split_whitespace().next()? {
         "unlimited" => Some(f64::INFINITY),

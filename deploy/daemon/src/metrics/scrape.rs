@@ -1,8 +1,8 @@
-//! One reading of all metrics of a daemon: what they are is said once, in a table of [`Definition`]s; what they were at
-//! the moment of asking is put into a [`Scrape`], which becomes text.
+//! One reading of all metrics of a daemon: a table of [`Definition`]s describes them, and a [`Scrape`] holds their
+//! values at one moment, which become text.
 //!
-//! Nothing is counted here. A daemon's counters are where the work is done, and are copied when somebody asks; so a
-//! metric costs nothing in between.
+//! Nothing is counted here. A daemon's counters are beside the code that does the work, and are copied on request; so
+//! metrics cost nothing between requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 
 use super::process::Usage;
 
-/// What kind of number a metric is.
+/// Type of a metric in Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It grows while the daemon runs, and begins again at 0 with the next one.
+pub enum MetricKind {
+    /// A number that only grows while the daemon runs, and starts at 0.
     Counter,
-    /// It goes up and down.
+    /// A number that rises and falls.
     Gauge,
-    /// Counts of values by upper bound, their sum and their number.
+    /// Distribution: counts of values by upper bound, their sum and their number.
     Histogram,
 }
 
-/// A metric as the documentation has it. By Prometheus's conventions its name ends in its unit, and in `_total` when it
-/// is a counter.
+/// Description of a metric. By Prometheus's conventions its name ends in its unit, and in `_total` if it is a
+/// counter.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// Its name.
+    /// Name without labels.
     pub name: &'static str,
-    /// What kind of number it is.
-    pub kind: Kind,
-    /// Names of its labels, in the order in which their values are given.
+    /// Type, for the `# TYPE` line.
+    pub kind: MetricKind,
+    /// Names of the labels, in the order in which [`Scrape::set`] takes their values.
     pub labels: &'static [&'static str],
-    /// What it says, in a sentence or two.
+    /// Meaning, in a sentence or two; the `# HELP` line.
     pub help: &'static str,
 }
 
@@ -53,62 +53,62 @@ macro_rules! metrics_table {
             $(#[doc = $help])+
             pub static $name: $crate::metrics::Definition = $crate::metrics::Definition {
                 name: $text,
-                kind: $crate::metrics::Kind::$kind,
+                kind: $crate::metrics::MetricKind::$kind,
                 labels: &[$($label),*],
                 help: concat!($($help),+).trim_ascii(),
             };
         )*
 
-        /// All of the above.
+        /// All metrics of this table, in its order.
         #[allow(dead_code)]
         pub static ALL: &[&$crate::metrics::Definition] = &[$(&$name),*];
     };
 }
 
-/// What the process itself uses: of every daemon, with the names that Prometheus's own libraries give them.
+/// Resource usage of the process: for every daemon, with the names of Prometheus's client libraries.
 pub static PROCESS: &[Definition] = &[
     Definition {
         name: "process_cpu_seconds_total",
-        kind: Kind::Counter,
+        kind: MetricKind::Counter,
         labels: &[],
         help: "CPU time of all its threads, in whole seconds.",
     },
     Definition {
         name: "process_open_fds",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         labels: &[],
         help: "Descriptors that are open.",
     },
     Definition {
         name: "process_max_fds",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         labels: &[],
         help: "Descriptors it may have open.",
     },
     Definition {
         name: "process_virtual_memory_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         labels: &[],
         help: "Addresses it has.",
     },
     Definition {
         name: "process_resident_memory_bytes",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         labels: &[],
         help: "Memory it occupies; of a memory node, its pool is part of it.",
     },
     Definition {
         name: "process_start_time_seconds",
-        kind: Kind::Gauge,
+        kind: MetricKind::Gauge,
         labels: &[],
         help: "When it was started, since the Unix epoch.",
     },
-    Definition { name: "process_threads", kind: Kind::Gauge, labels: &[], help: "Its threads." },
+    Definition { name: "process_threads", kind: MetricKind::Gauge, labels: &[], help: "Its threads." },
 ];
 
-/// What can be the value of a metric. Times become seconds.
+/// Value of a metric as given; times become seconds.
 pub trait Number {
-    /// The value.
+    /// Value in the metric's unit.
     fn number(self) -> f64;
 }
 
@@ -132,28 +132,28 @@ number! {
     Duration => |value| value.as_secs_f64();
 }
 
-/// The values of all metrics at one moment.
+/// Values of all metrics at one moment.
 #[derive(Debug, Default)]
 pub struct Scrape(BTreeMap<&'static str, (&'static Definition, Vec<Metric>)>);
 
 impl Scrape {
-    /// One without values.
+    /// Makes a scrape without values.
     pub fn new() -> Scrape {
         Scrape::default()
     }
 
-    /// The value of a metric, for these values of its labels.
+    /// Sets the value of `metric` for the time series with these label values.
     pub fn set(&mut self, metric: &'static Definition, labels: &[&str], value: impl Number) {
         let value = value.number();
         let mut sample = Metric::default();
         match metric.kind {
-            Kind::Counter => {
+            MetricKind::Counter => {
                 let mut counter = Counter::default();
                 counter.set_value(value);
                 sample.set_counter(counter);
             }
-            Kind::Gauge | Kind::Histogram => {
-                debug_assert_eq!(metric.kind, Kind::Gauge, "{}", metric.name);
+            MetricKind::Gauge | MetricKind::Histogram => {
+                debug_assert_eq!(metric.kind, MetricKind::Gauge, "{}", metric.name);
                 let mut gauge = Gauge::default();
                 gauge.set_value(value);
                 sample.set_gauge(gauge);
@@ -162,15 +162,14 @@ impl Scrape {
         self.add(metric, labels, sample);
     }
 
-    /// A state: 1 for the one there is, 0 for all others there could be. The state is the last label.
+    /// Sets the state: 1 for `current`, 0 for all others of `all`. The state is the value of the last label.
     pub fn state(&mut self, metric: &'static Definition, labels: &[&str], all: &[&str], current: &str) {
         for state in all {
             self.set(metric, &[labels, &[state]].concat(), *state == current);
         }
     }
 
-    /// The counts of a histogram: `counts` by upper bound in seconds, those above the last bound behind them, and the sum
-    /// of all values.
+    /// Sets a histogram: `counts` by upper bound in seconds, the count above the last bound, and the sum of all values.
     pub fn histogram(
         &mut self,
         metric: &'static Definition,
@@ -208,19 +207,19 @@ impl Scrape {
         self.0.entry(metric.name).or_insert_with(|| (metric, Vec::new())).1.push(sample);
     }
 
-    /// The text that Prometheus reads: exposition format 0.0.4, by name, [`PROCESS`] at the end.
+    /// Returns the text for Prometheus: exposition format 0.0.4, by name, [`PROCESS`] at the end.
     ///
     /// # Errors
-    /// When the encoder refuses a metric, which no daemon's are.
+    /// The encoder refuses a metric, which happens with none of a daemon.
     pub fn encode(self) -> Result<String, prometheus::Error> {
         let family = |(metric, samples): (&Definition, Vec<Metric>)| {
             let mut family = MetricFamily::default();
             family.set_name(metric.name.to_owned());
             family.set_help(metric.help.to_owned());
             family.set_field_type(match metric.kind {
-                Kind::Counter => MetricType::COUNTER,
-                Kind::Gauge => MetricType::GAUGE,
-                Kind::Histogram => MetricType::HISTOGRAM,
+                MetricKind::Counter => MetricType::COUNTER,
+                MetricKind::Gauge => MetricType::GAUGE,
+                MetricKind::Histogram => MetricType::HISTOGRAM,
             });
             family.set_metric(samples);
             family
@@ -231,7 +230,7 @@ impl Scrape {
     }
 }
 
-/// What the process uses now.
+/// Metrics of the process itself.
 fn process() -> Scrape {
     let (mut scrape, usage) = (Scrape::new(), Usage::now());
     for metric in PROCESS {

@@ -1,6 +1,6 @@
-//! Serves metrics over HTTP: `GET /metrics` for Prometheus, `GET /healthz` for whoever wants to know whether the daemon
-//! does its work. A thread of its own with a small runtime asks the daemon when it is asked, never in between, and within
-//! the limits of connections, heads and idle time that the manager's REST interface has too.
+//! Serves metrics over HTTP: `GET /metrics` for Prometheus, `GET /healthz` for the health of the daemon. A thread of
+//! its own with a small runtime reads the daemon's counters on request only, within the same limits of connections,
+//! heads and idle time as the manager's REST interface.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,41 +19,41 @@ use tokio::sync::{Mutex, watch};
 use tower_service::Service;
 
 use super::{MetricsAddress, Scrape};
-use crate::http::{Arriving, Listeners, serve};
+use crate::http::{Listeners, TrackedBody, serve};
 use crate::{Bound, SocketError};
 
-/// Connections served at a time; more wait to be accepted.
+/// Connections served at a time; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
-/// The text format, version 0.0.4.
+/// Content type of Prometheus's text format, version 0.0.4.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// For everything else.
+/// Content type of all other answers.
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Why metrics cannot be served.
+/// Errors in starting the server of metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The TCP address.
+    /// The TCP address cannot be used.
     #[error("cannot serve metrics on {address}: {source}; give another address with --metrics")]
     Listen {
-        /// Where to.
+        /// Address that could not be bound.
         address: SocketAddr,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The Unix socket.
+    /// The Unix socket cannot be used.
     #[error("cannot serve metrics: {0}")]
     Socket(#[from] SocketError),
-    /// The thread.
+    /// The thread cannot be started.
     #[error("cannot start the thread that serves metrics: {0}; raise the limit of processes (ulimit -u)")]
     Thread(io::Error),
 }
 
-/// How a daemon stands at one moment.
+/// Metrics and health of a daemon at one moment.
 #[derive(Debug, Default)]
 pub struct Sample {
-    /// Its metrics, as far as they could be had.
+    /// Values of the metrics that could be read.
     pub scrape: Scrape,
-    /// Why it does not do its work; `None` when it does.
+    /// Reason why the daemon does not work; `None` if it works.
     pub unwell: Option<String>,
 }
 
@@ -62,11 +62,11 @@ enum Socket {
     Unix(Bound),
 }
 
-/// An address that is taken; who connects waits until metrics are [served](MetricsListener::serve).
+/// A bound address; clients wait until metrics are [served](MetricsListener::serve).
 pub struct MetricsListener(Socket);
 
 impl MetricsListener {
-    /// Takes `address`.
+    /// Binds `address`.
     ///
     /// # Errors
     /// Any [`MetricsError`].
@@ -82,7 +82,7 @@ impl MetricsListener {
         }))
     }
 
-    /// Where that is; of TCP with the port that was free.
+    /// Address in use; for TCP with the port that was chosen.
     pub fn address(&self) -> MetricsAddress {
         match &self.0 {
             Socket::Tcp(listener) => listener.local_addr().map_or_else(
@@ -93,7 +93,7 @@ impl MetricsListener {
         }
     }
 
-    /// Serves what `sample` finds, until the server is dropped. It is called by one request at a time.
+    /// Serves the results of `sample` until the server is dropped. Requests call it one at a time.
     ///
     /// # Errors
     /// Any [`MetricsError`].
@@ -130,7 +130,7 @@ impl MetricsListener {
     }
 }
 
-/// A running server; ends when dropped, and its socket with it.
+/// A running server; dropping it stops it and removes its socket.
 #[derive(Debug)]
 pub struct MetricsServer {
     stop: watch::Sender<bool>,
@@ -140,7 +140,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Where it serves.
+    /// Address in use; for TCP with the port that was chosen.
     pub fn address(&self) -> &MetricsAddress {
         &self.address
     }
@@ -155,7 +155,7 @@ impl Drop for MetricsServer {
     }
 }
 
-/// What is answered to whom.
+/// Handler of requests; the function in it makes a [`Sample`].
 struct Routes<F>(Arc<Mutex<F>>);
 
 impl<F> Clone for Routes<F> {
@@ -164,7 +164,7 @@ impl<F> Clone for Routes<F> {
     }
 }
 
-impl<F, R> Service<Request<Arriving>> for Routes<F>
+impl<F, R> Service<Request<TrackedBody>> for Routes<F>
 where
     F: Fn() -> R + Send + Sync + 'static,
     R: Future<Output = Sample> + Send + 'static,
@@ -177,7 +177,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Arriving>) -> Self::Future {
+    fn call(&mut self, request: Request<TrackedBody>) -> Self::Future {
         let sample = Arc::clone(&self.0);
         Box::pin(async move {
             let path = request.uri().path();

@@ -1,118 +1,131 @@
-//! Tokens, joining, and who somebody is to the manager.
+//! Bodies of requests for tokens, joining, and a caller's own identity.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Party;
 use crate::model::{ByteSize, CnId, Mac, PublicKey, Role, Watermark};
 
-/// Asks for a token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// An uncompressed point of P-256 as base64: 65 bytes, of which the first is 4.
+#[cfg(feature = "schema")]
+const TLS_KEY_PATTERN: &str = "^B[A-P][A-Za-z0-9+/]{85}=$";
+
+/// Body of `POST /v1/tokens`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
-    /// What its bearer may do.
+    /// Rights of the token's bearer.
     pub role: Role,
-    /// Seconds until it ends; none: an hour for `mn` and `cn`, 90 days for people.
+    /// Validity in seconds; none: an hour for roles `mn` and `cn`, 90 days for people.
     #[serde(default)]
     pub ttl_s: Option<u64>,
-    /// The compute nodes of a tenant; of a `cn`, those that may join with it, any if there are none.
+    /// For role tenant: the tenant's compute nodes. For role `cn`: the compute nodes that may join with the token, any
+    /// if empty.
     #[serde(default)]
     pub compute_nodes: Vec<CnId>,
-    /// Bytes that a tenant may have in regions; none: no limit of its own.
+    /// Maximum total size of a tenant's regions; none: only the quotas of the compute nodes apply.
     #[serde(default)]
     pub quota: Option<ByteSize>,
 }
 
-/// Answer to [`CreateToken`]. The token is shown here and never again.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Answer to [`CreateToken`]: the only message that contains the token.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenCreated {
-    /// What its bearer gives.
+    /// The token with its secret, for the bearer.
     pub token: String,
-    /// What names it.
+    /// Identifier of the token, which is not secret.
     pub id: String,
-    /// What its bearer may do.
+    /// Rights of the token's bearer.
     pub role: Role,
-    /// When it ends: milliseconds since the Unix epoch.
+    /// Time at which the token becomes invalid, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
 }
 
-/// A token as it is listed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A token in a listing, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenStatus {
-    /// What names it.
+    /// Identifier of the token, which is not secret.
     pub id: String,
-    /// What its bearer may do.
+    /// Rights of the token's bearer.
     pub role: Role,
-    /// When it was made: milliseconds since the Unix epoch.
+    /// Creation time, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// When it ends.
+    /// Time at which the token becomes invalid, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
-    /// Who made it.
+    /// The caller that created the token, as named in the event log.
     pub made_by: String,
-    /// The compute nodes it is about.
+    /// CN ids of the tenant's compute nodes, or of those that may join with the token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compute_nodes: Vec<CnId>,
-    /// Bytes that a tenant may have in regions.
+    /// Maximum total size of a tenant's regions, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<u64>,
-    /// A node or an FM client has joined with it: it is used up.
+    /// True if a node or an FM client has joined with the token, which cannot be used again.
     #[serde(default)]
     pub used: bool,
 }
 
-/// A node, or a client of the FM API, asks to be let in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Request of a node, or of a client of the FM API, to be admitted to the fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Join {
-    /// Which.
+    /// The memory node, compute node or FM client that is to join.
     pub node: Party,
-    /// The public half of its TLS key: a point of P-256, 65 bytes as base64.
+    /// Public half of the node's TLS key: a point of P-256, 65 bytes as base64.
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = TLS_KEY_PATTERN)))]
     pub tls_key: String,
-    /// The public half of the key of its sessions.
+    /// Public half of the node's session key; none if its sessions have no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
-    /// Addresses of its ports, the one that identifies it first; none of an FM client.
+    /// Ethernet addresses of the node's ports, the identifying one first; empty for an FM client.
     #[serde(default)]
     pub macs: Vec<Mac>,
 }
 
-/// A node that has joined asks for a new certificate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Request of a joined node for a new certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
-    /// The public half of its TLS key, as when it joined.
+    /// Public half of the node's TLS key, the same as when it joined.
+    #[cfg_attr(feature = "schema", schemars(extend("pattern" = TLS_KEY_PATTERN)))]
     pub tls_key: String,
 }
 
 /// Answer to [`Join`] and [`Renew`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Joined {
     /// The node's certificate (PEM).
     pub certificate: String,
     /// The certificate of the manager's authority (PEM).
     pub authority: String,
-    /// From when it should be renewed: milliseconds since the Unix epoch.
+    /// Time from which the node should renew the certificate, in milliseconds since the Unix epoch.
     pub renew_ms: u64,
-    /// When it ends.
+    /// Time at which the certificate expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
-    /// Where the manager is reached over TLS.
+    /// URL of the manager over TLS.
     pub manager: String,
-    /// How far it has come: what a node that has joined expects of its manager's store from then on.
+    /// The manager's watermark: the node follows only a store that contains it.
     #[serde(default)]
     pub watermark: Watermark,
 }
 
-/// What somebody is to the manager.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Identity and rights of the caller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WhoAmI {
-    /// Who, as the event log says it.
+    /// The caller's name in the event log.
     pub who: String,
-    /// What they may do.
+    /// Name of the caller's role, or of its kind of node.
     pub role: String,
-    /// The compute nodes of a tenant.
+    /// CN ids of a tenant's compute nodes; empty for other callers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compute_nodes: Vec<CnId>,
-    /// When the token ends that says so.
+    /// Time at which the caller's token expires, in milliseconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
 }

@@ -1,53 +1,55 @@
-//! Bodies about logical devices and their bindings.
+//! Bodies of requests about logical devices and their bindings.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::regions::{Owner, wait_ms_default};
 use crate::model::{ByteSize, LogicalDevice, Name, UnbindOption};
 
-/// Sets capacity aside for logical devices `first`, `first + 1` … of a memory node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Request to set capacity aside for logical devices `first`, `first + 1` … of a memory node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetLdAllocations {
-    /// The first LD-ID.
+    /// LD-ID of the first logical device: 0 to 15.
     pub first: u16,
-    /// Bytes for each, multiples of 256 MiB.
+    /// Capacity of each logical device in turn, a multiple of 256 MiB.
     pub reserved: Vec<ByteSize>,
 }
 
-/// Binds a logical device to a compute node: what is set aside for it becomes a region of that node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Request to bind a logical device to a compute node: its set-aside capacity becomes a region of that node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bind {
-    /// The compute node.
+    /// The compute node, by CN id or name.
     pub compute_node: Owner,
-    /// The memory node.
+    /// Name of the memory node whose LD is bound.
     pub memory_node: Name,
-    /// The LD; none: the whole of a single logical device, or the first LD of a multi-logical device that has capacity
+    /// The LD; none: a single logical device as a whole, or the first LD of a multi-logical device that has capacity
     /// and is not bound.
     #[serde(default)]
     pub ld: Option<u16>,
-    /// The vPPB; none: the first that is free.
+    /// The vPPB of the compute node; none: its lowest free one.
     #[serde(default)]
     pub vppb: Option<u8>,
-    /// How long to wait for the memory node to map it, in milliseconds.
+    /// Maximum wait for the memory node to map the region, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
 }
 
-/// Takes a logical device from its compute node, and with it every region that has a part on it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Request to unbind a logical device from its compute node, and to take away every region with a part on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Unbind {
-    /// The memory node.
+    /// Name of the memory node whose LD is unbound.
     pub memory_node: Name,
-    /// The LD.
+    /// LD-ID: 0 to 15.
     pub ld: u16,
-    /// How.
+    /// Condition of the release by the compute node.
     #[serde(default = "managed")]
     pub option: UnbindOption,
-    /// How long to wait for the compute node to let go, in milliseconds.
+    /// Maximum wait for the compute node to release its regions, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
 }
@@ -56,22 +58,29 @@ fn managed() -> UnbindOption {
     UnbindOption::Managed
 }
 
-/// A logical device with what follows from the regions on it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A logical device with figures derived from the regions on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogicalDeviceStatus {
-    /// The logical device.
+    /// The stored record of the logical device.
     #[serde(flatten)]
     pub device: LogicalDevice,
-    /// Bytes: what is set aside for it, or what its regions use if that is more.
+    /// Number of the FM API switch that the memory node is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<u32>,
+    /// Number of the memory node's port of that switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u32>,
+    /// Size in bytes: the set-aside capacity, or the bytes of the LD's regions if these are more.
     pub capacity: u64,
-    /// Bytes in regions that are not being taken down.
+    /// Bytes of the LD's regions that are not being destroyed.
     pub used_bytes: u64,
-    /// The regions of its compute node that have a part on its memory node.
+    /// Names of the compute node's regions that have a part on the memory node.
     pub regions: Vec<Name>,
-    /// While it is being unbound: percent of its regions' memory that its compute node has let go of.
+    /// During unbinding: percentage of the regions' memory that the compute node has released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbound_percent: Option<u8>,
-    /// Whether its being unbound waits for its compute node.
+    /// True if an unbinding waits for the compute node to release regions.
     #[serde(default)]
     pub waits_for_owner: bool,
 }

@@ -1,76 +1,82 @@
-//! How a request that fails is answered: one body for every failure, with a message for people and a code for programs.
+//! Answer to a failed request: one body for every failure, with a message for people and a code for programs.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Body of every answer that is not a success.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Body of every answer with an HTTP status of 400 or more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorBody {
-    /// What was tried, on what, and why it did not work.
+    /// Text for people: the action, its object, and the reason of the failure.
     pub error: String,
-    /// The same for programs.
+    /// Kind of the failure, for programs.
     pub code: ErrorCode,
-    /// What to do about it.
+    /// Text for people: what to do; may be empty.
     pub hint: String,
 }
 
-/// Kinds of failure, for programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Kinds of failure, for programs; each has one HTTP status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The request is malformed or a value of it is out of range. 400
+    /// The request is malformed, or a value in it is out of range. 400
     BadRequest,
-    /// No such path, node or region. 404
+    /// The path, node or region does not exist. 404
     NotFound,
-    /// The path exists, the method does not. 405
+    /// The path exists, but not with this method. 405
     MethodNotAllowed,
     /// The request did not arrive in time. 408
     Timeout,
-    /// The name or the address belongs to another. 409
+    /// The name or the address belongs to another node or region. 409
     NameInUse,
     /// The registration was superseded by a later one, or the node never registered here. 409
     NotRegistered,
-    /// The region's state does not allow it. 409
+    /// The region's state does not permit the request. 409
     WrongState,
-    /// The region's owner is there and may be using it. 409
+    /// The region's owner is running and may be using the region. 409
     RegionInUse,
-    /// This manager has not come as far as the node has seen: its store is old or another. 409
+    /// This manager's store lacks changes that the node has seen: it is an older copy, or the store of another fabric.
+    /// 409
     StaleManager,
-    /// The body is larger than the server takes. 413
+    /// The other copy of the legs is not in sync: they are the only ones with the content. 409
+    OnlyCopy,
+    /// The legs of the region have changed since the epoch in the request. 409
+    StaleEpoch,
+    /// The body exceeds the server's limit. 413
     TooLarge,
-    /// A limit of the manager is reached. 429
+    /// The request would exceed a limit of the manager, such as a number of nodes or regions. 429
     LimitReached,
-    /// The compute node's quota does not allow it. 403
+    /// The request exceeds the compute node's quota. 403
     OverQuota,
-    /// The fabric is static: its regions come from its file. 409
+    /// The fabric is static: its regions come from the fabric file. 409
     StaticFabric,
-    /// Another manager leads; the answer says where it is. 307
+    /// Another manager leads; the answer contains its URL. 307
     NotLeader,
     /// A memory node refused a command. 502
     NodeRefused,
-    /// The manager has too much to do or is ending. 503
+    /// The manager is overloaded or shutting down. 503
     Unavailable,
-    /// The store failed. 500
+    /// The store or a backup cannot be written, for a reason other than a full disk. 500
     StoreFailed,
     /// Not enough free memory on reachable memory nodes. 507
     NoSpace,
-    /// The store cannot be written: its disk is full, or fails. Nothing is changed until it can. 507
+    /// The store cannot be written, since its disk is full or fails. Changes are refused until it can. 507
     StoreFull,
-    /// A browser's page of another origin asks, or one that may have been led here. 403
+    /// The request comes from a browser's page of another origin, or of another name for this address. 403
     ForeignOrigin,
-    /// The body is not JSON, or does not say so. 415
+    /// The body is not JSON, or has another content type. 415
     NotJson,
-    /// Nobody is known to ask: no token, certificate or session comes with the request, or one that is not valid. 401
+    /// The caller is unknown: no token, certificate or session comes with the request, or an invalid one. 401
     Unauthenticated,
-    /// Who asks may not do this. 403
+    /// The caller lacks the right to the request. 403
     Forbidden,
-    /// A code this version does not know.
+    /// A code that this version does not define, from a newer manager.
     #[serde(other)]
     Unknown,
 }
 
 impl ErrorCode {
-    /// The HTTP status that goes with it.
+    /// HTTP status that an answer with this code has.
     pub const fn http_status(self) -> u16 {
         match self {
             Self::NotLeader => 307,
@@ -85,7 +91,9 @@ impl ErrorCode {
             | Self::WrongState
             | Self::StaticFabric
             | Self::RegionInUse
-            | Self::StaleManager => 409,
+            | Self::StaleManager
+            | Self::OnlyCopy
+            | Self::StaleEpoch => 409,
             Self::TooLarge => 413,
             Self::NotJson => 415,
             Self::LimitReached => 429,

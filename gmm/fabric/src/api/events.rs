@@ -1,23 +1,23 @@
-//! Bodies about the event log: which events are wanted, and a part of the log.
+//! Bodies of requests for the event log: filters, and a part of the log.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Owner;
 use crate::model::{Event, Name};
 
-/// Query of `GET /v1/events` and `GET /v1/events/stream`: where in the log to begin, and which events are wanted. An event
-/// is wanted when it fits all that is given.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Query of `GET /v1/events` and `GET /v1/events/stream`: the position in the log, and filters. An event is selected if
+/// it passes every given filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
-    /// Number of the last event the reader has.
+    /// Number of the last event that the reader has received; 0: none.
     #[serde(default)]
     pub after: u64,
-    /// At most this many; the server has a limit of its own.
+    /// Maximum number of events to return; the server has a limit of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// How long to wait for the first, in milliseconds; the server waits at most a minute.
+    /// Maximum wait for the first event, in milliseconds; the server waits at most a minute.
     #[serde(default)]
     pub wait_ms: u64,
     /// Only events from this time on: milliseconds since the Unix epoch.
@@ -29,7 +29,7 @@ pub struct EventsQuery {
     /// Only events about this node: the name of a memory node, or the name or CN id of a compute node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Owner>,
-    /// Only events that this one asked for, as the events say it: `token 1a2b3c4d`, `uid 0`, `memory node mn0`.
+    /// Only events caused by this caller, as named in events: `token 1a2b3c4d`, `uid 0`, `memory node mn0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub who: Option<String>,
     /// Only events about this region.
@@ -37,24 +37,26 @@ pub struct EventsQuery {
     pub region: Option<Name>,
 }
 
-/// A part of the event log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Answer to [`EventsQuery`]: selected events, and the extent of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Events {
-    /// Number of the oldest event still kept. Above `after + 1`: those in between are gone.
+    /// Number of the oldest event still kept. If above `after + 1`, the events between were removed.
     pub oldest: u64,
     /// Number of the newest event.
     pub newest: u64,
-    /// Every event up to this number was looked at: what to ask for next comes after it.
+    /// Number of the last examined event: the next request continues after it.
     pub through: u64,
-    /// The events asked for, oldest first.
+    /// The selected events, oldest first.
     pub events: Vec<Event>,
 }
 
-/// In the stream of events, in place of events that are no longer kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Placeholder in the stream of events for events that are no longer kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventsGap {
-    /// Number of the first event that is gone.
+    /// Number of the first removed event.
     pub first: u64,
-    /// Number of the last event that is gone.
+    /// Number of the last removed event.
     pub last: u64,
 }

@@ -1,22 +1,22 @@
-//! Nodes that do not follow this manager, for it lacks what they have seen; and memory that a memory node holds although
-//! no region has it.
+//! Bodies of requests about nodes that do not follow this manager because its store lacks changes they have seen, and
+//! about memory that a memory node holds although it belongs to no region.
 
 use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{CnId, Mapping, Name, Watermark};
 
-/// Who has a certificate of the fabric: a node of either kind, or a client of the FM API.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+/// Subject of a certificate of the fabric: a node of either kind, or a client of the FM API.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Party {
-    /// A memory node, by name.
+    /// A memory node, by its name.
     MemoryNode(Name),
-    /// A compute node, by CN id.
+    /// A compute node, by its CN id.
     ComputeNode(CnId),
-    /// A client of the FM API, by name.
+    /// A client of the FM API, by the name it joined with.
     FmClient(Name),
 }
 
@@ -30,111 +30,121 @@ impl fmt::Display for Party {
     }
 }
 
-/// Memory that a node holds, as it says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Memory that a node reports to hold for a compute node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Held {
-    /// Whose it is.
+    /// The compute node for which the memory is mapped.
     pub compute_node: CnId,
-    /// The region, where the node knows it: compute nodes do.
+    /// Name of the region, if the node has recorded it: compute nodes have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<Name>,
-    /// Creation of that region in milliseconds since the Unix epoch, which tells it from another one of its name.
+    /// Creation time of the region in milliseconds since the Unix epoch, which distinguishes it from a later region of
+    /// the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_ms: Option<u64>,
-    /// Bytes.
+    /// Size of the memory in bytes.
     pub bytes: u64,
 }
 
-/// A node says that it does not follow this manager, and what it holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Report of a node that does not follow this manager, with the memory that the node holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NotFollowed {
-    /// The node.
+    /// The memory node, compute node or FM client that does not follow.
     pub node: Party,
-    /// How far the manager had come that it followed last.
+    /// The watermark of the manager that the node followed last.
     pub seen: Watermark,
-    /// What it holds.
+    /// The memory that the node holds.
     #[serde(default)]
     pub holds: Vec<Held>,
 }
 
-/// A node that does not follow this manager, since its store lacks what the node has seen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A node that does not follow this manager, since the store lacks changes that the node has seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RefusedNode {
-    /// The node.
+    /// The memory node, compute node or FM client that does not follow.
     pub node: Party,
-    /// How far the manager had come that it followed last.
+    /// The watermark of the manager that the node followed last.
     pub seen: Watermark,
-    /// Since when it has been refused: milliseconds since the Unix epoch.
+    /// Time of the first refusal, in milliseconds since the Unix epoch.
     pub since_ms: u64,
-    /// When it was heard last.
+    /// Time of the node's latest message, in milliseconds since the Unix epoch.
     pub heard_ms: u64,
-    /// What it holds and this store does not list: lost, should this store be adopted. Empty also while the node has not
-    /// said what it holds.
+    /// Memory that the node holds and this store does not contain: it is lost if this store is adopted. Also empty
+    /// until the node has reported its memory.
     pub would_lose: Vec<Held>,
 }
 
-/// Has nodes follow this manager although its store lacks what they have seen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Request to have nodes follow this manager although its store lacks changes that they have seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AdoptFabric {
-    /// What the nodes have seen, as [`RefusedNode`]s say it: nobody else follows then.
+    /// The watermarks that the nodes have seen, from [`RefusedNode`]s: nodes with other watermarks still do not follow.
     pub seen: Vec<Watermark>,
 }
 
-/// Has a backup take the place of all that the store has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Request to replace the whole content of the store by a backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RestoreStore {
-    /// The backup, as `GET /v1/backup` gave it.
+    /// The backup, from `GET /v1/backup`.
     pub backup: String,
-    /// Although it is another fabric's.
+    /// True to restore even the backup of another fabric.
     #[serde(default)]
     pub other_fabric: bool,
 }
 
-/// A backup has taken the place of all that the store had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Result of a restored backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RestoredStore {
-    /// How far the store had come before.
+    /// The watermark of the replaced state.
     pub before: Watermark,
-    /// How far it had when the backup was taken. Nodes that have seen more refuse it until that is given up.
+    /// The watermark in the backup. Nodes that have seen later changes do not follow until these are given up.
     pub restored: Watermark,
-    /// Where it is now.
+    /// The watermark after the restoration.
     pub now: Watermark,
 }
 
-/// A memory node holds memory that no region has; it keeps it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Report of a memory node about memory that belongs to no region; the node keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReportOrphans {
-    /// Number of the node's registration.
+    /// Number of the node's latest registration.
     pub registration: u64,
-    /// Whose memory it was, and which extents. The names of regions say nothing.
+    /// The compute nodes and extents of the orphans; the region names in the mappings are ignored.
     pub orphans: Vec<Mapping>,
 }
 
 /// Query of `POST /v1/memory-nodes/{name}/release-orphans`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseOrphans {
-    /// How long to wait for the memory to be zeroed, in milliseconds.
+    /// Maximum wait for the memory to be zeroed, in milliseconds.
     #[serde(default = "super::regions::wait_ms_default")]
     pub wait_ms: u64,
 }
 
-/// Memory of a memory node that no region has, and that is not given away.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Memory of a memory node that belongs to no region and is not allocated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Orphans {
-    /// The memory node.
+    /// Name of the memory node that holds these orphans.
     pub memory_node: Name,
-    /// Whose memory it was, and which extents.
+    /// The extents, and the compute nodes for which they were mapped.
     pub orphans: Vec<Mapping>,
 }
 
 impl Orphans {
-    /// Bytes of them all.
+    /// Total size of the orphans, in bytes.
     pub fn bytes(&self) -> u64 {
         self.orphans.iter().map(Mapping::bytes).sum()
     }

@@ -1,149 +1,157 @@
-//! Bodies of the overview: what a person wants to see of a fabric at a glance, small enough to be asked for every second,
-//! and a part of its regions, searched and sorted by the manager, because there may be a hundred thousand.
+//! Bodies of the overview: a summary of the fabric for people, small enough to be requested every second, and a page of
+//! the regions, which the manager searches and sorts, since there may be a hundred thousand.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Owner;
 use crate::hdm::{Granularity, Ways};
 use crate::model::{CnId, DeviceKind, Health, Mac, Name, RegionState};
 
-/// Regions in one [`RegionsPage`] when the query does not say.
+/// Default number of regions in one [`RegionsPage`].
 pub const REGIONS_PER_PAGE_DEFAULT: u64 = 100;
-/// Most regions in one [`RegionsPage`].
+/// Maximum number of regions in one [`RegionsPage`].
 pub const REGIONS_PER_PAGE_MAX: u64 = 1000;
 
-/// The fabric at a glance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Summary of the fabric for people: all nodes, and totals of the regions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Overview {
-    /// The manager's clock: milliseconds since the Unix epoch. Ages of what is in here count from it.
+    /// Present time by the manager's clock, in milliseconds since the Unix epoch; ages are computed from it.
     pub time_ms: u64,
-    /// Version of the manager.
+    /// Version of the manager, as `gmm --version` prints it.
     pub version: String,
-    /// URL of the manager, which leads.
+    /// URL of the leading manager, which has made this summary.
     pub leader: String,
-    /// Its term.
+    /// Term of the manager, which grows with each takeover.
     pub term: u64,
-    /// How often a node speaks, in milliseconds: counters are never older than about two of these.
+    /// Interval of the nodes' messages, in milliseconds: counters are at most about twice as old.
     pub heartbeat_ms: u64,
-    /// Number of the newest event.
+    /// Number of the newest event in the log; 0 before the first.
     pub newest_event: u64,
-    /// Every memory node, by name.
+    /// Every memory node, ordered by name.
     pub memory_nodes: Vec<MemoryNodeOverview>,
-    /// Every compute node, by CN id.
+    /// Every compute node, ordered by CN id.
     pub compute_nodes: Vec<ComputeNodeOverview>,
-    /// How many regions there are in each state that a region is in.
+    /// Number of regions per state; states without regions are left out.
     pub regions: Vec<RegionTotal>,
 }
 
-/// A memory node at a glance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Capacity, health and traffic of a memory node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryNodeOverview {
-    /// Its name.
+    /// Name of the memory node.
     pub name: Name,
-    /// Its number among memory nodes: its place in the FM API.
+    /// Number of the memory node, which determines its port in the FM API.
     pub index: u32,
-    /// Whether it is given away in slices or whole.
+    /// Allocation of the node: in slices to many compute nodes, or whole to one.
     pub kind: DeviceKind,
-    /// Addresses of its ports.
+    /// Ethernet addresses of the node's ports; compute nodes use the first.
     pub macs: Vec<Mac>,
-    /// The MTU of its ports in bytes.
+    /// MTU of the node's ports, in bytes.
     pub mtu: u32,
-    /// Whether it is heard of.
+    /// Reachable if the node has sent a message within the node time-out.
     pub health: Health,
-    /// Bytes of the whole extents of its pool: what can be given away.
+    /// Bytes of the whole extents of its pool.
     pub pool_bytes: u64,
-    /// Bytes of one extent.
+    /// Size of an extent, the unit of allocation, in bytes.
     pub extent_bytes: u64,
-    /// Bytes no region holds.
+    /// Bytes of the pool that belong to no region.
     pub free_bytes: u64,
-    /// Of these, bytes set aside for logical devices.
+    /// The part of `free_bytes` that is set aside for logical devices.
     pub reserved_bytes: u64,
-    /// Bytes of regions being taken down, not yet confirmed as zeroed.
+    /// Bytes of regions that are being destroyed and not yet confirmed as zeroed.
     pub draining_bytes: u64,
-    /// Commands issued and not yet answered with a result.
+    /// Number of commands to the node that have no result yet.
     pub pending_commands: u64,
-    /// Regions with a part on it.
+    /// Number of regions with a part on the node.
     pub regions: u64,
-    /// Who has how much of it, by CN id; what is draining included.
+    /// Bytes of the node per compute node, ordered by CN id; includes bytes that are being zeroed.
     pub owners: Vec<Share>,
-    /// Why compute nodes cannot reach it though it reports: its interface is gone, down or another one.
+    /// The reason why compute nodes cannot reach the node although it reports: its interface is missing, down or
+    /// replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<String>,
-    /// When its last report came: milliseconds since the Unix epoch. None since this manager has led.
+    /// Arrival time of the node's latest report, in milliseconds since the Unix epoch; none since this manager leads.
     pub reported_ms: Option<u64>,
-    /// What that report counts; none from a node that reports nothing.
+    /// Counters from that report; none if it contains no counters.
     pub traffic: Option<Traffic>,
 }
 
-/// What one compute node has of a memory node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Part of a memory node that belongs to one compute node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Share {
-    /// The compute node.
+    /// CN id of the compute node that owns the regions.
     pub compute_node: CnId,
-    /// Bytes.
+    /// Bytes of the memory node in regions of the compute node.
     pub bytes: u64,
 }
 
-/// Counters of a memory node, all its workers together, since its daemon started.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Counters of a memory node, sums over its workers, since its daemon started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Traffic {
     /// Bytes of frames received.
     pub rx_bytes: u64,
-    /// Bytes of frames sent.
+    /// Bytes of frames sent, headers included.
     pub tx_bytes: u64,
-    /// Requests executed.
+    /// Number of requests carried out.
     pub requests: u64,
-    /// Requests answered with a fault.
+    /// Number of requests answered with a fault.
     pub faults: u64,
-    /// Requests that came again though they had been answered.
+    /// Number of requests received again after they had been answered.
     pub repeats: u64,
-    /// Frames dropped, whatever for: damaged, of no session, or no room.
+    /// Number of frames dropped for any reason: damaged, without a session, or for lack of buffers.
     pub dropped: u64,
-    /// Sessions with compute nodes.
+    /// Number of open sessions with compute nodes.
     pub sessions: u64,
-    /// Whether a worker's receive queue is longer than it may be.
+    /// True if the receive queue of a worker exceeds its limit.
     pub congested: bool,
 }
 
-/// A compute node at a glance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Regions, health and traffic of a compute node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComputeNodeOverview {
-    /// Its identity.
+    /// CN id of the compute node.
     pub cn_id: CnId,
-    /// Its name; none until it registers with one.
+    /// Name of the compute node; none until it registers with one.
     pub name: Option<Name>,
-    /// Whether it is heard of.
+    /// Reachable if the node has sent a message within the node time-out.
     pub health: Health,
-    /// Held in reset: it attaches nothing until it is released.
+    /// True while the node is held in reset: it attaches nothing until it is released.
     pub held: bool,
-    /// Most bytes of regions it may have; none: no limit of its own.
+    /// Maximum total size of the node's regions, in bytes; none: no limit of its own.
     pub quota: Option<u64>,
-    /// Bytes of all its regions that are not being taken down.
+    /// Total size of the node's regions that are not being destroyed, in bytes.
     pub bytes: u64,
-    /// Its regions.
+    /// Number of the node's regions, in any state.
     pub regions: u64,
-    /// Requests of its that memory nodes have executed, in the sessions it has now; none without a session.
+    /// Number of the node's requests that memory nodes have carried out in its present sessions; none without a
+    /// session.
     pub requests: Option<u64>,
 }
 
-/// The regions in one state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Totals of the regions in one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionTotal {
-    /// The state.
+    /// State that these regions are in.
     pub state: RegionState,
-    /// How many regions are in it.
+    /// Number of regions in this state.
     pub regions: u64,
-    /// Bytes of their decoders together.
+    /// Total size of these regions' decoders, in bytes.
     pub bytes: u64,
 }
 
-/// Query of `GET /v1/overview/regions`: which regions are wanted. A region is wanted when it fits all that is given.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Query of `GET /v1/overview/regions`: regions that pass every given filter are selected.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RegionsQuery {
-    /// Only regions with this text in their name, their owner's name or CN id, or the name of one of their memory nodes;
-    /// capitals and small letters are one.
+    /// Only regions with this text in their name, their owner's name or CN id, or the name of one of their memory
+    /// nodes; case is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// Only regions in this state.
@@ -155,67 +163,70 @@ pub struct RegionsQuery {
     /// Only regions with a part on this memory node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_node: Option<Name>,
-    /// In which order.
+    /// Order in which the selected regions are returned.
     #[serde(default)]
     pub sort: RegionOrder,
-    /// At most this many: 100 unless said, 1000 at most.
+    /// Maximum number of regions to return: 100 by default, at most 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
 
-/// In which order regions come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Sort order of regions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RegionOrder {
-    /// By name.
+    /// Ascending names.
     #[default]
     Name,
-    /// The largest first.
+    /// Descending size.
     Size,
-    /// The newest first.
+    /// Descending creation time.
     Newest,
 }
 
-/// Regions that are wanted: the first of them, and how many there are.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The first of the selected regions, and totals of all selected ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionsPage {
-    /// How many regions are wanted.
+    /// Number of selected regions, including those not returned.
     pub matching: u64,
-    /// Bytes of their decoders together.
+    /// Total size of the selected regions' decoders, in bytes.
     pub bytes: u64,
-    /// The first of them.
+    /// The first selected regions, in the requested order.
     pub regions: Vec<RegionSummary>,
 }
 
-/// A region in a line. `GET /v1/regions/{name}` has its decoders and legs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Summary of a region; `GET /v1/regions/{name}` also gives its decoders and legs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionSummary {
-    /// Its name.
+    /// Name of the region, unique in the fabric.
     pub name: Name,
-    /// The one CN that may use it.
+    /// CN id of the only compute node that may use the region.
     pub owner: CnId,
-    /// That CN's name, where the manager knows it.
+    /// Name of the owner, if it has registered with one.
     pub owner_name: Option<Name>,
-    /// Bytes that may be used.
+    /// Usable bytes.
     pub size: u64,
-    /// Bytes that are being added.
+    /// Bytes that are being added and not yet usable.
     pub growing: u64,
-    /// Where it stands.
+    /// Present state of the region, as in its record.
     pub state: RegionState,
-    /// Interleave ways asked for.
+    /// Interleave ways requested.
     pub ways: Ways,
-    /// Interleave granularity asked for.
+    /// Interleave granularity requested.
     pub granularity: Granularity,
-    /// HDM decoders that spread it.
+    /// Number of the region's HDM decoders.
     pub decoders: u64,
-    /// The memory nodes it lies on, by name.
+    /// Names of the memory nodes that the region lies on, ascending.
     pub memory_nodes: Vec<Name>,
-    /// Why it is being taken down, when a memory node refused to map it.
+    /// The reason why the region is being destroyed, if a memory node refused to map it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// While it is draining: percent of its memory that is zeroed.
+    /// While the region is draining: percentage of its memory that is zeroed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zeroed_percent: Option<u8>,
-    /// When it was created: milliseconds since the Unix epoch.
+    /// Creation time, in milliseconds since the Unix epoch.
     pub created_ms: u64,
 }

@@ -1,17 +1,18 @@
-//! Bodies about regions: whose they are, and what is to become of them.
+//! Bodies of requests about regions.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{ByteSize, CnId, Name, Region, Unmapped};
+use crate::hdm::{Granularity, Ways};
+use crate::model::{ByteSize, CnId, Mac, Name, Protection, Region, Unmapped};
 
-/// Who a region is for: a CN id, which need not have registered yet, or the name of a compute node that has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+/// Owner of a region: a CN id, which need not have registered yet, or the name of a registered compute node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged, expecting = "neither the CN id nor the name of a compute node")]
 pub enum Owner {
-    /// By CN id.
+    /// CN id, which need not have registered.
     CnId(CnId),
-    /// By name.
+    /// Name of a registered compute node.
     Name(Name),
 }
 
@@ -38,53 +39,73 @@ impl From<CnId> for Owner {
     }
 }
 
-/// Interleave ways when none are asked for.
-pub const WAYS_DEFAULT: u32 = 1;
-/// Interleave granularity in bytes when none is asked for.
-pub const GRANULARITY_DEFAULT: u32 = 4096;
-/// How long creating, resetting and destroying wait for memory nodes when not told otherwise, in milliseconds.
+/// Interleave ways of a region whose request gives none.
+pub const WAYS_DEFAULT: Ways = Ways::One;
+/// Interleave granularity of a region whose request gives none.
+pub const GRANULARITY_DEFAULT: Granularity = Granularity::PAGE;
+/// Default wait for memory nodes when creating, resetting and destroying, in milliseconds.
 pub const WAIT_MS_DEFAULT: u64 = 10_000;
 
-/// Asks for a region.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Body of `POST /v1/regions`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateRegion {
-    /// Its name, unique in the fabric.
-    pub name: Name,
-    /// Bytes: a multiple of the extent size of the memory nodes.
+    /// Name of the region, unique in the fabric; none: the manager chooses `region0`, `region1` and so on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Name>,
+    /// Size of the region: a multiple of the memory nodes' extent size.
     pub size: ByteSize,
-    /// Who it is for.
+    /// The compute node that will use the region.
     pub owner: Owner,
-    /// Interleave ways.
+    /// Interleave ways: 1, 2, 3, 4, 6, 8, 12 or 16.
     #[serde(default = "ways_default")]
-    pub ways: u32,
+    pub ways: Ways,
     /// Interleave granularity in bytes: a power of two, 256 to 16384.
     #[serde(default = "granularity_default")]
-    pub granularity: u32,
-    /// The memory nodes to take it from; none named: those with the most free memory.
+    pub granularity: Granularity,
+    /// The memory nodes to place the region on; empty: those with the most free memory.
     #[serde(default)]
     pub on: Vec<Name>,
-    /// How its owner answers accesses to the region's addresses beyond its size.
+    /// Protection of the content: the number of copies.
+    #[serde(default)]
+    pub protect: Protection,
+    /// Result of the owner's accesses to addresses of the region beyond its size.
     #[serde(default)]
     pub unmapped: Unmapped,
-    /// The user of the compute node whose memory it is to be, by number; none: it is for all who may use that node's agent.
+    /// User id on the compute node that may use the region; none: every user of that node's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// How long to wait for its memory nodes to map it, in milliseconds.
+    /// Maximum wait for the memory nodes to map the region, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
 }
 
+impl std::fmt::Display for CreateRegion {
+    /// Writes the request as words for messages.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("create region ")?;
+        self.name.iter().try_for_each(|name| write!(f, "{name} "))?;
+        write!(f, "of {} for {}", self.size, self.owner)
+    }
+}
+
 impl CreateRegion {
-    /// A region of `size` bytes for `owner`, all else by default.
+    /// A region of `size` bytes for `owner`, with defaults.
     pub fn new(name: Name, size: u64, owner: impl Into<Owner>) -> Self {
+        Self { name: Some(name), ..Self::nameless(size, owner) }
+    }
+
+    /// A region as from [`new`](Self::new), whose name the manager chooses.
+    pub fn nameless(size: u64, owner: impl Into<Owner>) -> Self {
         Self {
-            name,
+            name: None,
             size: ByteSize(size),
             owner: owner.into(),
             ways: WAYS_DEFAULT,
             granularity: GRANULARITY_DEFAULT,
             on: Vec::new(),
+            protect: Protection::default(),
             unmapped: Unmapped::default(),
             uid: None,
             wait_ms: WAIT_MS_DEFAULT,
@@ -92,56 +113,74 @@ impl CreateRegion {
     }
 }
 
-/// Asks for more of a region, which its user goes on using meanwhile.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Query of `GET /v1/regions/{name}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ShowRegion {
+    /// Maximum wait for the owner's agent, if it is running, to receive the present state of its regions, in
+    /// milliseconds.
+    #[serde(default)]
+    pub owner_wait_ms: u64,
+}
+
+/// Request to enlarge a region, which stays usable during its growth.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GrowRegion {
-    /// Its new size in bytes, all of it.
+    /// Total size of the region after the growth.
     pub size: ByteSize,
-    /// The memory nodes to take the addition from; none named: those with the most free memory.
+    /// The memory nodes to place the addition on; empty: those with the most free memory.
     #[serde(default)]
     pub on: Vec<Name>,
-    /// How long to wait for its memory nodes to map it, in milliseconds.
+    /// Maximum wait for the memory nodes to map the addition, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
 }
 
 /// Query of `POST /v1/regions/{name}/disable`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DisableRegion {
-    /// How long to wait for its owner to let go, in milliseconds.
+    /// Maximum wait for the owner to release the region, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
 }
 
-/// Limits what regions a compute node may have.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Request to limit the regions of a compute node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetQuota {
-    /// Bytes of all its regions together; none: no limit.
+    /// Maximum total size of the compute node's regions; none: no limit.
     pub bytes: Option<ByteSize>,
 }
 
-/// A region with how far its taking down has come.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A region with the progress of its destruction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RegionStatus {
-    /// The region.
+    /// The stored record of the region.
     #[serde(flatten)]
     pub region: Region,
-    /// While it is draining: percent of its memory that is zeroed.
+    /// While the region is draining: percentage of its memory that is zeroed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zeroed_percent: Option<u8>,
-    /// Whether its owner's agent has heard of all that concerns its regions, as they are.
+    /// True if the owner's agent has received the present state of its regions.
     #[serde(default)]
     pub owner_knows: bool,
+    /// True if no memory node has room for a copy that the region lacks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_spare: bool,
 }
 
-fn ways_default() -> u32 {
+fn ways_default() -> Ways {
     WAYS_DEFAULT
 }
 
-fn granularity_default() -> u32 {
+fn granularity_default() -> Granularity {
     GRANULARITY_DEFAULT
 }
 
@@ -150,22 +189,24 @@ pub(super) fn wait_ms_default() -> u64 {
 }
 
 /// Query of `DELETE /v1/regions/{name}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DestroyRegion {
-    /// Destroy it although its owner's agent is there and may be using it.
+    /// Destroy the region even if its owner's agent is running and may be using it.
     #[serde(default)]
     pub force: bool,
-    /// How long to wait for its memory to be zeroed, in milliseconds.
+    /// Maximum wait for the region's memory to be zeroed, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
-    /// Destroy it only if it was created then, in milliseconds since the Unix epoch: else it is another one of that name.
+    /// Creation time of the region to be destroyed, in milliseconds since the Unix epoch: a later region of the same
+    /// name is not destroyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_ms: Option<u64>,
 }
 
 impl DestroyRegion {
-    /// As it stands behind the question mark.
+    /// The query string of the request, without the question mark.
     pub fn query(&self) -> String {
         let created = self.created_ms.map_or_else(String::new, |ms| format!("&created_ms={ms}"));
         format!("force={}&wait_ms={}{created}", self.force, self.wait_ms)
@@ -173,10 +214,80 @@ impl DestroyRegion {
 }
 
 /// Query of `POST /v1/regions/{name}/reset`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ResetRegion {
-    /// How long to wait for its memory nodes to map it, in milliseconds.
+    /// Maximum wait for the memory nodes to map the region, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
+}
+
+/// Request to change the protection of a region, which stays usable meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ProtectRegion {
+    /// Protection of the region from now on.
+    pub protect: Protection,
+    /// The memory nodes to place an additional copy on; empty: those with the most free memory.
+    #[serde(default)]
+    pub on: Vec<Name>,
+    /// Maximum wait for the protection to be as requested, in milliseconds.
+    #[serde(default = "wait_ms_default")]
+    pub wait_ms: u64,
+}
+
+/// Request of the agent of a region's owner to declare stale the region's legs on one memory node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LegsStale {
+    /// Number of the agent's registration, from the answer to it.
+    pub registration: u64,
+    /// Address of the memory node: its first port.
+    pub mac: Mac,
+    /// Epoch of the region that the agent has.
+    pub epoch: u64,
+}
+
+/// Report of the agent of a region's owner that it has filled a stale leg: the leg has the content of its position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LegsFilled {
+    /// Number of the agent's registration, from the answer to it.
+    pub registration: u64,
+    /// Address of the memory node: its first port.
+    pub mac: Mac,
+    /// First CMem byte address of the leg.
+    pub cmem_base: u64,
+    /// Epoch of the region that the agent has.
+    pub epoch: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interleave_that_no_decoder_has_is_refused_when_it_is_read() {
+        let read = |more: &str| {
+            let text = format!(r#"{{"name":"r","size":4096,"owner":"cn0"{more}}}"#);
+            serde_json::from_str::<CreateRegion>(&text).map_err(|error| error.to_string())
+        };
+        let plain = read("").unwrap();
+        assert_eq!((plain.ways, plain.granularity), (Ways::One, Granularity::PAGE));
+        let wide = read(r#","ways":12,"granularity":256"#).unwrap();
+        assert_eq!((wide.ways, wide.granularity), (Ways::Twelve, Granularity::MIN));
+        for (more, words) in [
+            (r#","ways":0"#, "choose 1, 2, 3"),
+            (r#","ways":5"#, "choose 1, 2, 3"),
+            (r#","granularity":128"#, "power of two from 256"),
+            (r#","granularity":3000"#, "power of two from 256"),
+        ] {
+            let error = read(more).unwrap_err();
+            assert!(error.contains(words), "{more}: {error}");
+        }
+    }
 }

@@ -1,22 +1,22 @@
-//! Sessions as memory nodes report them: what one compute node has under way with one worker of a memory node.
+//! Sessions as memory nodes report them: between one compute node and one worker of a memory node.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{CnId, Name};
 
-/// A session of a compute node with a worker of a memory node, as that node reported it with its last sync.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A session of a compute node with a worker of a memory node, from that node's last sync.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Session {
-    /// The memory node.
+    /// Name of the memory node that reports the session.
     pub memory_node: Name,
-    /// Number of its worker.
+    /// Number of the memory node's worker, from 0.
     pub worker: u64,
-    /// The compute node.
+    /// CN id of the compute node that opened the session.
     pub compute_node: CnId,
-    /// Its name, where the manager knows it.
+    /// Name of the compute node, if it has registered with one.
     pub compute_node_name: Option<Name>,
-    /// Counters of the session, named as the memory node names them.
+    /// Counters of the session, named as in the memory node's report.
     #[serde(flatten)]
     pub counters: serde_json::Map<String, serde_json::Value>,
 }

@@ -1,4 +1,4 @@
-//! Calls about tokens, joining, and who the client is.
+//! Calls about tokens, joining, and the client's own identity.
 
 use reqwest::Method;
 
@@ -6,7 +6,7 @@ use super::{Client, ClientError};
 use crate::api::{CreateToken, Join, Joined, Party, Renew, TokenCreated, TokenStatus, WhoAmI};
 
 impl Client {
-    /// Makes a token.
+    /// Creates a token: `POST /v1/tokens`.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -14,7 +14,7 @@ impl Client {
         self.call(Method::POST, "/v1/tokens", "create a token", Some(token), 0).await
     }
 
-    /// The tokens there are.
+    /// Lists the tokens that are not revoked, without their secrets.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -22,25 +22,25 @@ impl Client {
         self.get("/v1/tokens", "list tokens").await
     }
 
-    /// Has a token not taken any more, by its id.
+    /// Revokes the token of this id: it is invalid from the next request on.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found` when there is none.
+    /// Any [`ClientError`]; refused with `not_found` if no token has this id.
     pub async fn revoke_token(&self, id: &str) -> Result<(), ClientError> {
         let path = format!("/v1/tokens/{}", super::events::url_encoded(id));
         let asked = format!("revoke token {id}");
         self.exchange(Method::DELETE, &path, &asked, None::<&()>, 0).await.map(drop)
     }
 
-    /// Has a node join.
+    /// Requests the admission of a node, with a join token or as an administrator.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `unauthenticated` or `forbidden` where the token does not allow it.
+    /// Any [`ClientError`]; refused with `unauthenticated` or `forbidden` if the token does not allow it.
     pub async fn join(&self, join: &Join) -> Result<Joined, ClientError> {
         self.call(Method::POST, "/v1/join", &format!("let {} join", join.node), Some(join), 0).await
     }
 
-    /// A new certificate for the node that this client speaks for.
+    /// Requests a new certificate for the node that this client belongs to.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -48,18 +48,18 @@ impl Client {
         self.call(Method::POST, "/v1/renew", "renew a certificate", Some(renew), 0).await
     }
 
-    /// Has a node not speak at the manager any more.
+    /// Revokes a node's access to the manager.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found` when it has not joined.
+    /// Any [`ClientError`]; refused with `not_found` if the node has not joined.
     pub async fn revoke(&self, node: &Party) -> Result<(), ClientError> {
         self.exchange(Method::POST, "/v1/revoke", &format!("revoke {node}"), Some(node), 0).await.map(drop)
     }
 
-    /// Who this client is to the manager.
+    /// Returns the identity and rights that the manager assigns to this client.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `unauthenticated` when it is not known.
+    /// Any [`ClientError`]; refused with `unauthenticated` if the manager cannot identify the client.
     pub async fn who_am_i(&self) -> Result<WhoAmI, ClientError> {
         self.get("/v1/whoami", "say who asks").await
     }

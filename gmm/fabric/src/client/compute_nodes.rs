@@ -12,8 +12,8 @@ impl Client {
     /// Registers a compute node, or registers it again after a restart.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `name_in_use` while another agent with this CN id is there or another compute
-    /// node has the name.
+    /// Any [`ClientError`]; refused with `name_in_use` while another agent with this CN id is running or another
+    /// compute node has the name.
     pub async fn register_compute_node(
         &self,
         node: &RegisterComputeNode,
@@ -22,12 +22,12 @@ impl Client {
         self.call(Method::POST, "/v1/compute-nodes", &asked, Some(node), 0).await
     }
 
-    /// Proves that the compute node lives, tells what it has let go of, and waits up to `sync.wait_ms` for a change to
-    /// what it has.
+    /// Sends a sign of life of the compute node, reports released regions, and waits up to `sync.wait_ms` for a change
+    /// to its regions.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_registered` when another registration took over or the manager does not
-    /// know the node: register again.
+    /// Any [`ClientError`]; refused with `not_registered` if another registration has replaced this one or the manager
+    /// has no such node: the node must register again.
     pub async fn sync_compute_node(
         &self,
         cn: CnId,
@@ -38,7 +38,7 @@ impl Client {
             .await
     }
 
-    /// Every compute node the manager knows, by CN id.
+    /// Lists every recorded compute node, ordered by CN id.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -46,20 +46,21 @@ impl Client {
         self.get("/v1/compute-nodes", "list compute nodes").await
     }
 
-    /// Forgets a compute node that is gone for good.
+    /// Removes the record of a compute node that will not return.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` while it is there or has something.
+    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` while it is running or has regions or
+    /// bindings.
     pub async fn forget_compute_node(&self, cn: &Owner) -> Result<(), ClientError> {
         let asked = format!("forget compute node {cn}");
         let path = format!("/v1/compute-nodes/{cn}");
         self.exchange(Method::DELETE, &path, &asked, None::<&()>, 0).await.map(drop)
     }
 
-    /// Limits the bytes of all regions of a compute node together; `None`: no limit. What it has already stays.
+    /// Limits the total bytes of all regions of a compute node; `None`: no limit. Existing regions stay.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found` for a name that nobody has.
+    /// Any [`ClientError`]; refused with `not_found` for an unknown name.
     pub async fn set_quota(&self, cn: &Owner, bytes: Option<u64>) -> Result<ComputeNode, ClientError> {
         let quota = SetQuota { bytes: bytes.map(ByteSize) };
         let path = format!("/v1/compute-nodes/{cn}/quota");
@@ -75,7 +76,7 @@ impl Client {
         self.call(Method::POST, &path, &format!("hold compute node {cn} in reset"), None::<&()>, 0).await
     }
 
-    /// Releases a compute node that is held in reset.
+    /// Releases a compute node from reset: it attaches its regions.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`.

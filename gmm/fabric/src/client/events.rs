@@ -6,10 +6,10 @@ use super::{Client, ClientError};
 use crate::api::{Events, EventsQuery, ManagerHealth};
 
 impl Client {
-    /// The events that `query` wants, waiting up to `query.wait_ms` for the first.
+    /// Returns the events that `query` selects; waits up to `query.wait_ms` for the first.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `bad_request` for a kind that there is not.
+    /// Any [`ClientError`]; refused with `bad_request` for an unknown kind.
     pub async fn events(&self, query: EventsQuery) -> Result<Events, ClientError> {
         let EventsQuery { after, limit, wait_ms, since_ms, kind, node, who, region } = query;
         let mut path = format!("/v1/events?after={after}&wait_ms={wait_ms}");
@@ -30,7 +30,7 @@ impl Client {
         self.call(Method::GET, &path, "read events", None::<&()>, wait_ms).await
     }
 
-    /// Whether the manager is well, and how much it looks after.
+    /// Returns the manager's health, and the numbers of its nodes and regions.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -39,7 +39,7 @@ impl Client {
     }
 }
 
-/// A text as part of a query.
+/// Percent-encodes a text for a query.
 pub(super) fn url_encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~,:".contains(&byte);
     text.bytes()

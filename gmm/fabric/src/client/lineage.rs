@@ -1,4 +1,4 @@
-//! Calls about nodes that do not follow the manager, and about memory that no region has.
+//! Calls about nodes that do not follow the manager, and about memory that belongs to no region.
 
 use reqwest::Method;
 
@@ -10,7 +10,7 @@ use crate::api::{
 use crate::model::Name;
 
 impl Client {
-    /// The nodes that do not follow this manager, since its store lacks what they have seen.
+    /// Lists the nodes that do not follow this manager, since its store lacks changes that they have seen.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -18,24 +18,24 @@ impl Client {
         self.get("/v1/refused", "list refused nodes").await
     }
 
-    /// Says that a node does not follow this manager, and what it holds.
+    /// Reports that a node does not follow this manager, and the memory that the node holds.
     ///
     /// # Errors
     /// Any [`ClientError`].
     pub async fn not_followed(&self, said: &NotFollowed) -> Result<(), ClientError> {
-        let asked = format!("hear that {} does not follow", said.node);
+        let asked = format!("record that {} does not follow", said.node);
         self.exchange(Method::POST, "/v1/refused", &asked, Some(said), 0).await.map(drop)
     }
 
-    /// Gives up what refused nodes have seen and this manager's store does not have.
+    /// Gives up histories that refused nodes have seen and this manager's store does not contain.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found` when no node is refused that has seen that.
+    /// Any [`ClientError`]; refused with `not_found` if no refused node has seen one of them.
     pub async fn adopt_fabric(&self, adopt: &AdoptFabric) -> Result<(), ClientError> {
         self.exchange(Method::POST, "/v1/adopt", "adopt the fabric", Some(adopt), 0).await.map(drop)
     }
 
-    /// All that the manager's store has, as one file.
+    /// Returns a backup of the manager's store, as text.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -44,15 +44,15 @@ impl Client {
         Ok(taken.1)
     }
 
-    /// Has a backup take the place of all that the manager's store has.
+    /// Replaces the whole content of the manager's store by a backup.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `bad_request` when it is none, or another fabric's.
+    /// Any [`ClientError`]; refused with `bad_request` if the text is no backup, or the backup of another fabric.
     pub async fn restore(&self, restore: &RestoreStore) -> Result<RestoredStore, ClientError> {
         self.call(Method::POST, "/v1/restore", "restore a backup", Some(restore), 0).await
     }
 
-    /// Reports memory that a memory node holds although no region has it.
+    /// Reports memory that a memory node holds although it belongs to no region.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -61,7 +61,8 @@ impl Client {
         self.exchange(Method::POST, &path, &asked, Some(report), 0).await.map(drop)
     }
 
-    /// Has a memory node zero the memory that no region has, and give it back. Returns what is left after the time to wait.
+    /// Has a memory node zero and free the memory that belongs to no region. Returns the part that is not yet zeroed
+    /// when the wait ends.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`.

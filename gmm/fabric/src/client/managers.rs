@@ -1,8 +1,8 @@
-//! Which manager a request goes to, when there are several: the leader, once one of them has said who leads; else the one
-//! that answered last; and when that one does not answer, the next.
+//! Choice of the manager for a request, if there are several: the leader, once a manager has named it; else the manager
+//! that answered last; if that one does not answer, the next in the list.
 //!
-//! A request is sent again by itself only where that cannot do it twice: it never left, it was answered with "not I", or
-//! it only reads. Otherwise who calls is told, and its next request goes to the next manager.
+//! A request is sent again only if it cannot be carried out twice: it was never sent, a manager that does not lead
+//! answered it, or it only reads. Otherwise the caller gets an error, and its next request goes to the next manager.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,30 +12,31 @@ use reqwest::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
 
-use super::{ClientError, Credentials, causes};
+use super::{ClientError, Credentials, Unanswered, causes};
 
-/// How long a connection may take to come about.
+/// Time-out of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long an answer may take beyond the time the request asks the manager to wait.
+/// Time-out of an answer, beyond the time that the request asks the manager to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same, where there is another manager to ask.
+/// Time-out of an answer, as above, if there is another manager to ask.
 const ANSWER_TIMEOUT_SEVERAL: Duration = Duration::from_secs(3);
-/// How often one request is sent elsewhere at most.
+/// Error text of `hyper` when the peer answers plain HTTP with a TLS alert.
+const NO_HTTP: &str = "invalid HTTP version parsed";
+/// Maximum number of redirections of one request.
 const REDIRECTS_MAX: usize = 4;
 
-/// Where one manager is.
 #[derive(Debug, Clone)]
-struct Place {
+struct ManagerAddress {
     http: reqwest::Client,
-    /// What people are shown.
+    /// The manager's URL as it appears in messages.
     url: String,
-    /// What requests start with.
+    /// The part of request URLs before the path.
     base: String,
-    /// The token that goes with them.
+    /// The token to send with each request.
     token: Option<String>,
 }
 
-impl Place {
+impl ManagerAddress {
     fn new(url: &str, credentials: &Credentials) -> Result<Self, ClientError> {
         let bad = |reason: String| ClientError::BadUrl { url: url.to_owned(), reason };
         let builder = credentials
@@ -55,7 +56,7 @@ impl Place {
                     return Err(bad("it does not start with https://HOST".to_owned()));
                 }
                 if parsed.scheme() == "http" {
-                    // Whoever listens on the way would have it, too.
+                    // Without TLS, any listener on the network path could read the token.
                     token = None;
                 }
                 (builder, url.trim_end_matches('/').to_owned())
@@ -65,11 +66,20 @@ impl Place {
         Ok(Self { http, url: url.to_owned(), base, token })
     }
 
+    /// The error for a failed exchange if `reason` shows that the peer uses the other scheme, HTTP or HTTPS.
+    fn speaks_otherwise(&self, reason: &str) -> Option<Unanswered> {
+        match self.base.starts_with("https:") {
+            true if Unanswered::is_without_tls(reason) => Some(Unanswered::Plain(self.url.clone())),
+            false if reason == NO_HTTP => Some(Unanswered::Tls(self.url.clone())),
+            _ => None,
+        }
+    }
+
     async fn ask(
         &self,
-        request: &Request<'_, impl Serialize>,
+        request: &LeaderRequest<'_, impl Serialize>,
         timeout: Duration,
-    ) -> Result<(Answer, Option<String>), reqwest::Error> {
+    ) -> Result<(LeaderAnswer, Option<String>), reqwest::Error> {
         let url = format!("{}{}", self.base, request.path);
         let mut asked = self.http.request(request.method.clone(), url).timeout(timeout);
         if let Some(token) = &self.token {
@@ -78,7 +88,7 @@ impl Place {
         if let Some(body) = request.body {
             asked = asked.json(body);
         } else if request.method != Method::GET {
-            // What changes something has to say that it is JSON, also where there is nothing to say.
+            // A request that changes something must have the content type JSON, even without a body.
             asked = asked.header(CONTENT_TYPE, "application/json");
         }
         let response = asked.send().await?;
@@ -88,47 +98,47 @@ impl Place {
         let location = header(LOCATION).filter(|_| status == StatusCode::TEMPORARY_REDIRECT);
         let leaderless = status == StatusCode::SERVICE_UNAVAILABLE && header(RETRY_AFTER).is_some();
         let body = response.bytes().await?.to_vec();
-        Ok((Answer { url: self.url.clone(), status, body, leaderless }, location))
+        Ok((LeaderAnswer { url: self.url.clone(), status, body, leaderless }, location))
     }
 }
 
-/// What is asked of whoever leads.
+/// A request for the leading manager.
 #[derive(Debug)]
-pub struct Request<'a, B> {
-    /// The method.
+pub struct LeaderRequest<'a, B> {
+    /// HTTP method; it tells whether the request only reads.
     pub method: Method,
-    /// Path and query.
+    /// Path and query, without scheme and host.
     pub path: &'a str,
-    /// The body, to be sent as JSON.
+    /// The body, which is sent as JSON.
     pub body: Option<&'a B>,
-    /// How long the manager may wait before it answers, in milliseconds.
+    /// Time that the manager may wait before it answers, in milliseconds.
     pub wait_ms: u64,
 }
 
-/// What a manager answered.
+/// Answer of a manager, of any status.
 #[derive(Debug)]
-pub struct Answer {
-    /// Its URL.
+pub struct LeaderAnswer {
+    /// URL of the manager that gave the answer.
     pub url: String,
-    /// The status.
+    /// HTTP status, which may be an error.
     pub status: StatusCode,
-    /// The body.
+    /// Body as received, usually JSON.
     pub body: Vec<u8>,
-    /// It says that nobody leads.
+    /// True if the answer says that no manager leads.
     leaderless: bool,
 }
 
-/// The managers of a fabric, as a client sees them.
+/// The managers of a fabric, as a client addresses them.
 #[derive(Debug)]
 pub struct Managers {
-    /// As given: one URL, or several separated by commas.
+    /// The URL or URLs as given, separated by commas.
     urls: String,
     credentials: Credentials,
-    places: Vec<Place>,
-    /// Index in `places` of the one that answered last.
+    places: Vec<ManagerAddress>,
+    /// Index in `places` of the manager that answered last.
     current: AtomicUsize,
-    /// Where a manager that does not lead said that the leader is.
-    leader: Mutex<Option<Place>>,
+    /// Address of the leader, as named by a manager that does not lead.
+    leader: Mutex<Option<ManagerAddress>>,
 }
 
 impl Managers {
@@ -137,7 +147,7 @@ impl Managers {
     /// # Errors
     /// [`ClientError::BadUrl`].
     pub fn new(urls: &str, credentials: Credentials) -> Result<Self, ClientError> {
-        let place = |url: &str| Place::new(url.trim(), &credentials);
+        let place = |url: &str| ManagerAddress::new(url.trim(), &credentials);
         let places = urls.split(',').map(place).collect::<Result<_, _>>()?;
         Ok(Self {
             urls: urls.to_owned(),
@@ -153,19 +163,19 @@ impl Managers {
         &self.urls
     }
 
-    /// Asks whoever leads.
+    /// Sends a request to the leader, and to the next manager where that is safe.
     ///
     /// # Errors
-    /// Why nobody answered, in words.
-    pub async fn ask(&self, request: &Request<'_, impl Serialize>) -> Result<Answer, String> {
+    /// The reason why no manager has answered.
+    pub async fn ask(&self, request: &LeaderRequest<'_, impl Serialize>) -> Result<LeaderAnswer, Unanswered> {
         let several = self.places.len() > 1;
-        let patience = if several { ANSWER_TIMEOUT_SEVERAL } else { ANSWER_TIMEOUT };
-        let timeout = patience.saturating_add(Duration::from_millis(request.wait_ms));
+        let wait_limit = if several { ANSWER_TIMEOUT_SEVERAL } else { ANSWER_TIMEOUT };
+        let timeout = wait_limit.saturating_add(Duration::from_millis(request.wait_ms));
         let first = self.current.load(Ordering::Relaxed);
-        // The leader that is known, then each of the managers; and where they point to, in between.
+        // First the known leader, then each of the managers; redirections are followed at each.
         let mut tries = (0..self.places.len()).map(|next| (first + next) % self.places.len());
         let mut redirects = 0;
-        let (mut reasons, mut leaderless) = (Vec::new(), None);
+        let (mut reasons, mut leaderless, mut other_scheme) = (Vec::new(), None, None);
         let mut place = self.known_leader();
         loop {
             let asked = match place.take() {
@@ -182,7 +192,7 @@ impl Managers {
                 Ok((_, Some(location))) if redirects < REDIRECTS_MAX => {
                     redirects += 1;
                     let leader = location.strip_suffix(request.path);
-                    match leader.map(|url| Place::new(url, &self.credentials)) {
+                    match leader.map(|url| ManagerAddress::new(url, &self.credentials)) {
                         Some(Ok(leader)) => {
                             self.set_leader(Some(leader.clone()));
                             place = Some(leader);
@@ -199,6 +209,7 @@ impl Managers {
                 Err(error) => {
                     self.set_leader(None);
                     let reason = causes(&error);
+                    other_scheme = other_scheme.or_else(|| asked.speaks_otherwise(&reason));
                     reasons.push(if several { format!("{}: {reason}", asked.url) } else { reason });
                     if !error.is_connect() && request.method != Method::GET {
                         self.current.fetch_add(1, Ordering::Relaxed);
@@ -207,15 +218,15 @@ impl Managers {
                 }
             }
         }
-        // That nobody leads says more than that some do not answer.
-        leaderless.ok_or_else(|| reasons.join("; "))
+        // The lack of a leader explains the failure better than managers that do not answer.
+        leaderless.ok_or_else(|| other_scheme.unwrap_or_else(|| Unanswered::Because(reasons.join("; "))))
     }
 
-    fn known_leader(&self) -> Option<Place> {
+    fn known_leader(&self) -> Option<ManagerAddress> {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_leader(&self, leader: Option<Place>) {
+    fn set_leader(&self, leader: Option<ManagerAddress>) {
         *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
     }
 }

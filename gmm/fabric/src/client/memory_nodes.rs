@@ -13,8 +13,8 @@ impl Client {
     /// Registers a memory node, or registers it again after a restart.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `name_in_use` while another daemon under this name is there, `stale_manager`
-    /// when the manager has not come as far as `seen`, `bad_request` when a value is out of range.
+    /// Any [`ClientError`]; refused with `name_in_use` while another daemon under this name is running, `stale_manager`
+    /// if the manager's store does not contain `seen`, `bad_request` if a value is out of range.
     pub async fn register_memory_node(
         &self,
         node: &RegisterMemoryNode,
@@ -23,11 +23,12 @@ impl Client {
         self.call(Method::POST, "/v1/memory-nodes", &asked, Some(node), 0).await
     }
 
-    /// Reports results, proves that the memory node lives, and waits up to `sync.wait_ms` for commands.
+    /// Sends a sign of life of the memory node with results of commands, and waits up to `sync.wait_ms` for new
+    /// commands.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_registered` when another registration took over or the manager does not
-    /// know the node: register again.
+    /// Any [`ClientError`]; refused with `not_registered` if another registration has replaced this one or the manager
+    /// has no such node: the node must register again.
     pub async fn sync_memory_node(
         &self,
         name: &Name,
@@ -38,7 +39,7 @@ impl Client {
             .await
     }
 
-    /// Every memory node the manager knows, by name.
+    /// Lists every registered memory node, ordered by name.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -46,21 +47,33 @@ impl Client {
         self.get("/v1/memory-nodes", "list memory nodes").await
     }
 
-    /// Forgets a memory node that is gone for good; with `force` although regions lie on it, which are destroyed.
+    /// Removes the record of a memory node that will not return; with `force` even if regions lie on it, which are
+    /// destroyed.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` while it is there or regions lie on it.
+    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` while it is running or regions lie on it.
     pub async fn forget_memory_node(&self, name: &Name, force: bool) -> Result<(), ClientError> {
         let path = format!("/v1/memory-nodes/{name}?force={force}");
         let asked = format!("forget memory node {name}");
         self.exchange(Method::DELETE, &path, &asked, None::<&()>, 0).await.map(drop)
     }
 
-    /// Sets capacity aside for logical devices of a memory node. Returns all of that node.
+    /// Begins to move all parts of regions from a memory node to others (`true`), or stops doing so.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`.
+    pub async fn drain_memory_node(&self, name: &Name, draining: bool) -> Result<(), ClientError> {
+        let order = if draining { "drain" } else { "stop-drain" };
+        let path = format!("/v1/memory-nodes/{name}/{order}");
+        let asked = format!("{order} memory node {name}");
+        self.exchange(Method::POST, &path, &asked, None::<&()>, 0).await.map(drop)
+    }
+
+    /// Sets capacity aside for logical devices of a memory node. Returns all logical devices of that node.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, with `bad_request` (LD-IDs, multiples of 256 MiB, more than is
-    /// free), or with `wrong_state` when the node is given away whole.
+    /// free), or with `wrong_state` if the node is allocated as a whole.
     pub async fn set_ld_allocations(
         &self,
         name: &Name,
@@ -71,7 +84,7 @@ impl Client {
         self.call(Method::PUT, &path, &asked, Some(allocations), 0).await
     }
 
-    /// The sessions of compute nodes with memory nodes, as the latter reported them last.
+    /// Lists the sessions between compute nodes and memory nodes, from the memory nodes' latest reports.
     ///
     /// # Errors
     /// Any [`ClientError`].

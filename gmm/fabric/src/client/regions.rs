@@ -3,31 +3,33 @@
 use reqwest::{Method, StatusCode};
 
 use super::{Client, ClientError};
-use crate::api::{CreateRegion, DestroyRegion, DisableRegion, GrowRegion, RegionStatus, ResetRegion};
+use crate::api::{
+    CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LegsFilled, LegsStale, Overview, ProtectRegion,
+    RegionStatus, ResetRegion,
+};
 use crate::model::{Name, Region};
 
-/// What became of a region to be destroyed.
+/// Progress of a destruction when the call returns.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Destroyed {
-    /// It is gone, its memory is zeroed and free.
+    /// The region is removed; its memory is zeroed and free.
     Gone,
-    /// Memory nodes have yet to confirm; the manager goes on without further calls.
+    /// Memory nodes have not yet confirmed; the manager continues without further calls.
     Draining(Box<RegionStatus>),
 }
 
 impl Client {
     /// Creates a region and waits up to `create.wait_ms` for its memory nodes. A region still `creating` when the time
-    /// is over is returned as it is; it becomes `active` without further calls.
+    /// ends is returned in that state; it becomes `active` without further calls.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `no_space`, `over_quota`, `name_in_use`, `not_found` (owner), `bad_request`
     /// (size, ways, granularity), `node_refused` (a memory node could not map it; the region is taken down again).
     pub async fn create_region(&self, create: &CreateRegion) -> Result<Region, ClientError> {
-        let asked = format!("create region {} of {} for {}", create.name, create.size, create.owner);
-        self.call(Method::POST, "/v1/regions", &asked, Some(create), create.wait_ms).await
+        self.call(Method::POST, "/v1/regions", &create.to_string(), Some(create), create.wait_ms).await
     }
 
-    /// Every region, by name.
+    /// Lists every region in any state, ordered by name.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -35,7 +37,7 @@ impl Client {
         self.get("/v1/regions", "list regions").await
     }
 
-    /// Every region, by name, with how far the taking down of those that are draining has come.
+    /// Lists every region, ordered by name, with the progress of those being destroyed.
     ///
     /// # Errors
     /// Any [`ClientError`].
@@ -43,24 +45,42 @@ impl Client {
         self.get("/v1/regions", "list regions").await
     }
 
-    /// One region.
+    /// Returns a summary of the fabric, with the number of regions per state.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found` when there is none of this name.
+    /// Any [`ClientError`].
+    pub async fn overview(&self) -> Result<Overview, ClientError> {
+        self.get("/v1/overview", "show the overview").await
+    }
+
+    /// Returns the record of a region.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found` if no region has this name.
     pub async fn region(&self, name: &Name) -> Result<Region, ClientError> {
         self.region_status(name).await.map(|status| status.region)
     }
 
-    /// One region, with how far its taking down has come if it is draining.
+    /// Returns the record of a region, with the progress of its destruction.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found` when there is none of this name.
+    /// Any [`ClientError`]; refused with `not_found` if no region has this name.
     pub async fn region_status(&self, name: &Name) -> Result<RegionStatus, ClientError> {
         self.get(&format!("/v1/regions/{name}"), &format!("show region {name}")).await
     }
 
-    /// Makes a region larger while it is used, and waits up to `grow.wait_ms` for its memory nodes. One whose
-    /// `size` is less than asked for when the time is over is still growing.
+    /// Waits up to `wait_ms` until the agent of the region's owner has received the present state of its regions, and
+    /// returns the region. Does not wait if that agent is not running.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found` if no region has this name.
+    pub async fn region_at_owner(&self, name: &Name, wait_ms: u64) -> Result<RegionStatus, ClientError> {
+        let path = format!("/v1/regions/{name}?owner_wait_ms={wait_ms}");
+        self.call(Method::GET, &path, &format!("show region {name}"), None::<&()>, wait_ms).await
+    }
+
+    /// Enlarges a region during its use, and waits up to `grow.wait_ms` for its memory nodes. A region whose `size` is
+    /// less than requested when the wait ends is still growing.
     ///
     /// # Errors
     /// Any [`ClientError`]; refused with `not_found`, `wrong_state` (not active, or growing already), `bad_request`
@@ -70,45 +90,75 @@ impl Client {
         self.call(Method::POST, &format!("/v1/regions/{name}/grow"), &asked, Some(grow), grow.wait_ms).await
     }
 
-    /// Has the owner of a region let go of it, and waits up to `options.wait_ms` for that; a region that is `releasing`
-    /// when the time is over becomes `disabled` without further calls. Its content is kept.
+    /// Has the owner of a region release it, and waits up to `options.wait_ms` for that. A region that is `releasing`
+    /// when the wait ends becomes `disabled` without further calls. Its content is kept.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, also where there is another one of that name than the
-    /// one created at `options.created_ms`, or with `wrong_state` when it is not in use.
+    /// Any [`ClientError`]; refused with `not_found`, also if the region of that name was not created at
+    /// `options.created_ms`, or with `wrong_state` if it is not in use.
     pub async fn disable_region(&self, name: &Name, options: DisableRegion) -> Result<Region, ClientError> {
         let path = format!("/v1/regions/{name}/disable?wait_ms={}", options.wait_ms);
         self.call(Method::POST, &path, &format!("disable region {name}"), None::<&()>, options.wait_ms).await
     }
 
-    /// Lets the owner of a disabled region have it again.
+    /// Gives a disabled region back to its owner.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, also where there is another one of that name than the
-    /// one created at `options.created_ms`, or with `wrong_state` when it is not disabled.
+    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` if the region is not disabled.
     pub async fn enable_region(&self, name: &Name) -> Result<Region, ClientError> {
         let path = format!("/v1/regions/{name}/enable");
         self.call(Method::POST, &path, &format!("enable region {name}"), None::<&()>, 0).await
     }
 
-    /// Maps a `lost` region again, empty, and waits up to `options.wait_ms` for its memory nodes. This accepts that what
-    /// the lost legs held is gone.
+    /// Maps a `lost` region again, and waits up to `options.wait_ms` for its memory nodes. The content of the lost legs
+    /// is given up: they contain zeros.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, also where there is another one of that name than the
-    /// one created at `options.created_ms`, or with `wrong_state` when the region is not lost or a memory node
-    /// of it is unreachable.
+    /// Any [`ClientError`]; refused with `not_found`, also if the region of that name was not created at
+    /// `options.created_ms`, or with `wrong_state` if the region is not lost or a memory node of it is unreachable.
     pub async fn reset_region(&self, name: &Name, options: ResetRegion) -> Result<Region, ClientError> {
         let path = format!("/v1/regions/{name}/reset?wait_ms={}", options.wait_ms);
         self.call(Method::POST, &path, &format!("reset region {name}"), None::<&()>, options.wait_ms).await
     }
 
+    /// Changes the protection of a region during its use, and waits up to `protect.wait_ms` until every copy is in sync.
+    /// A region that is `exposed` when the wait ends becomes protected without further calls, as long as its owner's
+    /// agent runs.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `no_space`, `over_quota`, `node_refused`.
+    pub async fn protect_region(&self, name: &Name, protect: &ProtectRegion) -> Result<Region, ClientError> {
+        let asked = format!("set the protection of region {name} to {}", protect.protect);
+        let path = format!("/v1/regions/{name}/protect");
+        self.call(Method::POST, &path, &asked, Some(protect), protect.wait_ms).await
+    }
+
+    /// Declares stale the legs of a mirrored region on one memory node, on behalf of its owner's agent. Returns the
+    /// region after the commit.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, `not_registered` (not the owner's present agent), `only_copy` (the
+    /// other copy is not in sync) or `stale_epoch` (the legs changed meanwhile: look at the region again).
+    pub async fn legs_stale(&self, name: &Name, stale: &LegsStale) -> Result<Region, ClientError> {
+        let asked = format!("declare stale the legs of region {name} on {}", stale.mac);
+        self.call(Method::POST, &format!("/v1/regions/{name}/legs/stale"), &asked, Some(stale), 0).await
+    }
+
+    /// Reports that a stale leg has the content of its position, on behalf of the owner's agent. Returns the region after
+    /// the commit.
+    ///
+    /// # Errors
+    /// As [`legs_stale`](Self::legs_stale), without `only_copy`.
+    pub async fn legs_filled(&self, name: &Name, filled: &LegsFilled) -> Result<Region, ClientError> {
+        let asked = format!("report as filled the leg of region {name} on {}", filled.mac);
+        self.call(Method::POST, &format!("/v1/regions/{name}/legs/filled"), &asked, Some(filled), 0).await
+    }
+
     /// Destroys a region and waits up to `options.wait_ms` for its memory to be zeroed.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, also where there is another one of that name than the
-    /// one created at `options.created_ms`, or with `region_in_use` when the owner's agent is there and
-    /// `options.force` is not set.
+    /// Any [`ClientError`]; refused with `not_found`, also if the region of that name was not created at
+    /// `options.created_ms`, or with `region_in_use` if the owner's agent is running and `options.force` is not set.
     pub async fn destroy_region(
         &self,
         name: &Name,

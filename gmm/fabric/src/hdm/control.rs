@@ -11,12 +11,12 @@ const COMMITTED: u32 = 1 << 10;
 const COMMIT_ERROR: u32 = 1 << 11;
 const TARGET_TYPE: u32 = 1 << 12;
 
-/// Who keeps the memory behind a decoder coherent.
+/// The party that keeps the memory behind a decoder coherent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum TargetType {
-    /// The device and the host (HDM-D, HDM-DB): bit clear.
+    /// The device and the host (HDM-D, HDM-DB): target type bit clear.
     Device,
-    /// The host alone (HDM-H), as with a memory expander: bit set.
+    /// The host alone (HDM-H), as with a memory expander: target type bit set.
     #[default]
     HostOnly,
 }
@@ -28,20 +28,20 @@ pub struct Control {
     pub granularity: Granularity,
     /// Interleave ways, bits 7:4 (IW).
     pub ways: Ways,
-    /// Whether the decoder stays as it is once committed, bit 8.
+    /// True if the decoder cannot be changed once committed, bit 8.
     pub lock: bool,
-    /// Whether a commit is wanted, bit 9.
+    /// True if a commit is requested, bit 9.
     pub commit: bool,
-    /// Whether the decoder claims its range, bit 10.
+    /// True if the decoder claims its range, bit 10.
     pub committed: bool,
-    /// Whether the last commit was refused, bit 11.
+    /// True if the last commit was refused, bit 11.
     pub commit_error: bool,
-    /// Bit 12.
+    /// Coherence of the target, bit 12.
     pub target_type: TargetType,
 }
 
 impl Control {
-    /// The register's value.
+    /// Encodes the register: 32 bits.
     pub fn bits(self) -> u32 {
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         u32::from(self.granularity.ig())
@@ -53,10 +53,10 @@ impl Control {
             | flag(self.target_type == TargetType::HostOnly, TARGET_TYPE)
     }
 
-    /// From the register's value. Bits without a meaning here are ignored.
+    /// Decodes the register; ignores bits other than those above.
     ///
     /// # Errors
-    /// [`DecoderError::Ways`] or [`DecoderError::Granularity`] for encodings nobody defined.
+    /// [`DecoderError::Ways`] or [`DecoderError::Granularity`] for reserved encodings.
     pub fn from_bits(bits: u32) -> Result<Control, DecoderError> {
         let set = |bit: u32| bits & bit != 0;
         Ok(Control {

@@ -1,13 +1,13 @@
-//! One decoder: a range of HPA and how it is spread. Chunks of one granularity go to the positions of the interleave set
-//! in turn; what one position gets is dense in its DPA.
+//! One decoder: a range of HPA and its interleaving. Chunks of one granularity go to the positions of the interleave
+//! set in turn; the chunks of one position are contiguous in the DPA of its target.
 //!
 //! ```text
 //!   HPA - base:   | chunk number                | byte in chunk |
 //!                 | DPA chunk      | position   |               |    position = chunk % ways, DPA chunk = chunk / ways
 //! ```
 //!
-//! With a power of two of ways both are fields of the address; with three times one it takes one division by the
-//! constant 3, which a compiler turns into a multiplication.
+//! With a power of two of ways, both are bit fields of the address. With three times a power of two, one division by
+//! the constant 3 is needed, which a compiler turns into a multiplication.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,14 +18,14 @@ use super::{DecoderError, Granularity, Ways};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decoder {
-    /// First HPA.
+    /// First HPA of the range.
     pub base: u64,
-    /// Bytes of HPA. A multiple of ways x granularity, or the last positions' shares have gaps; [`check`](Self::check)
-    /// demands it and more.
+    /// Size of the range in bytes. If it is not a multiple of ways x granularity, the shares of the last positions have
+    /// gaps; [`check`](Self::check) refuses such sizes.
     pub size: u64,
-    /// Over how many targets.
+    /// Number of targets that the range is interleaved over.
     pub ways: Ways,
-    /// In chunks of how many bytes.
+    /// Size of a chunk: consecutive bytes that go to one target.
     pub granularity: Granularity,
 }
 
@@ -37,7 +37,8 @@ impl Decoder {
         (offset < self.size).then(|| self.decode_offset(offset))
     }
 
-    /// The same for a byte `offset` bytes behind the base. One behind the range's end is where its next turn would go on.
+    /// Position and DPA of the byte `offset` bytes above the base. An offset beyond the range's end continues the
+    /// sequence.
     #[inline]
     pub fn decode_offset(&self, offset: u64) -> (u32, u64) {
         let g = self.granularity.shift();
@@ -65,7 +66,7 @@ impl Decoder {
         Some(self.base.wrapping_add(self.encode_offset(position, dpa)))
     }
 
-    /// The same as an offset from the base, for a place that exists.
+    /// Offset from the base of byte `dpa` of the target at `position`, both of which must exist.
     #[inline]
     pub fn encode_offset(&self, position: u32, dpa: u64) -> u64 {
         let g = self.granularity.shift();
@@ -74,17 +75,17 @@ impl Decoder {
         (chunk << g) | low
     }
 
-    /// Bytes of each target: size / ways.
+    /// Bytes that each target contributes: size / ways.
     #[inline]
     pub fn share(&self) -> u64 {
         self.size / u64::from(self.ways.count())
     }
 
-    /// Whether range and interleave fit together, in multiples of `unit` bytes ([`UNIT_CXL`](super::UNIT_CXL), or a
+    /// Checks that range and interleave fit together, in multiples of `unit` bytes ([`UNIT_CXL`](super::UNIT_CXL), or a
     /// fabric's extent size). `index` is the decoder's number, for the message.
     ///
     /// # Errors
-    /// The first rule that does not hold: [`DecoderError::ZeroUnit`], [`Empty`](DecoderError::Empty),
+    /// The first rule violated: [`DecoderError::ZeroUnit`], [`Empty`](DecoderError::Empty),
     /// [`BaseUnaligned`](DecoderError::BaseUnaligned), [`SizeUnaligned`](DecoderError::SizeUnaligned),
     /// [`Wraps`](DecoderError::Wraps), [`NotThirds`](DecoderError::NotThirds), [`NotShares`](DecoderError::NotShares),
     /// [`NotChunks`](DecoderError::NotChunks).
@@ -102,7 +103,7 @@ impl Decoder {
         if !size.is_multiple_of(unit) {
             return Err(DecoderError::SizeUnaligned { index, size, unit });
         }
-        // The last byte counts, not the first behind it: a range may end where addresses do.
+        // Checked for the last byte, not for the end of the range: a range may end at 2^64.
         if base.checked_add(size - 1).is_none() {
             return Err(DecoderError::Wraps { index, base, size });
         }

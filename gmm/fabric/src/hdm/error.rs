@@ -1,11 +1,11 @@
-//! The rules of decoders, each with a name of its own, so that whoever broke one learns which and what to do.
+//! The rules of decoders, one variant each, so that a caller learns which rule it violated and how to avoid that.
 
 use super::{Granularity, GranularityError, Ways, WaysError};
 
-/// A rule of HDM decoders that was about to be broken. Nothing has changed.
+/// A violated rule of HDM decoders. Nothing has changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecoderError {
-    /// Sizes cannot be multiples of nothing.
+    /// The unit is 0.
     #[error(
         "decoders need a unit that base and size are multiples of, and 0 bytes is none; use the extent size"
     )]
@@ -13,77 +13,77 @@ pub enum DecoderError {
     /// The component has fewer decoders.
     #[error("there is no decoder {index}; this component has {count}, numbered from 0")]
     NoSuchDecoder {
-        /// The number asked for.
+        /// Number of the decoder in the request, from 0.
         index: usize,
-        /// Decoders of the component.
+        /// Number of decoders that the component has.
         count: usize,
     },
-    /// A committed decoder does not take another program.
+    /// A committed decoder cannot be programmed.
     #[error("decoder {index} is committed and cannot be programmed; uncommit it first")]
     Committed {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
     },
-    /// A locked decoder stays as it is.
+    /// A locked decoder cannot be changed.
     #[error("decoder {index} is locked until its component is reset; use another one")]
     Locked {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
     },
-    /// Nothing was programmed that could be committed or locked.
+    /// The decoder has no program to commit or lock.
     #[error("decoder {index} holds no program; program it first")]
     NotProgrammed {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
     },
-    /// Only a committed decoder can be taken back.
+    /// Only a committed decoder can be uncommitted.
     #[error("decoder {index} is not committed, so there is nothing to take back")]
     NotCommitted {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
     },
     /// Decoders are committed in the order of their numbers.
     #[error("decoder {index} cannot be committed before decoder {lower}; commit decoder {lower} first")]
     LowerNotCommitted {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// The one below it.
+        /// Number of the decoder below, which has to be committed first.
         lower: usize,
     },
-    /// Decoders are taken back in the reverse order.
+    /// Decoders are uncommitted in the reverse order.
     #[error(
         "decoder {index} cannot be uncommitted while decoder {higher} is committed; uncommit decoder {higher} first"
     )]
     HigherCommitted {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// The one above it.
+        /// Number of the decoder above, which has to be uncommitted first.
         higher: usize,
     },
-    /// A range of nothing.
+    /// The range is empty.
     #[error("decoder {index} has size 0; give it at least one unit per way")]
     Empty {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
     },
-    /// The base lies between units.
+    /// The base is not a multiple of the unit.
     #[error("base {base:#x} of decoder {index} is not a multiple of {unit} bytes; round it to one")]
     BaseUnaligned {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// Its base.
+        /// First HPA of the decoder's range.
         base: u64,
-        /// Bytes of a unit.
+        /// Size of a unit, in bytes.
         unit: u64,
     },
-    /// The size is not whole units.
+    /// The size is not a multiple of the unit.
     #[error("size {size:#x} of decoder {index} is not a multiple of {unit} bytes; round it to one")]
     SizeUnaligned {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// Its size in bytes.
+        /// Size of the decoder's range, in bytes.
         size: u64,
-        /// Bytes of a unit.
+        /// Size of a unit, in bytes.
         unit: u64,
     },
     /// The range passes the end of the address space.
@@ -91,11 +91,11 @@ pub enum DecoderError {
         "decoder {index} from {base:#x} with {size:#x} bytes passes the end of 64-bit addresses; lower base or size"
     )]
     Wraps {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// Its base.
+        /// First HPA of the decoder's range.
         base: u64,
-        /// Its size in bytes.
+        /// Size of the decoder's range, in bytes.
         size: u64,
     },
     /// The range begins before that of the decoder below ends.
@@ -103,13 +103,13 @@ pub enum DecoderError {
         "decoder {index} begins at {base:#x}, before decoder {lower} ends at {lower_last:#x}; ranges ascend with the numbers, so raise its base"
     )]
     BelowPrevious {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// Its base.
+        /// First HPA of the decoder's range.
         base: u64,
-        /// The one below it.
+        /// Number of the decoder below.
         lower: usize,
-        /// The last HPA of that one.
+        /// Last HPA of the decoder below.
         lower_last: u64,
     },
     /// Three, six and twelve ways need a multiple of three units.
@@ -117,83 +117,83 @@ pub enum DecoderError {
         "decoder {index} spreads {units} units of {unit} bytes over {ways} ways, which takes a multiple of 3 units; change the size or the ways"
     )]
     NotThirds {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// Its size in units.
+        /// Size of the decoder's range, in units.
         units: u64,
-        /// Bytes of a unit.
+        /// Size of a unit, in bytes.
         unit: u64,
-        /// Its ways.
+        /// Interleave ways of the decoder's program.
         ways: Ways,
     },
-    /// The units cannot be shared out evenly.
+    /// The units cannot be divided evenly.
     #[error(
         "decoder {index} spreads {units} units of {unit} bytes over {ways} ways, and each must get as many whole units; change the size or the ways"
     )]
     NotShares {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// Its size in units.
+        /// Size of the decoder's range, in units.
         units: u64,
-        /// Bytes of a unit.
+        /// Size of a unit, in bytes.
         unit: u64,
-        /// Its ways.
+        /// Interleave ways of the decoder's program.
         ways: Ways,
     },
-    /// The last turn would be cut short, which happens with units smaller than the granularity only.
+    /// The last round would be incomplete, which happens only with units smaller than the granularity.
     #[error(
         "size {size:#x} of decoder {index} is not a multiple of {ways} ways x {granularity} bytes; change the size or take a finer granularity"
     )]
     NotChunks {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// Its size in bytes.
+        /// Size of the decoder's range, in bytes.
         size: u64,
-        /// Its ways.
+        /// Interleave ways of the decoder's program.
         ways: Ways,
-        /// Its granularity.
+        /// Interleave granularity of the decoder's program, in bytes.
         granularity: Granularity,
     },
-    /// Targets and ways differ in number.
+    /// The numbers of targets and ways differ.
     #[error("decoder {index} has {ways} ways and {targets} targets; name one target per way")]
     TargetCount {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// Its ways.
+        /// Interleave ways of the decoder's program.
         ways: Ways,
-        /// How many targets it was given.
+        /// Number of targets given.
         targets: usize,
     },
-    /// Two positions of one decoder lead to the same target.
+    /// Two positions of one decoder have the same target.
     #[error("positions {first} and {second} of decoder {index} have the same target; give each its own")]
     TargetRepeated {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// The first position with it.
+        /// First position with this target.
         first: usize,
-        /// The second one.
+        /// Second position with this target.
         second: usize,
     },
-    /// The skipped DPA is not whole units.
+    /// The skipped DPA is not a multiple of the unit.
     #[error("decoder {index} skips {skip:#x} bytes of DPA, not a multiple of {unit} bytes; round it to one")]
     SkipUnaligned {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
-        /// The bytes it skips.
+        /// DPA skipped before the decoder's share, in bytes.
         skip: u64,
-        /// Bytes of a unit.
+        /// Size of a unit, in bytes.
         unit: u64,
     },
-    /// The decoder's share ends behind the last address a device can have.
+    /// The decoder's share ends beyond 64-bit device addresses.
     #[error("the DPA of decoder {index} passes the end of 64-bit addresses; lower its skip or size")]
     DpaWraps {
-        /// The decoder.
+        /// Number of the decoder, from 0.
         index: usize,
     },
-    /// A register names ways there are not.
+    /// A register contains reserved ways.
     #[error(transparent)]
     Ways(#[from] WaysError),
-    /// A register names a granularity there is not.
+    /// A register contains a reserved granularity.
     #[error(transparent)]
     Granularity(#[from] GranularityError),
 }

@@ -1,28 +1,27 @@
-//! How many consecutive bytes one target gets before it is the next one's turn.
+//! Interleave granularity: number of consecutive bytes that go to one target. Only values exist that the field IG of
+//! the HDM decoder control register encodes (CXL 3.1, 8.2.4.20.7), so a [`Granularity`] needs no further check.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// Interleave granularity: 256 bytes to 16 KiB in powers of two. In JSON the plain number of bytes. Ordered by it.
+/// Interleave granularity: 256 bytes to 16 KiB in powers of two, ordered by size. In JSON, the number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "u32", try_from = "u32")]
 pub struct Granularity {
     ig: u8,
 }
 
-/// An interleave granularity that no decoder knows.
+/// An invalid interleave granularity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GranularityError {
-    /// Not a possible number of bytes.
+    /// Not a valid number of bytes.
     #[error(
         "`{0}` is not a possible interleave granularity; choose a power of two from 256 to 16384 bytes (256, 512, 1K, 2K, 4K, 8K, 16K)"
     )]
     Bytes(String),
-    /// Not an encoding of one.
+    /// Not a valid encoding.
     #[error("{0:#x} encodes no interleave granularity; IG is 0 to 6, for 256 bytes to 16 KiB")]
     Encoding(u8),
 }
@@ -32,41 +31,41 @@ const SHIFT_MIN: u32 = 8;
 const IG_MAX: u8 = 6;
 
 impl Granularity {
-    /// 256 bytes.
+    /// The finest granularity, 256 bytes.
     pub const MIN: Granularity = Granularity { ig: 0 };
-    /// 4 KiB: a page stays in one piece.
+    /// 4 KiB: a page stays on one target.
     pub const PAGE: Granularity = Granularity { ig: 4 };
-    /// 16 KiB.
+    /// The coarsest granularity, 16 KiB.
     pub const MAX: Granularity = Granularity { ig: IG_MAX };
 
-    /// All of them, finest first.
+    /// All values, finest first.
     pub fn all() -> impl Iterator<Item = Granularity> {
         (0..=IG_MAX).map(|ig| Granularity { ig })
     }
 
-    /// How many bytes, 256 to 16384.
+    /// Size of a chunk in bytes, 256 to 16384.
     #[inline]
     pub const fn bytes(self) -> u32 {
         1 << self.shift()
     }
 
-    /// Binary logarithm of the bytes, 8 to 14.
+    /// Binary logarithm of the size in bytes, 8 to 14.
     #[inline]
     pub const fn shift(self) -> u32 {
         SHIFT_MIN + self.ig as u32
     }
 
-    /// The register's encoding (IG).
+    /// Encoding in the field IG, 0 to 6.
     #[inline]
-    pub const fn ig(self) -> u8 {
+    pub(crate) const fn ig(self) -> u8 {
         self.ig
     }
 
-    /// From the register's encoding.
+    /// Decodes the field IG.
     ///
     /// # Errors
-    /// [`GranularityError::Encoding`] above 6.
-    pub const fn from_ig(ig: u8) -> Result<Granularity, GranularityError> {
+    /// [`GranularityError::Encoding`] for values above 6.
+    pub(crate) const fn from_ig(ig: u8) -> Result<Granularity, GranularityError> {
         if ig > IG_MAX { Err(GranularityError::Encoding(ig)) } else { Ok(Granularity { ig }) }
     }
 }
@@ -89,7 +88,7 @@ impl From<Granularity> for u32 {
 impl FromStr for Granularity {
     type Err = GranularityError;
 
-    /// A number of bytes, or one of KiB as in `4K`, `4k` or `4KiB`.
+    /// Reads a number of bytes, or of KiB with a suffix, as in `4K`, `4k` or `4KiB`.
     fn from_str(text: &str) -> Result<Granularity, GranularityError> {
         let lower = text.trim().to_ascii_lowercase();
         let kibi = lower.strip_suffix("kib").or_else(|| lower.strip_suffix('k'));
@@ -101,19 +100,19 @@ impl FromStr for Granularity {
 }
 
 impl fmt::Display for Granularity {
-    /// The number of bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bytes().fmt(f)
     }
 }
 
-impl JsonSchema for Granularity {
-    fn schema_name() -> Cow<'static, str> {
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Granularity {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Granularity".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
             "description": "Interleave granularity in bytes.",
             "type": "integer",
             "enum": Self::all().map(Self::bytes).collect::<Vec<_>>(),

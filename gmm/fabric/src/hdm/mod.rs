@@ -1,4 +1,4 @@
-//! HDM decoders: the arithmetic by which a range of host physical addresses (HPA) is spread over several memory nodes,
+//! HDM decoders: the arithmetic that interleaves a range of host physical addresses (HPA) over several memory nodes,
 //! and the rules for programming it, as in the HDM decoder capability of CXL 2.0 and later (CXL 3.1, 8.2.4.20).
 //!
 //! ```text
@@ -13,10 +13,10 @@
 //! * [`Ways`], [`Granularity`]: the two parameters of an interleave set, with the register's encodings of them
 //! * [`Decoder`]: one range and its arithmetic
 //! * [`Control`]: a decoder's control register
-//! * [`DecoderSet`]: the decoders of one component, and what may be done to them when
-//! * [`DecoderError`]: each rule by name
+//! * [`DecoderSet`]: the decoders of one component, and their permitted transitions
+//! * [`DecoderError`]: the rules, one variant each
 //!
-//! Nothing here does I/O, and nothing needs the rest of the manager: whoever routes addresses can use it.
+//! The module does no I/O and does not depend on the rest of the manager.
 
 mod control;
 mod decoder;
@@ -34,5 +34,5 @@ pub use granularity::{Granularity, GranularityError};
 pub use set::{DecoderSet, Hit, Program, SlotState};
 pub use ways::{Ways, WaysError};
 
-/// What base and size of a decoder are multiples of in CXL: 256 MiB.
+/// Alignment of a decoder's base and size in CXL: 256 MiB.
 pub const UNIT_CXL: u64 = 256 << 20;

@@ -1,4 +1,4 @@
-//! The decoders of one component (a device, a switch port, a host bridge), and what may be done to them when.
+//! The decoders of one component (a device, a switch port, a host bridge), and their permitted transitions.
 //!
 //! ```text
 //!            program                commit (all lower ones are)
@@ -11,40 +11,40 @@
 use super::control::{Control, TargetType};
 use super::{Decoder, DecoderError};
 
-/// What a decoder is programmed with.
+/// Settings of a decoder: range, interleaving, skip and targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program<T> {
-    /// Range and interleave.
+    /// Range of HPA and its interleaving.
     pub decoder: Decoder,
-    /// Bytes of DPA left out before this decoder's share.
+    /// Bytes of DPA skipped before this decoder's share.
     pub skip: u64,
-    /// Where each position leads, by position: as many as ways, each another.
+    /// Targets by position: one per way, all different.
     pub targets: Vec<T>,
 }
 
-/// Where a decoder stands.
+/// State of a decoder, which determines the permitted transitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SlotState {
     /// Never programmed, or reset.
     Free,
-    /// Has a program and claims nothing.
+    /// Programmed, but claims no addresses yet.
     Programmed,
-    /// Claims its range.
+    /// Claims the addresses of its range.
     Committed,
-    /// Claims its range until the component is reset.
+    /// Claims the addresses of its range until the component is reset.
     Locked,
 }
 
-/// What a decoder made of an address.
+/// Decoder, position and target that an HPA decodes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hit<'a, T> {
-    /// The decoder that claims it.
+    /// Number of the decoder that claims the address.
     pub index: usize,
-    /// Position in its interleave set.
+    /// Position of the target in the decoder's interleave set.
     pub position: u32,
-    /// Where that position leads.
+    /// Target at this position.
     pub target: &'a T,
-    /// DPA in that decoder's own range; a device adds [`DecoderSet::dpa_base`].
+    /// DPA within the decoder's own share; a device adds [`DecoderSet::dpa_base`].
     pub dpa: u64,
 }
 
@@ -53,7 +53,7 @@ struct Slot<T> {
     program: Option<Program<T>>,
     committed: bool,
     locked: bool,
-    /// Whether the last commit was refused.
+    /// True if the last commit was refused: the register's bit for a commit error.
     refused: bool,
 }
 
@@ -82,7 +82,7 @@ impl<T: PartialEq> DecoderSet<T> {
         Ok(DecoderSet { slots: (0..count).map(|_| Slot::default()).collect(), unit })
     }
 
-    /// Gives decoder `index` a program, in place of one it had. What it says is looked at when it is committed.
+    /// Programs decoder `index`, in place of an earlier program. The program is checked when it is committed.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`], [`DecoderError::Locked`], [`DecoderError::Committed`].
@@ -99,10 +99,11 @@ impl<T: PartialEq> DecoderSet<T> {
         Ok(())
     }
 
-    /// Has decoder `index` claim its range. One that does already goes on.
+    /// Commits decoder `index`, which then claims its range. No change if it is committed already.
     ///
     /// # Errors
-    /// The first rule its program breaks; it then shows a commit error until it is programmed again or committed.
+    /// The first rule that the program violates; the decoder then has a commit error until it is programmed again or
+    /// committed.
     pub fn commit(&mut self, index: usize) -> Result<(), DecoderError> {
         let checked = self.check(index);
         let slot = self.slot_mut(index)?;
@@ -111,12 +112,13 @@ impl<T: PartialEq> DecoderSet<T> {
         checked
     }
 
-    /// Has decoder `index` claim nothing any more. Its program stays.
+    /// Uncommits decoder `index`, which keeps its program.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`], [`DecoderError::NotCommitted`], [`DecoderError::Locked`],
     /// [`DecoderError::HigherCommitted`].
-    pub fn uncommit(&mut self, index: usize) -> Result<(), DecoderError> {
+    #[cfg(test)]
+    pub(crate) fn uncommit(&mut self, index: usize) -> Result<(), DecoderError> {
         let slot = self.slot(index)?;
         if slot.locked {
             return Err(DecoderError::Locked { index });
@@ -124,7 +126,7 @@ impl<T: PartialEq> DecoderSet<T> {
         if !slot.committed {
             return Err(DecoderError::NotCommitted { index });
         }
-        // Commits are in order, so the highest committed one is the one to begin with.
+        // Uncommitting is in descending order, so the highest committed decoder has to be uncommitted first.
         if let Some(higher) = (index + 1..self.slots.len()).rfind(|i| self.slots[*i].committed) {
             return Err(DecoderError::HigherCommitted { index, higher });
         }
@@ -132,7 +134,7 @@ impl<T: PartialEq> DecoderSet<T> {
         Ok(())
     }
 
-    /// Makes the commit of decoder `index` final: only [`reset`](Self::reset) takes it back.
+    /// Makes the commit of decoder `index` final: only [`reset`](Self::reset) undoes it.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`], [`DecoderError::NotCommitted`].
@@ -150,12 +152,12 @@ impl<T: PartialEq> DecoderSet<T> {
         self.slots.fill_with(Slot::default);
     }
 
-    /// How many decoders there are.
+    /// Number of decoders that the component has, in any state.
     pub fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Where decoder `index` stands.
+    /// State of the decoder with number `index`, from 0.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`].
@@ -169,7 +171,7 @@ impl<T: PartialEq> DecoderSet<T> {
         })
     }
 
-    /// What decoder `index` is programmed with; none while it is free.
+    /// Program of decoder `index`; none while it is free.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`].
@@ -194,8 +196,8 @@ impl<T: PartialEq> DecoderSet<T> {
         }))
     }
 
-    /// Where the share of decoder `index` begins in its device: behind the shares and skips of all lower decoders and its
-    /// own skip.
+    /// First DPA of the share of decoder `index` in its device: the sum of the shares and skips of all lower decoders
+    /// and of its own skip.
     ///
     /// # Errors
     /// [`DecoderError::NoSuchDecoder`], [`DecoderError::NotProgrammed`] for this one or a lower one,
@@ -212,9 +214,9 @@ impl<T: PartialEq> DecoderSet<T> {
         Ok(base)
     }
 
-    /// Which target has the byte at `hpa`, and where; none if no committed decoder claims it.
+    /// Target and DPA of the byte at `hpa`; none if no committed decoder claims the address.
     pub fn decode(&self, hpa: u64) -> Option<Hit<'_, T>> {
-        // Committed ones come first, by ascending base.
+        // Committed decoders come first in the list, ordered by base.
         let committed = self.slots.iter().take_while(|slot| slot.committed);
         committed.enumerate().find_map(|(index, slot)| {
             let program = slot.program.as_ref()?;
@@ -230,7 +232,7 @@ impl<T: PartialEq> DecoderSet<T> {
         if let Some(lower) = lower
             && !self.slots[lower].committed
         {
-            // The one to begin with.
+            // The lowest uncommitted decoder has to be committed first.
             let lower = self.slots.iter().position(|slot| !slot.committed).unwrap_or(lower);
             return Err(DecoderError::LowerNotCommitted { index, lower });
         }

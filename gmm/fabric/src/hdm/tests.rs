@@ -1,5 +1,5 @@
-//! What holds for decoders as a whole: worked examples, the bijection, and the rules of a set held against a second,
-//! independent statement of them.
+//! Worked examples of decoders, the bijection of decoding and encoding, and the rules of a set compared with a second,
+//! independent model.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn decoder(base: u64, size: u64, ways: u32, granularity: u32) -> Decoder {
 
 #[test]
 fn worked_examples() {
-    /// Ways, granularity, and offset, position, DPA of some bytes.
+    /// Ways and granularity, then offset, position and DPA of some bytes.
     type Example = (u32, u32, &'static [(u64, u32, u64)]);
     let examples: [Example; 8] = [
         (4, 1 << 10, &[(0x400, 1, 0), (0x800, 2, 0), (0xC00, 3, 0)]),
@@ -56,7 +56,7 @@ fn the_edges_of_a_range() {
     assert_eq!(four.encode(4, 0), None);
     assert_eq!(four.encode(0, GIB), None);
     assert_eq!(four.encode(u32::MAX, u64::MAX), None);
-    // The last addresses there are.
+    // The last range of the address space.
     let last = decoder(0_u64.wrapping_sub(3 * GIB), 3 * GIB, 3, 256);
     assert_eq!(last.check(0, UNIT_CXL), Ok(()));
     assert_eq!(last.decode(u64::MAX), Some((2, GIB - 1)));
@@ -72,7 +72,7 @@ fn any_granularity() -> impl Strategy<Value = Granularity> {
     prop::sample::select(Granularity::all().collect::<Vec<_>>())
 }
 
-/// A decoder that keeps all rules for units of 2 MiB.
+/// A decoder that complies with all rules for units of 2 MiB.
 fn valid_decoder() -> impl Strategy<Value = Decoder> {
     (any_ways(), any_granularity(), 0..1_u64 << 20, 1..1_u64 << 12).prop_map(
         |(ways, granularity, base, share)| Decoder {
@@ -92,7 +92,7 @@ proptest! {
         let (position, dpa) = decoder.decode(hpa).unwrap();
         prop_assert!(position < decoder.ways.count() && dpa < decoder.share());
         prop_assert_eq!(decoder.encode(position, dpa), Some(hpa));
-        // By the definition rather than by fields of the address.
+        // Computed from the definition, not from bit fields of the address.
         let (offset, grain, ways) =
             (hpa - decoder.base, u64::from(decoder.granularity.bytes()), u64::from(decoder.ways.count()));
         prop_assert_eq!(u64::from(position), offset / grain % ways);
@@ -100,14 +100,14 @@ proptest! {
     }
 
     #[test]
-    fn every_place_leads_back(decoder in valid_decoder(), position in 0_u32..16, at: prop::sample::Index) {
+    fn every_address_maps_back(decoder in valid_decoder(), position in 0_u32..16, at: prop::sample::Index) {
         let position = position % decoder.ways.count();
         let dpa = at.index(decoder.share() as usize) as u64;
         let hpa = decoder.encode(position, dpa).unwrap();
         prop_assert_eq!(decoder.decode(hpa), Some((position, dpa)));
     }
 
-    /// Every line of a whole range once, not only samples: the places seen are exactly all there are.
+    /// Every byte of a whole range, not only samples: the DPAs of each position are contiguous.
     #[test]
     fn shares_are_dense(ways in any_ways(), granularity in any_granularity(), turns in 1_u64..5) {
         let size = turns * u64::from(ways.count() * granularity.bytes());
@@ -131,8 +131,8 @@ proptest! {
     }
 }
 
-/// What a set has to refuse, said again without its code: a list of (program, committed, locked), and plain arithmetic in
-/// 128 bits.
+/// The rules of a set as an independent model: a list of (program, committed, locked), and plain arithmetic in 128
+/// bits.
 #[derive(Default)]
 struct Model {
     slots: Vec<(Option<Program<u8>>, bool, bool)>,
@@ -196,7 +196,7 @@ enum Step {
 
 const UNIT: u64 = 4096;
 
-/// Programs that keep the rules more often than not, and break each of them now and then.
+/// Programs most of which comply with the rules; each rule is violated by some.
 fn any_program() -> impl Strategy<Value = Program<u8>> {
     let number = |likely: std::ops::Range<u64>| {
         prop_oneof![
@@ -211,7 +211,7 @@ fn any_program() -> impl Strategy<Value = Program<u8>> {
     ];
     (number(0..200), number(0..49), any_ways(), any_granularity(), number(0..2), targets, 0..10).prop_map(
         |(base, size, ways, granularity, skip, mut targets, odd)| {
-            // Whole shares, most of the time, or hardly anything would ever be committed.
+            // Mostly whole shares, since otherwise few programs could be committed.
             let turn = u64::from(ways.count()) * UNIT.max(u64::from(granularity.bytes()));
             let size = if odd > 1 { size.div_ceil(turn).checked_mul(turn).unwrap_or(size) } else { size };
             if odd > 0 {
@@ -250,7 +250,7 @@ proptest! {
                     }
                 }
                 Step::Commit(index) => {
-                    // One that is committed goes on, and nothing it rests on can have changed.
+                    // A committed decoder stays committed: nothing that it depends on can change.
                     let may = model.may_commit(index);
                     let said = set.commit(index);
                     prop_assert_eq!(said.is_ok(), may, "{:?}", said);
@@ -280,7 +280,7 @@ proptest! {
                     model.slots.fill((None, false, false));
                 }
             }
-            // What is committed is claimed, by one decoder each.
+            // Exactly one decoder claims each committed range.
             for (index, (program, committed, _)) in model.slots.iter().enumerate() {
                 let Some(Program { decoder, targets, .. }) = program else { continue };
                 if !committed {
@@ -353,7 +353,7 @@ fn each_rule_has_a_name() {
     let skip = 0_u64.wrapping_sub(UNIT_CXL);
     assert_eq!(refusal(Program { skip, ..good }), DecoderError::DpaWraps { index });
 
-    // Extents finer than the granularity.
+    // Units smaller than the granularity.
     let mut fine = DecoderSet::new(1, 4096).unwrap();
     fine.program(0, program(decoder(0, 16 << 10, 4, 16 << 10))).unwrap();
     let (size, granularity) = (16 << 10, Granularity::MAX);
@@ -382,7 +382,7 @@ fn decoders_are_committed_in_order_and_taken_back_in_reverse() {
     assert_eq!(set.state(1), Ok(SlotState::Locked));
     assert_eq!(set.uncommit(1), Err(DecoderError::Locked { index: 1 }));
     assert_eq!(set.program(1, program(second)), Err(DecoderError::Locked { index: 1 }));
-    // What rests below a locked one stays too.
+    // Decoders below a locked one cannot be uncommitted either.
     assert_eq!(set.uncommit(0), Err(DecoderError::HigherCommitted { index: 0, higher: 1 }));
     assert_eq!(set.lock(2), Err(DecoderError::NotCommitted { index: 2 }));
     assert_eq!(set.commit(3), Err(DecoderError::NoSuchDecoder { index: 3, count: 3 }));

@@ -1,46 +1,44 @@
-//! Over how many targets a range is spread. Only what the register can say exists as a value, so whoever holds a
-//! [`Ways`] need not check it again.
+//! Interleave ways: number of targets of a range. Only values exist that the field IW of the HDM decoder control
+//! register encodes (CXL 3.1, 8.2.4.20.7), so a [`Ways`] needs no further check.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// Interleave ways. The discriminants are the register's encodings (IW): 0 to 4 are powers of two, 8 to 10 three times
-/// one. In JSON the plain number of ways.
+/// Number of interleave ways. The discriminants are the encodings of the field IW: 0 to 4 for powers of two, 8 to 10
+/// for three times a power of two. In JSON, the number of ways.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u32", try_from = "u32")]
 #[repr(u8)]
 pub enum Ways {
-    /// No interleaving.
+    /// One target: no interleaving.
     #[default]
     One = 0,
-    /// Two targets.
+    /// 2 targets: IW 1.
     Two = 1,
-    /// Four targets.
+    /// 4 targets: IW 2.
     Four = 2,
-    /// Eight targets.
+    /// 8 targets: IW 3.
     Eight = 3,
-    /// Sixteen targets.
+    /// 16 targets: IW 4.
     Sixteen = 4,
-    /// Three targets.
+    /// 3 targets: IW 8.
     Three = 8,
-    /// Six targets.
+    /// 6 targets: IW 9.
     Six = 9,
-    /// Twelve targets.
+    /// 12 targets: IW 10.
     Twelve = 10,
 }
 
-/// A number of interleave ways that no decoder knows.
+/// An invalid number of interleave ways.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WaysError {
-    /// Not a possible number of ways.
+    /// Not a valid number of ways.
     #[error("`{0}` is not a possible number of interleave ways; choose 1, 2, 3, 4, 6, 8, 12 or 16")]
     Count(String),
-    /// Not an encoding of one.
+    /// Not a valid encoding.
     #[error(
         "{0:#x} encodes no interleave ways; IW is 0 to 4 (1, 2, 4, 8, 16 ways) or 8 to 10 (3, 6, 12 ways)"
     )]
@@ -48,30 +46,30 @@ pub enum WaysError {
 }
 
 impl Ways {
-    /// All of them, fewest first.
+    /// All values, fewest first.
     pub const ALL: [Ways; 8] =
         [Self::One, Self::Two, Self::Three, Self::Four, Self::Six, Self::Eight, Self::Twelve, Self::Sixteen];
-    /// The most targets one decoder can have.
+    /// Maximum number of targets of a decoder.
     pub const COUNT_MAX: usize = 16;
 
-    /// How many targets, 1 to 16.
+    /// Number of targets, 1 to 16.
     #[inline]
     pub const fn count(self) -> u32 {
         let factor = if self.is_threefold() { 3 } else { 1 };
         factor << self.shift()
     }
 
-    /// The register's encoding (IW).
+    /// Encoding in the field IW: 0 to 4 or 8 to 10.
     #[inline]
-    pub const fn iw(self) -> u8 {
+    pub(crate) const fn iw(self) -> u8 {
         self as u8
     }
 
-    /// From the register's encoding.
+    /// Decodes the field IW.
     ///
     /// # Errors
     /// [`WaysError::Encoding`] for 5 to 7 and everything above 10.
-    pub const fn from_iw(iw: u8) -> Result<Ways, WaysError> {
+    pub(crate) const fn from_iw(iw: u8) -> Result<Ways, WaysError> {
         Ok(match iw {
             0 => Self::One,
             1 => Self::Two,
@@ -85,13 +83,13 @@ impl Ways {
         })
     }
 
-    /// Whether the number is a multiple of three (IW of 8 and more).
+    /// True for 3, 6 and 12 ways (IW of 8 and more).
     #[inline]
-    pub const fn is_threefold(self) -> bool {
+    pub(crate) const fn is_threefold(self) -> bool {
         self as u8 >= 8
     }
 
-    /// Binary logarithm of the number's power of two: `count` is `1 << shift` or `3 << shift`.
+    /// Binary logarithm of the power of two in the number of ways, which is `1 << shift` or `3 << shift`.
     #[inline]
     pub const fn shift(self) -> u32 {
         (self as u8 & 7) as u32
@@ -135,19 +133,20 @@ impl PartialOrd for Ways {
 }
 
 impl Ord for Ways {
-    /// By the number of targets, not by its encoding.
+    /// Compares the numbers of targets, not the encodings.
     fn cmp(&self, other: &Ways) -> Ordering {
         self.count().cmp(&other.count())
     }
 }
 
-impl JsonSchema for Ways {
-    fn schema_name() -> Cow<'static, str> {
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Ways {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Ways".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
             "description": "Interleave ways.",
             "type": "integer",
             "enum": Self::ALL.map(Self::count),

@@ -1,4 +1,4 @@
-//! Who may do what at the manager: roles, and the tokens that give them to people and to nodes that are to join.
+//! Roles at the manager, and the tokens that give these roles to people and to nodes that join.
 //!
 //! ```text
 //!   cx1.<id>.<secret>.<hash of the manager's authority>
@@ -12,49 +12,49 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// What a token begins with: its version.
+/// First part of every token: the version of the format.
 const PREFIX: &str = "cx1";
-/// Letters of a token's id.
+/// Number of characters of a token's id.
 const ID_LETTERS: usize = 8;
 
-/// What its bearer may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+/// Rights of a token's bearer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Role {
-    /// Everything.
+    /// Every right.
     #[serde(rename = "admin")]
     Admin,
-    /// Look at everything, and change the regions of its compute nodes.
+    /// Right to look at everything, and to change the regions of the tenant's compute nodes.
     #[serde(rename = "tenant")]
     Tenant,
-    /// Look at everything.
+    /// Right to look at everything.
     #[serde(rename = "viewer")]
     Viewer,
-    /// Have one memory node join.
+    /// Right to have one memory node join.
     #[serde(rename = "mn")]
     MemoryNode,
-    /// Have one compute node join.
+    /// Right to have one compute node join.
     #[serde(rename = "cn")]
     ComputeNode,
-    /// Have one client of the FM API join.
+    /// Right to have one client of the FM API join.
     #[serde(rename = "fm")]
     FmClient,
 }
 
 impl Role {
-    /// Every role.
+    /// Every role, in the order of the variants.
     pub const ALL: [Self; 6] =
         [Self::Admin, Self::Tenant, Self::Viewer, Self::MemoryNode, Self::ComputeNode, Self::FmClient];
 
-    /// Whether its token has one node or FM client join, and is used up then.
+    /// True if a token of this role serves to join one node or FM client, after which it cannot be used again.
     pub fn joins(self) -> bool {
         matches!(self, Self::MemoryNode | Self::ComputeNode | Self::FmClient)
     }
 
-    /// What it is called.
+    /// Name of the role, as in JSON and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Admin => "admin",
@@ -73,7 +73,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// A text that is no role.
+/// A text that is not the name of a role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no role `{0}`; roles are admin, tenant, viewer, mn, cn, fm")]
 pub struct RoleError(pub String);
@@ -92,12 +92,12 @@ impl FromStr for Role {
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of these bytes.
+    /// Computes the hash of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Whether both are the same, found out in a time that does not tell where they differ.
+    /// True if both hashes are equal; compares in constant time.
     pub fn matches(&self, other: &Self) -> bool {
         let differing = self.0.iter().zip(&other.0).fold(0, |all, (own, theirs)| all | (own ^ theirs));
         std::hint::black_box(differing) == 0
@@ -135,7 +135,7 @@ impl From<Digest> for String {
     }
 }
 
-/// A token as its bearer has it. It is not shown by `{:?}`.
+/// A token with its secret, which its `Debug` text omits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     id: String,
@@ -143,13 +143,14 @@ pub struct Token {
     authority: Digest,
 }
 
-/// A text that is no token.
+/// A text that is not a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this is no token; `gmm token create` prints one, which begins with `cx1.`")]
 pub struct TokenError;
 
 impl Token {
-    /// A new one of the manager whose authority has this hash; `random` is from the operating system.
+    /// A new token of the manager whose authority's certificate has this hash; `random` must come from the operating
+    /// system.
     pub fn new(random: [u8; 36], authority: Digest) -> Self {
         let (mut id, mut secret) = (String::new(), [0; 32]);
         for byte in &random[..ID_LETTERS / 2] {
@@ -159,22 +160,22 @@ impl Token {
         Self { id, secret, authority }
     }
 
-    /// What names it.
+    /// Identifier of the token, which is not secret.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// What the manager keeps of its secret.
+    /// Hash of the token's secret, which the manager stores.
     pub fn digest(&self) -> Digest {
         Digest::of(&self.secret)
     }
 
-    /// The hash of the certificate of the manager's authority.
+    /// Hash of the certificate of the manager's authority, which the token's bearer trusts.
     pub fn authority(&self) -> Digest {
         self.authority
     }
 
-    /// The token in full, for who is to bear it.
+    /// The whole token as text, including its secret.
     pub fn reveal(&self) -> String {
         let (secret, authority) =
             (URL_SAFE_NO_PAD.encode(self.secret), URL_SAFE_NO_PAD.encode(self.authority.0));

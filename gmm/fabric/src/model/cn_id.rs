@@ -1,14 +1,13 @@
-//! The CN id: a compute node is known to memory nodes by the source address of its frames. Written as an Ethernet address
-//! is: `02:00:00:00:00:01` everywhere (JSON, command line, logs); `-` between octets is read too.
+//! The CN id, by which memory nodes identify a compute node: the source address of its frames. It is written like an
+//! Ethernet address, `02:00:00:00:00:01`, in JSON, on the command line and in logs; `-` between octets is also read.
 
 use std::fmt;
 use std::str::FromStr;
 
 use cxloe_wire::frame::{Mac, ParseMacError};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A text that is no Ethernet address, or an address that cannot be a station's.
+/// A text that is not an Ethernet address, or an address that no station can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MacError {
     /// Not six two-digit hexadecimal octets.
@@ -21,9 +20,11 @@ pub enum MacError {
     NotUnicast(Mac),
 }
 
-/// The identity of a compute node: the unicast Ethernet address it sends its frames from.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+/// The identity of a compute node: the unicast source address of its frames.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "Mac", into = "Mac")]
+#[cfg_attr(feature = "schema", schemars(extend("pattern" = "^(?!00([:-]00){5}$)[0-9A-Fa-f][02468ACEace]([:-][0-9A-Fa-f]{2}){5}$")))]
 pub struct CnId(Mac);
 
 impl CnId {
@@ -36,12 +37,12 @@ impl CnId {
         if mac.is_unicast() { Ok(Self(mac)) } else { Err(MacError::NotUnicast(mac)) }
     }
 
-    /// The Ethernet address this id is.
+    /// The CN id as an Ethernet address.
     pub const fn mac(self) -> Mac {
         self.0
     }
 
-    /// The six octets, first on the wire first.
+    /// The six octets, in wire order.
     pub const fn octets(self) -> [u8; 6] {
         self.0.octets()
     }

@@ -1,22 +1,22 @@
-//! What the manager tells a memory node to do, and what the node answers. Commands of a node are numbered without gaps and
-//! carried out in order; carrying one out again changes nothing. A node keeps the highest [`Watermark`] it has seen on
-//! disk and refuses commands below it, so a manager that lost its place can do no harm.
+//! Commands of the manager to a memory node, and the node's results. The commands to a node are numbered without gaps
+//! and carried out in order; a repeated command changes nothing. A node stores the highest [`Watermark`] it has seen on
+//! its disk and refuses commands with a lower one, so a superseded manager cannot change anything.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CnId, Extents, Name, PublicKey};
 
-/// How far a manager has come: its term, which grows with each start of a manager over the store, and the store's
-/// revision, which grows with each change. A store that was put back has terms and revisions once more: the random number
-/// of the manager's run tells them from those it had before.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Progress of a manager's store: the term, which grows with each start of a manager over the store, and the revision,
+/// which grows with each change. A restored store repeats terms and revisions, so the random number of the manager's
+/// run distinguishes them from the earlier ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watermark {
-    /// The manager's term.
+    /// Term of the manager, from 1.
     pub term: u64,
-    /// The revision of its store.
+    /// Revision of the manager's store.
     pub revision: u64,
-    /// The random number of the manager's run; 0: of a manager that chose none.
+    /// The random number of the manager's run; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub run: u64,
 }
@@ -26,58 +26,61 @@ fn is_zero(run: &u64) -> bool {
 }
 
 impl Watermark {
-    /// Of a manager that chose no number for its run.
+    /// A watermark without a run's number.
     pub const fn new(term: u64, revision: u64) -> Self {
         Self { term, revision, run: 0 }
     }
 
-    /// Whether this is from before `other`, by term first. Says something of watermarks of one store only.
+    /// True if this watermark precedes `other`, by term first. Meaningful only for watermarks of one store.
     pub fn is_before(self, other: Self) -> bool {
         (self.term, self.revision) < (other.term, other.revision)
     }
 
-    /// Whether this is `other`, or a later revision of the same run.
+    /// True if this watermark is a later revision of the same run as `other`, or equal to `other`.
     pub fn is_further_on_than(self, other: Self) -> bool {
         (self.term, self.run) == (other.term, other.run) && self.revision >= other.revision
     }
 }
 
-/// One command to one memory node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Command to a memory node, with its number at that node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeCommand {
-    /// Number of the command at its node: 1 for the first, then one more each time.
+    /// Number of the command at its node, from 1, without gaps.
     pub seq: u64,
-    /// Term of the manager that delivers it (not of the one that issued it: a command outlives its manager).
+    /// Term of the manager that delivers the command, not of the one that issued it: a command outlives its manager.
     pub term: u64,
-    /// Revision of the store when it is delivered. A command delivered again, because its result was lost, has a higher
-    /// one than the first time; below the highest seen are only answers that were overtaken, or another store's.
+    /// Revision of the store at the delivery. A command that is delivered again, because its result was lost, has a
+    /// higher revision than before. A revision below the highest seen comes from an answer that another one overtook,
+    /// or from another store.
     pub revision: u64,
-    /// What to do.
+    /// The action to carry out, with its mapping.
     #[serde(flatten)]
     pub action: NodeAction,
 }
 
 impl NodeCommand {
-    /// Term and revision, to compare with the highest seen.
+    /// Term and revision of the delivery, to compare with the highest watermark seen.
     pub fn watermark(&self) -> Watermark {
         Watermark::new(self.term, self.revision)
     }
 }
 
-/// What a memory node is told to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Action that a command requests of a memory node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum NodeAction {
-    /// Fill the extents with zeros, unless they are known to be zero, then map them. A mapping that is there already,
-    /// equal in all parts, stays as it is and keeps its content.
+    /// Fill the extents with zeros, unless they are recorded as zero, then map them. An existing equal mapping stays
+    /// and keeps its content.
     MapCmem(Mapping),
-    /// Remove the mapping, let every worker pass a batch boundary without it, fill the extents with zeros, and only then
-    /// report success. What is not mapped is zeroed all the same.
+    /// Remove the mapping, wait until every worker has passed a batch boundary without it, fill the extents with zeros,
+    /// and only then report success. Extents that are not mapped are zeroed too.
     UnmapCmem(Mapping),
 }
 
 impl NodeAction {
-    /// The mapping it is about.
+    /// The mapping that the action adds or removes.
     pub fn mapping(&self) -> &Mapping {
         match self {
             Self::MapCmem(mapping) | Self::UnmapCmem(mapping) => mapping,
@@ -85,48 +88,51 @@ impl NodeAction {
     }
 }
 
-/// CMem of one CN backed by extents of one pool: CMem `cmem_base + i * extent_bytes` is the `i`-th of `extents`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// CMem of one CN backed by extents of one pool: byte `cmem_base + i * extent_bytes` is the first of the `i`-th extent
+/// in `extents`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mapping {
-    /// Whose CMem.
+    /// CN id of the compute node that the CMem belongs to.
     pub cn: CnId,
-    /// The region it belongs to (for logs; addresses alone decide).
+    /// Name of the region that the mapping belongs to, for logs only.
     pub region: Name,
     /// First CMem byte address, a multiple of `extent_bytes`.
     pub cmem_base: u64,
-    /// Bytes of one extent.
+    /// Size of an extent in bytes, as in the node's registration.
     pub extent_bytes: u64,
-    /// The extents behind it, in CMem order.
+    /// The extents behind the CMem, in the order of its addresses.
     pub extents: Extents,
-    /// The public key of that CN, as far as the manager knows it at this moment.
+    /// Present public key of the compute node; none if it has no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cn_key: Option<PublicKey>,
 }
 
 impl Mapping {
-    /// Length in bytes.
+    /// Length of the mapped CMem in bytes.
     pub fn bytes(&self) -> u64 {
         self.extents.len() * self.extent_bytes
     }
 }
 
-/// What became of one command. A node repeats it in each sync until one is answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Result of one command. A node repeats it in each sync until a sync is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CommandResult {
-    /// The command's number.
+    /// Number of the command.
     pub seq: u64,
-    /// Why it failed; `None`: it is done.
+    /// The reason of the failure; `None`: the command was carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl CommandResult {
-    /// Command `seq` is done.
+    /// The result of command `seq`, which was carried out.
     pub fn done(seq: u64) -> Self {
         Self { seq, error: None }
     }
 
-    /// Command `seq` failed, for the reason given.
+    /// The result of command `seq`, which failed for the reason `error`.
     pub fn failed(seq: u64, error: impl Into<String>) -> Self {
         Self { seq, error: Some(error.into()) }
     }

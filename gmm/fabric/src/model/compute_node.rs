@@ -1,83 +1,90 @@
-//! A compute node as the manager remembers it: also which of its CMem addresses were handed out, so that none is again
-//! before every request that was made for it has ended. It is forgotten when it has nothing any more and somebody says
-//! so, or when others need its place.
+//! Record of a compute node. It includes the allocated CMem addresses, so that none is reused before every request for
+//! it has ended. The record is removed by order of a user once the node has no regions, or when other nodes need its
+//! place.
 
 use core::net::SocketAddr;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CnId, Health, Name, PublicKey};
 
 /// A server that uses remote memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComputeNode {
-    /// Its identity: the address it sends its frames from.
+    /// CN id of the node: the source address of its frames.
     pub cn_id: CnId,
-    /// Its number among compute nodes, the lowest that was free: its place in the FM API.
+    /// Number of the node, the lowest free one when it was recorded; determines its place in the FM API.
     pub index: u32,
-    /// Its name; none until it registers with one.
+    /// Name of the node; none until it registers with one.
     pub name: Option<Name>,
-    /// Where its frames come from over the `udp` link, and go to; none if it does not use it.
+    /// Address of the node's frames over the `udp` link; none if it does not use that link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
-    /// Its public key, by which it proves who it is to other nodes; none if it has no key.
+    /// Public key that proves the node's identity to other nodes; none if it has no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
-    /// Identifies the run of the agent that registered last (random at its start).
+    /// Random number of the agent process that registered last.
     pub instance_id: u64,
-    /// Number of its latest registration; a sync under an older one is refused. 0: never registered.
+    /// Number of the node's latest registration; a sync with an older number is refused. 0: never registered.
     pub registration: u64,
-    /// Whether it is heard of.
+    /// True if the agent that registered last has ended in order: each of its writes is complete on all copies.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub settled: bool,
+    /// Reachable if the node has sent a message within the node time-out.
     pub health: Health,
-    /// Most bytes of regions it may have; none: no limit of its own.
+    /// Maximum total size of the node's regions, in bytes; none: no limit of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<u64>,
-    /// Held in reset: it attaches nothing until it is released.
+    /// True while the node is held in reset: it attaches nothing until it is released.
     #[serde(default)]
     pub held: bool,
-    /// Held because someone said so, not because what is declared for it has yet to come about.
+    /// True if a user holds the node in reset. False if it is only held until the regions that the fabric file declares
+    /// for it exist.
     #[serde(default)]
     pub held_by_hand: bool,
-    /// CMem below this byte address was handed out at some time. Only grows.
+    /// End of the CMem addresses ever allocated to the node. Never decreases.
     pub cmem_next: u64,
-    /// CMem that was handed out and is nobody's any more, ascending.
+    /// Ranges of CMem that were allocated and are not in use, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retired: Vec<Retired>,
-    /// No request is on its way that the agent made before it had heard of this event.
+    /// The latest event such that every request which the agent made before it received the event has ended.
     #[serde(default)]
     pub quiet: u64,
-    /// Sequence number of the latest event that changed its regions or its being held.
+    /// Number of the latest event that changed the node's regions or held or released the node.
     pub regions_event: u64,
 }
 
-/// CMem of a compute node that no memory node has mapped any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// CMem of a compute node that no memory node maps any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Retired {
-    /// Its first byte address.
+    /// First byte address of the range.
     pub base: u64,
-    /// Bytes.
+    /// Size of the range in bytes.
     pub bytes: u64,
-    /// The run of the agent that had it.
+    /// Instance id of the agent that used the range.
     pub instance_id: u64,
-    /// The event by which that agent hears that it has it no more.
+    /// Number of the event that notifies that agent that the region has ended.
     pub event: u64,
 }
 
-/// Which outer address speaks for a compute node over the `udp` link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The outer address of a compute node over the `udp` link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UdpPeer {
-    /// The compute node.
+    /// CN id of the compute node that uses the address.
     pub compute_node: CnId,
-    /// Where its frames come from, and go to.
+    /// UDP address that the node's frames are sent to and from.
     pub address: SocketAddr,
 }
 
-/// Which public key belongs to a compute node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Key that a memory node requires in sessions of a compute node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ComputeNodeKey {
-    /// The compute node.
+    /// CN id of the compute node that opens the sessions.
     pub compute_node: CnId,
-    /// Its key.
+    /// The node's key; zeros if it has none or a revoked one.
     pub key: PublicKey,
 }

@@ -1,273 +1,338 @@
-//! The event log: what happened, in order, numbered without gaps. Readers remember the last number they saw and go on from
-//! there after a break.
+//! The event log: events in order, numbered without gaps. Readers record the last number they have read and continue
+//! after it.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Name, RegionState, Role, UnbindOption};
+use super::{CnId, Name, Protection, RegionState, Role, UnbindOption};
 
 /// One entry of the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// Its number: 1 for the first ever, then one more each time.
+    /// Number of the event, from 1, without gaps.
     pub seq: u64,
-    /// When: milliseconds since the Unix epoch.
+    /// Time of the event, in milliseconds since the Unix epoch.
     pub time_ms: u64,
-    /// Who asked for what led to it: a token by its id, a user of this machine by uid, a node. None: nobody did, or it is
-    /// of a manager before this was kept.
+    /// The caller that caused the event: a token by its id, a user of this machine by uid, or a node. None: no caller
+    /// caused it, or the manager's version did not record callers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub who: Option<String>,
-    /// What.
+    /// Kind of the event, which determines the further fields.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Kinds of events; in JSON, `event` has the kind's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventKind {
     /// A manager took over the store.
     ManagerStarted {
-        /// Its term.
+        /// Term of the manager, which grows with each takeover.
         term: u64,
     },
     /// A memory node registered, for the first time or again.
     MemoryNodeRegistered {
-        /// Its name.
+        /// Name of the memory node that registered.
         memory_node: Name,
-        /// Which life of its pool's content this is.
+        /// Number that identifies the content of the pool; it changes when the content is lost.
         incarnation: u64,
-        /// Bytes of its pool.
+        /// Size of the node's pool in bytes.
         pool_bytes: u64,
     },
     /// A memory node was silent for the node time-out.
     MemoryNodeUnreachable {
-        /// Its name.
+        /// Name of the memory node that was silent.
         memory_node: Name,
     },
-    /// A memory node is heard of again.
+    /// A memory node sent a message after it was unreachable.
     MemoryNodeReachable {
-        /// Its name.
+        /// Name of the memory node that sent a message again.
         memory_node: Name,
     },
     /// A memory node failed to carry out a command.
     MemoryNodeRefused {
-        /// Its name.
+        /// Name of the memory node that failed.
         memory_node: Name,
-        /// The region it was about.
+        /// Name of the region that the command was about.
         region: Name,
-        /// Number of the command.
+        /// Number of the command at this memory node.
         seq: u64,
-        /// What the node said.
+        /// Error text of the node, cut to 400 characters.
         error: String,
     },
     /// A compute node registered, for the first time or again.
     ComputeNodeRegistered {
-        /// Its identity.
+        /// CN id of the compute node that registered.
         compute_node: CnId,
-        /// Its name.
+        /// Name with which the compute node registered.
         name: Name,
     },
     /// A compute node was silent for the node time-out.
     ComputeNodeUnreachable {
-        /// Its identity.
+        /// CN id of the compute node that was silent.
         compute_node: CnId,
     },
-    /// A compute node is heard of again.
+    /// A compute node sent a message after it was unreachable.
     ComputeNodeReachable {
-        /// Its identity.
+        /// CN id of the compute node that sent a message again.
         compute_node: CnId,
     },
-    /// A region came to another state.
+    /// A region entered another state.
     RegionChanged {
-        /// Its name.
+        /// Name of the region whose state changed.
         region: Name,
-        /// Its owner.
+        /// CN id of the region's owner.
         owner: CnId,
-        /// The state it is in now.
+        /// State of the region after the change.
         state: RegionState,
-        /// Why, where that is not plain from the state.
+        /// The reason of the change, if it does not follow from the state.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A region is gone: every leg unmapped and zeroed.
+    /// A region was destroyed: every leg unmapped and zeroed.
     RegionDestroyed {
-        /// Its name.
+        /// Name of the region, which a later region may use again.
         region: Name,
-        /// Its former owner.
+        /// CN id of the region's last owner.
         owner: CnId,
     },
     /// Capacity was set aside for a logical device, or given back.
     LdAllocated {
-        /// The memory node.
+        /// Name of the memory node that has the capacity.
         memory_node: Name,
-        /// The LD.
+        /// LD-ID: 0 to 15.
         ld: u16,
-        /// Bytes set aside now.
+        /// Bytes that are set aside for the LD from now on.
         reserved: u64,
     },
     /// A logical device was bound to a compute node: a hot-add.
     LdBound {
-        /// The memory node.
+        /// Name of the memory node that the LD is a part of.
         memory_node: Name,
-        /// The LD.
+        /// LD-ID: 0 to 15.
         ld: u16,
-        /// The compute node.
+        /// CN id of the compute node that the LD was bound to.
         compute_node: CnId,
-        /// The vPPB, where it has one.
+        /// Number of the vPPB; none if the binding has no vPPB.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vppb: Option<u8>,
     },
-    /// A logical device is about to be taken from a compute node: a hot-remove has begun.
+    /// A logical device is about to be unbound from a compute node: a hot-remove has begun.
     LdUnbinding {
-        /// The memory node.
+        /// Name of the memory node that the LD is a part of.
         memory_node: Name,
-        /// The LD.
+        /// LD-ID: 0 to 15.
         ld: u16,
-        /// The compute node.
+        /// CN id of the compute node that the LD is bound to.
         compute_node: CnId,
-        /// How.
+        /// Condition on which the compute node releases the LD.
         option: UnbindOption,
     },
     /// A logical device is no longer bound.
     LdUnbound {
-        /// The memory node.
+        /// Name of the memory node that the LD is a part of.
         memory_node: Name,
-        /// The LD.
+        /// LD-ID: 0 to 15.
         ld: u16,
-        /// The compute node that had it.
+        /// CN id of the compute node that the LD was bound to.
         compute_node: CnId,
     },
     /// A compute node is held in reset: it attaches nothing.
     ComputeNodeHeld {
-        /// Its identity.
+        /// CN id of the compute node held in reset.
         compute_node: CnId,
     },
     /// A compute node that was held in reset is released.
     ComputeNodeReleased {
-        /// Its identity.
+        /// CN id of the compute node that was released.
         compute_node: CnId,
     },
     /// A compute node's quota changed.
     QuotaSet {
-        /// Its identity.
+        /// CN id of the compute node that the quota is for.
         compute_node: CnId,
-        /// Bytes; none: no limit.
+        /// Maximum total size of the node's regions, in bytes; none: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes: Option<u64>,
     },
-    /// Someone had an AER event generated at a vPPB of a compute node (Generate AER Event, 5203h).
+    /// An AER event was generated at a vPPB of a compute node (Generate AER Event, 5203h).
     AerGenerated {
-        /// The compute node.
+        /// CN id of the compute node that receives the event.
         compute_node: CnId,
-        /// The vPPB.
+        /// Number of the vPPB: 0 to 126.
         vppb: u8,
-        /// The AER error.
+        /// The error, as PCIe's Advanced Error Reporting encodes it.
         aer: u32,
     },
-    /// A memory node was forgotten: it is taken to be gone for good.
+    /// A memory node was forgotten: it is not expected to return.
     MemoryNodeForgotten {
-        /// Its name.
+        /// Name of the memory node whose record was removed.
         memory_node: Name,
     },
-    /// A compute node was forgotten: it is taken to be gone for good.
+    /// A compute node was forgotten: it is not expected to return.
     ComputeNodeForgotten {
-        /// The compute node.
+        /// CN id of the compute node whose record was removed.
         compute_node: CnId,
-        /// Its name, if it had one.
+        /// Name of the compute node, if it had one.
         name: Option<Name>,
     },
-    /// A memory node holds memory that no region has, and keeps it.
+    /// A memory node holds memory that belongs to no region, and keeps it.
     OrphansFound {
-        /// Its name.
+        /// Name of the memory node that holds the memory.
         memory_node: Name,
-        /// Bytes.
+        /// Total size of the memory found, in bytes.
         bytes: u64,
     },
-    /// A memory node zeroed memory that no region had, and gave it back.
+    /// A memory node zeroed memory that belonged to no region, and freed it.
     OrphansReleased {
-        /// Its name.
+        /// Name of the memory node that held the memory.
         memory_node: Name,
-        /// Bytes.
+        /// Total size of the memory released, in bytes.
         bytes: u64,
     },
-    /// Someone gave up a history that this store does not have: nodes that have seen it follow this store.
+    /// A history that this store does not contain was given up: nodes that have seen it follow this store from now on.
     FabricAdopted {
-        /// Its term.
+        /// Term of the history that was given up.
         term: u64,
-        /// Its revision.
+        /// Revision of the history that was given up.
         revision: u64,
-        /// The number of its manager's run.
+        /// Number of the manager's run in that history.
         run: u64,
     },
-    /// A token was made.
+    /// An administrator created a token.
     TokenCreated {
-        /// Its id.
+        /// Identifier of the new token.
         token: String,
-        /// What its bearer may do.
+        /// The rights of its bearer.
         role: Role,
     },
-    /// A token was revoked.
+    /// An administrator revoked a token.
     TokenRevoked {
-        /// Its id.
+        /// Identifier of the revoked token.
         token: String,
     },
     /// A memory node joined, for the first time or again.
     MemoryNodeJoined {
-        /// Its name.
+        /// Name under which the memory node joined.
         memory_node: Name,
     },
     /// A compute node joined, for the first time or again.
     ComputeNodeJoined {
-        /// Its identity.
+        /// CN id with which the compute node joined.
         compute_node: CnId,
     },
-    /// A memory node may not speak here any more.
+    /// A memory node's access was revoked.
     MemoryNodeRevoked {
-        /// Its name.
+        /// Name of the memory node that lost its access.
         memory_node: Name,
     },
-    /// A compute node may not speak here any more.
+    /// A compute node's access was revoked.
     ComputeNodeRevoked {
-        /// Its identity.
+        /// CN id of the compute node that lost its access.
         compute_node: CnId,
     },
     /// A client of the FM API joined, for the first time or again.
     FmClientJoined {
-        /// Its name.
+        /// Name under which the client joined.
         fm_client: Name,
     },
-    /// A client of the FM API may not speak here any more.
+    /// An FM client's access was revoked.
     FmClientRevoked {
-        /// Its name.
+        /// Name of the FM client that lost its access.
         fm_client: Name,
     },
-    /// Somebody was refused what they asked for. One entry an hour for each of them, and not many for all.
+    /// A request was refused. One entry per caller in an hour, and a limit for all.
     AccessRefused {
-        /// What was asked: method and path.
+        /// Method and path of the refused request.
         what: String,
-        /// How many attempts this entry tells of, those of others for whom there was none included.
+        /// Number of refused requests that this entry covers, including those of callers without an entry.
         attempts: u64,
     },
     /// The quality-of-service controls of a memory node changed.
     QosSet {
-        /// Its name.
+        /// Name of the memory node that has the controls.
         memory_node: Name,
     },
-    /// An event log of the FM API was cleared; this one keeps its entries.
+    /// An event log of the FM API was cleared; the fabric's log keeps its entries.
     LogCleared {
         /// Number of the switch.
         switch: u32,
-        /// Number of the log.
+        /// Number of the log: 0 informational, 1 warning, 2 failure, 3 fatal, 4 dynamic capacity.
         log: u8,
-        /// Number of the last event that is cleared there.
+        /// Number of the last cleared event.
         through: u64,
+    },
+    /// Legs of a mirrored region on one memory node became stale: they lack content that the other copy has.
+    LegStale {
+        /// Name of the mirrored region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// Name of the memory node that the legs are on.
+        memory_node: Name,
+        /// Epoch of the region after the change.
+        epoch: u64,
+        /// The reason of the change.
+        reason: String,
+    },
+    /// A stale leg was filled: it is in sync again.
+    LegFilled {
+        /// Name of the mirrored region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// Name of the memory node that the leg is on.
+        memory_node: Name,
+        /// Epoch of the region after the change.
+        epoch: u64,
+    },
+    /// The requested protection of a region changed.
+    ProtectionChanged {
+        /// Name of the region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// Protection of the region from now on.
+        protect: Protection,
+    },
+    /// A copy of a part of a region is being made on another memory node.
+    SpareAdded {
+        /// Name of the region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// Name of the memory node that the new leg is on.
+        memory_node: Name,
+        /// Name of the memory node whose leg it replaces; none for an additional copy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replaces: Option<Name>,
+    },
+    /// No memory node has room for the missing copy of a region. The manager tries again when room appears.
+    SpareMissing {
+        /// Name of the region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// The reason why no copy can be placed.
+        reason: String,
+    },
+    /// The parts of regions on a memory node began to move to other nodes.
+    MemoryNodeDraining {
+        /// Name of the memory node that is drained.
+        memory_node: Name,
+    },
+    /// The draining of a memory node was stopped: regions are placed on it again.
+    MemoryNodeDrainStopped {
+        /// Name of the memory node that was drained.
+        memory_node: Name,
     },
 }
 
 impl EventKind {
-    /// What `event` may be, in the order of the variants.
-    pub const LABELS: [&str; 34] = [
+    /// Every value of `event` in JSON, in the order of the variants.
+    pub const LABELS: [&str; 41] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -302,9 +367,15 @@ impl EventKind {
         "access_refused",
         "qos_set",
         "log_cleared",
+        "leg_stale",
+        "leg_filled",
+        "protection_changed",
+        "spare_added",
+        "spare_missing",
+        "memory_node_draining",
+        "memory_node_drain_stopped",
     ];
 
-    /// Its place in [`LABELS`](Self::LABELS).
     fn index(&self) -> usize {
         match self {
             Self::ManagerStarted { .. } => 0,
@@ -341,15 +412,22 @@ impl EventKind {
             Self::AccessRefused { .. } => 31,
             Self::QosSet { .. } => 32,
             Self::LogCleared { .. } => 33,
+            Self::LegStale { .. } => 34,
+            Self::LegFilled { .. } => 35,
+            Self::ProtectionChanged { .. } => 36,
+            Self::SpareAdded { .. } => 37,
+            Self::SpareMissing { .. } => 38,
+            Self::MemoryNodeDraining { .. } => 39,
+            Self::MemoryNodeDrainStopped { .. } => 40,
         }
     }
 
-    /// What it is called in JSON.
+    /// Name of the kind in JSON, as in [`LABELS`](Self::LABELS).
     pub fn label(&self) -> &'static str {
         Self::LABELS[self.index()]
     }
 
-    /// The memory node it is about.
+    /// Name of the memory node that the event is about.
     pub fn memory_node(&self) -> Option<&Name> {
         match self {
             Self::MemoryNodeRegistered { memory_node, .. }
@@ -365,12 +443,17 @@ impl EventKind {
             | Self::MemoryNodeJoined { memory_node }
             | Self::MemoryNodeRevoked { memory_node }
             | Self::QosSet { memory_node }
+            | Self::LegStale { memory_node, .. }
+            | Self::LegFilled { memory_node, .. }
+            | Self::SpareAdded { memory_node, .. }
+            | Self::MemoryNodeDraining { memory_node }
+            | Self::MemoryNodeDrainStopped { memory_node }
             | Self::MemoryNodeForgotten { memory_node } => Some(memory_node),
             _ => None,
         }
     }
 
-    /// The compute node it is about, which of a region's event is its owner.
+    /// CN id of the compute node that the event is about; for an event about a region, its owner.
     pub fn compute_node(&self) -> Option<CnId> {
         match self {
             Self::ComputeNodeRegistered { compute_node, .. }
@@ -386,17 +469,28 @@ impl EventKind {
             | Self::ComputeNodeRevoked { compute_node }
             | Self::ComputeNodeForgotten { compute_node, .. }
             | Self::AerGenerated { compute_node, .. } => Some(*compute_node),
-            Self::RegionChanged { owner, .. } | Self::RegionDestroyed { owner, .. } => Some(*owner),
+            Self::RegionChanged { owner, .. }
+            | Self::RegionDestroyed { owner, .. }
+            | Self::LegStale { owner, .. }
+            | Self::LegFilled { owner, .. }
+            | Self::ProtectionChanged { owner, .. }
+            | Self::SpareAdded { owner, .. }
+            | Self::SpareMissing { owner, .. } => Some(*owner),
             _ => None,
         }
     }
 
-    /// The region it is about.
+    /// Name of the region that the event is about.
     pub fn region(&self) -> Option<&Name> {
         match self {
             Self::MemoryNodeRefused { region, .. }
             | Self::RegionChanged { region, .. }
-            | Self::RegionDestroyed { region, .. } => Some(region),
+            | Self::RegionDestroyed { region, .. }
+            | Self::LegStale { region, .. }
+            | Self::LegFilled { region, .. }
+            | Self::ProtectionChanged { region, .. }
+            | Self::SpareAdded { region, .. }
+            | Self::SpareMissing { region, .. } => Some(region),
             _ => None,
         }
     }

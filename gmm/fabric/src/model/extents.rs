@@ -1,31 +1,33 @@
-//! Sets of extents of a memory node's pool, kept as runs: a pool of a terabyte has half a million extents, and a region in
-//! an unfragmented pool is one run. Extent `i` covers bytes `i * extent_bytes ..` of the pool (MPMem).
+//! Sets of extents of a memory node's pool, stored as runs: a pool of a terabyte has half a million extents, and a
+//! region in an unfragmented pool is one run. Extent `i` covers bytes `i * extent_bytes ..` of the pool (MPMem).
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Consecutive extents of one pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+/// Consecutive extents of one pool; extent `i` begins at byte `i * extent_bytes` of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ExtentRun {
     /// Index of the first extent.
     pub first: u64,
-    /// How many, at least 1.
+    /// Number of extents, at least 1.
     pub count: u64,
 }
 
-/// Extents of one pool in the order in which they back a CMem range: the first index backs the first `extent_bytes` of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Extents of one pool, in the order in which they back a CMem range: the first backs the first `extent_bytes` of the
+/// range.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Extents(Vec<ExtentRun>);
 
 impl Extents {
-    /// How many extents.
+    /// Number of extents in all runs.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|run| run.count).sum()
     }
 
-    /// Whether there are none.
+    /// True for the empty set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -40,12 +42,12 @@ impl Extents {
         self.0.iter().flat_map(|run| run.first..run.first + run.count)
     }
 
-    /// Whether the last run ends where `first` begins.
+    /// True if the last run ends where `first` begins.
     pub fn ends_before(&self, first: u64) -> bool {
         self.0.last().is_some_and(|last| last.first + last.count == first)
     }
 
-    /// Appends a run; it merges with the last one when it continues it. An empty run adds nothing.
+    /// Appends a run; it merges with the last one if it is adjacent. An empty run adds nothing.
     pub fn push(&mut self, run: ExtentRun) {
         if run.count == 0 {
             return;

@@ -1,18 +1,18 @@
-//! Whether a node is heard of. Silence for longer than the node time-out makes a node unreachable; being heard again
-//! makes it reachable, by itself.
+//! Health of a node. Silence for longer than the node time-out makes a node unreachable; its next message makes it
+//! reachable again.
 
 use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the manager knows of a node's being there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Health of a node, derived from the times of its messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// Named as the owner of a region, never heard of.
+    /// Named as the owner of a region, but never registered.
     Unregistered,
-    /// Heard of within the node time-out.
+    /// Sent a message within the node time-out.
     Reachable,
     /// Silent for longer than the node time-out.
     Unreachable,

@@ -1,24 +1,24 @@
-//! Which managers have led a fabric, one after the other: what tells a store from an older copy of itself. Each start of a
-//! manager adds a [`LeaderTerm`] to its store, with a random number that no other start has. Nodes remember under which of them,
-//! and how far, they followed; a store that was put back has either not got that term or left it too early, and no number
-//! of further starts changes that.
+//! Lineage of a store: the managers that have led a fabric, in order. It distinguishes a store from an older copy of
+//! itself. Each start of a manager adds a [`LeaderTerm`] to its store, with a random number that no other start has.
+//! Nodes record the latest term they have seen and its revision. A restored store either lacks that term or ended it
+//! too early, however often managers start over that store.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Watermark;
 
-/// One manager's time over a store: from its start to the next one's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// One manager's term over a store: from its start to the next one's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaderTerm {
-    /// Its term.
+    /// Term of the manager, which grows with each takeover.
     pub term: u64,
-    /// Random, chosen at its start; 0 where none was.
+    /// Random number chosen at the manager's start; 0: none.
     pub run: u64,
-    /// The first revision that it wrote.
+    /// The first revision of the term.
     pub first: u64,
-    /// Histories that are not this store's, given up by an explicit command under this manager: nodes that followed one of
-    /// them so far follow this store.
+    /// Histories of other stores, given up by an explicit command in this term: nodes that followed one of them follow
+    /// this store.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopted: Vec<Watermark>,
 }
@@ -33,7 +33,7 @@ impl LeaderTerm {
     }
 }
 
-/// A manager's store does not contain what a node has seen.
+/// Error: the manager's store lacks what this node has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the manager's store, at term {}, revision {}, does not have what this node has seen, term {}, revision {}: it is an older \
@@ -42,13 +42,13 @@ impl LeaderTerm {
     own.term, own.revision, seen.term, seen.revision
 )]
 pub struct Lacking {
-    /// What the node has seen.
+    /// The latest watermark that the node has seen.
     pub seen: Watermark,
-    /// Where the store is.
+    /// The watermark of the manager's store.
     pub own: Watermark,
 }
 
-/// Checks that a store at `own` with these terms [`contains`] what was seen.
+/// Checks that a store at `own` with these terms [`contains`] `seen`.
 ///
 /// # Errors
 /// [`Lacking`].
@@ -56,22 +56,22 @@ pub fn check(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> Result<()
     if contains(terms, own, seen) { Ok(()) } else { Err(Lacking { seen, own }) }
 }
 
-/// Whether a store at `own` with these terms, by ascending term, contains everything that was seen up to `seen`.
+/// True if a store at `own` with these terms, by ascending term, contains every change up to `seen`.
 ///
-/// Who has seen a manager that chose no number for its run is told by term and revision alone.
+/// For a `seen` without a run's number, only term and revision are compared.
 pub fn contains(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
     if seen.run == 0 {
         return seen.term <= own.term && seen.revision <= own.revision;
     }
     let last = match terms.iter().position(|leader| leader.is_of(seen)) {
-        // The next one's first revision is the end of this one.
+        // The term ends before the first revision of the next one.
         Some(at) => terms.get(at + 1).map_or(own.revision, |next| next.first.saturating_sub(1)),
         None => 0,
     };
     seen.revision <= last || terms.iter().any(|leader| leader.adopts(seen))
 }
 
-/// As much of `terms` as [`contains`] needs to know about `seen`, and the latest.
+/// The part of `terms` that [`contains`] needs to decide about `seen`, and the latest term.
 pub fn excerpt<'a>(terms: impl Iterator<Item = &'a LeaderTerm>, seen: Watermark) -> Vec<LeaderTerm> {
     let (mut found, mut after) = (Vec::new(), false);
     let mut terms = terms.peekable();
@@ -98,7 +98,7 @@ mod tests {
         LeaderTerm { term, run, first, adopted: Vec::new() }
     }
 
-    /// Says the same of the whole and of its excerpt.
+    /// Result of [`contains`], after asserting that the excerpt gives the same result as the whole lineage.
     fn holds(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
         let whole = contains(terms, own, seen);
         assert_eq!(contains(&excerpt(terms.iter(), seen), own, seen), whole, "{seen:?} in {terms:?}");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_contains_what_it_has_lived_through() {
+    fn a_store_contains_its_own_history() {
         let terms = [leader(1, 11, 1), leader(2, 22, 10), leader(3, 33, 20)];
         let own = at(3, 33, 25);
         for seen in [at(1, 11, 9), at(2, 22, 10), at(2, 22, 19), at(3, 33, 25), at(0, 0, 0), at(2, 0, 12)] {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_store_that_was_put_back_never_grows_into_the_one_that_was_lost() {
-        // A copy from revision 9; the lost one went on under run 22, up to revision 15.
+        // A copy from revision 9; the lost store continued in run 22, up to revision 15.
         let seen = at(2, 22, 15);
         let mut terms = vec![leader(1, 11, 1)];
         for start in 0..40 {
@@ -129,7 +129,7 @@ mod tests {
             assert!(!holds(&terms, own, seen), "after start {start}");
             assert!(holds(&terms, own, at(1, 11, 9)), "who has not seen what was lost goes on");
         }
-        // Put back while the run that the node saw was under way.
+        // A copy from the middle of the run that the node saw.
         let terms = [leader(2, 22, 10), leader(3, 1000, 13), leader(4, 1001, 40)];
         assert!(!holds(&terms, at(4, 1001, 80), seen) && holds(&terms, at(4, 1001, 80), at(2, 22, 12)));
     }

@@ -1,34 +1,36 @@
-//! A logical device (LD): all that one compute node owns on one memory node, and how it is bound. A memory node is a
-//! multi-logical device (MLD) with up to 16 of them, or a single logical device (SLD) that one compute node has whole.
+//! A logical device (LD): everything that one compute node owns on one memory node, and its binding. A memory node is a
+//! multi-logical device (MLD) with up to 16 LDs, or a single logical device (SLD), which belongs to one compute node as
+//! a whole.
 //!
-//! An LD has capacity in two ways: `reserved` bytes are set aside for it whether used or not; beyond them it takes what
-//! its regions need. A compute node that gets a region on a memory node without being bound there is bound to a free
-//! LD; such an LD goes with its last region. From the 17th compute node on, a memory node has regions without an LD.
+//! The capacity of an LD has two parts: `reserved` bytes are set aside for the LD whether used or not; beyond them, the
+//! LD takes what its regions need. A compute node that gets a region on a memory node without a binding there is bound
+//! to a free LD; such an LD is removed with its last region. From the 17th compute node on, a memory node has regions
+//! that belong to no LD.
 
 use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CnId, Name};
 
-/// LDs of a multi-logical device (CXL 2.0: LD-ID 0 to 15).
+/// Maximum number of LDs of a multi-logical device (CXL 2.0: LD-ID 0 to 15).
 pub const LDS_MAX: u16 = 16;
-/// The unit in which capacity is set aside for an LD, in bytes: the finest that Get LD Allocations can say.
+/// The unit of capacity set aside for an LD, in bytes: the finest that Get LD Allocations can encode.
 pub const LD_UNIT: u64 = 256 << 20;
-/// vPPBs of a compute node's virtual CXL switch.
+/// Number of vPPBs of a compute node's virtual CXL switch.
 pub const VPPBS_MAX: u8 = 127;
-/// Memory nodes, and compute nodes, of one switch as the FM API shows the fabric: port and VCS ids are bytes.
+/// Maximum number of memory nodes, and of compute nodes, on one switch of the FM API: port and VCS ids are bytes.
 pub const SWITCH_NODES: u32 = 127;
 
-/// How a memory node is given away.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Allocation of a memory node: shared, or to one compute node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
-    /// In slices, to many compute nodes.
+    /// Allocated in slices, to many compute nodes.
     #[default]
     Mld,
-    /// Whole, to one compute node.
+    /// Allocated as a whole, to one compute node.
     Sld,
 }
 
@@ -54,51 +56,56 @@ impl std::str::FromStr for DeviceKind {
 }
 
 /// A logical device of a memory node that has capacity set aside, or is bound.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogicalDevice {
-    /// The memory node.
+    /// Name of the memory node that the LD is a part of.
     pub memory_node: Name,
     /// LD-ID: 0 to 15.
     pub id: u16,
-    /// Bytes set aside for it, a multiple of [`LD_UNIT`]; 0: what its regions use and no more.
+    /// Bytes set aside for the LD, a multiple of [`LD_UNIT`]; 0: the LD has only what its regions use.
     pub reserved: u64,
-    /// Who it is bound to.
+    /// Binding to a compute node; none if the LD is free.
     pub binding: Option<Binding>,
 }
 
 /// The binding of an LD to a vPPB.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Binding {
-    /// The compute node.
+    /// CN id of the compute node that the LD is bound to.
     pub compute_node: CnId,
-    /// The vPPB of its virtual switch; none where it has no free one, or the FM API shows node and device on two switches.
+    /// Number of the vPPB on the compute node's virtual switch; none if no vPPB was free, or if the two nodes are on
+    /// different switches of the FM API.
     pub vppb: Option<u8>,
-    /// The region that was made of the LD's capacity when it was bound.
+    /// Name of the region that the binding created from the LD's capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<Name>,
-    /// Set while it is being unbound.
+    /// Present while the LD is being unbound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbinding: Option<Unbinding>,
 }
 
-/// An LD on its way out of a binding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// An unbinding under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unbinding {
-    /// How.
+    /// Condition of the release.
     pub option: UnbindOption,
-    /// Bytes of regions there were on it when that began, for the percentage that is let go of.
+    /// Bytes of the LD's regions when the unbinding began, from which the released percentage is computed.
     pub total: u64,
 }
 
-/// How to unbind (Unbind vPPB, 5202h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Condition of the release when unbinding (Unbind vPPB, 5202h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum UnbindOption {
-    /// Wait until the compute node is gone by itself.
+    /// Wait until the compute node has stopped.
     WaitLinkDown,
-    /// Ask the compute node to write back and let go, and wait until it has or is gone.
+    /// Ask the compute node to write back and release, and wait until it has done so or has stopped.
     Managed,
-    /// At once: what the compute node has not written back is lost.
+    /// Take the memory away at once: data that the compute node has not written back is lost.
     Surprise,
 }
 

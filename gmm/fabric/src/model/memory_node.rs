@@ -1,55 +1,61 @@
-//! A memory node as the manager remembers it: where it is, what it lends, and which life of its memory this is. Which of
-//! its extents are in use is not kept here but follows from the legs of all regions, so the two can never disagree.
+//! Record of a memory node: its addresses, its pool, and the incarnation of the pool's content. The extents in use are
+//! not recorded here but follow from the legs of all regions, so the two cannot contradict each other.
 
 use core::net::SocketAddr;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DeviceKind, Health, Mac, Name, PublicKey};
 
 /// A server that lends a pool of memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MemoryNode {
-    /// Its name, which is its identity: a node that registers again under its name is the same node.
+    /// Name of the node, which is its identity: a daemon that registers under this name is this node.
     pub name: Name,
-    /// Its number among memory nodes, the lowest that was free: its place in the FM API.
+    /// Number of the node, the lowest free one when it was recorded; determines its place in the FM API.
     pub index: u32,
-    /// Whether it is given away in slices or whole.
+    /// Allocation of the node: in slices to many compute nodes, or whole to one.
     pub kind: DeviceKind,
-    /// Addresses of its ports, at least one; CNs send to these.
+    /// Addresses of the node's ports, at least one; compute nodes send to these.
     pub macs: Vec<Mac>,
-    /// Where frames for these go over the `udp` link; none if it does not use it.
+    /// Address of the node's ports over the `udp` link; none if it does not use that link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
-    /// Its public key, by which it proves who it is to other nodes; none if it has no key.
+    /// Public key that proves the node's identity to other nodes; none if it has no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
-    /// Bytes of its pool.
+    /// Label of the rack that the node is in; none if it has no label. Copies of a region are on different racks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<Name>,
+    /// True while the node is drained: nothing is placed on it, and the parts of regions on it move to other nodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
+    /// Size of the node's pool in bytes.
     pub pool_bytes: u64,
-    /// Bytes of one extent, a power of two: the unit in which its pool is given away.
+    /// Size of an extent, the unit of allocation, in bytes: a power of two.
     pub extent_bytes: u64,
-    /// Which life of the pool's content this is. It changes whenever the content was lost.
+    /// Number that identifies the content of the pool; it changes when the content is lost.
     pub incarnation: u64,
-    /// Identifies the run of the daemon that registered last (random at its start).
+    /// Random number of the daemon process that registered last.
     pub instance_id: u64,
-    /// When that daemon started, milliseconds since the Unix epoch by its own clock; 0 if it did not say.
+    /// Start time of that process by its own clock, in milliseconds since the Unix epoch; 0 if unknown.
     #[serde(default)]
     pub started_ms: u64,
-    /// The MTU of its ports in bytes.
+    /// MTU of the node's ports, in bytes.
     pub mtu: u32,
-    /// Number of its latest registration; a sync under an older one is refused.
+    /// Number of the node's latest registration; a sync with an older number is refused.
     pub registration: u64,
-    /// Whether it is heard of.
+    /// Reachable if the node has sent a message within the node time-out.
     pub health: Health,
-    /// Sequence number of the latest command issued to it; 0 before the first.
+    /// Number of the latest command issued to the node; 0 before the first.
     pub last_seq: u64,
-    /// Sequence number up to which it has given a result for every command.
+    /// Number of the command up to which the node has given a result for every command.
     pub acked_seq: u64,
 }
 
 impl MemoryNode {
-    /// How many whole extents the pool has.
+    /// Number of whole extents in the pool.
     pub fn extent_count(&self) -> u64 {
         self.pool_bytes / self.extent_bytes
     }

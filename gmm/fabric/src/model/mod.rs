@@ -1,6 +1,5 @@
-//! The nouns of the fabric, as the manager keeps them, as its store holds them and as its REST interface shows them:
-//! one type for all three, so that nothing is translated on the way. No logic beyond what a noun knows of itself;
-//! the rules that connect nouns are in the manager (`cxloe_gmm::manager`).
+//! The nouns of the fabric, for the manager, its store and its REST interface: one type for all three, so that no
+//! conversion is needed. The rules that connect nouns are in the manager (`cxloe_gmm_core::manager`).
 
 mod access;
 mod cleared_log;
@@ -15,6 +14,7 @@ mod logical_device;
 mod memory_node;
 mod name;
 mod operation;
+mod protection;
 mod qos;
 mod region;
 mod size;
@@ -36,6 +36,7 @@ pub use logical_device::{
 pub use memory_node::MemoryNode;
 pub use name::{NAME_LEN_MAX, Name, NameError};
 pub use operation::{Operation, OperationKind, OperationOutcome};
+pub use protection::{Protection, ProtectionError};
 pub use qos::Qos;
 pub use region::{CMEM_LIMIT, HdmDecoder, Leg, LegState, Region, RegionState, Release, Unmapped};
 pub use size::{ByteSize, SizeError, human_bytes};

@@ -1,19 +1,19 @@
-//! Names of memory nodes, compute nodes and regions. A name is part of a URL path and of a shell command, so its alphabet
-//! is small; it is checked once, where it enters, and carried as a type of its own from there on.
+//! Names of memory nodes, compute nodes and regions. A name is part of URL paths and of shell commands, so few
+//! characters are permitted; it is checked once, on input, and has its own type from then on.
 
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The most characters a [`Name`] has.
+/// Maximum number of characters of a [`Name`].
 pub const NAME_LEN_MAX: usize = 63;
 
 /// A name: 1 to 63 ASCII letters, digits, `.`, `_` or `-`, the first a letter or a digit.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"))]
+#[cfg_attr(feature = "schema", schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")))]
 pub struct Name(String);
 
 /// A text that cannot be a [`Name`].
@@ -24,7 +24,7 @@ pub struct Name(String);
 pub struct NameError(pub String);
 
 impl Name {
-    /// Checks `text` and makes a name of it.
+    /// Checks that `text` can be a name.
     ///
     /// # Errors
     /// [`NameError`] when `text` is empty, too long, or has characters outside the alphabet.

@@ -1,29 +1,30 @@
-//! A background operation of a switch as the FM API has them: one at a time per switch, the last one's result is kept.
+//! A background operation of a switch in the FM API: one at a time per switch; the result of the last one is kept.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CnId, Name};
 
-/// What a switch does, or did last, in the background.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The present or latest background operation of a switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Operation {
     /// Number of the switch: memory nodes and compute nodes of index `switch * 127 ..` are on it.
     pub switch: u32,
-    /// What.
+    /// Command that started the operation.
     pub kind: OperationKind,
-    /// The memory node.
+    /// Name of the memory node that the LD is a part of.
     pub memory_node: Name,
-    /// The LD on it.
+    /// LD-ID on that memory node: 0 to 15.
     pub ld: u16,
-    /// The compute node.
+    /// CN id of the compute node that is bound or unbound.
     pub compute_node: CnId,
-    /// How it ended; `None`: it runs.
+    /// Result of the operation; `None`: it is under way.
     pub outcome: Option<OperationOutcome>,
 }
 
-/// Kinds of background operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Commands that run as background operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OperationKind {
     /// Bind vPPB (5201h).
@@ -32,14 +33,15 @@ pub enum OperationKind {
     Unbind,
 }
 
-/// How an operation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Result of a background operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// It is done.
+    /// The LD is bound or unbound.
     Done,
-    /// A node refused its part, or went away.
+    /// A node refused its part, or became unreachable.
     Failed,
-    /// Someone broke it off.
+    /// A client of the FM API aborted the operation.
     Aborted,
 }

@@ -1,5 +1,4 @@
-//! A region: memory that one compute node sees as one address range, the HDM decoders that spread it, and the legs of
-//! memory nodes it is made of.
+//! A region: memory that one compute node uses as one address range, its HDM decoders, and its legs on memory nodes.
 //!
 //! ```text
 //!            create                  all legs confirmed
@@ -7,146 +6,165 @@
 //!                        |  ^                               |  |        | node back
 //!              refused,  |  | reset     content of a leg    |  +--> Degraded
 //!              destroyed |  +--- Lost <---- lost -----------+  |
-//!                        |                                  |  | disable, unbind      let go
+//!                        |                                  |  | disable, unbind    released
 //!                        v                                  |  +--> Releasing ------> Disabled --enable--> Active
 //!     (gone) <-------- Draining <---------- destroy --------+------------+----------------+
 //!      every leg zeroed
 //! ```
 //!
-//! A region grows by decoders behind those it has. They are committed, and its size grows, once every leg of them is
-//! mapped; until then nothing of what is there already changes.
+//! A region grows by additional decoders above the existing ones. These are committed, and the region's size grows,
+//! once all their legs are mapped; until then the existing part does not change.
 
 use core::net::SocketAddr;
 use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Extents, Mac, Name, PublicKey, UnbindOption};
+use super::{CnId, Extents, Mac, Name, Protection, PublicKey, UnbindOption};
 use crate::hdm::{Granularity, Ways};
 
-/// CMem addresses are 48 bits wide: the first that is not one.
+/// End of the CMem addresses, which are 48 bits wide.
 pub const CMEM_LIMIT: u64 = 1 << 48;
 
-/// Memory of one or more memory nodes that one compute node sees as one range.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Memory of one or more memory nodes that one compute node uses as one range.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Region {
-    /// Its name, unique in the fabric.
+    /// Name of the region, unique in the fabric.
     pub name: Name,
-    /// The one CN that may use it.
+    /// CN id of the only compute node that may use the region.
     pub owner: CnId,
-    /// Bytes that may be used: those of its committed decoders.
+    /// Usable bytes: the sizes of the committed decoders.
     pub size: u64,
-    /// Interleave ways asked for.
+    /// Interleave ways that the user has requested.
     pub ways: Ways,
-    /// Interleave granularity asked for.
+    /// Interleave granularity requested.
     pub granularity: Granularity,
-    /// Where it stands.
+    /// Present state, derived from the legs and nodes.
     pub state: RegionState,
-    /// What spreads it, by ascending `offset`, without gaps.
+    /// Decoders of the region, by ascending `offset`, without gaps.
     pub decoders: Vec<HdmDecoder>,
-    /// What it is made of.
+    /// Parts of the region on memory nodes.
     pub legs: Vec<Leg>,
-    /// How its owner answers accesses to the region's addresses beyond `size`.
+    /// Result of the owner's accesses to addresses of the region beyond `size`.
     #[serde(default)]
     pub unmapped: Unmapped,
-    /// Set when its owner is to let go of it, or has.
+    /// Present once the owner has been asked to release the region, and after the release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<Release>,
-    /// Why it is being taken down, when a memory node refused to map it.
+    /// The reason why the region is being destroyed, if a memory node refused to map it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// The user of its compute node whose memory it is, by number; none: it is for all who may use that node's agent.
+    /// User id on the compute node that may use the region; none: every user of that node's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// When it was created: milliseconds since the Unix epoch.
+    /// Protection of the content, which determines the number of legs per position.
+    #[serde(default, skip_serializing_if = "Protection::is_none")]
+    pub protect: Protection,
+    /// Number of changes of the set of legs that are in sync. It only grows.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub epoch: u64,
+    /// Creation time, in milliseconds since the Unix epoch.
     pub created_ms: u64,
 }
 
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
+}
+
 impl Region {
-    /// Bytes of all its decoders, those that are not committed yet included.
+    /// Total size of the region's decoders in bytes, including those not committed yet.
     pub fn bytes(&self) -> u64 {
         self.decoders.iter().map(|decoder| decoder.size).sum()
     }
 
-    /// Bytes that are being added.
+    /// Bytes that are being added and not yet usable.
     pub fn growing(&self) -> u64 {
         self.bytes() - self.size
     }
 
-    /// Whether the leg belongs to a decoder that is committed.
+    /// True if the leg belongs to a committed decoder.
     pub fn is_committed(&self, leg: &Leg) -> bool {
         self.decoders.get(leg.decoder as usize).is_some_and(|decoder| decoder.committed)
     }
 
-    /// The legs of one decoder, by position.
+    /// The legs of one decoder.
     pub fn legs_of(&self, decoder: u32) -> impl Iterator<Item = &Leg> {
         self.legs.iter().filter(move |leg| leg.decoder == decoder)
     }
 
-    /// Whether a part of it lies on `node`.
+    /// True if a leg of the region is on `node`.
     pub fn lies_on(&self, node: &Name) -> bool {
         self.legs.iter().any(|leg| &leg.memory_node == node)
     }
 }
 
-/// The programming of one HDM decoder: which part of the region it spreads over how many legs, in which pieces. Its base
-/// is `offset` above the address at which the compute node attaches the region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The program of one HDM decoder: the part of the region that is interleaved over the decoder's legs. The decoder's
+/// base is `offset` above the address at which the compute node attaches the region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HdmDecoder {
-    /// First byte of the region that it covers.
+    /// Offset in the region of the first byte that the decoder covers.
     pub offset: u64,
-    /// Bytes it covers; its legs have `size / ways` each.
+    /// Bytes that the decoder covers; each leg has `size / ways` of them.
     pub size: u64,
-    /// Interleave ways.
+    /// Interleave ways: 1, 2, 3, 4, 6, 8, 12 or 16.
     pub ways: Ways,
-    /// Interleave granularity.
+    /// Interleave granularity: 256 bytes to 16 KiB.
     pub granularity: Granularity,
-    /// Whether it is in force: all its legs were mapped.
+    /// True once all legs of the decoder were mapped: it is in use.
     pub committed: bool,
 }
 
-/// How accesses to addresses that no decoder claims are answered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Result of accesses to addresses that no decoder claims.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Unmapped {
-    /// With an error (CXL: NXM).
+    /// The access fails (CXL: NXM).
     #[default]
     Error,
-    /// With poisoned data: a read fails as one of damaged memory would; writes go nowhere.
+    /// Reads return poisoned data, like reads of damaged memory; writes are dropped.
     Poison,
-    /// Reads as all ones; writes go nowhere.
+    /// Reads return all ones; writes are dropped.
     AllOnes,
 }
 
-/// Why and how far the owner lets go of a region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Release of a region by its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Release {
-    /// What is waited for.
+    /// Condition on which the region counts as released.
     pub option: UnbindOption,
-    /// Whether it is taken down then; otherwise it stays, disabled, with its content.
+    /// True to destroy the region after the release; otherwise it is disabled and keeps its content.
     pub destroy: bool,
-    /// Whether the owner has let go, or is gone.
+    /// True if the owner has released the region, or has stopped.
     pub done: bool,
 }
 
-/// Where a region stands. Later states in this list outweigh earlier ones when several apply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+/// State of a region. If the conditions of several states hold, the last of these in the list is the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RegionState {
-    /// Every leg is mapped and its memory node is reachable.
+    /// Every leg is in sync, and every memory node of the region is reachable.
     Active,
-    /// A memory node of it is unreachable; its content is there when the node is.
+    /// Every position of the mirrored region has a leg in sync on a reachable memory node, but a copy is missing, stale
+    /// or on an unreachable node: the content does not outlive the loss of a further node.
+    Exposed,
+    /// A position of the region has no leg in sync on a reachable memory node; the content is available again once the
+    /// node is reachable.
     Degraded,
-    /// Memory nodes have yet to confirm that they map it. Not to be used so far.
+    /// Memory nodes have not yet confirmed the mapping; the region is not usable.
     Creating,
-    /// A memory node lost the content of a leg. Nothing is mapped there until the region is reset or destroyed.
+    /// A memory node lost the content of a leg of which no copy is in sync. The leg is not mapped until the region is
+    /// reset or destroyed.
     Lost,
-    /// Its owner is asked to write back what it has modified and to let go.
+    /// The owner is asked to write back modified data and to release the region.
     Releasing,
-    /// Its owner has let go; its content is kept.
+    /// The owner has released the region; the content is kept.
     Disabled,
-    /// Being taken down: mappings are removed and the memory is zeroed.
+    /// The region is being destroyed: mappings are removed, and the memory is zeroed.
     Draining,
 }
 
@@ -154,6 +172,7 @@ impl fmt::Display for RegionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Active => "active",
+            Self::Exposed => "exposed",
             Self::Degraded => "degraded",
             Self::Creating => "creating",
             Self::Lost => "lost",
@@ -164,55 +183,73 @@ impl fmt::Display for RegionState {
     }
 }
 
-/// The part of a region that lies on one memory node behind one position of a decoder: what the decoder gives this
-/// position, in order, is the owner's CMem `cmem_base .. cmem_base + bytes` there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A copy of the part of a region that is behind one position of a decoder, on one memory node: the chunks of this
+/// position, in order, are the owner's CMem `cmem_base .. cmem_base + bytes` on that node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Leg {
-    /// The memory node.
+    /// Name of the memory node that the leg is on.
     pub memory_node: Name,
-    /// Addresses of that node's ports, as it registered them last.
+    /// Addresses of the memory node's ports, from its latest registration.
     pub macs: Vec<Mac>,
-    /// Where frames for these go over the `udp` link, as that node registered it last.
+    /// Address of these ports over the `udp` link, from the memory node's latest registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
-    /// The public key of that node, as it registered it last; none if it has no key.
+    /// Public key of the memory node, from its latest registration; none if it has no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mn_key: Option<PublicKey>,
-    /// Index of its decoder in [`Region::decoders`].
+    /// Index of the leg's decoder in [`Region::decoders`].
     pub decoder: u32,
-    /// Its position in the decoder's interleave set, from 0.
+    /// Position of the leg in the decoder's interleave set, from 0.
     pub position: u32,
-    /// First CMem byte address; a multiple of `extent_bytes`, never handed out twice to one CN.
+    /// Number of the copy that the leg belongs to: 0 or 1. Either can be the only one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copy: u8,
+    /// First CMem byte address: a multiple of `extent_bytes`, unique among the present legs of the compute node.
     pub cmem_base: u64,
-    /// Length in bytes, a multiple of `extent_bytes`.
+    /// Length of the leg in bytes, a multiple of `extent_bytes`.
     pub bytes: u64,
-    /// Bytes of one extent of that node.
+    /// Size of an extent of the memory node, in bytes.
     pub extent_bytes: u64,
-    /// The extents of that node's pool, in CMem order.
+    /// The extents of the memory node's pool that back the leg, in CMem order.
     pub extents: Extents,
-    /// Which life of the pool's content holds this leg's data; none before the node confirmed the mapping.
+    /// Incarnation of the pool that contains this leg's data; none before the memory node confirmed the mapping.
     pub incarnation: Option<u64>,
-    /// Where it stands.
+    /// State of the leg at its memory node.
     pub state: LegState,
 }
 
 impl Leg {
-    /// The address to send this leg's requests to: the first port of its memory node.
+    /// The address that this leg's requests are sent to: the first port of its memory node.
     pub fn mac(&self) -> Option<Mac> {
         self.macs.first().copied()
     }
+
+    /// True if the leg has the content of its position.
+    pub fn is_in_sync(&self) -> bool {
+        self.state == LegState::Mapped
+    }
+
+    /// True if both legs are copies of the same position of the same decoder.
+    pub fn is_copy_of(&self, other: &Leg) -> bool {
+        (self.decoder, self.position) == (other.decoder, other.position) && self.copy != other.copy
+    }
 }
 
-/// Where a leg stands at its memory node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// State of a leg at its memory node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LegState {
-    /// The node was told to map it and has not confirmed.
+    /// A map command was issued, and its result is not known yet.
     Mapping,
-    /// The node confirmed.
+    /// The memory node has confirmed the mapping, and the leg has the content: it is in sync.
     Mapped,
-    /// The node came back without the content.
+    /// The leg is mapped, or to be mapped again, and lacks content that the other copy has: it is neither read nor
+    /// written except to be filled.
+    Stale,
+    /// The memory node registered again without the content.
     Lost,
-    /// The node was told to remove and zero it and has not confirmed. The extents are nobody else's before it does.
+    /// An unmap command was issued, and its result is not known yet. The extents are not allocated again before that.
     Unmapping,
 }

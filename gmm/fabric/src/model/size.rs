@@ -1,18 +1,17 @@
-//! Byte counts as people write and read them. A [`ByteSize`] is an option, an argument or a size in a message: one binary
-//! unit, exact, so that it reads back as it was. What is only looked at is shown in both conventions by [`human_bytes`].
+//! Byte counts as text. A [`ByteSize`] is an option, an argument or a size in a message: a whole number with at most
+//! one unit, so that the text can be read back exactly. [`human_bytes`] writes sizes for display only, in binary and
+//! decimal units.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A number of bytes, written `4096`, `0x1000`, `2M`, `1GiB` or `1TB`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// A size that cannot be read.
+/// A text that is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Not a number followed by a known unit.
@@ -30,8 +29,8 @@ const BINARY: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, 
 impl FromStr for ByteSize {
     type Err = SizeError;
 
-    /// `K`, `M`, `G`, `T` and `KiB`.. are powers of 1024; `KB`, `MB`, `GB`, `TB` powers of 1000. Case does
-    /// not matter, and a space may stand before the unit. `0x` begins a number of bytes in hexadecimal.
+    /// Reads `K`, `M`, `G`, `T` and `KiB`.. as powers of 1024; `KB`, `MB`, `GB`, `TB` as powers of 1000. Case does not
+    /// matter, and a space may precede the unit. The prefix `0x` marks a hexadecimal number of bytes.
     fn from_str(text: &str) -> Result<Self, SizeError> {
         let syntax = || SizeError::Syntax(text.to_string());
         let too_large = || SizeError::TooLarge(text.to_string());
@@ -64,7 +63,7 @@ impl FromStr for ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// The largest binary unit that divides the size without a remainder; plain bytes otherwise.
+    /// Writes the size in the largest binary unit that divides it without a remainder, or in bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match BINARY.iter().find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
             Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
@@ -74,7 +73,7 @@ impl fmt::Display for ByteSize {
 }
 
 impl ByteSize {
-    /// For a message: as it is where a unit divides it, else rounded to two decimals, as in `1.50 GiB`.
+    /// Text for a message: exact if a unit divides the size, else rounded to two decimals, as in `1.50 GiB`.
     pub fn approximate(self) -> String {
         match BINARY.iter().find(|(unit, _)| self.0 >= *unit) {
             Some((unit, _)) if self.0.is_multiple_of(*unit) => self.to_string(),
@@ -91,7 +90,7 @@ impl Serialize for ByteSize {
 }
 
 impl<'de> Deserialize<'de> for ByteSize {
-    /// A string in the syntax of [`ByteSize::from_str`], or an integer number of bytes.
+    /// Reads a string in the syntax of [`ByteSize::from_str`], or an integer number of bytes.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
@@ -117,21 +116,26 @@ impl<'de> Deserialize<'de> for ByteSize {
     }
 }
 
-impl JsonSchema for ByteSize {
-    fn schema_name() -> Cow<'static, str> {
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for ByteSize {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "ByteSize".into()
     }
 
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
             "description": "A number of bytes, or a text with a unit: 4096, \"0x1000\", \"2M\", \"1GiB\".",
             "type": ["string", "integer"],
             "minimum": 0,
+            "maximum": u64::MAX,
+            // Every text of this form is a number below 2^64.
+            "pattern": "^(0x0*[0-9A-Fa-f]{1,16}|0*[0-9]{1,19} ?[bB]?|0*[0-9]{1,7} ?[kKmMgGtT]([iI]?[bB])?)$",
         })
     }
 }
 
-/// `bytes` in binary and, in brackets, decimal units: `512.00 MiB (536.87 MB)`. Below 1 KiB the bare number.
+/// Text of `bytes` in binary units and, in brackets, decimal units: `512.00 MiB (536.87 MB)`. Below 1 KiB, only the
+/// number.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [char; 6] = ['K', 'M', 'G', 'T', 'P', 'E'];
     if bytes < 1024 {

@@ -1,5 +1,6 @@
-//! What is in the file by which a node is known: its TLS key and certificate, and besides when to renew it, whose it is, and
-//! where the manager is. It is written when the node joins, and again each time the certificate is renewed.
+//! The identity file of a joined node: its TLS key and certificate, the time from which to renew the certificate, the
+//! node's name, and the manager's URL. It is written when the node joins, and again after each renewal of the
+//! certificate.
 //!
 //! ```text
 //!   renew: 1763900000000          milliseconds since the Unix epoch
@@ -17,32 +18,32 @@ use super::{Identity, IdentityError};
 use crate::api::Joined;
 use crate::model::Watermark;
 
-/// What the line begins with that says when to renew.
+/// Prefix of the line with the time from which to renew.
 const RENEW: &str = "renew: ";
-/// What the line begins with that says where the manager is.
+/// Prefix of the line with the manager's URL.
 const MANAGER: &str = "manager: ";
-/// What the line begins with that says how far the manager had come when the node joined.
+/// Prefix of the line with the manager's watermark when the node joined.
 const JOINED: &str = "joined: ";
-/// What the line begins with that says whose it is.
+/// Prefix of the line with the node's name.
 const NODE: &str = "node: ";
 
-/// A node's identity with what is kept beside it.
+/// The node's identity, and the further lines of its file.
 #[derive(Debug, Clone)]
 pub struct IdentityFile {
-    /// Key and certificate.
+    /// TLS key and certificate of the node.
     pub identity: Arc<Identity>,
-    /// From when the certificate should be renewed: milliseconds since the Unix epoch; 0 if that is not known.
+    /// Time from which to renew the certificate, in milliseconds since the Unix epoch; 0 if unknown.
     pub renew_ms: u64,
-    /// Where the manager is that the node has joined at, if that was kept.
+    /// URL of the manager through which the node joined, if recorded.
     pub manager: Option<String>,
-    /// How far the manager had come when the node joined; nothing where that was not kept.
+    /// The manager's watermark when the node joined; zero if not recorded.
     pub joined: Watermark,
-    /// Whose it is, as [`Party`](crate::api::Party) is shown; files of earlier releases do not say it.
+    /// The node, as [`Party`](crate::api::Party) displays it; files of earlier releases lack this line.
     pub node: Option<String>,
 }
 
 impl IdentityFile {
-    /// From the file's text.
+    /// Reads an identity file's text.
     ///
     /// # Errors
     /// [`IdentityError`].
@@ -58,7 +59,7 @@ impl IdentityFile {
         })
     }
 
-    /// The file's text.
+    /// The content to write into the file: a secret.
     pub fn text(&self) -> String {
         let Watermark { term, revision, run } = self.joined;
         let said = |name: &str, value: &Option<String>| {
@@ -72,20 +73,20 @@ impl IdentityFile {
         )
     }
 
-    /// Takes what the manager answered to a request for a new certificate.
+    /// Takes over the manager's answer to a request for a new certificate.
     ///
     /// # Errors
-    /// [`IdentityError`] when it does not fit.
+    /// [`IdentityError`] if the new certificate does not fit the key or the authority.
     pub fn renewed(&mut self, joined: &Joined) -> Result<(), IdentityError> {
         self.identity.renew(&joined.certificate, &joined.authority)?;
         self.renew_ms = joined.renew_ms;
         Ok(())
     }
 
-    /// Takes what another process has written meanwhile, if that is newer. Returns whether it is.
+    /// Takes over the file's text, which another process may have replaced. Returns true if the text is newer.
     ///
     /// # Errors
-    /// [`IdentityError`] when it is another node's.
+    /// [`IdentityError`] if the text belongs to another node.
     pub fn follow(&mut self, text: &str) -> Result<bool, IdentityError> {
         let written = Self::parse(text)?;
         if written.renew_ms <= self.renew_ms {

@@ -1,49 +1,49 @@
-//! When a certificate is renewed: two thirds through its time, and again and again when that does not work.
+//! Schedule of a certificate's renewal: at two thirds of its validity, then repeated until it succeeds.
 
-/// How often it is looked at most whether the time has come, in milliseconds: a machine that slept has another time than its
-/// timers.
+/// Maximum interval between checks of the time, in milliseconds: timers do not count time in which a machine is
+/// suspended.
 const LOOK_MS: u64 = 60_000;
-/// How long to wait after it went wrong, in milliseconds.
+/// Pause after a failed renewal, in milliseconds.
 const RETRY_MS: u64 = 60_000;
 
-/// What to do.
+/// The next step of the program that renews the certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing for so many milliseconds; then ask again.
+pub enum RenewalStep {
+    /// Wait this number of milliseconds, then ask for the next step.
     Wait(u64),
-    /// Ask for a new certificate.
+    /// Request a new certificate.
     Renew,
 }
 
-/// Says when to renew a certificate.
+/// Schedule of a certificate's renewal.
 #[derive(Debug, Clone, Copy)]
 pub struct Renewal {
     renew_ms: u64,
-    /// Not before this, for it has just gone wrong.
+    /// Time before which no renewal is tried, in milliseconds since the Unix epoch, since the last one failed.
     retry_ms: u64,
 }
 
 impl Renewal {
-    /// Of a certificate that should be renewed from `renew_ms` on (milliseconds since the Unix epoch).
+    /// The schedule of a certificate that is to be renewed from `renew_ms` on (milliseconds since the Unix epoch).
     pub fn new(renew_ms: u64) -> Self {
         Self { renew_ms, retry_ms: 0 }
     }
 
-    /// What to do at `now_ms`.
-    pub fn step(&self, now_ms: u64) -> Step {
+    /// The next step at `now_ms` (milliseconds since the Unix epoch).
+    pub fn step(&self, now_ms: u64) -> RenewalStep {
         match self.renew_ms.max(self.retry_ms).saturating_sub(now_ms) {
-            0 => Step::Renew,
-            // A clock that was set back must not make it wait for ever.
-            left => Step::Wait(left.min(LOOK_MS)),
+            0 => RenewalStep::Renew,
+            // A clock that was set back must not delay the renewal for ever.
+            left => RenewalStep::Wait(left.min(LOOK_MS)),
         }
     }
 
-    /// There is a new one, to be renewed from `renew_ms` on.
+    /// Records a successful renewal; the new certificate is to be renewed from `renew_ms` on.
     pub fn renewed(&mut self, renew_ms: u64) {
         *self = Self::new(renew_ms);
     }
 
-    /// It could not be renewed at `now_ms`.
+    /// Records a failed renewal, which is repeated after a pause.
     pub fn failed(&mut self, now_ms: u64) {
         self.retry_ms = now_ms.saturating_add(RETRY_MS);
     }
@@ -56,8 +56,8 @@ mod tests {
     const DAY_MS: u64 = 86_400_000;
     const VALID_MS: u64 = 30 * DAY_MS;
 
-    /// A year of a program that never ends, with a manager that is away for nine days at a time: it has a valid
-    /// certificate at every moment, and does not ask for one more often than it has to.
+    /// A year of a running program whose manager is unreachable for nine days at a time: the program has a valid
+    /// certificate at every moment, and sends no more requests than necessary.
     #[test]
     fn a_certificate_is_valid_for_a_year_of_virtual_time() {
         let begin_ms = 1_700_000_000_000;
@@ -67,16 +67,16 @@ mod tests {
         while now_ms < begin_ms + 365 * DAY_MS {
             assert!(now_ms < expires_ms, "expired after {} days", (now_ms - begin_ms) / DAY_MS);
             match renewal.step(now_ms) {
-                Step::Wait(ms) => {
+                RenewalStep::Wait(ms) => {
                     assert!((1..=LOOK_MS).contains(&ms), "{ms}");
                     now_ms += ms;
                 }
-                Step::Renew => {
+                RenewalStep::Renew => {
                     asked += 1;
-                    // Away for the first nine of each twenty days.
+                    // The manager is unreachable for the first nine of each twenty days.
                     if (now_ms - begin_ms) / DAY_MS % 20 < 9 {
                         renewal.failed(now_ms);
-                        assert_ne!(renewal.step(now_ms), Step::Renew, "not at once again");
+                        assert_ne!(renewal.step(now_ms), RenewalStep::Renew, "not at once again");
                     } else {
                         expires_ms = now_ms + VALID_MS;
                         renewal.renewed(now_ms + VALID_MS * 2 / 3);
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_renewed_at_once() {
-        assert_eq!(Renewal::new(0).step(1), Step::Renew);
-        assert_eq!(Renewal::new(10).step(1), Step::Wait(9));
+        assert_eq!(Renewal::new(0).step(1), RenewalStep::Renew);
+        assert_eq!(Renewal::new(10).step(1), RenewalStep::Wait(9));
     }
 }

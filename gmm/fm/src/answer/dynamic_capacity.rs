@@ -1,9 +1,9 @@
-//! What a device answers about dynamic capacity (56xxh). Its hosts are its LDs; each has one region of device addresses,
-//! which is its CMem, and every extent there is a region of memory that its compute node has, named by a tag.
+//! Answers of a device to dynamic capacity commands (56xxh). Its hosts are its LDs. Each host has one region of device
+//! addresses, its CMem; every extent in it is a region of the compute node's memory, and its tag names that region.
 
 use std::collections::BTreeSet;
 
-use super::{Done, RequestContext};
+use super::{CommandResponse, RequestContext};
 use crate::bytes::{Payload, count_u32};
 use crate::dcd::{
     CAPACITY_UNIT, DcRegion, DcdInfo, EXTENT_BYTES, Extent, Extents, GetExtents, GetHostRegions, HostRegions,
@@ -14,9 +14,10 @@ use crate::header::ReturnCode;
 use crate::opcode::Opcode;
 use cxloe_fabric::model::CMEM_LIMIT;
 
-/// Regions of each host.
+/// Number of regions of each host.
 const REGIONS: u8 = 1;
-/// Bit of [`DcRegion::sanitize`] and [`SetDcRegion::sanitize`]: memory is zeroed before anyone else gets it. It always is.
+/// Bit of [`DcRegion::sanitize`] and [`SetDcRegion::sanitize`]: released memory is zeroed before its next use. It
+/// always is.
 const SANITIZE: u8 = 1;
 
 impl RequestContext<'_> {
@@ -26,7 +27,7 @@ impl RequestContext<'_> {
         opcode: Opcode,
         payload: &[u8],
         room: usize,
-    ) -> Result<Done, ReturnCode> {
+    ) -> Result<CommandResponse, ReturnCode> {
         match opcode {
             Opcode::GetDcdInfo => {
                 <()>::from_bytes(payload)?;
@@ -41,16 +42,16 @@ impl RequestContext<'_> {
         }
     }
 
-    fn add(&mut self, device: &Device, request: &InitiateAdd) -> Result<Done, ReturnCode> {
+    fn add(&mut self, device: &Device, request: &InitiateAdd) -> Result<CommandResponse, ReturnCode> {
         let ld = device.ld(request.host)?;
-        // A piece of memory has consecutive device addresses, so what is free is contiguous as well.
+        // A region of memory has consecutive device addresses, so a choice of free capacity is also contiguous.
         let chosen_here = matches!(request.policy, selection::FREE | selection::CONTIGUOUS);
         let blocks = request.length > 0 && request.length.is_multiple_of(device.block_bytes);
         let tag_taken = ld.capacity.iter().any(|capacity| capacity.tag == request.tag);
         if !chosen_here || request.region >= REGIONS || !blocks || tag_taken {
             return Err(ReturnCode::InvalidInput);
         }
-        // It has no host yet.
+        // An LD that is not bound has no host.
         if !ld.bound {
             return Err(ReturnCode::RetryRequired);
         }
@@ -58,7 +59,7 @@ impl RequestContext<'_> {
         Ok(().into())
     }
 
-    fn release(&mut self, device: &Device, request: &InitiateRelease) -> Result<Done, ReturnCode> {
+    fn release(&mut self, device: &Device, request: &InitiateRelease) -> Result<CommandResponse, ReturnCode> {
         let ld = device.ld(request.host)?;
         let tags = match request.policy {
             removal::TAG => tagged(&ld, request)?,
@@ -86,7 +87,7 @@ fn info(device: &Device) -> DcdInfo {
     }
 }
 
-fn host_regions(device: &Device, request: GetHostRegions) -> Result<Done, ReturnCode> {
+fn host_regions(device: &Device, request: GetHostRegions) -> Result<CommandResponse, ReturnCode> {
     let ld = device.ld(request.host)?;
     if request.first >= REGIONS {
         return Err(ReturnCode::InvalidInput);
@@ -112,8 +113,9 @@ fn host_regions(device: &Device, request: GetHostRegions) -> Result<Done, Return
     .into())
 }
 
-/// What can be configured is what is: blocks of the device's size, zeroed on release. Only without capacity anywhere.
-fn set_region(device: &Device, request: SetDcRegion) -> Result<Done, ReturnCode> {
+/// Accepts only the present configuration (blocks of the device's size, zeroed on release), and only while no host has
+/// capacity.
+fn set_region(device: &Device, request: SetDcRegion) -> Result<CommandResponse, ReturnCode> {
     if request.region >= REGIONS || request.block_size != device.block_bytes {
         return Err(ReturnCode::InvalidInput);
     }
@@ -124,7 +126,7 @@ fn set_region(device: &Device, request: SetDcRegion) -> Result<Done, ReturnCode>
     Ok(().into())
 }
 
-fn extents(device: &Device, request: GetExtents, room: usize) -> Result<Done, ReturnCode> {
+fn extents(device: &Device, request: GetExtents, room: usize) -> Result<CommandResponse, ReturnCode> {
     let ld = device.ld(request.host)?;
     let total = count_u32(ld.capacity.len());
     if request.first > total {
@@ -137,12 +139,12 @@ fn extents(device: &Device, request: GetExtents, room: usize) -> Result<Done, Re
     Ok(Extents { host: request.host, first: request.first, total, generation: ld.generation, extents }.into())
 }
 
-/// Capacity as an extent.
+/// Encodes capacity as an extent. No capacity is shared, so the sequence is 0.
 pub fn extent(capacity: &Capacity) -> Extent {
     Extent { dpa: capacity.dpa, length: capacity.bytes, tag: capacity.tag, sequence: 0 }
 }
 
-/// The tag asked for, if all of it is asked for: 0 bytes, or as many as it has.
+/// The tag in the request, if the request is for all capacity with the tag: its length is 0, or that of the capacity.
 fn tagged(ld: &LogicalDevice, request: &InitiateRelease) -> Result<BTreeSet<Tag>, ReturnCode> {
     let of_tag = ld.capacity.iter().filter(|capacity| capacity.tag == request.tag);
     let bytes: u64 = of_tag.map(|capacity| capacity.bytes).sum();
@@ -150,7 +152,7 @@ fn tagged(ld: &LogicalDevice, request: &InitiateRelease) -> Result<BTreeSet<Tag>
     if bytes > 0 && whole { Ok(BTreeSet::from([request.tag])) } else { Err(ReturnCode::InvalidInput) }
 }
 
-/// The tags of the extents given, if they are extents of this LD and all that these tags have there.
+/// The tags of the given extents, if these are extents of this LD and all of its extents with these tags.
 fn listed(ld: &LogicalDevice, extents: &[Extent]) -> Result<BTreeSet<Tag>, ReturnCode> {
     let asked: BTreeSet<(u64, u64)> = extents.iter().map(|extent| (extent.dpa, extent.length)).collect();
     let is_asked = |capacity: &&Capacity| asked.contains(&(capacity.dpa, capacity.bytes));

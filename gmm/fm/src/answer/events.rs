@@ -1,18 +1,23 @@
 //! Event logs: the oldest records that fit into a response, and clearing them.
 
-use super::{Done, RequestContext};
+use super::{CommandResponse, RequestContext};
 use crate::bytes::Payload;
 use crate::event_record::{
     ClearEvents, EventRecord, Events, GetEvents, Log, RECORD_BYTES, RECORDS_HEADER_BYTES,
 };
-use crate::fabric::{LogEntry, Source};
+use crate::fabric::{LogEntry, LogSource};
 use crate::header::ReturnCode;
 
-/// Most records in a response: Clear Event Records can name as many at once.
+/// Maximum number of records in a response: as many as Clear Event Records can name at once.
 const RECORDS_MAX: usize = 255;
 
 impl RequestContext<'_> {
-    pub(super) fn get_events(&self, source: Source, payload: &[u8], room: usize) -> Result<Done, ReturnCode> {
+    pub(super) fn get_events(
+        &self,
+        source: LogSource,
+        payload: &[u8],
+        room: usize,
+    ) -> Result<CommandResponse, ReturnCode> {
         let request = GetEvents::from_bytes(payload)?;
         let log = Log::from_number(request.log).ok_or(ReturnCode::InvalidInput)?;
         let log_now = self.fabric.events(source, log);
@@ -23,11 +28,15 @@ impl RequestContext<'_> {
         Ok(Events { more, overflow: log_now.overflow, records }.into())
     }
 
-    pub(super) fn clear_events(&mut self, source: Source, payload: &[u8]) -> Result<Done, ReturnCode> {
+    pub(super) fn clear_events(
+        &mut self,
+        source: LogSource,
+        payload: &[u8],
+    ) -> Result<CommandResponse, ReturnCode> {
         let request = ClearEvents::from_bytes(payload)?;
         let log = Log::from_number(request.log).ok_or(ReturnCode::InvalidInput)?;
         let entries = self.fabric.events(source, log).entries;
-        // They go in order: what is named must be what is oldest.
+        // Records are cleared in order: the named records must be the oldest.
         let oldest = entries.iter().map(|entry| handle(entry.seq));
         let in_order = request.handles.iter().copied().eq(oldest.take(request.handles.len()));
         let last = match (request.all, in_order) {
@@ -38,7 +47,7 @@ impl RequestContext<'_> {
         let overflowed = self.fabric.events(source, log).overflow.is_some();
         match last {
             Some(entry) => self.fabric.clear_events(source, log, entry.seq)?,
-            // Nothing is left of what overflowed.
+            // No entry is left after the overflow.
             None if request.all && overflowed => self.fabric.clear_events(source, log, u64::MAX)?,
             None => {}
         }
@@ -55,7 +64,7 @@ fn record(log: Log, entry: LogEntry) -> EventRecord {
     EventRecord { handle: handle(entry.seq), severity, time_ns, happening: entry.happening }
 }
 
-/// The number in 16 bits; 0 names nothing.
+/// Handle of the event with this number: 1 to FFFFh, since 0 is not a valid handle.
 fn handle(seq: u64) -> u16 {
     (seq % u64::from(u16::MAX)) as u16 + 1
 }

@@ -1,6 +1,6 @@
-//! What a device in slices answers (54xxh): its LDs, the capacity set aside for them, quality of service.
+//! Answers of a multi-logical device (54xxh): its LDs, the capacity set aside for them, quality of service.
 
-use super::{Done, RequestContext, within};
+use super::{CommandResponse, RequestContext, within};
 use crate::bytes::Payload;
 use crate::fabric::{Device, LDS_MAX, Qos};
 use crate::header::ReturnCode;
@@ -10,11 +10,11 @@ use crate::mld_component::{
 };
 use crate::opcode::Opcode;
 
-/// Granularity of allocations: 256 MB.
+/// Encoding of the unit of allocations: 256 MB.
 const GRANULARITY: u8 = 0;
-/// What can be enabled: egress port congestion and temporary throughput reduction.
+/// Available controls: egress port congestion and temporary throughput reduction.
 const QOS_ENABLES: u8 = 0b11;
-/// Sample and completion intervals there are: 0 is none.
+/// Maximum of a percentage.
 const PERCENT_MAX: u8 = 100;
 
 impl RequestContext<'_> {
@@ -23,7 +23,7 @@ impl RequestContext<'_> {
         device: &Device,
         opcode: Opcode,
         payload: &[u8],
-    ) -> Result<Done, ReturnCode> {
+    ) -> Result<CommandResponse, ReturnCode> {
         let port = device.port;
         match opcode {
             Opcode::GetLdInfo => {
@@ -63,7 +63,7 @@ impl RequestContext<'_> {
             Opcode::SetQosAllocated => {
                 let mut qos = self.fabric.qos(port);
                 let done = set_fractions(&mut qos.allocated, payload)?;
-                // More than all cannot be promised.
+                // The parts must not exceed the whole bandwidth, 256/256.
                 if qos.allocated.iter().map(|part| u32::from(*part)).sum::<u32>() > 256 {
                     return Err(ReturnCode::InvalidInput);
                 }
@@ -80,10 +80,14 @@ impl RequestContext<'_> {
         }
     }
 
-    fn set_allocations(&mut self, port: u8, request: &SetLdAllocations) -> Result<Done, ReturnCode> {
+    fn set_allocations(
+        &mut self,
+        port: u8,
+        request: &SetLdAllocations,
+    ) -> Result<CommandResponse, ReturnCode> {
         let count = request.allocations.len();
         within(request.first, count, LDS_MAX)?;
-        // There is one kind of memory, so the second range of an LD is empty.
+        // Devices have one kind of memory, so the second range of an LD must be empty.
         let bytes = |allocation: &LdAllocation| match allocation.range_2 {
             0 => allocation.range_1.checked_mul(ALLOCATION_UNIT),
             _ => None,
@@ -103,8 +107,8 @@ fn allocations(device: &Device, first: u8, count: u8) -> Result<Vec<LdAllocation
     (first..first + count).map(|id| of(id).map(|range_1| LdAllocation { range_1, range_2: 0 })).collect()
 }
 
-/// As many as there are from the first on: clients that want all of them ask for 255.
-fn fractions(all: &[u8; LDS_MAX as usize], payload: &[u8]) -> Result<Done, ReturnCode> {
+/// The entries of the LDs from the first one on, as many as exist: a client that requests all of them gives 255.
+fn fractions(all: &[u8; LDS_MAX as usize], payload: &[u8]) -> Result<CommandResponse, ReturnCode> {
     let GetQosFractions { count, first } = GetQosFractions::from_bytes(payload)?;
     if first >= LDS_MAX || count == 0 {
         return Err(ReturnCode::InvalidInput);
@@ -113,7 +117,7 @@ fn fractions(all: &[u8; LDS_MAX as usize], payload: &[u8]) -> Result<Done, Retur
     Ok(QosFractions { first, fractions }.into())
 }
 
-fn set_fractions(all: &mut [u8; LDS_MAX as usize], payload: &[u8]) -> Result<Done, ReturnCode> {
+fn set_fractions(all: &mut [u8; LDS_MAX as usize], payload: &[u8]) -> Result<CommandResponse, ReturnCode> {
     let request = QosFractions::from_bytes(payload)?;
     let range = within(request.first, request.fractions.len(), LDS_MAX)?;
     all[range].copy_from_slice(&request.fractions);

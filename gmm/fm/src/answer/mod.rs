@@ -1,4 +1,4 @@
-//! Answers: a message in, the response to it out. Every request gets one, whatever it holds; nothing here waits.
+//! Answers: for every request message one response, whatever its content, and without waiting.
 //!
 //! ```text
 //!   header, payload --> switch: 00xx 01xx 04xx 51xx 52xx 53xx
@@ -7,8 +7,8 @@
 //!                       device: 00xx 01xx 04xx 54xx 56xx
 //! ```
 //!
-//! Files: this one finds who is asked and answers what every component answers; `events` its logs of events; `switch`,
-//! `mld` and `dynamic_capacity` what only one kind does.
+//! Files: this one finds the component of a request and answers the commands of all components; `events` those of event
+//! logs; `switch`, `mld` and `dynamic_capacity` those of one kind of component.
 
 mod dynamic_capacity;
 mod events;
@@ -23,53 +23,52 @@ use super::component::{
     BackgroundStatus, COMMAND_EFFECTS_LOG, GetLog, Identity, LIMIT_MIN, LogEntry, ResponseLimit,
     SupportedLogs, TYPE_3, TYPE_SWITCH,
 };
-use super::fabric::{Device, DeviceKind, Fabric, Source};
+use super::fabric::{Device, DeviceKind, Fabric, LogSource};
 use super::header::{Category, Dialect, HEADER_BYTES, Header, ReturnCode};
 use super::identity::{DEVICE_MEMORY, DEVICE_SWITCH, VENDOR};
 use super::opcode::{CommandEffect, Component, Opcode};
 
-/// The longest message either way has `2^n` bytes: room for all vPPBs of all virtual switches at once.
-pub const MESSAGE_MAX_LOG2: u8 = 17;
-/// The longest message either way in bytes.
+/// Binary logarithm of [`MESSAGE_MAX`]: room for the vPPBs of all virtual switches in one message.
+pub(crate) const MESSAGE_MAX_LOG2: u8 = 17;
+/// Maximum length of a message in either direction, in bytes.
 pub const MESSAGE_MAX: usize = 1 << MESSAGE_MAX_LOG2;
 
-/// What is agreed on with who asks.
+/// Header layout and response limit that a client has chosen for its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Session {
-    /// How headers are written.
+pub struct ClientAgreements {
+    /// Layout of the headers that the client sends and receives.
     pub dialect: Dialect,
-    /// Responses have at most `2^n` bytes.
+    /// Binary logarithm of the longest response in bytes.
     pub response_limit: u8,
 }
 
-impl Session {
-    /// That of a new connection.
+impl ClientAgreements {
+    /// The agreements of a new connection, with the largest response limit.
     pub fn new(dialect: Dialect) -> Self {
         Self { dialect, response_limit: MESSAGE_MAX_LOG2 }
     }
 }
 
-/// A command that was carried out.
-enum Done {
-    /// All of it; with this payload.
+/// Result of a command that was carried out.
+enum CommandResponse {
+    /// The command is complete; this is the payload of the response.
     Now(Vec<u8>),
-    /// It goes on.
+    /// The command continues in the background.
     InBackground,
 }
 
-impl<P: Payload> From<P> for Done {
+impl<P: Payload> From<P> for CommandResponse {
     fn from(payload: P) -> Self {
         Self::Now(payload.to_bytes())
     }
 }
 
-/// Who a message is for.
-enum Target {
+enum MessageTarget {
     Switch,
     Device(Device),
 }
 
-impl Target {
+impl MessageTarget {
     fn component(&self) -> Component {
         match self {
             Self::Switch => Component::Switch,
@@ -78,34 +77,33 @@ impl Target {
         }
     }
 
-    fn source(&self) -> Source {
+    fn source(&self) -> LogSource {
         match self {
-            Self::Switch => Source::Switch,
-            Self::Device(device) => Source::Device(device.port),
+            Self::Switch => LogSource::Switch,
+            Self::Device(device) => LogSource::Device(device.port),
         }
     }
 }
 
-/// Everything a command is carried out with.
 struct RequestContext<'a> {
     fabric: &'a mut dyn Fabric,
-    session: &'a mut Session,
+    session: &'a mut ClientAgreements,
 }
 
-/// The response to `message` (header and payload; more bytes behind them do not matter). `None`: it is no request.
-pub fn answer(fabric: &mut dyn Fabric, session: &mut Session, message: &[u8]) -> Option<Vec<u8>> {
+/// The response to `message` (header and payload; further bytes are ignored). `None` if `message` is not a request.
+pub fn answer(fabric: &mut dyn Fabric, session: &mut ClientAgreements, message: &[u8]) -> Option<Vec<u8>> {
     let room = 1 << session.response_limit;
-    RequestContext { fabric, session }.respond(&Target::Switch, message, room)
+    RequestContext { fabric, session }.respond(&MessageTarget::Switch, message, room)
 }
 
-/// The response to a request that is too long to be taken in, of which this is the beginning.
+/// The response to a request that is too long to be received; `start` is its beginning.
 pub fn refuse(dialect: Dialect, start: &[u8], code: ReturnCode) -> Option<Vec<u8>> {
     let header = Header::read(&mut super::bytes::Reader::new(&padded(start)), dialect).ok()?;
     let is_request = header.category == Category::Request;
     is_request.then(|| header.response(code, 0).with(&[], dialect))
 }
 
-/// A message with zeros for what is missing of its header.
+/// The message, extended with zeros if its header is incomplete.
 fn padded(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     message.resize(message.len().max(HEADER_BYTES), 0);
@@ -113,8 +111,8 @@ fn padded(message: &[u8]) -> Vec<u8> {
 }
 
 impl RequestContext<'_> {
-    /// The response, of at most `room` bytes if that is enough for a header.
-    fn respond(&mut self, target: &Target, message: &[u8], room: usize) -> Option<Vec<u8>> {
+    /// The response to `message`, of at most `room` bytes, but at least a header.
+    fn respond(&mut self, target: &MessageTarget, message: &[u8], room: usize) -> Option<Vec<u8>> {
         let dialect = self.session.dialect;
         let mut message = padded(message);
         let header = Header::read(&mut super::bytes::Reader::new(&message), dialect).ok()?;
@@ -122,7 +120,7 @@ impl RequestContext<'_> {
             return None;
         }
         let end = HEADER_BYTES + header.length;
-        // One client leaves the last byte out when that saves it a packet.
+        // One client omits the last byte of a message if that saves a packet.
         if message.len() + 1 == end {
             message.push(0);
         }
@@ -132,9 +130,11 @@ impl RequestContext<'_> {
             None => Err(ReturnCode::InvalidPayloadLength),
         };
         let (code, payload) = match done {
-            Ok(Done::Now(payload)) if payload.len() > room => (ReturnCode::InternalError, Vec::new()),
-            Ok(Done::Now(payload)) => (ReturnCode::Success, payload),
-            Ok(Done::InBackground) => (ReturnCode::BackgroundStarted, Vec::new()),
+            Ok(CommandResponse::Now(payload)) if payload.len() > room => {
+                (ReturnCode::InternalError, Vec::new())
+            }
+            Ok(CommandResponse::Now(payload)) => (ReturnCode::Success, payload),
+            Ok(CommandResponse::InBackground) => (ReturnCode::BackgroundStarted, Vec::new()),
             Err(code) => (code, Vec::new()),
         };
         Some(header.response(code, payload.len()).with(&payload, dialect))
@@ -142,11 +142,11 @@ impl RequestContext<'_> {
 
     fn carry_out(
         &mut self,
-        target: &Target,
+        target: &MessageTarget,
         opcode: u16,
         payload: &[u8],
         room: usize,
-    ) -> Result<Done, ReturnCode> {
+    ) -> Result<CommandResponse, ReturnCode> {
         let opcode = Opcode::from_number(opcode).ok_or(ReturnCode::Unsupported)?;
         if !opcode.is_of(target.component()) {
             return Err(ReturnCode::Unsupported);
@@ -174,30 +174,30 @@ impl RequestContext<'_> {
             }
             Opcode::GetLog => get_log(target, GetLog::from_bytes(payload)?, room),
             opcode => match target {
-                Target::Switch => self.switch_command(opcode, payload, room),
-                Target::Device(device) if opcode.number() >> 8 == 0x56 => {
+                MessageTarget::Switch => self.switch_command(opcode, payload, room),
+                MessageTarget::Device(device) if opcode.number() >> 8 == 0x56 => {
                     self.dynamic_capacity_command(device, opcode, payload, room)
                 }
-                Target::Device(device) => self.mld_command(device, opcode, payload),
+                MessageTarget::Device(device) => self.mld_command(device, opcode, payload),
             },
         }
     }
 
-    fn identity(&self, target: &Target) -> Identity {
+    fn identity(&self, target: &MessageTarget) -> Identity {
         let (device, serial, component_type) = match target {
-            Target::Switch => (DEVICE_SWITCH, self.fabric.serial(), TYPE_SWITCH),
-            Target::Device(device) => (DEVICE_MEMORY, device.serial, TYPE_3),
+            MessageTarget::Switch => (DEVICE_SWITCH, self.fabric.serial(), TYPE_SWITCH),
+            MessageTarget::Device(device) => (DEVICE_MEMORY, device.serial, TYPE_3),
         };
         let (vendor, message_max) = (VENDOR, MESSAGE_MAX_LOG2);
         let (subsystem_vendor, subsystem) = (vendor, device);
         Identity { vendor, device, subsystem_vendor, subsystem, serial, message_max, component_type }
     }
 
-    fn background_status(&self, target: &Target) -> BackgroundStatus {
-        // Devices do everything at once.
+    fn background_status(&self, target: &MessageTarget) -> BackgroundStatus {
+        // Devices have no background operations.
         let operation = match target {
-            Target::Switch => self.fabric.operation(),
-            Target::Device(_) => None,
+            MessageTarget::Switch => self.fabric.operation(),
+            MessageTarget::Device(_) => None,
         };
         let idle =
             BackgroundStatus { running: false, percent: 0, opcode: 0, code: ReturnCode::Success, vendor: 0 };
@@ -210,7 +210,7 @@ impl RequestContext<'_> {
         })
     }
 
-    fn set_response_limit(&mut self, limit: ResponseLimit) -> Result<Done, ReturnCode> {
+    fn set_response_limit(&mut self, limit: ResponseLimit) -> Result<CommandResponse, ReturnCode> {
         if !(LIMIT_MIN..=MESSAGE_MAX_LOG2).contains(&limit.n) {
             return Err(ReturnCode::InvalidInput);
         }
@@ -219,13 +219,13 @@ impl RequestContext<'_> {
     }
 }
 
-fn effects_log(target: &Target) -> Vec<u8> {
+fn effects_log(target: &MessageTarget) -> Vec<u8> {
     let mut writer = super::bytes::Writer::default();
     writer.list(&CommandEffect::log_of(target.component()));
     writer.finish()
 }
 
-fn get_log(target: &Target, request: GetLog, room: usize) -> Result<Done, ReturnCode> {
+fn get_log(target: &MessageTarget, request: GetLog, room: usize) -> Result<CommandResponse, ReturnCode> {
     if request.id != COMMAND_EFFECTS_LOG {
         return Err(ReturnCode::InvalidInput);
     }
@@ -237,13 +237,13 @@ fn get_log(target: &Target, request: GetLog, room: usize) -> Result<Done, Return
     if part.len() > room {
         return Err(ReturnCode::InvalidInput);
     }
-    Ok(Done::Now(part.to_vec()))
+    Ok(CommandResponse::Now(part.to_vec()))
 }
 
-/// `first` and how many of `count` are meant, when all there are is `total`.
+/// The range of `count` entries from `first` on, of `total` existing ones.
 ///
 /// # Errors
-/// [`ReturnCode::InvalidInput`] when that is not all within `total`.
+/// [`ReturnCode::InvalidInput`] if the range exceeds `total`.
 fn within(first: u8, count: usize, total: u8) -> Result<std::ops::Range<usize>, ReturnCode> {
     let first = usize::from(first);
     let end = first + count;

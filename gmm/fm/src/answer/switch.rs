@@ -1,6 +1,6 @@
-//! What a switch answers: ports (51xxh), virtual switches and bindings (52xxh), and what lies behind a port (53xxh).
+//! Answers of a switch: ports (51xxh), virtual switches and bindings (52xxh), and devices behind a port (53xxh).
 
-use super::{Done, RequestContext, Target};
+use super::{CommandResponse, MessageTarget, RequestContext};
 use crate::bytes::Payload;
 use crate::config_space::ConfigSpace;
 use crate::fabric::{
@@ -21,11 +21,11 @@ use crate::virtual_switch::{
     VppbStatus, WHOLE_DEVICE, vcs_state,
 };
 
-/// Most lanes of a link: a memory node has at most as many network ports.
+/// Maximum number of lanes of a link: that of a memory node's network ports.
 const LANES_MAX: u8 = 16;
-/// Bytes a tunnelled response has before and within it besides its payload: size, reserved, type and header.
+/// Bytes of a tunnelled response in addition to its payload: size, reserved, type and header.
 const TUNNEL_BYTES: usize = 5;
-/// The port number of a vPPB whose device is at another switch.
+/// Port number given for a vPPB whose device is on another switch.
 const ELSEWHERE: u8 = 0xFF;
 
 impl RequestContext<'_> {
@@ -34,7 +34,7 @@ impl RequestContext<'_> {
         opcode: Opcode,
         payload: &[u8],
         room: usize,
-    ) -> Result<Done, ReturnCode> {
+    ) -> Result<CommandResponse, ReturnCode> {
         match opcode {
             Opcode::RequestAbort => {
                 <()>::from_bytes(payload)?;
@@ -73,7 +73,7 @@ impl RequestContext<'_> {
         let upstream = hosts.iter().map(|host| upstream_port(host.vcs));
         let bound = hosts.iter().map(|host| host.slots.len()).sum::<usize>();
         SwitchIdentity {
-            // Requests come by the network, not by a port.
+            // Requests arrive over the network, not at a port of the switch.
             ingress_port: 0,
             ports: PORTS_MAX,
             virtual_switches: HOSTS_MAX,
@@ -85,7 +85,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// `None`: there is nothing at that port.
+    /// State of a port; `None` if it has neither device nor host.
     fn port_state(&self, port: u8) -> Option<PortState> {
         match port.checked_sub(upstream_port(0)) {
             Some(vcs) => self.fabric.host(vcs).map(|host| host_port(&host)),
@@ -93,21 +93,32 @@ impl RequestContext<'_> {
         }
     }
 
-    fn control_port(&mut self, request: PortControl) -> Result<Done, ReturnCode> {
+    fn device_at(&self, port: u8) -> Result<Device, ReturnCode> {
+        self.fabric.device(port).ok_or_else(|| self.fabric.no_device(port))
+    }
+
+    fn host_of(&self, vcs: u8) -> Result<Host, ReturnCode> {
+        self.fabric.host(vcs).ok_or_else(|| self.fabric.no_host(vcs))
+    }
+
+    fn control_port(&mut self, request: PortControl) -> Result<CommandResponse, ReturnCode> {
         let held = match request.operation {
             PortControl::ASSERT_PERST => Some(true),
             PortControl::DEASSERT_PERST => Some(false),
             PortControl::RESET_PPB => None,
             _ => return Err(ReturnCode::InvalidInput),
         };
-        self.port_state(request.port).ok_or(ReturnCode::InvalidInput)?;
-        // The link of a memory node is not one host's to reset, and no bridge keeps a state to be reset.
-        let vcs = request.port.checked_sub(upstream_port(0)).ok_or(ReturnCode::Unsupported)?;
-        self.fabric.hold(vcs, held.ok_or(ReturnCode::Unsupported)?)?;
+        let vcs = request.port.checked_sub(upstream_port(0));
+        match vcs {
+            Some(vcs) => drop(self.host_of(vcs)?),
+            None => drop(self.device_at(request.port)?),
+        }
+        // Hosts share a memory node's link, so it cannot be reset; bridges have no state to reset.
+        self.fabric.hold(vcs.ok_or(ReturnCode::Unsupported)?, held.ok_or(ReturnCode::Unsupported)?)?;
         Ok(().into())
     }
 
-    fn virtual_switches(&self, request: &GetVirtualSwitches, room: usize) -> Done {
+    fn virtual_switches(&self, request: &GetVirtualSwitches, room: usize) -> CommandResponse {
         let mut room = room.saturating_sub(4);
         let mut switches = Vec::new();
         for &id in &request.ids {
@@ -119,7 +130,7 @@ impl RequestContext<'_> {
             room -= bytes;
             switches.push(switch);
         }
-        Done::Now(VirtualSwitches { switches }.to_bytes())
+        CommandResponse::Now(VirtualSwitches { switches }.to_bytes())
     }
 
     fn virtual_switch(&self, request: &GetVirtualSwitches, id: u8) -> VirtualSwitch {
@@ -128,7 +139,7 @@ impl RequestContext<'_> {
             return VirtualSwitch { id, state, usp, vppb_total: 0, vppbs };
         };
         let up = host.reachable && !host.held;
-        let count = VirtualSwitches::told(request, VPPBS_MAX);
+        let count = VirtualSwitches::vppb_count(request, VPPBS_MAX);
         let vppb = |index| host.slot(request.first_vppb + index).map_or(Vppb::UNBOUND, bound_vppb);
         VirtualSwitch {
             id,
@@ -139,13 +150,13 @@ impl RequestContext<'_> {
         }
     }
 
-    /// A vPPB that there is, and what it is bound to.
+    /// The binding of an existing vPPB; `None` if the vPPB is free.
     fn vppb(&self, vcs: u8, vppb: u8) -> Result<Option<Slot>, ReturnCode> {
-        let host = self.fabric.host(vcs).ok_or(ReturnCode::InvalidInput)?;
+        let host = self.host_of(vcs)?;
         if vppb < VPPBS_MAX { Ok(host.slot(vppb).copied()) } else { Err(ReturnCode::InvalidInput) }
     }
 
-    /// Only one operation goes on in the background at a time.
+    /// Refuses a background operation while another one is under way.
     fn not_busy(&self) -> Result<(), ReturnCode> {
         match self.fabric.operation() {
             Some(operation) if operation.outcome.is_none() => Err(ReturnCode::Busy),
@@ -153,9 +164,9 @@ impl RequestContext<'_> {
         }
     }
 
-    fn bind(&mut self, request: BindVppb) -> Result<Done, ReturnCode> {
+    fn bind(&mut self, request: BindVppb) -> Result<CommandResponse, ReturnCode> {
         let slot = self.vppb(request.vcs, request.vppb)?;
-        let device = self.fabric.device(request.port).ok_or(ReturnCode::InvalidInput)?;
+        let device = self.device_at(request.port)?;
         let ld = match (device.kind, request.ld) {
             (DeviceKind::Sld, WHOLE_DEVICE) => None,
             (DeviceKind::Mld, ld) => Some(device.ld(ld)?),
@@ -170,10 +181,10 @@ impl RequestContext<'_> {
             return Err(ReturnCode::InvalidInput);
         }
         self.fabric.bind(request.vcs, request.vppb, request.port, ld.map(|ld| ld.id))?;
-        Ok(Done::InBackground)
+        Ok(CommandResponse::InBackground)
     }
 
-    fn unbind(&mut self, request: UnbindVppb) -> Result<Done, ReturnCode> {
+    fn unbind(&mut self, request: UnbindVppb) -> Result<CommandResponse, ReturnCode> {
         let how = match request.option {
             0 => Unbind::WaitLinkDown,
             1 => Unbind::Managed,
@@ -184,28 +195,28 @@ impl RequestContext<'_> {
         self.not_busy()?;
         slot.ok_or(ReturnCode::InvalidInput)?;
         self.fabric.unbind(request.vcs, request.vppb, how)?;
-        Ok(Done::InBackground)
+        Ok(CommandResponse::InBackground)
     }
 
-    /// Only where an LD is bound: other links report their errors themselves.
-    fn generate_aer(&mut self, request: GenerateAer) -> Result<Done, ReturnCode> {
+    /// Generates an AER event. Possible only at a vPPB with a bound LD: other links report their errors themselves.
+    fn generate_aer(&mut self, request: GenerateAer) -> Result<CommandResponse, ReturnCode> {
         let slot = self.vppb(request.vcs, request.vppb)?;
         slot.and_then(|slot| slot.ld).ok_or(ReturnCode::InvalidInput)?;
         self.fabric.generate_aer(request.vcs, request.vppb, request.error)?;
         Ok(().into())
     }
 
-    fn tunnel(&mut self, request: &Tunnel, room: usize) -> Result<Done, ReturnCode> {
-        let device = self.fabric.device(request.port).ok_or(ReturnCode::InvalidInput)?;
-        // The size of what is in the tunnel has 16 bits.
+    fn tunnel(&mut self, request: &Tunnel, room: usize) -> Result<CommandResponse, ReturnCode> {
+        let device = self.device_at(request.port)?;
+        // The size field of the tunnelled message has 16 bits.
         let room = room.saturating_sub(TUNNEL_BYTES).min(usize::from(u16::MAX) - 1).max(HEADER_BYTES);
-        let inner = self.respond(&Target::Device(device), &request.message, room);
+        let inner = self.respond(&MessageTarget::Device(device), &request.message, room);
         let message = inner.ok_or(ReturnCode::InvalidInput)?;
-        Ok(Done::Now(Tunnelled { message }.to_bytes(self.session.dialect)))
+        Ok(CommandResponse::Now(Tunnelled { message }.to_bytes(self.session.dialect)))
     }
 
-    fn access_configuration(&mut self, request: ConfigRequest) -> Result<Done, ReturnCode> {
-        let device = self.fabric.device(request.port).ok_or(ReturnCode::InvalidInput)?;
+    fn access_configuration(&mut self, request: ConfigRequest) -> Result<CommandResponse, ReturnCode> {
+        let device = self.device_at(request.port)?;
         let ld = device.ld(request.ld)?;
         let command = self.fabric.command_register(request.port, ld.id);
         let mut space = ConfigSpace::new(&device, &ld, command);
@@ -218,8 +229,12 @@ impl RequestContext<'_> {
         Ok(ConfigResponse { data: [0; 4] }.into())
     }
 
-    fn access_registers(&mut self, request: &MemoryRequest, room: usize) -> Result<Done, ReturnCode> {
-        let device = self.fabric.device(request.port).ok_or(ReturnCode::InvalidInput)?;
+    fn access_registers(
+        &mut self,
+        request: &MemoryRequest,
+        room: usize,
+    ) -> Result<CommandResponse, ReturnCode> {
+        let device = self.device_at(request.port)?;
         let ld = device.ld(request.ld)?;
         if request.write {
             return Err(ReturnCode::Unsupported);
@@ -242,7 +257,7 @@ fn bound_vppb(slot: &Slot) -> Vppb {
     Vppb { status, port: slot.port.unwrap_or(ELSEWHERE), ld: slot.ld.unwrap_or(NO_LD) }
 }
 
-/// The port of a device. Its lanes are network ports; their speeds are none that PCIe has a number for.
+/// State of a device's port. Its lanes are network ports, for whose speeds PCIe has no encoding.
 pub fn device_port(device: &Device) -> PortState {
     let (device_type, ld_count) = match device.kind {
         DeviceKind::Mld => (DEVICE_MLD, device.ld_count()),
@@ -258,7 +273,7 @@ pub fn device_port(device: &Device) -> PortState {
     }
 }
 
-/// The port of a host.
+/// State of a host's port.
 pub fn host_port(host: &Host) -> PortState {
     let link = link(host.reachable && !host.held, 1);
     let perst = if host.held { LINK_PERST } else { 0 };

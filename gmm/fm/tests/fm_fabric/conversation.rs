@@ -1,4 +1,4 @@
-//! A connection to a fabric in memory: requests as digits, return codes and payloads back.
+//! A connection to a fabric in memory: sends requests given in hexadecimal, and returns return codes and payloads.
 
 use std::net::TcpStream;
 
@@ -12,7 +12,6 @@ pub const UNSUPPORTED: u16 = 3;
 pub const RETRY: u16 = 5;
 pub const LENGTH: u16 = 0x16;
 
-/// A connection to a fabric in memory.
 pub struct Conversation {
     pub fabric: MemoryFabric,
     shared: Shared,
@@ -33,8 +32,8 @@ impl Conversation {
         Self { fabric: MemoryFabric::new(), shared, _serving: serving, stream, sent: 0 }
     }
 
-    /// Header and payload in, header and payload out. What MCTP control answers to the question behind it shows that there
-    /// was no answer.
+    /// Sends a message (header and payload) and returns the response. `None` if the response to a control message that
+    /// is sent afterwards arrives first.
     pub fn raw(&mut self, message: &[u8]) -> Option<Vec<u8>> {
         *self.shared.0.lock().unwrap() = self.fabric.clone();
         send(&mut self.stream, &mut self.sent, 3, 7, message);
@@ -45,7 +44,7 @@ impl Conversation {
         assert_eq!((control.kind, control.tag, &control.body[..6]), (0, 4, [1, 2, 0, 0, 0, 0].as_slice()));
         self.fabric = self.shared.0.lock().unwrap().clone();
         answered.then(|| {
-            // Without the padding.
+            // The padding is cut off.
             let length = usize::from(u16::from_le_bytes([first.body[5], first.body[6]]));
             let beyond = if first.body[0] == 0x10 { first.body[7] >> 3 } else { first.body[7] & 0x1F };
             let end = 12 + length + (usize::from(beyond) << 16);
@@ -55,7 +54,7 @@ impl Conversation {
         })
     }
 
-    /// Return code and payload of the response to a request.
+    /// Sends a request, and returns the return code and payload of the response.
     #[track_caller]
     pub fn ask(&mut self, opcode: u16, payload: &str) -> (u16, Vec<u8>) {
         let payload = hex(payload);
@@ -71,7 +70,7 @@ impl Conversation {
         (header[8].into(), payload.to_vec())
     }
 
-    /// The same through the tunnel to a port.
+    /// As [`ask`](Self::ask), through the tunnel to a port.
     #[track_caller]
     pub fn tunnel(&mut self, port: u8, opcode: u16, payload: &str) -> (u16, Vec<u8>) {
         let payload = hex(payload);

@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub use conversation::*;
-use cxloe_fm::answer::{Session, answer};
-use cxloe_fm::door::{Answerer, Open};
+use cxloe_fm::answer::{ClientAgreements, answer};
+use cxloe_fm::authenticator::{Answerer, Open};
 use cxloe_fm::header::ReturnCode;
 use cxloe_fm::listener::{FmConfig, FmListener};
 pub use cxloe_fm::memory_fabric::{GIB, MIB, MemoryFabric};
 
-/// Bytes from hexadecimal digits; anything else between them is for the reader.
+/// Bytes from hexadecimal digits; other characters between them are ignored.
 pub fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
     assert!(digits.len().is_multiple_of(2), "half a byte in {text}");
     digits.chunks_exact(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
-/// Answers over a fabric that the test can reach as well. Switch 1 is busy with other things for ever.
+/// A fabric that the listener and the test share. Switch 1 never answers in time.
 #[derive(Clone)]
 pub struct Shared(pub Arc<Mutex<MemoryFabric>>);
 
@@ -36,9 +36,9 @@ impl Answerer for Shared {
     async fn answer(
         &self,
         switch: u32,
-        mut session: Session,
+        mut session: ClientAgreements,
         message: Vec<u8>,
-    ) -> Result<(Session, Option<Vec<u8>>), ReturnCode> {
+    ) -> Result<(ClientAgreements, Option<Vec<u8>>), ReturnCode> {
         if switch == 1 {
             std::future::pending::<()>().await;
         }
@@ -47,8 +47,8 @@ impl Answerer for Shared {
     }
 }
 
-/// How long anything may take to come about before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Time-out of every wait, after which the test fails.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A listener over a fabric in memory, in threads of its own, until it is dropped.
 pub struct Serving {
@@ -59,7 +59,7 @@ pub struct Serving {
 impl Serving {
     pub fn start(shared: &Shared, change: impl FnOnce(&mut FmConfig)) -> Self {
         let mut config = FmConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
-        config.answer_within = PATIENCE;
+        config.answer_within = TEST_TIMEOUT;
         change(&mut config);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -69,7 +69,7 @@ impl Serving {
         Self { addresses, runtime }
     }
 
-    /// From another address of this machine.
+    /// Connects from another address of this machine.
     pub fn connect_from(&self, from: [u8; 4], switch: usize) -> TcpStream {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from((from, 0))).unwrap();
@@ -84,13 +84,13 @@ impl Serving {
     }
 
     fn patient(stream: TcpStream) -> TcpStream {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
         stream
     }
 }
 
-/// A message as packets: those of a client, `sent` packets after its first.
+/// A message as packets of a client, the first of which has sequence number `sent`.
 pub fn packets(sent: &mut u8, tag: u8, kind: u8, body: &[u8]) -> Vec<u8> {
     let content = [&[kind], body].concat();
     let count = content.len().div_ceil(64);
@@ -109,7 +109,7 @@ pub fn send(stream: &mut TcpStream, sent: &mut u8, tag: u8, kind: u8, body: &[u8
     stream.write_all(&packets(sent, tag, kind, body)).unwrap();
 }
 
-/// A message with its last packet's padding.
+/// A received message, including the padding of its last packet.
 #[derive(Debug, Clone)]
 pub struct Received {
     pub kind: u8,
@@ -117,7 +117,7 @@ pub struct Received {
     pub body: Vec<u8>,
 }
 
-/// The next message, which is one from a server: no tag owner, packets in sequence.
+/// Receives the next message, from a server: no tag owner, packets in sequence.
 pub fn receive(stream: &mut TcpStream) -> Received {
     let mut content = Vec::new();
     let mut due = None;

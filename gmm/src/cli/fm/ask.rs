@@ -1,4 +1,4 @@
-//! The subcommands of `gmm fm`: what each asks for.
+//! The subcommands of `gmm fm`, each with its requests.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -25,12 +25,12 @@ use serde_json::{Value, json};
 use super::show::{self, Table};
 use super::{DcdCommand, FmCommand, PortOperation, QosArgs, UnbindOption, VppbArgs};
 
-/// Pause between two looks at a background operation.
+/// Pause between two reads of a background operation's status.
 const POLL: Duration = Duration::from_millis(50);
-/// Most vPPBs and LDs asked for at once.
+/// Count that requests as many vPPBs or LDs as exist.
 const ALL: u8 = u8::MAX;
 
-/// Asks, and shows as it was asked to.
+/// Sends the requests of a subcommand and displays the answers.
 pub struct Commands<'a> {
     pub client: &'a mut Endpoint,
     pub recipient: Recipient,
@@ -41,7 +41,7 @@ pub struct Commands<'a> {
 impl Commands<'_> {
     pub async fn carry_out(&mut self, command: FmCommand) -> Result<(), Failure> {
         match command {
-            // Has been done before anything is asked.
+            // `gmm fm join` is handled before a connection is made.
             FmCommand::Join { .. } => Ok(()),
             FmCommand::Identify => self.identify().await,
             FmCommand::Ports { ports } => self.ports(ports).await,
@@ -88,7 +88,7 @@ impl Commands<'_> {
         if self.json { output::print(value, false) } else { output::line(&table.to_string()) }
     }
 
-    /// The port that is meant.
+    /// The port given with `--port`, which this subcommand requires.
     fn device(&self) -> Result<u8, Failure> {
         self.port.ok_or_else(|| {
             Failure::usage("say behind which port the device is, with --port before the command")
@@ -131,11 +131,14 @@ impl Commands<'_> {
             ids
         };
         let request = GetVirtualSwitches { first_vppb: 0, vppb_limit: ALL, ids };
-        let told = self.told(&request).await?;
-        self.show(show::virtual_switches(&told.switches, all))
+        let last_percent = self.fetch_virtual_switches(&request).await?;
+        self.show(show::virtual_switches(&last_percent.switches, all))
     }
 
-    async fn told(&mut self, request: &GetVirtualSwitches) -> Result<VirtualSwitches, Failure> {
+    async fn fetch_virtual_switches(
+        &mut self,
+        request: &GetVirtualSwitches,
+    ) -> Result<VirtualSwitches, Failure> {
         let read = |bytes: &[u8]| VirtualSwitches::from_bytes(bytes, request);
         let opcode = Opcode::GetVirtualSwitchInfo;
         self.client.ask_with(Recipient::Switch, opcode, &request.to_bytes(), read).await
@@ -179,16 +182,16 @@ impl Commands<'_> {
         self.show(show::background(&status))
     }
 
-    /// Waits for the end of the background operation, and shows on a terminal how it gets on.
+    /// Waits for the end of the background operation, and displays its progress on a terminal.
     async fn wait(&mut self) -> Result<(), Failure> {
-        let mut told = None;
+        let mut last_percent = None;
         loop {
             let status = self.client.background().await?;
-            if std::io::stderr().is_terminal() && told != Some(status.percent) {
+            if std::io::stderr().is_terminal() && last_percent != Some(status.percent) {
                 let end = if status.running { "" } else { "\n" };
-                // What shows how it gets on is no part of the answer.
+                // Failures to write the progress are ignored, since it is not part of the answer.
                 let _ = write!(std::io::stderr(), "\r{:>3} %{end}", status.percent);
-                told = Some(status.percent);
+                last_percent = Some(status.percent);
             }
             if !status.running {
                 self.show(show::background(&status))?;
@@ -216,7 +219,8 @@ impl Commands<'_> {
             let events: Events =
                 self.client.ask(self.recipient, Opcode::GetEventRecords, &GetEvents { log }).await?;
             if clear && (!events.records.is_empty() || events.overflow.is_some()) {
-                // Only what is shown: there may be more by now. Without records, what overflowed is all there is.
+                // Only the displayed records are cleared: new ones may have been added. Without records, only the
+                // overflow is cleared.
                 let handles: Vec<u16> = events.records.iter().map(|record| record.handle).collect();
                 let request = ClearEvents { log, all: handles.is_empty(), handles };
                 self.client.ask::<()>(self.recipient, Opcode::ClearEventRecords, &request).await?;

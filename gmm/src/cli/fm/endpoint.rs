@@ -1,5 +1,5 @@
-//! An FM API endpoint as the command line asks it: over TLS where this client has joined, with the certificate that it got.
-//! What an endpoint refuses becomes an exit code, the same one as in the other commands for the same reason.
+//! Connection of the command line to an FM API endpoint, over TLS with this client's certificate if it has joined.
+//! Refusals of an endpoint are mapped to the exit codes of other commands.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use cxloe_daemon::NodeIdentity;
 use cxloe_daemon::command_line::{Exit, Failure};
 use cxloe_fabric::Client;
 use cxloe_fm::bytes::{Payload, WrongLength};
-use cxloe_fm::client::PATIENCE;
+use cxloe_fm::client::ANSWER_TIMEOUT;
 use cxloe_fm::client::{FmClient, FmClientError, Recipient, Response};
 use cxloe_fm::component::BackgroundStatus;
 use cxloe_fm::header::{Dialect, ReturnCode};
@@ -20,11 +20,11 @@ use tokio_rustls::TlsConnector;
 
 use super::super::contact;
 
-/// A connected endpoint.
+/// Connection to an FM API endpoint.
 pub struct Endpoint(FmClient);
 
 impl Endpoint {
-    /// Connects to `address`; over TLS with what is in the file `identity`, if it is given.
+    /// Connects to `address`, over TLS if `identity` names a certificate file.
     pub async fn connect(address: &str, dialect: Dialect, identity: Option<&Path>) -> Result<Self, Failure> {
         match identity {
             Some(identity) => Self::secured(address, dialect, identity).await,
@@ -49,12 +49,12 @@ impl Endpoint {
             stream.set_nodelay(true)?;
             connector.connect(name, stream).await
         };
-        let stream = timeout(PATIENCE, connected).await.map_err(std::io::Error::from);
+        let stream = timeout(ANSWER_TIMEOUT, connected).await.map_err(std::io::Error::from);
         let stream = stream.and_then(|connected| connected).map_err(unreachable)?;
         Ok(Self(FmClient::over(stream, address, dialect)))
     }
 
-    /// As [`FmClient::ask`].
+    /// As [`FmClient::ask`], with failures of the command line.
     pub async fn ask<R: Payload>(
         &mut self,
         recipient: Recipient,
@@ -64,7 +64,7 @@ impl Endpoint {
         self.0.ask(recipient, opcode, request).await.map_err(failure)
     }
 
-    /// As [`FmClient::ask_with`].
+    /// As [`FmClient::ask_with`], with failures of the command line.
     pub async fn ask_with<R>(
         &mut self,
         recipient: Recipient,
@@ -75,12 +75,12 @@ impl Endpoint {
         self.0.ask_with(recipient, opcode, request, read).await.map_err(failure)
     }
 
-    /// As [`FmClient::background`].
+    /// As [`FmClient::background`], with failures of the command line.
     pub async fn background(&mut self) -> Result<BackgroundStatus, Failure> {
         self.0.background().await.map_err(failure)
     }
 
-    /// As [`FmClient::send`].
+    /// As [`FmClient::send`], with failures of the command line.
     pub async fn send(
         &mut self,
         recipient: Recipient,
@@ -91,7 +91,7 @@ impl Endpoint {
     }
 }
 
-/// Where a client keeps what it got when it joined, unless told otherwise.
+/// Default path of the file with this client's certificate.
 pub fn identity_default() -> PathBuf {
     contact::Logins::path().with_file_name("fm.identity")
 }

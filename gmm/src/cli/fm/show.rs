@@ -1,10 +1,11 @@
-//! What endpoints answer, as JSON and as tables.
+//! Answers of endpoints, as JSON and as tables.
 
+pub use cxloe_daemon::command_line::Table;
 use cxloe_daemon::command_line::new_table;
 use cxloe_fabric::model::human_bytes;
 use cxloe_fm::component::{BackgroundStatus, Identity, TYPE_3, TYPE_SWITCH};
 use cxloe_fm::dcd;
-use cxloe_fm::event_record::{Events, Happening, Log};
+use cxloe_fm::event_record::{EventContent, Events, Log};
 use cxloe_fm::mld_component::{ALLOCATION_UNIT, LdAllocations, LdInfo, QosControl, QosStatus};
 use cxloe_fm::opcode::{CommandEffect, Opcode};
 use cxloe_fm::physical_switch::{
@@ -13,12 +14,10 @@ use cxloe_fm::physical_switch::{
 use cxloe_fm::virtual_switch::{NO_LD, VirtualSwitch, Vppb, VppbStatus, vcs_state};
 use serde_json::{Value, json};
 
-pub use comfy_table::Table;
+/// An answer in both output forms.
+type JsonAndTable = (Value, Table);
 
-/// The same twice.
-type Shown = (Value, Table);
-
-/// A command by its name, if it has one.
+/// Name of the command with this opcode; the number if it is unknown.
 pub fn opcode(number: u16) -> String {
     match (number, Opcode::from_number(number)) {
         (0, _) => "none".to_owned(),
@@ -27,7 +26,7 @@ pub fn opcode(number: u16) -> String {
     }
 }
 
-/// A table of names and values.
+/// A table with one row per name and value.
 fn sheet(rows: Vec<(&str, String)>) -> Table {
     let mut table = new_table(["", "value"]);
     for (name, value) in rows {
@@ -40,8 +39,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Of a switch, or of a device.
-pub fn identity(identity: &Identity, switch: Option<&SwitchIdentity>) -> Shown {
+/// Answer to Identify, of a switch or a device.
+pub fn identity(identity: &Identity, switch: Option<&SwitchIdentity>) -> JsonAndTable {
     let kind = match identity.component_type {
         TYPE_SWITCH => "switch".to_owned(),
         TYPE_3 => "memory device".to_owned(),
@@ -81,8 +80,7 @@ pub fn identity(identity: &Identity, switch: Option<&SwitchIdentity>) -> Shown {
     (value, sheet(rows))
 }
 
-/// Ports.
-pub fn ports(ports: &[PortState]) -> Shown {
+pub fn ports(ports: &[PortState]) -> JsonAndTable {
     let mut table = new_table(["port", "state", "device", "link", "lanes", "LDs"]);
     let rows = ports.iter().map(|port| {
         let state = match port.state {
@@ -125,7 +123,7 @@ fn vppb_status(vppb: &Vppb) -> &'static str {
 }
 
 /// Virtual switches, with all of their vPPBs or those in use.
-pub fn virtual_switches(switches: &[VirtualSwitch], all: bool) -> Shown {
+pub fn virtual_switches(switches: &[VirtualSwitch], all: bool) -> JsonAndTable {
     let mut table = new_table(["VCS", "state", "USP", "vPPB", "status", "port", "LD"]);
     let rows = switches.iter().map(|switch| {
         let state = match switch.state {
@@ -158,8 +156,7 @@ pub fn virtual_switches(switches: &[VirtualSwitch], all: bool) -> Shown {
     (rows.collect(), table)
 }
 
-/// A background operation.
-pub fn background(status: &BackgroundStatus) -> Shown {
+pub fn background(status: &BackgroundStatus) -> JsonAndTable {
     let code = status.code.to_string();
     let rows = vec![
         ("operation", opcode(status.opcode)),
@@ -174,8 +171,7 @@ pub fn background(status: &BackgroundStatus) -> Shown {
     (value, sheet(rows))
 }
 
-/// A Command Effects Log.
-pub fn effects(entries: &[CommandEffect]) -> Shown {
+pub fn effects(entries: &[CommandEffect]) -> JsonAndTable {
     let mut table = new_table(["opcode", "command", "effects"]);
     let rows = entries.iter().map(|entry| {
         let (number, name) = (format!("{:04x}", entry.opcode), opcode(entry.opcode));
@@ -185,14 +181,14 @@ pub fn effects(entries: &[CommandEffect]) -> Shown {
     (rows.collect(), table)
 }
 
-fn happening(happening: &Happening) -> String {
+fn happening(happening: &EventContent) -> String {
     match happening {
-        Happening::Link(port) => {
+        EventContent::Link(port) => {
             let link = if port.ltssm == LTSSM_L0 { "up" } else { "down" };
             let reset = if port.link_flags & LINK_PERST != 0 { ", held in reset" } else { "" };
             format!("link of port {} {link}{reset}", port.port)
         }
-        Happening::Binding { vcs, vppb, status, port, ld } => {
+        EventContent::Binding { vcs, vppb, status, port, ld } => {
             let (vppb_is, ld) = (vppb_status(&Vppb { status: *status, port: *port, ld: *ld }), *ld);
             let to = match status {
                 VppbStatus::BoundLd => format!(" to port {port}, LD {ld}"),
@@ -201,7 +197,7 @@ fn happening(happening: &Happening) -> String {
             };
             format!("vPPB {vppb} of VCS {vcs} {vppb_is}{to}")
         }
-        Happening::Capacity { change, host, extent, .. } => {
+        EventContent::Capacity { change, host, extent, .. } => {
             let what = match change {
                 0 => "added to",
                 1 | 2 => "to be released by",
@@ -209,12 +205,11 @@ fn happening(happening: &Happening) -> String {
             };
             format!("{} at {:#x} {what} host {host}", human_bytes(extent.length), extent.dpa)
         }
-        Happening::Other { id, .. } => format!("record {}", hexadecimal(id)),
+        EventContent::Other { id, .. } => format!("record {}", hexadecimal(id)),
     }
 }
 
-/// Event logs.
-pub fn events(logs: &[(u8, Events)]) -> Shown {
+pub fn events(logs: &[(u8, Events)]) -> JsonAndTable {
     let mut table = new_table(["log", "handle", "time", "event"]);
     let mut all = Vec::new();
     for (log, events) in logs {
@@ -236,14 +231,13 @@ pub fn events(logs: &[(u8, Events)]) -> Shown {
     (all.into(), table)
 }
 
-/// What a device in slices is.
-pub fn ld_info(info: &LdInfo) -> Shown {
+/// Type of a device in slices.
+pub fn ld_info(info: &LdInfo) -> JsonAndTable {
     let rows = vec![("memory", human_bytes(info.memory_size)), ("LDs", info.ld_count.to_string())];
     (json!({"memory_size": info.memory_size, "ld_count": info.ld_count, "qos": info.qos}), sheet(rows))
 }
 
-/// Capacity set aside for LDs.
-pub fn allocations(all: &LdAllocations) -> Shown {
+pub fn allocations(all: &LdAllocations) -> JsonAndTable {
     let mut table = new_table(["LD", "set aside"]);
     let unit = ALLOCATION_UNIT << all.granularity.min(2);
     let rows = (u16::from(all.first)..).zip(&all.allocations).map(|(ld, allocation)| {
@@ -255,8 +249,7 @@ pub fn allocations(all: &LdAllocations) -> Shown {
     (rows.collect(), table)
 }
 
-/// Quality of service.
-pub fn qos(control: &QosControl, status: QosStatus, allocated: &[u8], limit: &[u8]) -> Shown {
+pub fn qos(control: &QosControl, status: QosStatus, allocated: &[u8], limit: &[u8]) -> JsonAndTable {
     let list = |fractions: &[u8]| fractions.iter().map(u8::to_string).collect::<Vec<_>>().join(" ");
     let rows = vec![
         ("egress port congestion", if control.enables & 1 != 0 { "on" } else { "off" }.to_owned()),
@@ -275,8 +268,7 @@ pub fn qos(control: &QosControl, status: QosStatus, allocated: &[u8], limit: &[u
     (value, sheet(rows))
 }
 
-/// What a device can do with dynamic capacity.
-pub fn dcd_info(info: &dcd::DcdInfo) -> Shown {
+pub fn dcd_info(info: &dcd::DcdInfo) -> JsonAndTable {
     let capacity = info.capacity.saturating_mul(dcd::CAPACITY_UNIT);
     let rows = vec![
         ("hosts", info.hosts.to_string()),
@@ -291,8 +283,7 @@ pub fn dcd_info(info: &dcd::DcdInfo) -> Shown {
     (value, sheet(rows))
 }
 
-/// The regions of a host.
-pub fn dc_regions(regions: &dcd::HostRegions) -> Shown {
+pub fn dc_regions(regions: &dcd::HostRegions) -> JsonAndTable {
     let mut table = new_table(["region", "base", "length", "block"]);
     let rows = (0u8..).zip(&regions.regions).map(|(number, region)| {
         let (base, length) = (format!("{:#x}", region.base), human_bytes(region.length));
@@ -306,7 +297,7 @@ pub fn dc_regions(regions: &dcd::HostRegions) -> Shown {
     (json!({"ld": regions.host, "regions": rows, "extents_free": regions.extents_free}), table)
 }
 
-/// A tag as text, where it is text.
+/// A tag as text if it is printable, else in hexadecimal.
 fn tag(tag: &dcd::Tag) -> String {
     let end = tag.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     match std::str::from_utf8(&tag[..end]) {
@@ -315,8 +306,7 @@ fn tag(tag: &dcd::Tag) -> String {
     }
 }
 
-/// The extents of a host.
-pub fn extents(extents: &dcd::Extents) -> Shown {
+pub fn extents(extents: &dcd::Extents) -> JsonAndTable {
     let mut table = new_table(["DPA", "length", "tag"]);
     let rows = extents.extents.iter().map(|extent| {
         table.add_row([format!("{:#x}", extent.dpa), human_bytes(extent.length), tag(&extent.tag)]);
@@ -326,8 +316,8 @@ pub fn extents(extents: &dcd::Extents) -> Shown {
     (json!({"ld": extents.host, "total": extents.total, "extents": rows}), table)
 }
 
-/// Bytes from an offset on, sixteen a row.
-pub fn bytes(offset: u64, bytes: &[u8]) -> Shown {
+/// Bytes from an offset on, sixteen per row.
+pub fn bytes(offset: u64, bytes: &[u8]) -> JsonAndTable {
     let mut table = new_table(["offset", "bytes"]);
     for (row, bytes) in (0u64..).zip(bytes.chunks(16)) {
         let spaced: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -336,7 +326,7 @@ pub fn bytes(offset: u64, bytes: &[u8]) -> Shown {
     (json!({"offset": offset, "bytes": hexadecimal(bytes)}), table)
 }
 
-/// Whether a vPPB is not simply free.
+/// True if the vPPB is not free.
 pub fn is_used(status: VppbStatus) -> bool {
     status != VppbStatus::Unbound
 }

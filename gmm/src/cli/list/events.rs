@@ -1,4 +1,4 @@
-//! Events and sessions: what happened, and what goes on.
+//! Events and sessions.
 
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_fabric::Client;
@@ -7,12 +7,12 @@ use cxloe_fabric::model::Event;
 use serde_json::Value;
 
 use super::ListArgs;
-use super::scope::{Scope, Thing};
+use super::scope::{FilteredObject, Scope};
 
 /// The events in scope, oldest first.
 ///
 /// # Errors
-/// When the manager cannot be asked.
+/// If the manager does not answer.
 pub async fn list(client: &Client, args: &ListArgs, scope: &Scope) -> Result<Vec<Value>, Failure> {
     let kinds = (!args.kind.is_empty()).then(|| args.kind.join(","));
     let since_ms = args.since.map(|since| since.unix_ms());
@@ -30,27 +30,27 @@ pub async fn list(client: &Client, args: &ListArgs, scope: &Scope) -> Result<Vec
     }
 }
 
-/// What an event is about.
-pub fn about(event: &Event) -> Thing<'_> {
-    Thing {
+/// The nodes and the region that an event is about, for the filters.
+pub fn about(event: &Event) -> FilteredObject<'_> {
+    FilteredObject {
         memdevs: event.kind.memory_node().into_iter().collect(),
         compute_nodes: event.kind.compute_node().into_iter().collect(),
         regions: event.kind.region().into_iter().collect(),
-        ..Thing::default()
+        ..FilteredObject::default()
     }
 }
 
-/// The sessions in scope.
+/// The sessions that pass the filters.
 ///
 /// # Errors
-/// When the manager cannot be asked.
+/// If the manager does not answer.
 pub async fn sessions(client: &Client, scope: &Scope) -> Result<Vec<Value>, Failure> {
     let sessions = client.sessions().await?;
     let thing = |session: &Session| {
-        scope.fits(&Thing {
+        scope.fits(&FilteredObject {
             memdevs: vec![&session.memory_node],
             compute_nodes: vec![session.compute_node],
-            ..Thing::default()
+            ..FilteredObject::default()
         })
     };
     sessions.iter().filter(|session| thing(session)).map(output::value).collect()

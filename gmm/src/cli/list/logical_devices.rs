@@ -2,10 +2,11 @@
 
 use cxloe_daemon::command_line::Failure;
 use cxloe_fabric::api::LogicalDeviceStatus;
+use cxloe_fabric::model::SWITCH_NODES;
 use serde_json::{Value, json};
 
 use super::object;
-use super::scope::{Scope, Thing};
+use super::scope::{FilteredObject, Scope};
 use super::snapshot::Snapshot;
 
 pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failure> {
@@ -13,10 +14,10 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
     found.map(shown).collect()
 }
 
-/// A logical device as `gmm list -L` and the commands about logical devices show it.
+/// A logical device as printed by `gmm list -L` and the commands about logical devices.
 ///
 /// # Errors
-/// When it has no form in JSON.
+/// If the status has no JSON form.
 pub fn shown(status: &LogicalDeviceStatus) -> Result<Value, Failure> {
     let binding = status.device.binding.as_ref();
     let state = match binding {
@@ -42,9 +43,10 @@ pub fn bindings(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
         found.push(json!({
             "compute_node": snapshot.called(cn),
             "cn_id": cn,
-            "switch": index.map(|index| index / cxloe_fabric::model::SWITCH_NODES),
-            "vcs": index.map(|index| index % cxloe_fabric::model::SWITCH_NODES),
+            "switch": index.map(|index| index / SWITCH_NODES),
+            "vcs": index.map(|index| index % SWITCH_NODES),
             "vppb": binding.vppb,
+            "port": status.port,
             "memdev": status.device.memory_node,
             "ld": status.device.id,
             "size": status.capacity,
@@ -57,13 +59,13 @@ pub fn bindings(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
     found
 }
 
-fn thing(status: &LogicalDeviceStatus) -> Thing<'_> {
+fn thing(status: &LogicalDeviceStatus) -> FilteredObject<'_> {
     let binding = status.device.binding.as_ref();
-    Thing {
+    FilteredObject {
         memdevs: vec![&status.device.memory_node],
         compute_nodes: binding.map(|binding| binding.compute_node).into_iter().collect(),
         regions: status.regions.iter().collect(),
         idle: binding.is_none(),
-        ..Thing::default()
+        ..FilteredObject::default()
     }
 }

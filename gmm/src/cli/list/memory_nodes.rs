@@ -1,11 +1,11 @@
 //! Memory nodes, as memdevs.
 
 use cxloe_daemon::command_line::Failure;
-use cxloe_fabric::model::Health;
+use cxloe_fabric::model::{Health, SWITCH_NODES};
 use serde_json::{Value, json};
 
 use super::object;
-use super::scope::{Scope, Thing};
+use super::scope::{FilteredObject, Scope};
 use super::snapshot::Snapshot;
 
 pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failure> {
@@ -16,17 +16,17 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
             snapshot.regions.iter().filter(|region| region.region.lies_on(&node.name)).collect();
         let devices = snapshot.devices.iter().filter(|ld| ld.device.memory_node == node.name);
         let bound = devices.filter_map(|ld| ld.device.binding.as_ref()).map(|binding| binding.compute_node);
-        let thing = Thing {
+        let thing = FilteredObject {
             memdevs: vec![&node.name],
             compute_nodes: regions.iter().map(|region| region.region.owner).chain(bound).collect(),
             regions: regions.iter().map(|region| &region.region.name).collect(),
             idle: node.health != Health::Reachable,
-            ..Thing::default()
+            ..FilteredObject::default()
         };
         if !scope.has(&thing) {
             continue;
         }
-        // The first port is the one compute nodes use: its address is what the node is known by on the wire.
+        // Compute nodes use the first port, whose address identifies the node on the wire.
         let port = node.macs.first();
         let serial =
             port.map(|mac| mac.octets().iter().fold(0, |serial, octet| serial << 8 | u64::from(*octet)));
@@ -34,6 +34,8 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
             status,
             json!({
                 "memdev": node.name,
+                "switch": node.index / SWITCH_NODES,
+                "port": node.index % SWITCH_NODES,
                 "ram_size": node.pool_bytes,
                 "serial": serial,
                 "host": port,

@@ -1,6 +1,6 @@
-//! `gmm list`: what the manager knows, in the manner of `cxl list`: as tables on a terminal, else as JSON. One kind asked for:
-//! an array of it. Several: an object with an array for each, or with `--cxl` an array with one object for each kind there is
-//! something of.
+//! `gmm list`: the manager's records, in the manner of `cxl list`: as tables on a terminal, else as JSON. One kind: an
+//! array. Several: an object with an array for each, or with `--cxl` an array with one object for each kind that is not
+//! empty.
 //!
 //! ```text
 //!   flags --> kinds, scope      manager --> snapshot --> one file per kind makes its objects --> array
@@ -60,22 +60,22 @@ pub struct ListArgs {
     /// HDM decoders of regions
     #[arg(short = 'D', long, help_heading = "Kinds")]
     decoders: bool,
-    /// Logical devices: what compute nodes have on memory nodes
+    /// Logical devices: the parts of memory nodes given to compute nodes
     #[arg(short = 'L', long, help_heading = "Kinds")]
     logical_devices: bool,
     /// Bindings of logical devices to vPPBs of compute nodes
     #[arg(short = 'B', long, help_heading = "Kinds")]
     bindings: bool,
-    /// Ports of the switches that the FM API shows
+    /// Ports of the switches of the FM API
     #[arg(short = 'P', long, help_heading = "Kinds")]
     ports: bool,
-    /// Sessions of compute nodes with memory nodes, as the latter report them
+    /// Sessions of compute nodes with memory nodes, as reported by the latter
     #[arg(short = 'S', long, help_heading = "Kinds")]
     sessions: bool,
     /// Events
     #[arg(short = 'E', long, help_heading = "Kinds")]
     events: bool,
-    /// Only what belongs to these memory nodes
+    /// Only these memory nodes and what belongs to them
     #[arg(
         short = 'm',
         long,
@@ -85,7 +85,7 @@ pub struct ListArgs {
         help_heading = "Filters"
     )]
     memdev: Vec<Name>,
-    /// Only what belongs to these compute nodes: names or CN ids
+    /// Only these compute nodes and what belongs to them: names or CN ids
     #[arg(short = 'c', long, value_name = "CN", value_delimiter = ',', help_heading = "Filters")]
     compute_node: Vec<Owner>,
     /// Only these regions and what belongs to them
@@ -97,26 +97,26 @@ pub struct ListArgs {
     /// Only events of these kinds, as in region_changed
     #[arg(short = 'k', long, value_name = "KIND", value_delimiter = ',', help_heading = "Filters")]
     kind: Vec<String>,
-    /// Only events from then on: a time (2026-05-01T12:00:00Z) or how long ago (10m, 2h, 1d)
+    /// Only events from this time on: a time (2026-05-01T12:00:00Z) or how long ago (10m, 2h, 1d)
     #[arg(long, value_name = "TIME", help_heading = "Filters")]
     since: Option<Since>,
-    /// Only events that this one asked for, as in "token 1a2b3c4d", "uid 0", "memory node mn0"
+    /// Only events caused by this caller, as in "token 1a2b3c4d", "uid 0", "memory node mn0"
     #[arg(long, value_name = "WHO", help_heading = "Filters")]
     who: Option<String>,
-    /// Idle ones too
+    /// Include idle ones
     #[arg(short = 'i', long)]
     idle: bool,
-    /// Sizes, addresses and times for people
+    /// Print sizes, addresses and times for people
     #[arg(short = 'u', long)]
     human: bool,
-    /// More: -v all kinds but sessions and events, -vv idle ones too, -vvv sessions and what nodes report of themselves
+    /// More: -v all kinds but sessions and events, -vv idle ones too, -vvv sessions and the reports of nodes
     #[arg(short = 'v', long, action = clap::ArgAction::Count)]
     verbose: u8,
 }
 
-/// What can be listed, in the order in which it is.
+/// Kinds of objects, in the order of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ObjectKind {
     MemoryNodes,
     ComputeNodes,
     Regions,
@@ -128,8 +128,8 @@ enum Kind {
     Events,
 }
 
-impl Kind {
-    /// The key of an array of it among others.
+impl ObjectKind {
+    /// Key of this kind's array in the output.
     fn key(self) -> &'static str {
         match self {
             Self::MemoryNodes => "memdevs",
@@ -146,58 +146,58 @@ impl Kind {
 }
 
 impl ListArgs {
-    fn kinds(&self) -> Vec<Kind> {
+    fn kinds(&self) -> Vec<ObjectKind> {
         let verbose = self.verbose > 0;
         let flags = [
-            (Kind::MemoryNodes, self.memdevs || verbose),
-            (Kind::ComputeNodes, self.compute_nodes || verbose),
-            (Kind::Regions, self.regions || verbose),
-            (Kind::Decoders, self.decoders || verbose),
-            (Kind::LogicalDevices, self.logical_devices || verbose),
-            (Kind::Bindings, self.bindings || verbose),
-            (Kind::Ports, self.ports || verbose),
-            (Kind::Sessions, self.sessions || self.verbose > 2),
-            (Kind::Events, self.events),
+            (ObjectKind::MemoryNodes, self.memdevs || verbose),
+            (ObjectKind::ComputeNodes, self.compute_nodes || verbose),
+            (ObjectKind::Regions, self.regions || verbose),
+            (ObjectKind::Decoders, self.decoders || verbose),
+            (ObjectKind::LogicalDevices, self.logical_devices || verbose),
+            (ObjectKind::Bindings, self.bindings || verbose),
+            (ObjectKind::Ports, self.ports || verbose),
+            (ObjectKind::Sessions, self.sessions || self.verbose > 2),
+            (ObjectKind::Events, self.events),
         ];
         let filters = [
-            (Kind::MemoryNodes, !self.memdev.is_empty()),
-            (Kind::ComputeNodes, !self.compute_node.is_empty()),
-            (Kind::Regions, !self.region.is_empty()),
-            (Kind::Decoders, !self.decoder.is_empty()),
-            (Kind::Events, !self.kind.is_empty() || self.since.is_some() || self.who.is_some()),
+            (ObjectKind::MemoryNodes, !self.memdev.is_empty()),
+            (ObjectKind::ComputeNodes, !self.compute_node.is_empty()),
+            (ObjectKind::Regions, !self.region.is_empty()),
+            (ObjectKind::Decoders, !self.decoder.is_empty()),
+            (ObjectKind::Events, !self.kind.is_empty() || self.since.is_some() || self.who.is_some()),
         ];
-        let chosen = |of: &[(Kind, bool)]| -> Vec<Kind> {
+        let chosen = |of: &[(ObjectKind, bool)]| -> Vec<ObjectKind> {
             of.iter().filter(|(_, chosen)| *chosen).map(|(kind, _)| *kind).collect()
         };
         let (flagged, named) = (chosen(&flags), chosen(&filters));
         match (flagged.is_empty(), named.is_empty()) {
             (false, _) => flagged,
             (true, false) => named,
-            (true, true) => vec![Kind::MemoryNodes, Kind::ComputeNodes, Kind::Regions],
+            (true, true) => vec![ObjectKind::MemoryNodes, ObjectKind::ComputeNodes, ObjectKind::Regions],
         }
     }
 }
 
-/// Lists.
+/// Prints the objects of the requested kinds that pass the filters.
 ///
 /// # Errors
-/// When the manager cannot be asked, or standard output is closed.
+/// If the manager does not answer, or standard output is closed.
 pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
     let kinds = args.kinds();
     let snapshot = Snapshot::take(client, &kinds, !args.compute_node.is_empty()).await?;
     let mut scope = Scope::new(&args, &snapshot);
-    let mut listed: Vec<(Kind, Vec<Value>)> = Vec::new();
+    let mut listed: Vec<(ObjectKind, Vec<Value>)> = Vec::new();
     for kind in kinds {
         let found = match kind {
-            Kind::MemoryNodes => memory_nodes::list(&snapshot, &mut scope)?,
-            Kind::ComputeNodes => compute_nodes::list(&snapshot, &mut scope)?,
-            Kind::Regions => regions::list(&snapshot, &mut scope)?,
-            Kind::Decoders => regions::decoders(&snapshot, &mut scope),
-            Kind::LogicalDevices => logical_devices::list(&snapshot, &mut scope)?,
-            Kind::Bindings => logical_devices::bindings(&snapshot, &mut scope),
-            Kind::Ports => ports::list(&snapshot, &mut scope),
-            Kind::Sessions => events::sessions(client, &scope).await?,
-            Kind::Events => events::list(client, &args, &scope).await?,
+            ObjectKind::MemoryNodes => memory_nodes::list(&snapshot, &mut scope)?,
+            ObjectKind::ComputeNodes => compute_nodes::list(&snapshot, &mut scope)?,
+            ObjectKind::Regions => regions::list(&snapshot, &mut scope)?,
+            ObjectKind::Decoders => regions::decoders(&snapshot, &mut scope),
+            ObjectKind::LogicalDevices => logical_devices::list(&snapshot, &mut scope)?,
+            ObjectKind::Bindings => logical_devices::bindings(&snapshot, &mut scope),
+            ObjectKind::Ports => ports::list(&snapshot, &mut scope),
+            ObjectKind::Sessions => events::sessions(client, &scope).await?,
+            ObjectKind::Events => events::list(client, &args, &scope).await?,
         };
         listed.push((kind, found));
     }
@@ -210,23 +210,23 @@ pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
     output::print_kinds(listed.into_iter().map(|(kind, found)| (kind.key(), found)).collect(), args.human)
 }
 
-/// A region as the commands about regions show it.
+/// A region as printed by the commands about regions.
 ///
 /// # Errors
-/// When it has no form in JSON.
+/// If the region has no JSON form.
 pub fn region(region: &Region) -> Result<Value, Failure> {
     regions::shown(region, region)
 }
 
-/// A logical device as the commands about logical devices show it.
+/// A logical device as printed by the commands about logical devices.
 ///
 /// # Errors
-/// When it has no form in JSON.
+/// If the status has no JSON form.
 pub fn logical_device(status: &LogicalDeviceStatus) -> Result<Value, Failure> {
     logical_devices::shown(status)
 }
 
-/// `item` as a JSON object, with more keys.
+/// `item` as a JSON object, to which the keys of `more` are added.
 fn object(item: impl serde::Serialize, more: Value) -> Result<Value, Failure> {
     let mut value = output::value(item)?;
     if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {
@@ -242,18 +242,18 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Command {
+    struct ListedCommand {
         #[command(flatten)]
         list: ListArgs,
     }
 
-    fn kinds(args: &[&str]) -> Vec<Kind> {
-        Command::parse_from([&["list"], args].concat()).list.kinds()
+    fn kinds(args: &[&str]) -> Vec<ObjectKind> {
+        ListedCommand::parse_from([&["list"], args].concat()).list.kinds()
     }
 
     #[test]
     fn kinds_follow_from_flags_and_filters() {
-        use Kind::*;
+        use ObjectKind::*;
         assert_eq!(kinds(&[]), [MemoryNodes, ComputeNodes, Regions]);
         assert_eq!(kinds(&["-DR"]), [Regions, Decoders]);
         assert_eq!(kinds(&["-m", "mn0,mn1"]), [MemoryNodes]);

@@ -1,10 +1,10 @@
-//! Ports of the switches as which the FM API shows the fabric: a memory node is behind a downstream port, a compute node
-//! is the upstream port of its virtual switch.
+//! Ports of the switches of the FM API: a memory node is behind a downstream port, a compute node is the upstream port
+//! of its virtual switch.
 
 use cxloe_fabric::model::{Health, SWITCH_NODES};
 use serde_json::{Value, json};
 
-use super::scope::{Scope, Thing};
+use super::scope::{FilteredObject, Scope};
 use super::snapshot::Snapshot;
 
 pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
@@ -14,11 +14,11 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
         let devices = || snapshot.devices.iter().filter(|ld| ld.device.memory_node == node.name);
         let bound: Vec<_> =
             devices().filter_map(|ld| ld.device.binding.as_ref()).map(|b| b.compute_node).collect();
-        let thing = Thing {
+        let thing = FilteredObject {
             memdevs: vec![&node.name],
             compute_nodes: bound.clone(),
             idle: node.health != Health::Reachable,
-            ..Thing::default()
+            ..FilteredObject::default()
         };
         if scope.has(&thing) {
             found.push(json!({
@@ -40,11 +40,11 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
         });
         let memdevs: Vec<_> = own.map(|ld| &ld.device.memory_node).collect();
         let bound = memdevs.len();
-        let thing = Thing {
+        let thing = FilteredObject {
             memdevs,
             compute_nodes: vec![node.cn_id],
             idle: node.health != Health::Reachable,
-            ..Thing::default()
+            ..FilteredObject::default()
         };
         if scope.has(&thing) {
             found.push(json!({

@@ -1,18 +1,18 @@
-//! Regions and their HDM decoders. A decoder is called `REGION.N`: the N-th of its region, from 0.
+//! Regions and their HDM decoders. A decoder is named `REGION.N`: the N-th of its region, from 0.
 
 use cxloe_daemon::command_line::Failure;
-use cxloe_fabric::model::{HdmDecoder, Leg, Region, RegionState};
+use cxloe_fabric::model::{HdmDecoder, Leg, LegState, Region, RegionState};
 use serde_json::{Value, json};
 
 use super::object;
-use super::scope::{Scope, Thing};
+use super::scope::{FilteredObject, Scope};
 use super::snapshot::Snapshot;
 
 pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failure> {
     let mut found = Vec::new();
     for status in &snapshot.regions {
         let idle = status.region.state == RegionState::Disabled;
-        if scope.has(&Thing { idle, ..thing(&status.region) }) {
+        if scope.has(&FilteredObject { idle, ..thing(&status.region) }) {
             let mut value = shown(status, &status.region)?;
             if let (Value::Object(fields), Some(name)) = (&mut value, snapshot.name_of(status.region.owner)) {
                 fields.insert("owner_name".to_owned(), json!(name));
@@ -23,13 +23,18 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
     Ok(found)
 }
 
-/// A region as `gmm list -R` and the commands about regions show it; `item` is the region, or its status.
+/// A region as printed by `gmm list -R` and the commands about regions; `item` is the region, or its status.
 ///
 /// # Errors
-/// When it has no form in JSON.
+/// If `item` has no JSON form.
 pub fn shown(item: impl serde::Serialize, region: &Region) -> Result<Value, Failure> {
     let committed = region.size > 0 && region.state != RegionState::Draining;
-    let mapping = |leg: &Leg| json!({ "position": leg.position, "memdev": leg.memory_node, "decoder": decoder_name(region, leg.decoder) });
+    let mapping = |leg: &Leg| {
+        json!({
+            "position": leg.position, "memdev": leg.memory_node, "decoder": decoder_name(region, leg.decoder),
+            "copy": leg.copy, "state": leg.state,
+        })
+    };
     object(
         item,
         json!({
@@ -40,9 +45,16 @@ pub fn shown(item: impl serde::Serialize, region: &Region) -> Result<Value, Fail
             "interleave_granularity": region.granularity,
             "decode_state": if committed { "commit" } else { "reset" },
             "mappings": region.legs.iter().map(mapping).collect::<Vec<_>>(),
+            "stale_bytes": stale_bytes(region),
             "growing": (region.size > 0 && region.growing() > 0).then(|| region.growing()),
         }),
     )
+}
+
+/// Bytes of the region's copies that lack content; none if there are no such copies.
+fn stale_bytes(region: &Region) -> Option<u64> {
+    let stale = region.legs.iter().filter(|leg| leg.state == LegState::Stale);
+    Some(stale.map(|leg| leg.bytes).sum()).filter(|bytes| *bytes > 0)
 }
 
 pub fn decoders(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
@@ -51,7 +63,7 @@ pub fn decoders(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
         for (decoder, n) in region.decoders.iter().zip(0..) {
             let name = decoder_name(region, n);
             let legs: Vec<&Leg> = region.legs_of(n).collect();
-            let thing = Thing {
+            let thing = FilteredObject {
                 memdevs: legs.iter().map(|leg| &leg.memory_node).collect(),
                 decoder: Some(&name),
                 idle: !decoder.committed || region.state == RegionState::Disabled,
@@ -71,6 +83,7 @@ fn decoder_shown(region: &Region, decoder: &HdmDecoder, name: &str, legs: &[&Leg
             "target": leg.memory_node,
             "alias": leg.mac(),
             "position": leg.position,
+            "copy": leg.copy,
             "cmem_base": leg.cmem_base,
             "size": leg.bytes,
             "state": leg.state,
@@ -97,11 +110,11 @@ fn decoder_name(region: &Region, n: u32) -> String {
     format!("{}.{n}", region.name)
 }
 
-fn thing(region: &Region) -> Thing<'_> {
-    Thing {
+fn thing(region: &Region) -> FilteredObject<'_> {
+    FilteredObject {
         memdevs: region.legs.iter().map(|leg| &leg.memory_node).collect(),
         compute_nodes: vec![region.owner],
         regions: vec![&region.name],
-        ..Thing::default()
+        ..FilteredObject::default()
     }
 }

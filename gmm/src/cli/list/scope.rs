@@ -1,42 +1,42 @@
-//! Which of all there is is to be listed: the filters of the command line, applied to each thing with what belongs to it.
+//! Filters of the command line. A filter applies to an object and to the objects related to it.
 
 use cxloe_fabric::model::{CnId, Name};
 
 use super::ListArgs;
 use super::snapshot::Snapshot;
 
-/// The filters.
+/// Filters that the command line gives, with names resolved.
 #[derive(Debug)]
 pub struct Scope {
     memdevs: Vec<Name>,
-    /// Those meant; `None` stands for one that is not known, which nothing belongs to.
+    /// Compute nodes to list; `None` for a name that no compute node has, so that nothing passes this filter.
     compute_nodes: Vec<Option<CnId>>,
     regions: Vec<Name>,
     decoders: Vec<String>,
     idle: bool,
-    /// Whether what nodes report of themselves is wanted.
+    /// True if the reports of nodes are listed.
     pub reports: bool,
-    /// How many were left out for being idle.
+    /// Number of idle objects that were left out.
     pub hidden: usize,
 }
 
-/// A thing with what belongs to it, or to which it belongs.
+/// An object to be filtered, with the names of the objects that it is, contains or belongs to.
 #[derive(Debug, Default)]
-pub struct Thing<'a> {
-    /// Memory nodes.
+pub struct FilteredObject<'a> {
+    /// Memory nodes that the object is, contains or belongs to.
     pub memdevs: Vec<&'a Name>,
-    /// Compute nodes.
+    /// Compute nodes that the object is, contains or belongs to.
     pub compute_nodes: Vec<CnId>,
-    /// Regions.
+    /// Regions that the object is, contains or belongs to.
     pub regions: Vec<&'a Name>,
-    /// Its name as a decoder; `None`: it is none, and filters of decoders do not concern it.
+    /// Name of the object as a decoder; `None` if it is not one: filters for decoders do not apply to it.
     pub decoder: Option<&'a str>,
-    /// Whether it is idle.
+    /// True if the object is left out unless idle objects are requested.
     pub idle: bool,
 }
 
 impl Scope {
-    /// The scope that `args` give.
+    /// The scope given by `args`.
     pub fn new(args: &ListArgs, snapshot: &Snapshot) -> Self {
         Self {
             memdevs: args.memdev.clone(),
@@ -49,8 +49,8 @@ impl Scope {
         }
     }
 
-    /// Whether a thing is to be listed.
-    pub fn has(&mut self, thing: &Thing<'_>) -> bool {
+    /// True if the object is to be listed; counts idle objects that are left out.
+    pub fn has(&mut self, thing: &FilteredObject<'_>) -> bool {
         if !self.fits(thing) {
             return false;
         }
@@ -63,8 +63,8 @@ impl Scope {
         shown
     }
 
-    /// Whether a thing fits every filter.
-    pub fn fits(&self, thing: &Thing<'_>) -> bool {
+    /// True if the object passes every filter.
+    pub fn fits(&self, thing: &FilteredObject<'_>) -> bool {
         let fits_memdev =
             self.memdevs.is_empty() || self.memdevs.iter().any(|name| thing.memdevs.contains(&name));
         let fits_node = self.compute_nodes.is_empty()
@@ -76,7 +76,7 @@ impl Scope {
         fits_memdev && fits_node && fits_region && fits_decoder
     }
 
-    /// What to say of those left out.
+    /// Text that says how many idle objects were left out.
     pub fn idle_hint(&self) -> String {
         match self.hidden {
             0 => String::new(),

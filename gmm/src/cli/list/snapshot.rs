@@ -1,5 +1,4 @@
-//! What the manager says of its nodes, regions and logical devices: asked once for each noun that the kinds to be listed
-//! need, and then looked at from all sides.
+//! The manager's nodes, regions and logical devices. Each is requested once, and only if the listed kinds need it.
 
 use std::collections::BTreeMap;
 
@@ -8,47 +7,59 @@ use cxloe_fabric::Client;
 use cxloe_fabric::api::{LogicalDeviceStatus, MemoryNodeStatus, Owner, RegionStatus};
 use cxloe_fabric::model::{CnId, ComputeNode, Name};
 
-use super::Kind;
+use super::ObjectKind;
 
-/// The fabric, as far as it was asked for.
+/// Records that the listed kinds need; tables that they do not need are empty.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// Memory nodes by name.
+    /// Memory nodes, ordered by name.
     pub memory_nodes: Vec<MemoryNodeStatus>,
-    /// Compute nodes by CN id.
+    /// Compute nodes; the keys are their CN ids.
     pub compute_nodes: BTreeMap<CnId, ComputeNode>,
-    /// Regions by name.
+    /// Regions, ordered by name.
     pub regions: Vec<RegionStatus>,
-    /// Logical devices by memory node and LD-ID.
+    /// Logical devices, ordered by memory node and LD-ID.
     pub devices: Vec<LogicalDeviceStatus>,
 }
 
 impl Snapshot {
-    /// Asks for what `kinds` need, and for what it takes to know which compute nodes are meant if that is `filtered`.
+    /// Requests the records that `kinds` need, and the compute nodes if `filtered`, to resolve names in filters.
     ///
     /// # Errors
-    /// When the manager cannot be asked.
-    pub async fn take(client: &Client, kinds: &[Kind], filtered: bool) -> Result<Self, Failure> {
-        let any = |of: &[Kind]| kinds.iter().any(|kind| of.contains(kind));
+    /// If the manager does not answer.
+    pub async fn take(client: &Client, kinds: &[ObjectKind], filtered: bool) -> Result<Self, Failure> {
+        let any = |of: &[ObjectKind]| kinds.iter().any(|kind| of.contains(kind));
         let mut snapshot = Self::default();
-        if any(&[Kind::MemoryNodes, Kind::Ports]) {
+        if any(&[ObjectKind::MemoryNodes, ObjectKind::Ports]) {
             snapshot.memory_nodes = client.memory_nodes().await?;
         }
-        let named = any(&[Kind::ComputeNodes, Kind::Regions, Kind::Bindings, Kind::Ports]);
+        let named =
+            any(&[ObjectKind::ComputeNodes, ObjectKind::Regions, ObjectKind::Bindings, ObjectKind::Ports]);
         if named || filtered {
             let nodes = client.compute_nodes().await?;
             snapshot.compute_nodes = nodes.into_iter().map(|node| (node.cn_id, node)).collect();
         }
-        if any(&[Kind::MemoryNodes, Kind::ComputeNodes, Kind::Regions, Kind::Decoders]) {
+        if any(&[
+            ObjectKind::MemoryNodes,
+            ObjectKind::ComputeNodes,
+            ObjectKind::Regions,
+            ObjectKind::Decoders,
+        ]) {
             snapshot.regions = client.region_statuses().await?;
         }
-        if any(&[Kind::MemoryNodes, Kind::ComputeNodes, Kind::LogicalDevices, Kind::Bindings, Kind::Ports]) {
+        if any(&[
+            ObjectKind::MemoryNodes,
+            ObjectKind::ComputeNodes,
+            ObjectKind::LogicalDevices,
+            ObjectKind::Bindings,
+            ObjectKind::Ports,
+        ]) {
             snapshot.devices = client.logical_devices().await?;
         }
         Ok(snapshot)
     }
 
-    /// The compute node that is meant; `None` when nobody is.
+    /// The compute node that `owner` names; `None` if it is not in the snapshot.
     pub fn find(&self, owner: &Owner) -> Option<CnId> {
         match owner {
             Owner::CnId(id) => Some(*id),
@@ -65,7 +76,7 @@ impl Snapshot {
         self.compute_nodes.get(&cn).and_then(|node| node.name.as_ref())
     }
 
-    /// Its name, or its id.
+    /// The name of a compute node, or its CN id if it has no name.
     pub fn called(&self, cn: CnId) -> String {
         self.name_of(cn).map_or_else(|| cn.to_string(), Name::to_string)
     }

@@ -1,4 +1,5 @@
-//! Tokens, nodes that join and renew their certificates, and who somebody is; browsers log in and out here.
+//! Routes for tokens, for joining, for the renewal of certificates, for a caller's own identity, and for browsers'
+//! log-in and log-out.
 
 use axum::Extension;
 use axum::Json;
@@ -10,97 +11,58 @@ use serde::Deserialize;
 
 use super::answer::{Created, WithCookie};
 use super::extract::{Body, Path};
-use super::guard::{By, Routes, delete, get, post};
-use crate::manager::Command;
-use crate::manager::access::{JoinedNode, TokenRecord};
-use crate::rights::{Caller, May, Right};
+use super::guard::{RequestCaller, Routes, routes};
 use crate::server::authority::{Authority, NodeKey};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
-use crate::server::identify::{COOKIE_NAME, Door, bearer, session};
+use crate::server::identify::{Authenticator, COOKIE_NAME, bearer, session};
 use cxloe_fabric::api::{
     CreateToken, ErrorCode, Join, Joined, Party, Renew, TokenCreated, TokenStatus, WhoAmI,
 };
 use cxloe_fabric::model::{Token, Watermark};
+use cxloe_gmm_core::manager::Command;
+use cxloe_gmm_core::manager::access::{JoinedNode, TokenRecord};
+use cxloe_gmm_core::rights::{Caller, CallerRights};
 
-/// Seconds that a token to join with is valid when not told otherwise.
+/// Validity of a join token in seconds, unless the request gives one.
 const JOIN_TTL_S: u64 = 3600;
-/// Seconds that a person's token is.
+/// Validity of a person's token in seconds, unless the request gives one.
 const PERSON_TTL_S: u64 = 90 * 86_400;
-/// The longest that can be asked for: ten years.
+/// Maximum validity of a token, in seconds: ten years.
 const TTL_S_MAX: u64 = 3650 * 86_400;
 
 pub fn routes() -> Routes {
-    Routes::new()
-        .route(
-            "/v1/tokens",
-            get(Right::Administer, list, |op| {
-                op.id("listTokens").summary("The tokens there are, without their secrets")
-            }),
-        )
-        .route(
-            "/v1/tokens",
-            post(Right::Administer, create, |op| {
-                op.id("createToken").summary("Make a token; it is shown this once")
-            }),
-        )
-        .route(
-            "/v1/tokens/{id}",
-            delete(Right::Administer, revoke_token, |op| {
-                op.id("revokeToken").summary("Have a token not taken any more")
-            }),
-        )
-        .route(
-            "/v1/join",
-            post(Right::Join, join, |op| {
-                op.id("join")
-                    .summary("A node joins: it gets a certificate, and is known by its key from then on")
-            }),
-        )
-        .route(
-            "/v1/renew",
-            post(Right::Node, renew, |op| op.id("renew").summary("A node gets a new certificate")),
-        )
-        .route(
-            "/v1/revoke",
-            post(Right::Administer, revoke, |op| {
-                op.id("revokeNode").summary("Have a node not speak here any more")
-            }),
-        )
-        .route(
-            "/v1/whoami",
-            get(Right::Look, who_am_i, |op| op.id("whoAmI").summary("Who asks, and what they may do")),
-        )
-        .route(
-            "/v1/log-in",
-            post(Right::Look, log_in, |op| {
-                op.id("logIn").summary("The bearer of a token gets a cookie that stands for it in a browser")
-            }),
-        )
-        .route(
-            "/v1/log-out",
-            post(Right::Look, log_out, |op| op.id("logOut").summary("A browser's session ends")),
-        )
+    routes! {
+        get "/v1/tokens" Administer list: "listTokens", "The tokens there are, without their secrets";
+        post "/v1/tokens" Administer create: "createToken", "Make a token; it is shown this once";
+        delete "/v1/tokens/{id}" Administer revoke_token: "revokeToken", "Have a token not taken any more";
+        post "/v1/join" Join join: "join",
+            "A node joins: it gets a certificate, and is identified by its key from then on";
+        post "/v1/renew" Node renew: "renew", "A node gets a new certificate";
+        post "/v1/revoke" Administer revoke: "revokeNode", "Revoke the access of a node";
+        get "/v1/whoami" Look who_am_i: "whoAmI", "Identity and rights of the caller";
+        post "/v1/log-in" Look log_in: "logIn", "The bearer of a token gets a cookie that stands for it in a browser";
+        post "/v1/log-out" Look log_out: "logOut", "A browser's session ends";
+    }
 }
 
-/// A path that names a token.
 #[derive(Deserialize, JsonSchema)]
 struct TokenPath {
-    /// Its id.
+    /// Identifier of the token, the part between its first and second dot.
     id: String,
 }
 
 async fn list(State(core): State<Core>) -> Result<Json<Vec<TokenStatus>>, ApiError> {
-    Ok(Json(core.look(|manager| manager.state().tokens.values().map(TokenRecord::status).collect()).await?))
+    Ok(Json(core.view(|manager| manager.state().tokens.values().map(TokenRecord::status).collect()).await?))
 }
 
 async fn create(
     State(core): State<Core>,
-    By(caller): By,
-    Extension(door): Extension<Door>,
+    RequestCaller(caller): RequestCaller,
+    Extension(authenticator): Extension<Authenticator>,
     Body(CreateToken { role, ttl_s, compute_nodes, quota }): Body<CreateToken>,
 ) -> Result<Created<TokenCreated>, ApiError> {
-    let authority = authority(&door)?;
+    let authority = authority(&authenticator)?;
     let mut random = [0; 36];
     for part in random.chunks_mut(32) {
         part.copy_from_slice(&rand::random::<[u8; 32]>()[..part.len()]);
@@ -130,7 +92,7 @@ async fn create(
 
 async fn revoke_token(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(TokenPath { id }): Path<TokenPath>,
 ) -> Result<NoContent, ApiError> {
     core.apply(&caller, Command::RevokeToken(id), |_, _| ()).await?;
@@ -139,53 +101,53 @@ async fn revoke_token(
 
 async fn join(
     State(core): State<Core>,
-    By(caller): By,
-    Extension(door): Extension<Door>,
+    RequestCaller(caller): RequestCaller,
+    Extension(authenticator): Extension<Authenticator>,
     Body(Join { node, tls_key, key, macs }): Body<Join>,
 ) -> Result<Json<Joined>, ApiError> {
-    let (authority, tls) = (authority(&door)?, tls_key_of(&tls_key)?);
+    let (authority, tls) = (authority(&authenticator)?, tls_key_of(&tls_key)?);
     let token = match &caller.may {
-        May::Join(token) => Some(token.id.clone()),
+        CallerRights::Join(token) => Some(token.id.clone()),
         _ => None,
     };
     let (joined_ms, by) = (core.now_ms(), caller.who.clone());
     let joining = JoinedNode { node: node.clone(), tls: tls.digest(), key, macs, joined_ms, by };
     let command = Command::Join { node: joining, token, proved: caller.proved };
     let watermark = core.apply(&caller, command, |manager, _| manager.watermark()).await?;
-    signed(authority, &door, &node, &tls, watermark).map(Json)
+    signed(authority, &authenticator, &node, &tls, watermark).map(Json)
 }
 
 async fn renew(
     State(core): State<Core>,
-    By(caller): By,
-    Extension(door): Extension<Door>,
+    RequestCaller(caller): RequestCaller,
+    Extension(authenticator): Extension<Authenticator>,
     Body(Renew { tls_key }): Body<Renew>,
 ) -> Result<Json<Joined>, ApiError> {
-    let (authority, tls) = (authority(&door)?, tls_key_of(&tls_key)?);
+    let (authority, tls) = (authority(&authenticator)?, tls_key_of(&tls_key)?);
     let Some(node) = caller.node().filter(|_| caller.proved == Some(tls.digest())) else {
         let error = "a certificate is renewed for the key that the node has joined with, and for no other";
         return Err(ApiError::new(ErrorCode::Forbidden, error, "join again with another key"));
     };
-    let watermark = core.look(|manager| manager.watermark()).await?;
-    signed(authority, &door, node, &tls, watermark).map(Json)
+    let watermark = core.view(|manager| manager.watermark()).await?;
+    signed(authority, &authenticator, node, &tls, watermark).map(Json)
 }
 
 async fn revoke(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Body(node): Body<Party>,
 ) -> Result<NoContent, ApiError> {
     core.apply(&caller, Command::Revoke(node), |_, _| ()).await?;
     Ok(NoContent)
 }
 
-async fn who_am_i(By(caller): By) -> Json<WhoAmI> {
+async fn who_am_i(RequestCaller(caller): RequestCaller) -> Json<WhoAmI> {
     Json(caller.describe())
 }
 
 async fn log_in(
     State(core): State<Core>,
-    Extension(door): Extension<Door>,
+    Extension(authenticator): Extension<Authenticator>,
     headers: HeaderMap,
 ) -> Result<WithCookie<WhoAmI>, ApiError> {
     let secret: String = rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -196,29 +158,30 @@ async fn log_in(
     };
     let seconds = expires_ms.saturating_sub(core.now_ms()) / 1000;
     let whoami = Caller { expires_ms: Some(expires_ms), ..caller }.describe();
-    Ok(WithCookie(whoami, cookie(&secret, seconds, &door)))
+    Ok(WithCookie(whoami, cookie(&secret, seconds, &authenticator)))
 }
 
 async fn log_out(
     State(core): State<Core>,
-    By(caller): By,
-    Extension(door): Extension<Door>,
+    RequestCaller(caller): RequestCaller,
+    Extension(authenticator): Extension<Authenticator>,
     headers: HeaderMap,
 ) -> WithCookie<WhoAmI> {
     if let Some(secret) = session(&headers) {
         core.log_out(secret);
     }
-    WithCookie(caller.describe(), cookie("", 0, &door))
+    WithCookie(caller.describe(), cookie("", 0, &authenticator))
 }
 
-/// The cookie is sent back to this manager alone, on requests of its own page alone, and no script sees it.
-fn cookie(secret: &str, seconds: u64, door: &Door) -> String {
-    let secure = if door.is_insecure() { "" } else { "; Secure" };
+/// A cookie that the browser returns only to this manager, only with requests of this manager's pages, and that no
+/// script can read.
+fn cookie(secret: &str, seconds: u64, authenticator: &Authenticator) -> String {
+    let secure = if authenticator.is_insecure() { "" } else { "; Secure" };
     format!("{COOKIE_NAME}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
 }
 
-fn authority(door: &Door) -> Result<&Authority, ApiError> {
-    door.authority().map(AsRef::as_ref).ok_or_else(|| {
+fn authority(authenticator: &Authenticator) -> Result<&Authority, ApiError> {
+    authenticator.authority().map(AsRef::as_ref).ok_or_else(|| {
         let error = "the key that certificates are signed with has not been read yet";
         ApiError::new(ErrorCode::Unavailable, error, "ask again in a moment")
     })
@@ -233,20 +196,20 @@ fn tls_key_of(text: &str) -> Result<NodeKey, ApiError> {
 
 fn signed(
     authority: &Authority,
-    door: &Door,
+    authenticator: &Authenticator,
     node: &Party,
     key: &NodeKey,
     watermark: Watermark,
 ) -> Result<Joined, ApiError> {
     let signed = authority
-        .sign(node, key, door.certificate_valid())
+        .sign(node, key, authenticator.certificate_valid())
         .map_err(|error| ApiError::new(ErrorCode::BadRequest, error.to_string(), "join with another key"))?;
     Ok(Joined {
         certificate: signed.pem,
         authority: authority.certificate_pem(),
         renew_ms: signed.renew_ms,
         expires_ms: signed.expires_ms,
-        manager: door.url().to_owned(),
+        manager: authenticator.url().to_owned(),
         watermark,
     })
 }

@@ -1,5 +1,5 @@
-//! What a request gets besides plain JSON: answers whose status says whether what was asked for has come about, and which
-//! say the same to the OpenAPI document.
+//! Types of responses other than plain JSON. Their HTTP status says whether the request is complete; the OpenAPI
+//! document has the same statuses.
 
 use aide::generate::GenContext;
 use aide::openapi::{Operation, Response as Described};
@@ -13,26 +13,27 @@ use schemars::JsonSchema;
 use crate::server::error::ApiError;
 use cxloe_fabric::api::ErrorBody;
 
-/// It has come about (status `DONE`), or will without further asking (202); how things stand either way.
+/// Response with the object's present state: the request is complete (status `DONE`), or becomes complete without a
+/// further request (202).
 pub enum Settled<T, const DONE: u16> {
-    /// It has.
+    /// The request is complete.
     Done(T),
-    /// It will.
+    /// The request is not complete yet.
     Pending(T),
 }
 
-/// It is gone (204), or will be without further asking (202 and how things stand).
-pub enum Gone<T> {
-    /// It is.
+/// The object is removed (204), or will be removed without a further request (202, with its present state).
+pub enum Removed<T> {
+    /// The object is removed.
     Done,
-    /// It will be.
+    /// The object is not removed yet.
     Pending(T),
 }
 
-/// It was made (201).
+/// Response with status 201: the object was created.
 pub struct Created<T>(pub T);
 
-/// With a cookie for a browser.
+/// Response that sets a cookie in a browser.
 pub struct WithCookie<T>(pub T, pub String);
 
 impl<T: serde::Serialize> IntoResponse for Created<T> {
@@ -80,7 +81,7 @@ impl<T: serde::Serialize, const DONE: u16> IntoResponse for Settled<T, DONE> {
     }
 }
 
-impl<T: serde::Serialize> IntoResponse for Gone<T> {
+impl<T: serde::Serialize> IntoResponse for Removed<T> {
     fn into_response(self) -> Response {
         match self {
             Self::Done => StatusCode::NO_CONTENT.into_response(),
@@ -112,7 +113,7 @@ impl<T: JsonSchema, const DONE: u16> OperationOutput for Settled<T, DONE> {
     }
 }
 
-impl<T: JsonSchema> OperationOutput for Gone<T> {
+impl<T: JsonSchema> OperationOutput for Removed<T> {
     type Inner = T;
 
     fn inferred_responses(

@@ -1,19 +1,19 @@
-//! The store as one file, taken and put back while the manager runs.
+//! Routes that back the store up into one file and restore it while the manager runs.
 
 use axum::Json;
 use axum::extract::State;
 
 use super::extract::Body;
-use super::guard::{By, Routes, get, post};
-use crate::manager::Change;
-use crate::rights::Right;
+use super::guard::{RequestCaller, Routes, get, post};
 use crate::server::body::RESTORE_PATH;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::store::backup;
 use cxloe_fabric::api::{ErrorCode, RestoreStore, RestoredStore};
+use cxloe_gmm_core::manager::Change;
+use cxloe_gmm_core::rights::Right;
 
-/// Largest backup that is put back, in bytes.
+/// Maximum size of a backup to restore, in bytes.
 pub const BACKUP_BYTES_MAX: usize = 512 << 20;
 
 pub fn routes() -> Routes {
@@ -34,8 +34,8 @@ pub fn routes() -> Routes {
 }
 
 async fn take(State(core): State<Core>) -> Result<String, ApiError> {
-    // A copy, so that the thread that owns the manager goes on while it is written.
-    let state = core.look(|manager| manager.state().clone()).await?;
+    // The state is copied, so that the core's thread continues while the backup is written.
+    let state = core.view(|manager| manager.state().clone()).await?;
     let written = tokio::task::spawn_blocking(move || backup::write(&state)).await;
     let written = written.map_err(|error| error.to_string()).and_then(|written| written);
     written.map_err(|error| ApiError::new(ErrorCode::StoreFailed, error, "look at the manager's log"))
@@ -43,7 +43,7 @@ async fn take(State(core): State<Core>) -> Result<String, ApiError> {
 
 async fn restore(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Body(RestoreStore { backup, other_fabric }): Body<RestoreStore>,
 ) -> Result<Json<RestoredStore>, ApiError> {
     let refused = |error: String, hint: &'static str| ApiError::new(ErrorCode::BadRequest, error, hint);
@@ -52,7 +52,7 @@ async fn restore(
     let (head, state) = read.map_err(|error| refused(error.to_string(), "nothing was changed"))?;
     let run = rand::random_range(1..=u64::MAX);
     let restored = core
-        .turn(move |manager, now_ms, changes| {
+        .execute(move |manager, now_ms, changes| {
             let (fabric, before) = (manager.state().meta.fabric, manager.watermark());
             let empty = manager.state().regions.is_empty() && manager.state().memory_nodes.is_empty();
             if fabric != head.fabric && !empty && !other_fabric {

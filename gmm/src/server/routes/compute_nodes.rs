@@ -1,16 +1,13 @@
-//! Compute nodes: their agents register and wait for changes here; people list them, limit them, and hold them in reset.
-//! Also what a waiting node's connection tells when it breaks, for nodes of both kinds.
+//! Routes of compute nodes: agents register and wait for changes; users list compute nodes, set quotas, and hold
+//! compute nodes in reset. Also the detection of a connection that breaks during a long poll, for nodes of both kinds.
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::NoContent;
 
 use super::extract::{Body, ComputeNodePath, Path};
-use super::guard::{By, Routes, delete, get, post, put};
+use super::guard::{RequestCaller, Routes, routes};
 use super::wait::poll;
-use crate::manager::liveness::NodeKey;
-use crate::manager::{Command, Manager, ManagerError};
-use crate::rights::{Caller, Right};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
@@ -19,80 +16,58 @@ use cxloe_fabric::api::{
     SetQuota,
 };
 use cxloe_fabric::model::ComputeNode;
+use cxloe_gmm_core::manager::liveness::NodeKey;
+use cxloe_gmm_core::manager::{Command, Manager, ManagerError};
+use cxloe_gmm_core::rights::Caller;
 
 pub fn routes() -> Routes {
-    Routes::new()
-        .route(
-            "/v1/compute-nodes",
-            get(Right::Look, list, |op| op.id("listComputeNodes").summary("Every compute node, by CN id")),
-        )
-        .route(
-            "/v1/compute-nodes",
-            post(Right::ComputeNode, register, |op| {
-                op.id("registerComputeNode").summary("A compute node says that it is there")
-            }),
-        )
-        .route(
-            "/v1/compute-nodes/{compute_node}",
-            delete(Right::Administer, forget, |op| {
-                op.id("forgetComputeNode")
-                    .summary("Forget a compute node that is gone for good and has nothing")
-            }),
-        )
-        .route(
-            "/v1/compute-nodes/{compute_node}/sync",
-            post(Right::ComputeNode, sync, |op| {
-                op.id("syncComputeNode").summary("A compute node waits for changes to what it has")
-            }),
-        )
-        .route(
-            "/v1/compute-nodes/{compute_node}/quota",
-            put(Right::Administer, set_quota, |op| {
-                op.id("setQuota").summary("Limit the regions of a compute node")
-            }),
-        )
-        .route(
-            "/v1/compute-nodes/{compute_node}/hold",
-            post(Right::Administer, hold, |op| {
-                op.id("holdComputeNode").summary("Hold a compute node in reset: it attaches nothing")
-            }),
-        )
-        .route(
-            "/v1/compute-nodes/{compute_node}/release",
-            post(Right::Administer, release, |op| {
-                op.id("releaseComputeNode").summary("Release a compute node held in reset")
-            }),
-        )
+    routes! {
+        get "/v1/compute-nodes" Look list: "listComputeNodes", "Every compute node, by CN id";
+        post "/v1/compute-nodes" ComputeNode register: "registerComputeNode", "A compute node registers";
+        delete "/v1/compute-nodes/{compute_node}" Administer forget: "forgetComputeNode",
+            "Forget a compute node that is gone for good and has nothing";
+        post "/v1/compute-nodes/{compute_node}/sync" ComputeNode sync: "syncComputeNode",
+            "A compute node waits for changes to what it has";
+        put "/v1/compute-nodes/{compute_node}/quota" Administer set_quota: "setQuota",
+            "Limit the regions of a compute node";
+        post "/v1/compute-nodes/{compute_node}/hold" Administer hold: "holdComputeNode",
+            "Hold a compute node in reset: it attaches nothing";
+        post "/v1/compute-nodes/{compute_node}/release" Administer release: "releaseComputeNode",
+            "Release a compute node held in reset";
+    }
 }
 
 async fn list(State(core): State<Core>) -> Result<Json<Vec<ComputeNode>>, ApiError> {
-    Ok(Json(core.look(|manager| manager.state().compute_nodes.values().cloned().collect()).await?))
+    Ok(Json(core.view(|manager| manager.state().compute_nodes.values().cloned().collect()).await?))
 }
 
 async fn register(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Body(register): Body<RegisterComputeNode>,
 ) -> Result<Json<ComputeNodeRegistered>, ApiError> {
     let (cn, seen) = (register.cn_id, register.seen);
     let view = move |manager: &Manager, _: &_| manager.compute_node_registered(cn, seen);
     let registered = core.apply(&caller, Command::RegisterComputeNode(register), view).await?;
-    registered.map(Json).ok_or_else(gone)
+    registered.map(Json).ok_or_else(registration_replaced)
 }
 
 async fn sync(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
     Body(sync): Body<ComputeNodeSync>,
 ) -> Result<Json<ComputeNodeSynced>, ApiError> {
     let cn = match compute_node {
         Owner::CnId(cn) => cn,
-        name => core.look(move |manager| manager.known_compute_node(&name)).await??.cn_id,
+        name => core.view(move |manager| manager.known_compute_node(&name)).await??.cn_id,
     };
     let ComputeNodeSync { registration, after_event, wait_ms, .. } = sync;
-    let heartbeat_ms =
-        core.apply(&caller, Command::SyncComputeNode(cn, sync), |manager, _| manager.heartbeat_ms()).await?;
+    let view = move |manager: &Manager, _: &_| (manager.heartbeat_ms(), manager.knows_its_regions(cn));
+    let (heartbeat_ms, knows) = core.apply(&caller, Command::SyncComputeNode(cn, sync), view).await?;
+    if knows {
+        core.touch(&Topic::ComputeNode(cn));
+    }
     let mut hang_up = HangUp::new(&core, NodeKey::Compute(cn), registration);
     let due = move |manager: &Manager| {
         let node = manager.state().compute_nodes.get(&cn);
@@ -101,7 +76,7 @@ async fn sync(
     };
     poll(&core, Topic::ComputeNode(cn), wait_ms.min(heartbeat_ms), due).await?;
     let current = core
-        .look(move |manager| {
+        .view(move |manager| {
             let node = manager.state().compute_nodes.get(&cn)?;
             (node.registration == registration).then(|| manager.compute_node_synced(cn, after_event))
         })
@@ -112,7 +87,7 @@ async fn sync(
 
 async fn forget(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
 ) -> Result<NoContent, ApiError> {
     core.apply(&caller, Command::ForgetComputeNode(compute_node), |_, _| ()).await?;
@@ -121,7 +96,7 @@ async fn forget(
 
 async fn set_quota(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
     Body(SetQuota { bytes }): Body<SetQuota>,
 ) -> Result<Json<ComputeNode>, ApiError> {
@@ -131,7 +106,7 @@ async fn set_quota(
 
 async fn hold(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
 ) -> Result<Json<ComputeNode>, ApiError> {
     changed(&core, &caller, compute_node.clone(), Command::Hold(compute_node, true)).await
@@ -139,13 +114,13 @@ async fn hold(
 
 async fn release(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
 ) -> Result<Json<ComputeNode>, ApiError> {
     changed(&core, &caller, compute_node.clone(), Command::Hold(compute_node, false)).await
 }
 
-/// Carries out a command about a compute node and shows the node as it is then.
+/// Carries out a command on a compute node, and returns the compute node's record after it.
 async fn changed(
     core: &Core,
     caller: &Caller,
@@ -157,12 +132,12 @@ async fn changed(
     Ok(Json(node?))
 }
 
-/// A node's registration was replaced between its being made and its being answered.
-pub fn gone() -> ApiError {
+/// The error for a node whose registration another one replaced before the answer.
+pub fn registration_replaced() -> ApiError {
     ApiError::new(ErrorCode::NotRegistered, "the registration is gone", "register again")
 }
 
-/// A node's registration was replaced while its sync waited.
+/// The error for a node whose registration another one replaced during a long poll.
 pub fn superseded() -> ApiError {
     let error = "another registration under this identity took over while this sync waited";
     ApiError::new(
@@ -172,19 +147,20 @@ pub fn superseded() -> ApiError {
     )
 }
 
-/// Tells the manager when a node's connection breaks while its sync waits: the request is dropped then.
+/// Reports a node's broken connection to the manager: its drop before [`completed`](Self::completed) means that the
+/// long poll was aborted.
 pub struct HangUp {
     core: Core,
     command: Option<Command>,
 }
 
 impl HangUp {
-    /// For the sync of `node` under this registration.
+    /// Watches the sync of `node` under this registration.
     pub fn new(core: &Core, node: NodeKey, registration: u64) -> Self {
         Self { core: core.clone(), command: Some(Command::HungUp(node, registration)) }
     }
 
-    /// The sync is answered.
+    /// Marks the sync as answered: the drop then reports nothing.
     pub fn completed(&mut self) {
         self.command = None;
     }

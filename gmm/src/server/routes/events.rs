@@ -1,5 +1,5 @@
-//! The event log, a page at a time or as a stream of server-sent events. Both go on from the number of the last event the
-//! reader has, and both can be told which events are wanted.
+//! Routes of the event log: pages, and a stream of server-sent events. Both continue after a given event number, and
+//! both can be filtered.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -15,23 +15,24 @@ use axum::{Extension, Json};
 use futures_util::stream;
 
 use super::extract::Query;
-use super::guard::{Routes, get};
+use super::guard::{Routes, get, routes};
 use super::wait::poll;
-use crate::manager::{EVENTS_PER_ANSWER_MAX, Manager};
-use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
-use crate::server::identify::Standing;
+use crate::server::identify::RequestCredentials;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{ErrorCode, Events, EventsGap, EventsQuery, Owner};
 use cxloe_fabric::model::{CnId, Event, EventKind, Name};
+use cxloe_gmm_core::manager::{EVENTS_PER_ANSWER_MAX, Manager};
+use cxloe_gmm_core::rights::Right;
 
-/// The header in which a reader of the stream says what it has seen last.
+/// Header with the number of the last event that a reader of the stream has received.
 const LAST_EVENT_ID: &str = "last-event-id";
 
 pub fn routes() -> Routes {
-    Routes::new()
-        .route("/v1/events", get(Right::Look, list, |op| op.id("listEvents").summary("A part of the event log")))
+    routes! {
+        get "/v1/events" Look list: "listEvents", "A part of the event log";
+    }
         .route(
             "/v1/events/stream",
             get(Right::Look, follow, |op| {
@@ -44,7 +45,7 @@ pub fn routes() -> Routes {
         )
 }
 
-/// Which events are wanted.
+/// Conditions that an event has to meet.
 #[derive(Debug, Clone)]
 struct Filter {
     since_ms: u64,
@@ -54,7 +55,7 @@ struct Filter {
     region: Option<Name>,
 }
 
-/// A node that events are to be about: a name may be a memory node's, and a compute node's.
+/// A node in a filter: the same name may be that of a memory node and of a compute node.
 #[derive(Debug, Clone)]
 struct Node {
     memory_node: Option<Name>,
@@ -72,7 +73,7 @@ impl Filter {
                     Owner::Name(name) => Some(name.clone()),
                     Owner::CnId(_) => None,
                 };
-                let known = core.look(move |manager| manager.known_compute_node(&node)).await?;
+                let known = core.view(move |manager| manager.known_compute_node(&node)).await?;
                 Some(Node { memory_node, compute_node: known.ok().map(|node| node.cn_id) })
             }
         };
@@ -113,25 +114,25 @@ async fn list(State(core): State<Core>, Query(query): Query<EventsQuery>) -> Res
     let found = move |manager: &Manager| Some(seen(manager)).filter(|page| !page.events.is_empty());
     match poll(&core, Topic::Events, wait_ms, found).await? {
         Some(events) => Ok(Json(events)),
-        None => Ok(Json(core.look(page).await?)),
+        None => Ok(Json(core.view(page).await?)),
     }
 }
 
-/// How long a stream goes on at most without looking whether its reader may still have it, in milliseconds.
+/// Maximum time that a stream continues without a check of its reader's rights, in milliseconds.
 const STANDING_MS: u64 = 10_000;
 
-/// Where a stream is.
+/// A reader of the stream, with its position and its filter.
 struct Reader {
     core: Core,
-    /// Who reads.
-    standing: Standing,
+    /// Credentials of the reader, which are checked again while the stream lasts.
+    standing: RequestCredentials,
     filter: Filter,
     after: u64,
     ready: VecDeque<SseEvent>,
 }
 
 impl Reader {
-    /// The next message; `None` when the manager ends, or the reader is nobody any more.
+    /// The next message; `None` if the manager ends or the reader has lost its rights.
     async fn next(&mut self) -> Option<SseEvent> {
         loop {
             if !self.standing.holds() {
@@ -148,7 +149,7 @@ impl Reader {
             let Some(page) = poll(&self.core, Topic::Events, STANDING_MS, newer).await.ok()? else {
                 continue;
             };
-            // Before the first event this reader has nothing to miss.
+            // A reader that begins at the first event has missed none.
             if after > 0 && page.oldest > after + 1 {
                 let gap = EventsGap { first: after + 1, last: page.oldest - 1 };
                 self.ready.extend(SseEvent::default().event("gap").json_data(gap).ok());
@@ -162,7 +163,7 @@ impl Reader {
 
 async fn follow(
     State(core): State<Core>,
-    Extension(standing): Extension<Standing>,
+    Extension(standing): Extension<RequestCredentials>,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
 ) -> Result<EventStream, ApiError> {
@@ -178,7 +179,7 @@ async fn follow(
     Ok(EventStream(Sse::new(messages).keep_alive(KeepAlive::default()).into_response()))
 }
 
-/// A stream of server-sent events.
+/// Server-sent events as a response, described for the OpenAPI document.
 struct EventStream(Response);
 
 impl IntoResponse for EventStream {
@@ -194,7 +195,7 @@ impl OperationOutput for EventStream {
         context: &mut GenContext,
         operation: &mut Operation,
     ) -> Vec<(Option<u16>, Described)> {
-        // The schemas of what the messages carry are to be in the document, though the stream as such has none.
+        // The OpenAPI document needs the schemas of the messages, although the stream itself has none.
         drop((
             Json::<Event>::operation_response(context, operation),
             Json::<EventsGap>::operation_response(context, operation),

@@ -1,4 +1,4 @@
-//! What a request gives a handler: the extractors of axum whose rejection is an [`ApiError`], and what paths name.
+//! Extractors of request data: those of axum, but their rejections are [`ApiError`]s; and parameters of paths.
 
 use aide::generate::GenContext;
 use aide::openapi::Operation;
@@ -12,22 +12,22 @@ use crate::server::error::ApiError;
 use cxloe_fabric::api::Owner;
 use cxloe_fabric::model::Name;
 
-/// JSON body.
+/// JSON body of a request.
 #[derive(FromRequest)]
 #[from_request(via(Json), rejection(ApiError))]
 pub struct Body<T>(pub T);
 
-/// Query, after the `?` of the URL.
+/// Query of a request, after the `?` of the URL.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Query), rejection(ApiError))]
 pub struct Query<T>(pub T);
 
-/// Parameters of the path.
+/// Parameters in the path of a request.
 #[derive(FromRequestParts)]
 #[from_request(via(axum::extract::Path), rejection(ApiError))]
 pub struct Path<T>(pub T);
 
-/// Documents an extractor as the one of axum that it wraps.
+/// Gives an extractor the documentation of the axum extractor that it wraps.
 macro_rules! documented_as {
     ($extractor:ident, $inner:path) => {
         impl<T: JsonSchema> OperationInput for $extractor<T> {
@@ -45,13 +45,13 @@ documented_as!(Path, axum::extract::Path<T>);
 /// A path that names a memory node or a region.
 #[derive(Deserialize, JsonSchema)]
 pub struct Named {
-    /// Its name.
+    /// Name of the memory node or region.
     pub name: Name,
 }
 
-/// A path that names a compute node.
+/// Path parameter of routes about one compute node.
 #[derive(Deserialize, JsonSchema)]
 pub struct ComputeNodePath {
-    /// Its CN id or its name.
+    /// CN id or name of the compute node.
     pub compute_node: Owner,
 }

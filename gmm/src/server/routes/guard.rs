@@ -1,5 +1,5 @@
-//! Routes with what they ask of who uses them. A route comes into being with its [`Right`] or not at all: the functions
-//! here are the only way to make an [`Operation`], and [`Routes`] takes nothing else.
+//! Routes with the rights that they require. An [`Operation`] can only be made by the functions in this file, each of
+//! which takes a [`Right`], and [`Routes`] accepts nothing else: so every route has a right.
 
 use std::convert::Infallible;
 
@@ -15,43 +15,49 @@ use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 
-use crate::rights::{Caller, Right};
+use super::failures;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
+use cxloe_gmm_core::rights::{Caller, Right};
 
-/// Where the OpenAPI document says which right a route asks for.
+/// Field of the OpenAPI document for the right that a route requires.
 pub const RIGHT_FIELD: &str = "x-cxloe-right";
 
-/// A method of a path, with the right that it asks for.
+/// Security scheme of the OpenAPI document: a token in `Authorization`.
+pub const TOKEN_SCHEME: &str = "token";
+/// Security scheme of the OpenAPI document: a node's certificate, presented in the TLS handshake.
+pub const CERTIFICATE_SCHEME: &str = "certificate";
+
+/// Handler of one or more methods of a path, with the right that it requires.
 pub struct Operation(ApiMethodRouter<Core>);
 
 impl Operation {
-    /// The same, with a body of up to so many bytes.
+    /// The same operation with another limit for request bodies, in bytes.
     pub fn taking(self, bytes: usize) -> Self {
         Self(self.0.layer(DefaultBodyLimit::max(bytes)))
     }
 }
 
-/// Paths and their operations.
+/// Paths with their operations.
 pub struct Routes(ApiRouter<Core>);
 
 impl Routes {
-    /// None yet.
+    /// An empty set of routes.
     pub fn new() -> Self {
         Self(ApiRouter::new())
     }
 
-    /// With a path more, or with a method more of a path.
+    /// Adds a path, or a further method of a path.
     pub fn route(self, path: &str, operation: Operation) -> Self {
         Self(self.0.api_route(path, operation.0))
     }
 
-    /// With those of `others`.
+    /// Adds all routes of `others`.
     pub fn merge(self, others: Self) -> Self {
         Self(self.0.merge(others.0))
     }
 
-    /// As the server takes them.
+    /// The router for the server.
     pub fn into_router(self) -> ApiRouter<Core> {
         self.0
     }
@@ -72,9 +78,10 @@ macro_rules! operation {
             T: 'static,
         {
             Operation(
-                $with(handler, |operation| described(describe(operation), right)).layer::<_, Infallible>(
-                    middleware::from_fn(move |request: Request, next: Next| checked(right, request, next)),
-                ),
+                $with(handler, |operation| described(describe(operation), right, $method))
+                    .layer::<_, Infallible>(middleware::from_fn(move |request: Request, next: Next| {
+                        checked(right, request, next)
+                    })),
             )
         }
     };
@@ -85,17 +92,35 @@ operation!(post, post_with, "POST");
 operation!(put, put_with, "PUT");
 operation!(delete, delete_with, "DELETE");
 
-fn described(mut operation: TransformOperation<'_>, right: Right) -> TransformOperation<'_> {
+/// Makes [`Routes`] from a table: method, path, right, handler; name and summary in the OpenAPI document.
+macro_rules! routes {
+    ($($method:ident $path:literal $right:ident $handler:ident: $id:literal, $summary:literal;)*) => {{
+        use $crate::server::routes::guard;
+        guard::Routes::new()$(.route(
+            $path,
+            guard::$method(cxloe_gmm_core::rights::Right::$right, $handler, |op| op.id($id).summary($summary)),
+        ))*
+    }};
+}
+
+pub(super) use routes;
+
+fn described<'a>(
+    mut operation: TransformOperation<'a>,
+    right: Right,
+    method: &str,
+) -> TransformOperation<'a> {
+    failures::describe(operation.inner_mut(), method);
     operation.inner_mut().extensions.insert(RIGHT_FIELD.to_owned(), right.name().into());
     match right {
         Right::Anybody => operation,
-        _ => operation.security_requirement("token"),
+        _ => operation.security_requirement(TOKEN_SCHEME).security_requirement(CERTIFICATE_SCHEME),
     }
 }
 
-/// Lets those through who have `right`.
+/// Refuses requests of callers that lack `right`.
 async fn checked(right: Right, request: Request, next: Next) -> Response {
-    let nobody = Caller::nobody(None);
+    let nobody = Caller::unauthenticated(None);
     let caller = request.extensions().get::<Caller>().unwrap_or(&nobody);
     match right.check(caller) {
         Ok(()) => next.run(request).await,
@@ -103,17 +128,17 @@ async fn checked(right: Right, request: Request, next: Next) -> Response {
     }
 }
 
-/// Who asks.
-pub struct By(pub Caller);
+/// Extractor of the caller that sent the request.
+pub struct RequestCaller(pub Caller);
 
-impl<S: Sync> FromRequestParts<S> for By {
+impl<S: Sync> FromRequestParts<S> for RequestCaller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(parts.extensions.get::<Caller>().cloned().unwrap_or_else(|| Caller::nobody(None))))
+        Ok(Self(parts.extensions.get::<Caller>().cloned().unwrap_or_else(|| Caller::unauthenticated(None))))
     }
 }
 
-impl OperationInput for By {
+impl OperationInput for RequestCaller {
     fn operation_input(_: &mut GenContext, _: &mut openapi::Operation) {}
 }

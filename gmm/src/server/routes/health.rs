@@ -1,32 +1,28 @@
-//! Whether the manager is well.
+//! Route of the manager's health.
 
 use axum::extract::State;
 use axum::{Extension, Json};
 
 use super::Leader;
-use super::guard::{Routes, get};
-use crate::manager::Manager;
-use crate::rights::Right;
+use super::guard::{Routes, routes};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
-use crate::server::identify::Door;
+use crate::server::identify::Authenticator;
 use cxloe_fabric::api::{ManagerHealth, Orphans};
+use cxloe_gmm_core::manager::Manager;
 
 pub fn routes() -> Routes {
-    Routes::new().route(
-        "/v1/health",
-        get(Right::Anybody, show, |op| {
-            op.id("showHealth").summary("Whether the manager is well, and how much it looks after")
-        }),
-    )
+    routes! {
+        get "/v1/health" Anybody show: "showHealth", "Whether the manager is well, and how much it looks after";
+    }
 }
 
 async fn show(
     State(core): State<Core>,
     Extension(Leader(leader)): Extension<Leader>,
-    Extension(door): Extension<Door>,
+    Extension(authenticator): Extension<Authenticator>,
 ) -> Result<Json<ManagerHealth>, ApiError> {
-    let insecure = door.is_insecure();
+    let insecure = authenticator.is_insecure();
     let view = move |manager: &mut Manager, now_ms: u64, _: &mut _| ManagerHealth {
         status: if manager.frozen().is_some() { "read-only" } else { "ok" }.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -41,5 +37,5 @@ async fn show(
         read_only: manager.frozen().map(str::to_owned),
         insecure,
     };
-    Ok(Json(core.turn(view).await?))
+    Ok(Json(core.execute(view).await?))
 }

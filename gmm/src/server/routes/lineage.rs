@@ -1,49 +1,35 @@
-//! Nodes that do not follow this manager, for its store lacks what they have seen: they say so here, people look at them,
-//! and give up what the store lacks.
+//! Routes for nodes that do not follow this manager, since its store lacks changes that they have seen: nodes report
+//! this; users list the nodes and give up the missing history.
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::NoContent;
 
 use super::extract::Body;
-use super::guard::{By, Routes, get, post};
-use crate::manager::Command;
-use crate::rights::Right;
+use super::guard::{RequestCaller, Routes, routes};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use cxloe_fabric::api::{AdoptFabric, NotFollowed, RefusedNode};
+use cxloe_gmm_core::manager::Command;
 
 pub fn routes() -> Routes {
-    Routes::new()
-        .route(
-            "/v1/refused",
-            get(Right::Look, list, |op| {
-                op.id("listRefusedNodes")
-                    .summary("Nodes that do not follow this manager, and what they would lose if they did")
-            }),
-        )
-        .route(
-            "/v1/refused",
-            post(Right::Node, not_followed, |op| {
-                op.id("sayNotFollowed").summary("A node says that it does not follow, and what it holds")
-            }),
-        )
-        .route(
-            "/v1/adopt",
-            post(Right::Administer, adopt, |op| {
-                op.id("adoptFabric")
-                    .summary("Give up what refused nodes have seen and this store does not have")
-            }),
-        )
+    routes! {
+        get "/v1/refused" Look list: "listRefusedNodes",
+            "Nodes that do not follow this manager, and what they would lose if they did";
+        post "/v1/refused" Node not_followed: "sayNotFollowed",
+            "A node reports that it does not follow, and what it holds";
+        post "/v1/adopt" Administer adopt: "adoptFabric",
+            "Give up what refused nodes have seen and this store does not have";
+    }
 }
 
 async fn list(State(core): State<Core>) -> Result<Json<Vec<RefusedNode>>, ApiError> {
-    Ok(Json(core.turn(|manager, now_ms, _| manager.refused_nodes(now_ms)).await?))
+    Ok(Json(core.execute(|manager, now_ms, _| manager.refused_nodes(now_ms)).await?))
 }
 
 async fn not_followed(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Body(said): Body<NotFollowed>,
 ) -> Result<NoContent, ApiError> {
     core.apply(&caller, Command::NotFollowed(said), |_, _| ()).await?;
@@ -52,7 +38,7 @@ async fn not_followed(
 
 async fn adopt(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Body(adopt): Body<AdoptFabric>,
 ) -> Result<NoContent, ApiError> {
     core.apply(&caller, Command::Adopt(adopt), |_, _| ()).await?;

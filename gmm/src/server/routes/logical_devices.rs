@@ -1,54 +1,39 @@
-//! Logical devices and their bindings. Binding and unbinding are waited for as long as the request says, and go on without
-//! it after that.
+//! Routes of logical devices and their bindings. A request waits for the binding or unbinding for as long as the
+//! request states; afterwards, the operation continues without it.
 
 use axum::Json;
 use axum::extract::State;
 
-use super::answer::{Gone, Settled};
+use super::answer::{Removed, Settled};
 use super::extract::Body;
-use super::guard::{By, Routes, get, post};
+use super::guard::{RequestCaller, Routes, routes};
 use super::regions::failed;
 use super::wait::poll;
-use crate::manager::{Command, Manager};
-use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{Bind, ErrorCode, LogicalDeviceStatus, Unbind};
 use cxloe_fabric::model::{LogicalDevice, RegionState};
+use cxloe_gmm_core::manager::{Command, Manager};
 
 pub fn routes() -> Routes {
-    Routes::new()
-        .route(
-            "/v1/logical-devices",
-            get(Right::Look, list, |op| {
-                op.id("listLogicalDevices").summary("Logical devices that have capacity or are bound")
-            }),
-        )
-        .route(
-            "/v1/bindings",
-            post(Right::Administer, bind, |op| {
-                op.id("bind").summary("Bind a logical device to a compute node")
-            }),
-        )
-        .route(
-            "/v1/unbind",
-            post(Right::Administer, unbind, |op| {
-                op.id("unbind").summary("Take a logical device from its compute node")
-            }),
-        )
+    routes! {
+        get "/v1/logical-devices" Look list: "listLogicalDevices", "Logical devices that have capacity or are bound";
+        post "/v1/bindings" Administer bind: "bind", "Bind a logical device to a compute node";
+        post "/v1/unbind" Administer unbind: "unbind", "Take a logical device from its compute node";
+    }
 }
 
 async fn list(State(core): State<Core>) -> Result<Json<Vec<LogicalDeviceStatus>>, ApiError> {
     let view = |manager: &Manager| {
         manager.state().logical_devices.values().map(|ld| manager.device_status(ld)).collect()
     };
-    Ok(Json(core.look(view).await?))
+    Ok(Json(core.view(view).await?))
 }
 
 async fn bind(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Body(bind): Body<Bind>,
 ) -> Result<Settled<LogicalDeviceStatus, 201>, ApiError> {
     let (wait_ms, owner, node) = (bind.wait_ms, bind.compute_node.clone(), bind.memory_node.clone());
@@ -75,14 +60,14 @@ async fn bind(
         move |manager: &Manager| (!matches!(seen(manager), Ok(Settled::Pending(_)))).then_some(())
     };
     poll(&core, topic, wait_ms, settled).await?;
-    core.look(seen).await?.map_err(|reason| failed(what, ErrorCode::NodeRefused, reason))
+    core.view(seen).await?.map_err(|reason| failed(what, ErrorCode::NodeRefused, reason))
 }
 
 async fn unbind(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Body(unbind): Body<Unbind>,
-) -> Result<Gone<LogicalDeviceStatus>, ApiError> {
+) -> Result<Removed<LogicalDeviceStatus>, ApiError> {
     let (wait_ms, place) = (unbind.wait_ms, (unbind.memory_node.clone(), unbind.ld));
     let topic = Topic::LogicalDevice(place.0.clone(), place.1);
     let view = {
@@ -90,7 +75,7 @@ async fn unbind(
         move |manager: &Manager, _: &_| manager.state().logical_devices.get(&place).cloned()
     };
     let device = core.apply(&caller, Command::Unbind(unbind, None), view).await?;
-    let Some(device) = device.filter(is_unbinding) else { return Ok(Gone::Done) };
+    let Some(device) = device.filter(is_unbinding) else { return Ok(Removed::Done) };
     let current = move |manager: &Manager| {
         let ld = manager.state().logical_devices.get(&place).filter(|ld| is_unbinding(ld))?;
         let same =
@@ -99,16 +84,16 @@ async fn unbind(
     };
     let seen = current.clone();
     if poll(&core, topic, wait_ms, move |manager| seen(manager).is_none().then_some(())).await?.is_some() {
-        return Ok(Gone::Done);
+        return Ok(Removed::Done);
     }
-    Ok(core.look(current).await?.map_or(Gone::Done, Gone::Pending))
+    Ok(core.view(current).await?.map_or(Removed::Done, Removed::Pending))
 }
 
 fn is_unbinding(ld: &LogicalDevice) -> bool {
     ld.binding.as_ref().is_some_and(|binding| binding.unbinding.is_some())
 }
 
-/// The logical device as it is now, unless it has lost the binding that `bound` shows, or is losing it.
+/// The logical device in its present state; `None` if the binding in `bound` has ended or is ending.
 fn still_bound<'a>(manager: &'a Manager, bound: &LogicalDevice) -> Option<&'a LogicalDevice> {
     let ld = manager.state().logical_devices.get(&(bound.memory_node.clone(), bound.id))?;
     let same = |binding: &cxloe_fabric::model::Binding| {

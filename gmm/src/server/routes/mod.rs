@@ -1,6 +1,6 @@
-//! The REST interface: each route turns a request into a command for the core, or a look at its state, and the result into
-//! JSON. One file per resource; what they share is in `extract` (what a request gives), `answer` (what it gets) and `wait`
-//! (long polls). The OpenAPI document is made from the very types the handlers take and return.
+//! The REST interface. Each route turns a request into a command to the core, or a read of the core's state, and the
+//! result into JSON. There is one file per resource; `extract` (request data), `answer` (responses) and `wait` (long
+//! polls) are shared. The OpenAPI document is made from the types that the handlers take and return.
 
 mod access;
 mod answer;
@@ -8,6 +8,7 @@ mod backup;
 mod compute_nodes;
 mod events;
 mod extract;
+mod failures;
 mod guard;
 mod health;
 mod lineage;
@@ -27,33 +28,34 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 
-use super::body::{BODY_BYTES_MAX, Bodies};
+use super::body::{BODY_BYTES_MAX, BodyPermits};
 use super::core::Core;
 use super::error::ApiError;
-use super::identify::{self, Door};
+use super::identify::{self, Authenticator};
 use cxloe_fabric::api::ErrorCode;
 use guard::Routes;
 
-/// Longest wait of a long poll and of creating or destroying, in milliseconds.
+/// Maximum wait of a long poll, and of a request that creates or destroys, in milliseconds.
 pub const WAIT_MS_MAX: u64 = 60_000;
-/// How long a request may take beyond the longest wait.
+/// Time-out of a request, which includes its maximum wait.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(WAIT_MS_MAX + 10_000);
 
-/// Where the manager that answers says it serves.
+/// URL at which this manager is reached.
 #[derive(Clone)]
 struct Leader(Arc<str>);
 
-/// Every route, over a running core of the manager that serves at `url`.
-pub fn router(core: Core, url: &str, door: Door) -> Router {
-    let identified = middleware::from_fn_with_state((core.clone(), door.clone()), identify::identified);
+/// The router of all routes over a running core; `url` is where the manager is reached.
+pub fn router(core: Core, url: &str, authenticator: Authenticator) -> Router {
+    let identified =
+        middleware::from_fn_with_state((core.clone(), authenticator.clone()), identify::identified);
     openapi::documented(resources)
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .layer(middleware::from_fn_with_state(Bodies::default(), bounded))
+        .layer(middleware::from_fn_with_state(BodyPermits::default(), bounded))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(identified)
         .layer(Extension(Leader(url.into())))
-        .layer(Extension(door))
+        .layer(Extension(authenticator))
         .with_state(core)
 }
 
@@ -71,8 +73,8 @@ fn resources() -> Routes {
         .merge(health::routes())
 }
 
-/// Bounds the body of a request, and the time it may take, its body's arrival included.
-async fn bounded(State(bodies): State<Bodies>, request: Request, next: Next) -> Response {
+/// Limits the size of a request's body, and the time of the request, which includes the arrival of the body.
+async fn bounded(State(bodies): State<BodyPermits>, request: Request, next: Next) -> Response {
     let answered = async {
         match bodies.take(request).await {
             Ok(request) => next.run(request).await,

@@ -1,5 +1,5 @@
-//! The interface as an OpenAPI 3.1 document, at `/v1/openapi.json`. Routes come into being with their description, and the
-//! schemas are those of the types their handlers take and return: what is served and what is described are one thing.
+//! The OpenAPI 3.1 document of the interface, at `/v1/openapi.json`. Each route is made together with its description,
+//! and the schemas are those of the types in its handler, so the document agrees with the interface.
 
 use std::sync::Arc;
 
@@ -8,21 +8,22 @@ use aide::openapi::{Info, OpenApi, SecurityScheme};
 use axum::{Extension, Json, Router};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
+use serde_json::Value;
 
-use super::guard::{Routes, get};
-use crate::rights::Right;
+use super::guard::{CERTIFICATE_SCHEME, Routes, TOKEN_SCHEME, get};
 use crate::server::core::Core;
+use cxloe_gmm_core::rights::Right;
 
 const DESCRIPTION: &str = "\
-Memory nodes lend memory, compute nodes use it; this manager says which belongs to whom. What takes memory nodes or \
-owners to come about is waited for up to `wait_ms`, and goes on without further asking after that (status 202). A \
+Memory nodes lend memory, compute nodes use it; this manager assigns it. Operations that need memory nodes or owners are waited for up to `wait_ms`, and continue after that (status 202). A \
 request that fails is answered with an ErrorBody and the status of its code. A manager that does not lead answers with \
-307 and the leader's URL. Each operation says in `x-cxloe-right` what it asks of who uses it: a token of that role or of a \
-more powerful one, or a node's certificate. On a manager started with --insecure, everybody may do everything.";
+307 and the leader's URL. A token or a node's certificate identifies the caller (without either: 401); `x-cxloe-right` \
+of each operation says which callers may use it: that role or a more powerful one, or nodes of that kind (others: 403). \
+On a manager started with --insecure, everybody may do everything.";
 
-/// The routes that `resources` gives, and the document that describes them, itself included.
+/// The routes of `resources` and the document that describes them, including its own route.
 pub fn documented(resources: impl FnOnce() -> Routes) -> Router<Core> {
-    // OpenAPI 3.1 has the JSON Schema of draft 2020-12.
+    // OpenAPI 3.1 uses JSON Schema draft 2020-12.
     generate::in_context(|context| {
         let settings = SchemaSettings::draft2020_12().with(|settings| {
             settings.definitions_path = "#/components/schemas/".into();
@@ -51,14 +52,39 @@ pub fn documented(resources: impl FnOnce() -> Routes) -> Router<Core> {
             description: Some("A token, as `gmm token create` prints it.".to_owned()),
             extensions: Default::default(),
         };
-        api.security_scheme("token", token)
+        let certificate = SecurityScheme::MutualTls {
+            description: Some("A node's certificate, as it was given when the node joined.".to_owned()),
+            extensions: Default::default(),
+        };
+        api.security_scheme(TOKEN_SCHEME, token).security_scheme(CERTIFICATE_SCHEME, certificate)
     });
-    router.layer(Extension(Document(Arc::new(api))))
+    let mut document = serde_json::to_value(api).unwrap_or_default();
+    bound_integers(&mut document);
+    router.layer(Extension(Document(Arc::new(document))))
+}
+
+/// Adds maxima to integers of 32 and 64 bits, since validators ignore the format of an integer.
+fn bound_integers(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(bound_integers),
+        Value::Object(fields) => {
+            let largest = match fields.get("format").and_then(Value::as_str) {
+                Some("uint32") => Some(u64::from(u32::MAX)),
+                Some("uint64") => Some(u64::MAX),
+                _ => None,
+            };
+            if let Some(largest) = largest {
+                fields.entry("maximum").or_insert(largest.into());
+            }
+            fields.values_mut().for_each(bound_integers);
+        }
+        _ => {}
+    }
 }
 
 #[derive(Clone)]
-struct Document(Arc<OpenApi>);
+struct Document(Arc<Value>);
 
-async fn document(Extension(Document(document)): Extension<Document>) -> Json<serde_json::Value> {
-    Json(serde_json::to_value(&*document).unwrap_or_default())
+async fn document(Extension(Document(document)): Extension<Document>) -> Json<Value> {
+    Json(Value::clone(&document))
 }

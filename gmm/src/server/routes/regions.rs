@@ -1,148 +1,186 @@
-//! Regions: made, grown, disabled, enabled, reset, taken down. What takes memory nodes or an owner to come about is waited
-//! for as long as the request says, and goes on without it after that.
+//! Routes of regions: creation, growth, disabling, enabling, reset, destruction. A request waits for memory nodes or
+//! the owner for as long as the request states; afterwards, the operation continues without it.
 
 use axum::Json;
 use axum::extract::State;
 
-use super::answer::{Gone, Settled};
+use super::answer::{Removed, Settled};
 use super::extract::{Body, Named, Path, Query};
-use super::guard::{By, Routes, delete, get, post};
+use super::guard::{RequestCaller, Routes, routes};
 use super::wait::poll;
-use crate::manager::{Command, Manager};
-use crate::rights::{Caller, Right};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{
-    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, RegionStatus, ResetRegion,
+    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LegsFilled, LegsStale, ProtectRegion,
+    RegionStatus, ResetRegion, ShowRegion,
 };
 use cxloe_fabric::model::{LegState, Name, Region, RegionState};
+use cxloe_gmm_core::manager::{Command, Manager};
+use cxloe_gmm_core::rights::Caller;
 
 pub fn routes() -> Routes {
-    Routes::new()
-        .route(
-            "/v1/regions",
-            get(Right::Look, list, |op| op.id("listRegions").summary("Every region, by name")),
-        )
-        .route(
-            "/v1/regions",
-            post(Right::Regions, create, |op| {
-                op.id("createRegion").summary("Make a region for a compute node")
-            }),
-        )
-        .route("/v1/regions/{name}", get(Right::Look, show, |op| op.id("showRegion").summary("One region")))
-        .route(
-            "/v1/regions/{name}",
-            delete(Right::Regions, destroy, |op| {
-                op.id("destroyRegion").summary("Take a region down: unmap it and zero its memory")
-            }),
-        )
-        .route(
-            "/v1/regions/{name}/grow",
-            post(Right::Regions, grow, |op| {
-                op.id("growRegion").summary("Make a region larger while it is used")
-            }),
-        )
-        .route(
-            "/v1/regions/{name}/disable",
-            post(Right::Regions, disable, |op| {
-                op.id("disableRegion").summary("Have the owner of a region let go of it; its content is kept")
-            }),
-        )
-        .route(
-            "/v1/regions/{name}/enable",
-            post(Right::Regions, enable, |op| {
-                op.id("enableRegion").summary("Let the owner have a disabled region again")
-            }),
-        )
-        .route(
-            "/v1/regions/{name}/reset",
-            post(Right::Regions, reset, |op| op.id("resetRegion").summary("Map a lost region again, empty")),
-        )
+    routes! {
+        get "/v1/regions" Look list: "listRegions", "Every region, by name";
+        post "/v1/regions" Regions create: "createRegion", "Make a region for a compute node";
+        get "/v1/regions/{name}" Look show: "showRegion", "One region";
+        delete "/v1/regions/{name}" Regions destroy: "destroyRegion",
+            "Take a region down: unmap it and zero its memory";
+        post "/v1/regions/{name}/grow" Regions grow: "growRegion", "Make a region larger while it is used";
+        post "/v1/regions/{name}/protect" Regions protect: "protectRegion",
+            "Change the number of copies of a region while it is used";
+        post "/v1/regions/{name}/legs/stale" ComputeNode legs_stale: "legsStale",
+            "The owner's agent declares stale a region's legs on one memory node";
+        post "/v1/regions/{name}/legs/filled" ComputeNode legs_filled: "legsFilled",
+            "The owner's agent reports that it has filled a stale leg";
+        post "/v1/regions/{name}/disable" Regions disable: "disableRegion",
+            "Have the owner of a region release it; its content is kept";
+        post "/v1/regions/{name}/enable" Regions enable: "enableRegion", "Let the owner have a disabled region again";
+        post "/v1/regions/{name}/reset" Regions reset: "resetRegion", "Map a lost region again, empty";
+    }
 }
 
-/// How far a region is from what was asked of it.
-enum Standing {
+/// State of a region, judged by the aim of a request.
+enum RegionProgress {
     Done,
     Pending,
     Failed,
 }
 
-/// What was asked of a region, for when it fails: what did not happen, and the code if a reason is on record.
+/// Text of a request's failure, and the error code if the event log has a reason.
 #[derive(Clone, Copy)]
-struct Asked(&'static str, ErrorCode);
+struct FailureText(&'static str, ErrorCode);
 
 async fn list(State(core): State<Core>) -> Result<Json<Vec<RegionStatus>>, ApiError> {
-    Ok(Json(core.look(Manager::region_statuses).await?))
+    Ok(Json(core.view(Manager::region_statuses).await?))
 }
 
 async fn show(
     State(core): State<Core>,
     Path(Named { name }): Path<Named>,
+    Query(ShowRegion { owner_wait_ms }): Query<ShowRegion>,
 ) -> Result<Json<RegionStatus>, ApiError> {
-    Ok(Json(
-        core.look(move |manager| manager.region(&name).map(|region| manager.region_status(region))).await??,
-    ))
+    let status = move |manager: &Manager| manager.region(&name).map(|region| manager.region_status(region));
+    let now = core.view(status.clone()).await??;
+    let owner = now.region.owner;
+    if owner_wait_ms == 0 || now.owner_knows {
+        return Ok(Json(now));
+    }
+    let seen = status.clone();
+    let received = move |manager: &Manager| {
+        let waits = |found: &RegionStatus| !found.owner_knows && manager.is_agent_running(owner);
+        Some(seen(manager)).filter(|found| !found.as_ref().is_ok_and(waits))
+    };
+    match poll(&core, Topic::ComputeNode(owner), owner_wait_ms, received).await? {
+        Some(found) => Ok(Json(found?)),
+        None => Ok(Json(core.view(status).await??)),
+    }
 }
 
 async fn create(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Body(create): Body<CreateRegion>,
 ) -> Result<Settled<Region, 201>, ApiError> {
-    let (name, wait_ms) = (create.name.clone(), create.wait_ms);
-    let asked = Asked("did not come about", ErrorCode::NodeRefused);
-    follow(&core, &caller, Command::CreateRegion(create), name, wait_ms, asked, mapped).await
+    let wait_ms = create.wait_ms;
+    let asked = FailureText("did not come about", ErrorCode::NodeRefused);
+    let command = Command::CreateRegion(create);
+    let created = core.apply(&caller, command, |manager, outcome| {
+        outcome.created_region().map(|name| (name.clone(), manager.state().meta.last_event))
+    });
+    let (name, since) = created.await?.ok_or_else(|| {
+        ApiError::new(ErrorCode::WrongState, "no region was created".to_owned(), "see the log of the manager")
+    })?;
+    settle(&core, name, since, wait_ms, asked, mapped).await
 }
 
 async fn reset(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(Named { name }): Path<Named>,
     Query(ResetRegion { wait_ms }): Query<ResetRegion>,
 ) -> Result<Settled<Region, 200>, ApiError> {
-    let asked = Asked("was not reset", ErrorCode::NodeRefused);
+    let asked = FailureText("was not reset", ErrorCode::NodeRefused);
     follow(&core, &caller, Command::ResetRegion(name.clone()), name, wait_ms, asked, mapped).await
 }
 
 async fn grow(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(Named { name }): Path<Named>,
     Body(grow): Body<GrowRegion>,
 ) -> Result<Settled<Region, 200>, ApiError> {
     let (size, wait_ms) = (grow.size.0, grow.wait_ms);
-    let standing = move |region: &Region| {
-        let refused = region.legs.iter().any(|leg| leg.state == LegState::Unmapping);
+    let progress = move |region: &Region| {
+        let refused =
+            region.legs.iter().any(|leg| leg.state == LegState::Unmapping && !region.is_committed(leg));
         match region.state {
-            RegionState::Draining => Standing::Failed,
-            _ if region.size >= size => Standing::Done,
-            _ if refused || region.growing() == 0 => Standing::Failed,
-            _ => Standing::Pending,
+            RegionState::Draining => RegionProgress::Failed,
+            _ if region.size >= size => RegionProgress::Done,
+            _ if refused || region.growing() == 0 => RegionProgress::Failed,
+            _ => RegionProgress::Pending,
         }
     };
-    let asked = Asked("did not grow", ErrorCode::NodeRefused);
-    follow(&core, &caller, Command::GrowRegion(name.clone(), grow), name, wait_ms, asked, standing).await
+    let asked = FailureText("did not grow", ErrorCode::NodeRefused);
+    follow(&core, &caller, Command::GrowRegion(name.clone(), grow), name, wait_ms, asked, progress).await
+}
+
+async fn protect(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(protect): Body<ProtectRegion>,
+) -> Result<Settled<Region, 200>, ApiError> {
+    let (wanted, wait_ms) = (protect.protect, protect.wait_ms);
+    let progress = move |region: &Region| match region.state {
+        RegionState::Draining | RegionState::Lost => RegionProgress::Failed,
+        _ if region.protect != wanted => RegionProgress::Failed,
+        RegionState::Active => RegionProgress::Done,
+        _ => RegionProgress::Pending,
+    };
+    let asked = FailureText("did not change its protection", ErrorCode::WrongState);
+    follow(&core, &caller, Command::ProtectRegion(name.clone(), protect), name, wait_ms, asked, progress)
+        .await
+}
+
+async fn legs_stale(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(stale): Body<LegsStale>,
+) -> Result<Json<Region>, ApiError> {
+    let command = Command::LegsStale(name.clone(), stale);
+    Ok(Json(core.apply(&caller, command, move |manager, _| manager.region(&name).cloned()).await??))
+}
+
+async fn legs_filled(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(filled): Body<LegsFilled>,
+) -> Result<Json<Region>, ApiError> {
+    let command = Command::LegsFilled(name.clone(), filled);
+    Ok(Json(core.apply(&caller, command, move |manager, _| manager.region(&name).cloned()).await??))
 }
 
 async fn disable(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(Named { name }): Path<Named>,
     Query(DisableRegion { wait_ms }): Query<DisableRegion>,
 ) -> Result<Settled<Region, 200>, ApiError> {
-    let standing = |region: &Region| match region.state {
-        RegionState::Disabled => Standing::Done,
-        RegionState::Releasing => Standing::Pending,
-        _ => Standing::Failed,
+    let progress = |region: &Region| match region.state {
+        RegionState::Disabled => RegionProgress::Done,
+        RegionState::Releasing => RegionProgress::Pending,
+        _ => RegionProgress::Failed,
     };
-    let asked = Asked("was not disabled", ErrorCode::WrongState);
-    follow(&core, &caller, Command::DisableRegion(name.clone()), name, wait_ms, asked, standing).await
+    let asked = FailureText("was not disabled", ErrorCode::WrongState);
+    follow(&core, &caller, Command::DisableRegion(name.clone()), name, wait_ms, asked, progress).await
 }
 
 async fn enable(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(Named { name }): Path<Named>,
 ) -> Result<Json<Region>, ApiError> {
     let command = Command::EnableRegion(name.clone());
@@ -151,10 +189,10 @@ async fn enable(
 
 async fn destroy(
     State(core): State<Core>,
-    By(caller): By,
+    RequestCaller(caller): RequestCaller,
     Path(Named { name }): Path<Named>,
     Query(DestroyRegion { force, wait_ms, created_ms }): Query<DestroyRegion>,
-) -> Result<Gone<RegionStatus>, ApiError> {
+) -> Result<Removed<RegionStatus>, ApiError> {
     let command = Command::DestroyRegion { name: name.clone(), force, created_ms };
     let created_ms = {
         let name = name.clone();
@@ -167,55 +205,67 @@ async fn destroy(
         let region = manager.region(&name).ok().filter(|region| Some(region.created_ms) == created_ms);
         region.map(|region| (Topic::Region(name.clone()), manager.region_status(region)))
     };
-    let Some((topic, _)) = core.look(current.clone()).await? else { return Ok(Gone::Done) };
+    let Some((topic, _)) = core.view(current.clone()).await? else { return Ok(Removed::Done) };
     let seen = current.clone();
     let gone = move |manager: &Manager| seen(manager).is_none().then_some(());
     if poll(&core, topic, wait_ms, gone).await?.is_some() {
-        return Ok(Gone::Done);
+        return Ok(Removed::Done);
     }
-    let left = core.look(current).await?;
-    Ok(left.map_or(Gone::Done, |(_, region)| Gone::Pending(region)))
+    let left = core.view(current).await?;
+    Ok(left.map_or(Removed::Done, |(_, region)| Removed::Pending(region)))
 }
 
-/// Whether its memory nodes have mapped a region.
-fn mapped(region: &Region) -> Standing {
+/// State of a region, judged by its mapping on memory nodes.
+fn mapped(region: &Region) -> RegionProgress {
     match region.state {
-        RegionState::Creating => Standing::Pending,
-        RegionState::Draining | RegionState::Lost => Standing::Failed,
-        _ => Standing::Done,
+        RegionState::Creating => RegionProgress::Pending,
+        RegionState::Draining | RegionState::Lost => RegionProgress::Failed,
+        _ => RegionProgress::Done,
     }
 }
 
-/// Carries out a command about a region and waits until the region stands where that was to bring it.
+/// Carries out a command on a region, and waits for the state that the command leads to.
 async fn follow<const DONE: u16>(
     core: &Core,
     caller: &Caller,
     command: Command,
     name: Name,
     wait_ms: u64,
-    Asked(what, code): Asked,
-    standing: impl Fn(&Region) -> Standing + Clone + Send + 'static,
+    asked: FailureText,
+    progress: impl Fn(&Region) -> RegionProgress + Clone + Send + 'static,
 ) -> Result<Settled<Region, DONE>, ApiError> {
-    let asked = core.apply(caller, command, |manager, _| manager.state().meta.last_event).await?;
+    let since = core.apply(caller, command, |manager, _| manager.state().meta.last_event).await?;
+    settle(core, name, since, wait_ms, asked, progress).await
+}
+
+/// Waits until a region has left the state that it had at event `since`.
+async fn settle<const DONE: u16>(
+    core: &Core,
+    name: Name,
+    since: u64,
+    wait_ms: u64,
+    FailureText(what, code): FailureText,
+    progress: impl Fn(&Region) -> RegionProgress + Clone + Send + 'static,
+) -> Result<Settled<Region, DONE>, ApiError> {
     let watched = name.clone();
     let seen = move |manager: &Manager| {
         let region = manager.region(&watched).ok();
-        match region.map(|region| (standing(region), region)) {
-            Some((Standing::Pending, _)) => None,
-            Some((Standing::Done, region)) => Some(Ok(region.clone())),
-            Some((Standing::Failed, _)) | None => {
-                Some(Err(manager.reason_after(&watched, asked).map(str::to_owned)))
+        match region.map(|region| (progress(region), region)) {
+            Some((RegionProgress::Pending, _)) => None,
+            Some((RegionProgress::Done, region)) => Some(Ok(region.clone())),
+            Some((RegionProgress::Failed, _)) | None => {
+                Some(Err(manager.reason_after(&watched, since).map(str::to_owned)))
             }
         }
     };
     match poll(core, Topic::Region(name.clone()), wait_ms, seen).await? {
         Some(Ok(region)) => Ok(Settled::Done(region)),
         Some(Err(reason)) => Err(failed(format!("region {name} {what}"), code, reason)),
-        None => Ok(Settled::Pending(core.look(move |manager| manager.region(&name).cloned()).await??)),
+        None => Ok(Settled::Pending(core.view(move |manager| manager.region(&name).cloned()).await??)),
     }
 }
 
-/// What was waited for will not come about; the event log may say why.
+/// The error for an operation that will not complete, with the reason from the event log if there is one.
 pub fn failed(what: String, code: ErrorCode, reason: Option<String>) -> ApiError {
     let code = if reason.is_some() { code } else { ErrorCode::WrongState };
     let reason = reason.unwrap_or_else(|| "it was taken down meanwhile".to_owned());

@@ -1,29 +1,25 @@
-//! Sessions between compute nodes and memory nodes, as the memory nodes reported them with their last syncs: each reports
-//! an array with one object a worker, whose `sessions` are objects with the compute node in `cn`.
+//! Route of the sessions between compute nodes and memory nodes, from the memory nodes' latest reports. A report is an
+//! array with one object per worker; the objects in its `sessions` have the compute node in `cn`.
 
 use axum::Json;
 use axum::extract::State;
 use serde_json::Value;
 
-use super::guard::{Routes, get};
-use crate::manager::Manager;
-use crate::rights::Right;
+use super::guard::{Routes, routes};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use cxloe_fabric::api::{MemoryNodeStatus, Session};
+use cxloe_gmm_core::manager::Manager;
 
 pub fn routes() -> Routes {
-    Routes::new().route(
-        "/v1/sessions",
-        get(Right::Look, list, |op| {
-            op.id("listSessions")
-                .summary("Sessions of compute nodes with memory nodes, as the latter report them")
-        }),
-    )
+    routes! {
+        get "/v1/sessions" Look list: "listSessions",
+            "Sessions of compute nodes with memory nodes, as the latter report them";
+    }
 }
 
 async fn list(State(core): State<Core>) -> Result<Json<Vec<Session>>, ApiError> {
-    Ok(Json(core.look(sessions).await?))
+    Ok(Json(core.view(sessions).await?))
 }
 
 fn sessions(manager: &Manager) -> Vec<Session> {

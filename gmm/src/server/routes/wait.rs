@@ -1,20 +1,21 @@
-//! Long polls: a look at the manager, a wait until what it is about was touched, and another look, until there is what is
-//! looked for or the time is over.
+//! Long polls: reads of the manager's state, repeated after each change to a topic until there is a result or the time
+//! is over.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::WAIT_MS_MAX;
-use crate::manager::Manager;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
+use cxloe_gmm_core::manager::Manager;
 
-/// Looks until `seen` returns something or `wait_ms` are over; looks again whenever `topic` was touched.
+/// Reads the state, and again after each change to `topic`, until `seen` returns a result or `wait_ms` milliseconds are
+/// over.
 ///
 /// # Errors
-/// [`ApiError`] when the core does not answer.
+/// [`ApiError`] if the core does not answer.
 pub async fn poll<T: Send + 'static>(
     core: &Core,
     topic: Topic,
@@ -24,7 +25,7 @@ pub async fn poll<T: Send + 'static>(
     let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
     let mut watch = core.watch(topic);
     loop {
-        if let Some(found) = core.look(seen.clone()).await? {
+        if let Some(found) = core.view(seen.clone()).await? {
             return Ok(Some(found));
         }
         match tokio::time::timeout_at(deadline, watch.touched()).await {

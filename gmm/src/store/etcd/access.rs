@@ -1,62 +1,36 @@
-//! How a manager comes in at etcd: over TLS with a CA of etcd's own, with a certificate, as a user.
+//! TLS to etcd: the authorities to trust, and this manager's certificate.
 
-use std::fmt;
+use std::fmt::Display;
 use std::path::Path;
-use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
-use serde::{Deserialize, Serialize};
+use cxloe_fabric::client::causes;
+use reqwest::{Certificate, ClientBuilder, Identity, tls};
 
 use crate::store::EtcdAccess;
 
-/// A user and a password, as etcd is asked for a token.
-#[derive(Debug, Serialize)]
-pub struct Authenticate<'a> {
-    /// The user.
-    pub name: &'a str,
-    /// The password.
-    pub password: &'a str,
-}
-
-/// The token that etcd answers with.
-#[derive(Debug, Deserialize)]
-pub struct Authenticated {
-    /// It.
-    pub token: String,
-}
-
-/// What HTTP clients for it are built from.
+/// HTTP client builder with the authorities and the certificate of `access`.
 ///
 /// # Errors
-/// What is wrong with which file.
-pub fn http(access: &EtcdAccess) -> Result<reqwest::ClientBuilder, String> {
+/// Text with the unusable file and its defect.
+pub fn http(access: &EtcdAccess) -> Result<ClientBuilder, String> {
     let Some(ca) = &access.ca else { return Ok(cxloe_fabric::client::http()) };
-    let wrong = |path: &Path, error: &dyn fmt::Display| format!("{}: {error}", path.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(ca)? {
-        roots.add(certificate).map_err(|error| wrong(ca, &error))?;
+    // An error means that the process has a provider already.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let pem = std::fs::read(ca).map_err(|error| of(ca, error))?;
+    let authorities = Certificate::from_pem_bundle(&pem).map_err(|error| of(ca, causes(&error)))?;
+    if authorities.is_empty() {
+        return Err(of(ca, "no certificate is in it"));
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots);
-    let config = match &access.identity {
-        Some((certificate, key)) => {
-            let chain = certificates(certificate)?;
-            let pem = cxloe_private::read(key).map_err(|error| wrong(key, &error))?;
-            let private = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| wrong(key, &error))?;
-            builder.with_client_auth_cert(chain, private).map_err(|error| wrong(certificate, &error))?
-        }
-        None => builder.with_no_client_auth(),
-    };
-    Ok(reqwest::Client::builder().no_proxy().tls_backend_preconfigured(config))
+    let builder = reqwest::Client::builder().no_proxy().tls_version_min(tls::Version::TLS_1_3);
+    let builder = builder.tls_certs_only(authorities);
+    let Some((certificate, key)) = &access.identity else { return Ok(builder) };
+    let mut pem = std::fs::read(certificate).map_err(|error| of(certificate, error))?;
+    pem.push(b'\n');
+    pem.extend_from_slice(&cxloe_private::read(key).map_err(|error| of(key, error))?);
+    let identity = Identity::from_pem(&pem).map_err(|error| of(certificate, causes(&error)))?;
+    Ok(builder.identity(identity))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
-    let found = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
-    let found = found.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(&error))?;
-    if found.is_empty() { Err(wrong(&"no certificate is in it")) } else { Ok(found) }
+fn of(path: &Path, error: impl Display) -> String {
+    format!("{}: {error}", path.display())
 }

@@ -1,27 +1,25 @@
-//! The key that managers sign certificates with, where they share a store: the first one puts it there, and all take what
-//! is there.
+//! The certificate authority's key for managers that share a store: the first manager stores it, and all managers use
+//! the stored one.
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::EtcdError;
 use super::gateway::Gateway;
-use super::wire::{Compare, Number, Range, Step, Txn};
+use super::wire::{put, read, set_at};
 use crate::store::EtcdPlace;
 
-/// How long one question may take.
+/// Time-out of one request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is kept in the store at `place`: `new` if nothing was there.
+/// The key stored at `place`; if there is none, `new` is stored and returned.
 ///
 /// # Errors
 /// [`EtcdError`].
 pub async fn shared_authority(place: &EtcdPlace, new: &str) -> Result<String, EtcdError> {
     let (gateway, key) = (Gateway::new(place)?, place.key("authority"));
-    let txn = Txn {
-        compare: vec![Compare::Mod { key: key.as_str().into(), mod_revision: Number(0) }],
-        success: vec![Step::put(key.as_str(), new)],
-        failure: vec![Step::Range(Range::one(key.as_str()))],
-    };
+    let txn = json!({"compare": [set_at(&key, 0)], "success": [put(&key, new)], "failure": [read(&key)]});
     let answer = gateway.txn(&txn, TIMEOUT).await?;
-    Ok(answer.found(0).filter(|_| !answer.succeeded).map_or_else(|| new.to_owned(), |kept| kept.value.text()))
+    Ok(answer.found(0).filter(|_| !answer.succeeded).map_or(new, |kept| &kept.value).to_owned())
 }

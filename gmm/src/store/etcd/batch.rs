@@ -1,31 +1,34 @@
-//! The records of one commit as steps of etcd transactions. A transaction has so many steps and bytes at most, and touches
-//! no key twice; so what a later record undoes is left out, and what is still too much comes in several chunks.
+//! The records of one commit as steps of etcd transactions. The number of steps and of bytes of a transaction are
+//! limited, and no key may occur twice. So records that a later one replaces are left out, and the others are split
+//! into chunks.
 
 use std::collections::BTreeMap;
 
-use super::wire::{Range, Step};
+use serde_json::Value;
+
+use super::wire::{delete, delete_span, put};
 use crate::store::record::{Record, Table};
 use crate::store::{EtcdPlace, StoreError};
 
-/// Most steps of a chunk: etcd takes 128 in a transaction (`--max-txn-ops`), and some are the store's own.
+/// Maximum number of steps in a chunk: etcd permits 128 per transaction (`--max-txn-ops`), and the store adds some.
 pub const STEPS_MAX: usize = 120;
-/// Most bytes of a chunk. etcd takes 1.5 MiB in a request (`--max-request-bytes`), and a chunk that is first written down
-/// as text takes a third more.
+/// Maximum number of bytes in a chunk: etcd permits 1.5 MiB per request (`--max-request-bytes`), and a chunk becomes a
+/// third larger in the redo log.
 pub const CHUNK_BYTES_MAX: usize = 512 << 10;
-/// Most bytes of one record, key included; a larger one could not be written down as text first.
+/// Maximum number of bytes of one record, key included; a larger one does not fit into the redo log.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// What is left of the records of a commit.
+/// Total effect of a commit's records on each key.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// What becomes of each key: a value, or nothing.
+    /// New value of each changed key; `None`: the key is deleted.
     keys: BTreeMap<(Table, String), Option<String>>,
-    /// Below which key a table is emptied.
+    /// Key below which all records of a table are deleted, by table.
     emptied: BTreeMap<Table, String>,
 }
 
 impl Batch {
-    /// What `records`, one after the other, come to.
+    /// The total effect of `records`, applied in this order.
     pub fn of(records: Vec<Record>) -> Self {
         let mut batch = Self::default();
         for record in records {
@@ -42,49 +45,43 @@ impl Batch {
         batch
     }
 
-    /// The steps, in chunks that fit into a transaction each.
+    /// The steps of the batch, in chunks that each fit into a transaction.
     ///
     /// # Errors
-    /// [`StoreError::RecordTooLarge`] when one record does not.
-    pub fn chunks(self, place: &EtcdPlace) -> Result<Vec<Vec<Step>>, StoreError> {
+    /// [`StoreError::RecordTooLarge`] if one record exceeds the limit.
+    pub fn chunks(self, place: &EtcdPlace) -> Result<Vec<Vec<Value>>, StoreError> {
         let emptied = self.emptied.into_iter().map(|(table, end)| {
             let (first, end) = (record_key(place, table, ""), record_key(place, table, &end));
-            Step::Delete(Range::span(first, end))
+            Ok((first.len() + end.len(), delete_span(&first, &end)))
         });
         let keys = self.keys.into_iter().map(|((table, key), value)| {
-            let key = record_key(place, table, &key);
-            match value {
-                Some(value) => Step::put(key, value),
-                None => Step::Delete(Range::one(key)),
+            let record = record_key(place, table, &key);
+            let Some(value) = value else { return Ok((record.len(), delete(&record))) };
+            let bytes = record.len() + value.len();
+            if bytes > RECORD_BYTES_MAX {
+                let (place, limit) = (place.to_string(), RECORD_BYTES_MAX);
+                return Err(StoreError::RecordTooLarge { place, record, bytes, limit });
             }
+            Ok((bytes, put(&record, &value)))
         });
-        let mut chunks: Vec<Vec<Step>> = Vec::new();
-        let (mut steps, mut bytes) = (STEPS_MAX, 0);
+        let mut chunks: Vec<Vec<Value>> = Vec::new();
+        let mut bytes = 0;
         for step in emptied.chain(keys) {
-            let own = step.bytes();
-            if let Step::Put(put) = &step
-                && own > RECORD_BYTES_MAX
-            {
-                let (place, record) = (place.to_string(), put.key.text());
-                return Err(StoreError::RecordTooLarge {
-                    place,
-                    record,
-                    bytes: own,
-                    limit: RECORD_BYTES_MAX,
-                });
+            let (own, step) = step?;
+            match chunks.last_mut() {
+                Some(chunk) if chunk.len() < STEPS_MAX && bytes + own <= CHUNK_BYTES_MAX => chunk.push(step),
+                _ => {
+                    chunks.push(vec![step]);
+                    bytes = 0;
+                }
             }
-            if steps >= STEPS_MAX || bytes + own > CHUNK_BYTES_MAX {
-                chunks.push(Vec::new());
-                (steps, bytes) = (0, 0);
-            }
-            (steps, bytes) = (steps + 1, bytes + own);
-            chunks.last_mut().expect("there is one").push(step);
+            bytes += own;
         }
         Ok(chunks)
     }
 }
 
-/// The key of a record; with an empty one, what the keys of a table start with.
+/// etcd's key of a record; if `key` is empty, the prefix of all keys of the table.
 pub fn record_key(place: &EtcdPlace, table: Table, key: &str) -> String {
     place.key(&format!("state/{}/{key}", table.name()))
 }
@@ -92,6 +89,9 @@ pub fn record_key(place: &EtcdPlace, table: Table, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Maximum size of a request to etcd in bytes, unless etcd is configured otherwise.
+    const REQUEST_BYTES_MAX: usize = 1536 << 10;
 
     fn place() -> EtcdPlace {
         "etcd://h:1/f".parse().unwrap()
@@ -117,10 +117,10 @@ mod tests {
         let chunks = Batch::of(records).chunks(&place()).unwrap();
         let key = |number: usize| format!("f/state/events/{number:020}");
         let wanted = vec![
-            Step::Delete(Range::span("f/state/events/", key(2))),
-            Step::put("f/state/regions/r", "again"),
-            Step::put(key(2), "b"),
-            Step::Delete(Range::one(key(3))),
+            delete_span("f/state/events/", &key(2)),
+            super::put("f/state/regions/r", "again"),
+            super::put(&key(2), "b"),
+            delete(&key(3)),
         ];
         assert_eq!(chunks, [wanted]);
         assert!(Batch::of(Vec::new()).chunks(&place()).unwrap().is_empty());
@@ -133,10 +133,8 @@ mod tests {
             let chunks = Batch::of((0..count).map(|key| put(key, value)).collect()).chunks(&place()).unwrap();
             assert!(chunks.len() > 2, "{}", chunks.len());
             for chunk in &chunks {
-                assert!(
-                    chunk.len() <= STEPS_MAX
-                        && chunk.iter().map(Step::bytes).sum::<usize>() <= CHUNK_BYTES_MAX
-                );
+                let redo = serde_json::to_string(chunk).unwrap();
+                assert!(chunk.len() <= STEPS_MAX && redo.len() < REQUEST_BYTES_MAX, "{}", redo.len());
             }
             assert_eq!(chunks.concat().len(), count);
         }

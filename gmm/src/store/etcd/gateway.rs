@@ -1,165 +1,185 @@
-//! Questions to an etcd cluster, over its JSON gateway: one HTTP request each, to the member that answered last. A member
-//! that does not answer, or says that it cannot for now, makes the next question go to the next one.
+//! Requests to an etcd cluster through its JSON gateway, one HTTP request each, to the member that answered last. If a
+//! member does not answer or is unavailable, the next request is sent to the next member.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cxloe_fabric::client::causes;
 use reqwest::header::AUTHORIZATION;
-use serde::Serialize;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
-use super::access::{Authenticate, Authenticated, http};
-use super::wire::{
-    Failure, Ignored, LeaseGrant, LeaseGranted, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer,
-};
+use super::access::http;
+use super::wire::{LeaseGranted, RangeAnswer, TxnAnswer};
 use crate::store::{EtcdAccess, EtcdPlace};
 
-/// How long a connection may take to come about.
+/// Time-out of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
-/// gRPC: the answer did not come in time; the server is not available (no quorum, no leader, ending).
+/// gRPC status codes of failures after which a retry may succeed: deadline exceeded; unavailable (no quorum, no leader,
+/// shutting down).
 const PASSING: [i32; 2] = [4, 14];
-/// How etcd says that its database is as large as it may be (`--quota-backend-bytes`).
+/// etcd's error for a full database (`--quota-backend-bytes`).
 const NO_SPACE: &str = "database space exceeded";
-/// gRPC: the token is none, or has ended.
+/// gRPC status code: the token is invalid or has expired.
 const UNAUTHENTICATED: i32 = 16;
-/// Where a token is given for user and password.
-const AUTHENTICATE: &str = "/v3/auth/authenticate";
-/// gRPC: there is no such thing.
+/// gRPC status code: the object does not exist.
 const NOT_FOUND: i32 = 5;
 
-/// Why a question to etcd has no answer.
+/// Reason for which a request to etcd failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdError {
-    /// Nobody answered in time. What was asked may have been done.
+    /// No answer in time. The request may have been carried out.
     #[error("etcd does not answer at {host}: {reason}; is it running, and has it a quorum?")]
     Away {
-        /// The member asked last.
+        /// `HOST:PORT` of the last member that the request was sent to.
         host: String,
-        /// What happened.
+        /// The reason, as text that follows the object in the message.
         reason: String,
     },
-    /// It answered that it will not.
+    /// A member refused the request.
     #[error("etcd at {host} refuses: {reason}")]
     Refused {
-        /// The member.
+        /// The member that answered, `HOST:PORT`.
         host: String,
-        /// What it said.
+        /// Error text of that member.
         reason: String,
     },
 }
 
 impl EtcdError {
-    /// Whether it may be otherwise in a moment.
+    /// True if a retry may succeed.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Away { .. })
     }
 
-    /// Whether the cluster has no room for more (its alarm NOSPACE).
+    /// True if the cluster's database is full (alarm NOSPACE).
     pub fn is_for_want_of_room(&self) -> bool {
         matches!(self, Self::Refused { reason, .. } if reason.contains(NO_SPACE))
     }
 }
 
-/// A cluster. To be used in one runtime, that in which it was used first.
+struct Failed {
+    host: String,
+    reason: String,
+    /// gRPC status code; 0 if the answer had none.
+    code: i32,
+    is_passing: bool,
+}
+
+impl From<Failed> for EtcdError {
+    fn from(Failed { host, reason, is_passing, .. }: Failed) -> Self {
+        if is_passing { Self::Away { host, reason } } else { Self::Refused { host, reason } }
+    }
+}
+
+/// Body of an error answer of the gateway.
+#[derive(Deserialize)]
+struct Failure {
+    #[serde(default)]
+    message: String,
+    /// gRPC status code.
+    #[serde(default)]
+    code: i32,
+}
+
+/// Answer to an authentication: the token for user and password.
+#[derive(Deserialize)]
+struct Authenticated {
+    token: String,
+}
+
+/// One message of a streamed answer.
+#[derive(Deserialize)]
+struct Streamed {
+    result: LeaseGranted,
+}
+
+/// Client of an etcd cluster. It must be used only in the runtime of its first request.
 #[derive(Debug)]
 pub struct Gateway {
     http: reqwest::Client,
     hosts: Vec<String>,
     current: AtomicUsize,
     access: EtcdAccess,
-    /// What etcd has given for user and password.
+    /// The token that etcd gave for user and password; none before the first authentication.
     token: Mutex<Option<String>>,
 }
 
 impl Gateway {
-    /// The cluster at `place`. Connects with the first question.
+    /// A client of the cluster at `place`, which connects with the first request.
     ///
     /// # Errors
-    /// [`EtcdError::Refused`] when no HTTP client can be made.
+    /// [`EtcdError::Refused`] if no HTTP client can be made.
     pub fn new(place: &EtcdPlace) -> Result<Self, EtcdError> {
         let refused = |reason: String| EtcdError::Refused { host: place.to_string(), reason };
         let access = place.access.clone();
         let builder = http(&access).map_err(refused)?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
-        let http = builder
-            .build()
-            .map_err(|error| EtcdError::Refused { host: place.to_string(), reason: error.to_string() })?;
+        let http = builder.build().map_err(|error| refused(causes(&error)))?;
         let hosts = place.hosts().to_vec();
         Ok(Self { http, hosts, current: AtomicUsize::new(0), access, token: Mutex::default() })
     }
 
-    /// Carries out a transaction.
+    /// Sends a transaction, and returns the results of its steps.
     ///
     /// # Errors
-    /// [`EtcdError`].
-    pub async fn txn(&self, txn: &Txn, timeout: Duration) -> Result<TxnAnswer, EtcdError> {
-        self.ask("/v3/kv/txn", txn, timeout).await.map_err(|(error, _)| error)
+    /// [`EtcdError`], as for every request.
+    pub async fn txn(&self, txn: &Value, timeout: Duration) -> Result<TxnAnswer, EtcdError> {
+        Ok(self.ask("kv/txn", txn, timeout).await?)
     }
 
-    /// The keys of a range.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
-    pub async fn range(&self, range: &Range, timeout: Duration) -> Result<RangeAnswer, EtcdError> {
-        self.ask("/v3/kv/range", range, timeout).await.map_err(|(error, _)| error)
+    /// Reads the keys in a range, up to its limit.
+    pub async fn range(&self, range: &Value, timeout: Duration) -> Result<RangeAnswer, EtcdError> {
+        Ok(self.ask("kv/range", range, timeout).await?)
     }
 
-    /// A lease of `ttl_s` seconds, or what etcd takes for the least.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
+    /// Requests a lease of `ttl_s` seconds; etcd may grant a longer one.
     pub async fn grant(&self, ttl_s: u64, timeout: Duration) -> Result<LeaseGranted, EtcdError> {
-        let grant = LeaseGrant { ttl_s: Number(i64::try_from(ttl_s).unwrap_or(i64::MAX)) };
-        self.ask("/v3/lease/grant", &grant, timeout).await.map_err(|(error, _)| error)
+        Ok(self.ask("lease/grant", &json!({"TTL": ttl_s}), timeout).await?)
     }
 
-    /// Renews a lease; it has no time left when it was over.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
-    pub async fn renew(&self, id: Number, timeout: Duration) -> Result<LeaseGranted, EtcdError> {
-        let renewed: Result<Streamed<LeaseGranted>, _> =
-            self.ask("/v3/lease/keepalive", &LeaseId { id }, timeout).await;
-        renewed.map(|answer| answer.result).map_err(|(error, _)| error)
+    /// Renews a lease. The time left in the answer is 0 if the lease had already ended.
+    pub async fn renew(&self, lease: i64, timeout: Duration) -> Result<LeaseGranted, EtcdError> {
+        let Streamed { result } = self.ask("lease/keepalive", &json!({"ID": lease}), timeout).await?;
+        Ok(result)
     }
 
-    /// Ends a lease, and deletes the keys that go with it. One that is over already is no error.
-    ///
-    /// # Errors
-    /// [`EtcdError`].
-    pub async fn revoke(&self, id: Number, timeout: Duration) -> Result<(), EtcdError> {
-        let revoked: Result<Ignored, _> = self.ask("/v3/lease/revoke", &LeaseId { id }, timeout).await;
-        match revoked {
-            Ok(Ignored {}) | Err((_, NOT_FOUND)) => Ok(()),
-            Err((error, _)) => Err(error),
+    /// Ends a lease, and deletes its keys. A lease that has already ended is no error.
+    pub async fn revoke(&self, lease: i64, timeout: Duration) -> Result<(), EtcdError> {
+        match self.ask::<Value>("lease/revoke", &json!({"ID": lease}), timeout).await {
+            Ok(_) | Err(Failed { code: NOT_FOUND, .. }) => Ok(()),
+            Err(failed) => Err(failed.into()),
         }
+    }
+
+    fn token(&self) -> MutexGuard<'_, Option<String>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ask<A: DeserializeOwned>(
         &self,
         path: &str,
-        question: &impl Serialize,
+        question: &Value,
         timeout: Duration,
-    ) -> Result<A, (EtcdError, i32)> {
+    ) -> Result<A, Failed> {
         let Some((name, password)) = &self.access.user else {
             return self.ask_as(None, path, question, timeout).await;
         };
-        let kept = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let token = match kept {
-            Some(token) => token,
-            None => {
-                let user = Authenticate { name, password };
-                let given: Authenticated = self.ask_as(None, AUTHENTICATE, &user, timeout).await?;
-                *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(given.token.clone());
-                given.token
-            }
-        };
-        let answered = self.ask_as(Some(&token), path, question, timeout).await;
+        let mut token = self.token().clone();
+        if token.is_none() {
+            let user = json!({"name": name, "password": password});
+            let Authenticated { token: given } =
+                self.ask_as(None, "auth/authenticate", &user, timeout).await?;
+            token = Some(given);
+            self.token().clone_from(&token);
+        }
+        let answered = self.ask_as(token.as_deref(), path, question, timeout).await;
         match answered {
-            // The token has ended: the next try asks for another.
-            Err((EtcdError::Refused { host, reason }, UNAUTHENTICATED)) => {
-                *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                Err((EtcdError::Away { host, reason }, UNAUTHENTICATED))
+            // The token has expired: the next try requests another one.
+            Err(Failed { host, reason, code: UNAUTHENTICATED, .. }) => {
+                *self.token() = None;
+                Err(Failed { host, reason, code: UNAUTHENTICATED, is_passing: true })
             }
             answered => answered,
         }
@@ -169,41 +189,34 @@ impl Gateway {
         &self,
         token: Option<&str>,
         path: &str,
-        question: &impl Serialize,
+        question: &Value,
         timeout: Duration,
-    ) -> Result<A, (EtcdError, i32)> {
+    ) -> Result<A, Failed> {
         let current = self.current.load(Ordering::Relaxed);
         let host = &self.hosts[current % self.hosts.len()];
-        let away = |reason: String| {
-            let next = current.wrapping_add(1);
-            let _ = self.current.compare_exchange(current, next, Ordering::Relaxed, Ordering::Relaxed);
-            (EtcdError::Away { host: host.clone(), reason }, 0)
+        let failed = |reason, code, is_passing| {
+            if is_passing {
+                let next = current.wrapping_add(1);
+                let _ = self.current.compare_exchange(current, next, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            Failed { host: host.clone(), reason, code, is_passing }
         };
-        let scheme = self.access.scheme();
-        let mut asked = self.http.post(format!("{scheme}://{host}{path}")).timeout(timeout).json(question);
+        let url = format!("{}://{host}/v3/{path}", self.access.scheme());
+        let mut asked = self.http.post(url).timeout(timeout).json(question);
         if let Some(token) = token {
             asked = asked.header(AUTHORIZATION, token);
         }
-        let answer = asked.send().await.map_err(|error| away(cxloe_fabric::client::causes(&error)))?;
+        let answer = asked.send().await.map_err(|error| failed(causes(&error), 0, true))?;
         let status = answer.status();
-        let body = answer.bytes().await.map_err(|error| away(cxloe_fabric::client::causes(&error)))?;
+        let body = answer.bytes().await.map_err(|error| failed(causes(&error), 0, true))?;
         if status.is_success() {
             return serde_json::from_slice(&body).map_err(|error| {
-                let reason = format!("its answer is not what etcd's JSON gateway sends ({error})");
-                (EtcdError::Refused { host: host.clone(), reason }, 0)
+                failed(format!("its answer is not what etcd's JSON gateway sends ({error})"), 0, false)
             });
         }
-        match serde_json::from_slice::<Failure>(&body) {
-            Ok(failure) if PASSING.contains(&failure.code) => Err(away(failure.message)),
-            Ok(failure) => {
-                Err((EtcdError::Refused { host: host.clone(), reason: failure.message }, failure.code))
-            }
-            Err(_) if status.is_server_error() => Err(away(format!("status {status}"))),
-            Err(_) => {
-                let reason =
-                    format!("status {status}, which etcd's JSON gateway does not answer {path} with");
-                Err((EtcdError::Refused { host: host.clone(), reason }, 0))
-            }
-        }
+        Err(match serde_json::from_slice(&body) {
+            Ok(Failure { message, code }) => failed(message, code, PASSING.contains(&code)),
+            Err(_) => failed(format!("status {status} for {path}"), 0, status.is_server_error()),
+        })
     }
 }

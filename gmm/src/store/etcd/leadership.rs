@@ -1,6 +1,6 @@
-//! Who leads, when several managers share one etcd: the one whose key `PREFIX/leader` is there. The key goes with a lease
-//! and names the leader's URL. The leader renews the lease three times in its duration; when it cannot, its [`Lease`] ends
-//! before the lease does, so there is never a moment at which two speak for the store.
+//! Election of the leader among managers that share one etcd: the manager whose key `PREFIX/leader` exists. The key is
+//! bound to a lease and contains the leader's URL. The leader renews the lease three times in its duration. If it
+//! cannot, its [`Lease`] ends before etcd's, so no two managers ever use the store at the same time.
 //!
 //! ```text
 //!   attempt: key there? --yes--> follow its URL, look again
@@ -13,34 +13,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::gateway::{EtcdError, Gateway};
-use super::wire::{Compare, Number, Put, Range, Step, Txn};
+use super::wire::{bytes, created_at, put_until, read};
 use crate::store::lease::boot_ms;
 use crate::store::{EtcdPlace, Lease};
 
-/// Seconds a leader's lease lasts unless told otherwise.
+/// Default duration of a leader's lease, in seconds.
 pub const LEASE_TTL_S_DEFAULT: u64 = 3;
-/// The shortest lease in seconds; etcd grants no shorter ones.
+/// Minimum duration of a lease in seconds, which is etcd's own.
 pub const LEASE_TTL_S_MIN: u64 = 2;
-/// The longest lease in seconds.
+/// Maximum duration of a lease in seconds.
 pub const LEASE_TTL_S_MAX: u64 = 600;
 
-/// How long etcd may take to answer when there is no lease to lose.
+/// Time-out of requests that this manager sends while it does not lead.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause before an attempt to renew is repeated.
+/// Pause before a failed renewal is repeated.
 const RENEW_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the leader's key holds.
+/// Value of the leader's key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct LeaderRecord {
-    /// Where it serves.
     url: String,
-    /// Identifies its process (random at its start).
+    /// Random number of the leader's process.
     instance: u64,
 }
 
-/// A manager that wants to lead.
+/// A manager that tries to become the leader.
 #[derive(Debug)]
 pub struct Campaign {
     gateway: Arc<Gateway>,
@@ -49,20 +49,20 @@ pub struct Campaign {
     ttl_s: u64,
 }
 
-/// What became of an attempt to lead.
+/// Result of an attempt to lead.
 #[derive(Debug)]
 pub enum Attempt {
-    /// This manager leads.
+    /// This manager has become the leader.
     Won(Leadership),
-    /// Another one leads, and serves at this URL.
+    /// Another manager leads; this is its URL.
     Led(String),
 }
 
 impl Campaign {
-    /// To lead the managers of `place`, serving at `url`, with a lease of `ttl_s` seconds.
+    /// A candidate among the managers that share `place`, reached at `url`, with a lease of `ttl_s` seconds.
     ///
     /// # Errors
-    /// [`EtcdError`] when no client can be made; etcd is not asked yet.
+    /// [`EtcdError`] if no client can be made; nothing is sent to etcd yet.
     pub fn new(place: &EtcdPlace, url: &str, ttl_s: u64) -> Result<Self, EtcdError> {
         let gateway = Arc::new(Gateway::new(place)?);
         let record = LeaderRecord { url: url.trim_end_matches('/').to_owned(), instance: rand::random() };
@@ -70,28 +70,28 @@ impl Campaign {
         Ok(Self { gateway, key: place.key("leader"), record, ttl_s })
     }
 
-    /// Tries once.
+    /// Tries once to become the leader.
     ///
     /// # Errors
     /// [`EtcdError`].
     pub async fn attempt(&self) -> Result<Attempt, EtcdError> {
-        let there = self.gateway.range(&Range::one(self.key.as_str()), ANSWER_TIMEOUT).await?;
+        let there = self.gateway.range(&json!({"key": bytes(&self.key)}), ANSWER_TIMEOUT).await?;
         if let Some(leader) = there.kvs.first() {
-            match self.url_of(&leader.value.0) {
+            match self.url_of(&leader.value) {
                 Some(url) => return Ok(Attempt::Led(url)),
-                // This process led and lost touch: nobody else knows, so the place need not stay empty.
+                // The key belongs to this process, which has lost its connection: its lease is revoked, since no other
+                // process can use it.
                 None => self.gateway.revoke(leader.lease, ANSWER_TIMEOUT).await?,
             }
         }
         let asked_ms = boot_ms();
         let lease = self.gateway.grant(self.ttl_s, ANSWER_TIMEOUT).await?;
         let value = serde_json::to_string(&self.record).unwrap_or_default();
-        let key = self.key.as_str();
-        let txn = Txn {
-            compare: vec![Compare::Create { key: key.into(), create_revision: Number(0) }],
-            success: vec![Step::Put(Put { key: key.into(), value: value.into(), lease: lease.id })],
-            failure: vec![Step::Range(Range::one(key))],
-        };
+        let txn = json!({
+            "compare": [created_at(&self.key, 0)],
+            "success": [put_until(&self.key, &value, lease.id)],
+            "failure": [read(&self.key)],
+        });
         match self.gateway.txn(&txn, ANSWER_TIMEOUT).await {
             Ok(answer) if answer.succeeded => Ok(Attempt::Won(Leadership {
                 gateway: Arc::clone(&self.gateway),
@@ -104,17 +104,17 @@ impl Campaign {
                 },
             })),
             other => {
-                // Best effort: without it, the lease ends by itself.
+                // If the revocation fails, the lease expires by itself.
                 drop(self.gateway.revoke(lease.id, ANSWER_TIMEOUT).await);
-                let leader = other?.found(0).and_then(|leader| self.url_of(&leader.value.0));
+                let leader = other?.found(0).and_then(|leader| self.url_of(&leader.value));
                 Ok(Attempt::Led(leader.unwrap_or_default()))
             }
         }
     }
 
-    /// The URL in a leader's record, unless it is this process's own.
-    fn url_of(&self, value: &[u8]) -> Option<String> {
-        match serde_json::from_slice::<LeaderRecord>(value) {
+    /// The URL in a leader's record; `None` if the record is that of this process.
+    fn url_of(&self, value: &str) -> Option<String> {
+        match serde_json::from_str::<LeaderRecord>(value) {
             Ok(record) if record.instance == self.record.instance => None,
             Ok(record) => Some(record.url),
             Err(_) => Some(String::new()),
@@ -122,47 +122,49 @@ impl Campaign {
     }
 }
 
-/// When a lease asked for, or renewed, at `asked_ms` is no longer counted on: a tenth early, for clocks do not agree.
+/// Time until which a manager relies on a lease that it requested or renewed at `asked_ms`: a tenth less than `ttl_s`,
+/// since clocks run at different speeds.
 fn safe_end_ms(asked_ms: u64, ttl_s: u64) -> u64 {
     asked_ms + ttl_s * 900
 }
 
-/// What writes of a leader are checked by: its key must be the one that it created.
+/// Condition on a leader's writes: the leader's key must be the one that this leader created.
 #[derive(Debug, Clone)]
 pub struct FencingToken {
     pub(super) key: String,
-    pub(super) created: Number,
+    /// Revision at which this leader created the key.
+    pub(super) created: i64,
     pub(super) lease: Lease,
 }
 
 impl FencingToken {
-    /// How long writes have a chance.
+    /// The lease outside of which writes are not attempted.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// The comparison that fails once the leader was deposed.
-    pub(super) fn compare(&self) -> Compare {
-        Compare::Create { key: self.key.as_str().into(), create_revision: self.created }
+    /// The condition of a transaction that fails once the leader is replaced.
+    pub(super) fn compare(&self) -> Value {
+        created_at(&self.key, self.created)
     }
 }
 
-/// The lead, for as long as the lease is renewed.
+/// Leadership of this manager, as long as its lease is renewed.
 #[derive(Debug)]
 pub struct Leadership {
     gateway: Arc<Gateway>,
-    lease: Number,
+    lease: i64,
     ttl: Duration,
     token: FencingToken,
 }
 
 impl Leadership {
-    /// What this leader's writes are checked by.
+    /// The condition on this leader's writes.
     pub fn token(&self) -> FencingToken {
         self.token.clone()
     }
 
-    /// Renews the lease until it is over, and returns why.
+    /// Renews the lease until it ends. Returns the reason of its end.
     pub async fn keep(&self) -> String {
         let lease = &self.token.lease;
         let (usual, mut pause, mut trouble) = (self.ttl / 3, self.ttl / 3, None);
@@ -175,8 +177,8 @@ impl Leadership {
                     .unwrap_or_else(|| "this process was stopped for longer than the lease".to_owned());
             }
             match self.gateway.renew(self.lease, usual.min(remaining)).await {
-                Ok(granted) if granted.ttl_s.0 > 0 => {
-                    let ttl_s = u64::try_from(granted.ttl_s.0).unwrap_or(0).min(self.ttl.as_secs());
+                Ok(granted) if granted.ttl_s > 0 => {
+                    let ttl_s = u64::try_from(granted.ttl_s).unwrap_or(0).min(self.ttl.as_secs());
                     lease.extend(safe_end_ms(asked_ms, ttl_s));
                     if trouble.take().is_some() {
                         tracing::info!("etcd answers again; the lead is kept");
@@ -199,12 +201,12 @@ impl Leadership {
         }
     }
 
-    /// Gives the lead back, so that another manager need not wait for the end of the lease. From here on this one does
-    /// not lead.
+    /// Gives up the lead, so that another manager need not wait until the lease expires. From this call on, this
+    /// manager does not lead.
     ///
     /// # Errors
-    /// [`EtcdError`]; the lease then ends by itself.
-    pub async fn give_back(self) -> Result<(), EtcdError> {
+    /// [`EtcdError`]; the lease then expires.
+    pub async fn resign(self) -> Result<(), EtcdError> {
         self.token.lease.end();
         self.gateway.revoke(self.lease, ANSWER_TIMEOUT).await
     }

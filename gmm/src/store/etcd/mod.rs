@@ -1,13 +1,14 @@
-//! The store in an etcd cluster, for several managers of which one leads: the same records as in a file, one key each,
-//! under a prefix. Only the leader reads and writes it.
+//! The store in an etcd cluster, for several managers of which one leads: the same records as in a file store, one key
+//! each, under a prefix. Only the leader reads and writes them.
 //!
-//! Every write is one transaction with two conditions. That the leader's key is the one this manager created: a manager
-//! that was deposed fails, however late its request arrives. And that `commit`, which every write sets, is as this manager
-//! left it: a request that got lost on its way and arrives after later ones fails too, and one whose answer got lost is
-//! recognised as done when it is repeated.
+//! Every write is one transaction with two conditions. First, the leader's key must be the one that this manager
+//! created: so writes of a former leader fail, however late they arrive. Second, `commit`, which every write sets, must
+//! have the revision of this manager's last write: so a request that was delayed behind later ones fails, and a
+//! repeated request whose answer was lost is recognised as already carried out.
 //!
-//! A commit that does not fit into one transaction is written down first, in parts, under `redo/`; with `redo/head` it has
-//! happened. Then its parts are carried out and removed. Whoever loads the store finishes what it finds there.
+//! A commit that does not fit into one transaction is first written in parts under `redo/` (a redo log), and is
+//! committed once `redo/head` exists. Then its parts are applied and removed. If that is interrupted, the next load of
+//! the store completes it.
 //!
 //! ```text
 //!   PREFIX/format  leader  commit  redo/head  redo/000000 ...  state/TABLE/KEY ...
@@ -22,6 +23,7 @@ mod wire;
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 pub use self::authority::shared_authority;
@@ -32,36 +34,36 @@ pub use self::leadership::{
 
 use self::batch::{Batch, record_key};
 use self::gateway::Gateway;
-use self::wire::{Compare, KeyValue, Number, Range, Step, Txn, TxnAnswer};
-use super::record::{FORMAT, FORMAT_BEFORE, Record, Restore, Table};
+use self::wire::{KeyValue, TxnAnswer, bytes, delete_span, end_of, put, read, set_at};
+use super::record::{FORMAT, Record, Restore, Table};
 use super::{EtcdPlace, Store, StoreError};
-use crate::manager::{Change, Contradiction, State};
+use cxloe_gmm_core::manager::{Change, Contradiction, FabricState};
 
-/// How long one try may take.
+/// Time-out of one try of a request.
 const TRY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause before a try is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Keys asked for at a time.
+/// Maximum number of keys per read.
 const PAGE: i64 = 500;
 
-/// A store in an etcd cluster, as its leader has it. Not to be used within an async runtime: it has one of its own.
+/// A store in an etcd cluster, for the leader. It has its own async runtime, so it must not be used within another one.
 #[derive(Debug)]
 pub struct EtcdStore {
     runtime: Runtime,
     gateway: Gateway,
     place: EtcdPlace,
     token: FencingToken,
-    /// Revision at which `commit` was last set.
-    chain: Number,
-    /// Writes so far.
+    /// Revision at which this manager last set `commit`.
+    chain: i64,
+    /// Number of writes of this manager until now.
     writes: u64,
 }
 
 impl EtcdStore {
-    /// The store at `place`, for the leader whose token this is. To be loaded before anything is committed.
+    /// The store at `place`, for the leader with this token. It has to be loaded before the first commit.
     ///
     /// # Errors
-    /// [`StoreError::Etcd`] when no client or runtime can be made; etcd is not asked yet.
+    /// [`StoreError::Etcd`] if no client or runtime can be made; nothing is sent to etcd yet.
     pub fn open(place: &EtcdPlace, token: FencingToken) -> Result<Self, StoreError> {
         let refused = |source| StoreError::Etcd { place: place.to_string(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -69,17 +71,17 @@ impl EtcdStore {
             refused(EtcdError::Refused { host: "this machine".to_owned(), reason: error.to_string() })
         })?;
         let gateway = Gateway::new(place).map_err(refused)?;
-        Ok(Self { runtime, gateway, place: place.clone(), token, chain: Number(0), writes: 0 })
+        Ok(Self { runtime, gateway, place: place.clone(), token, chain: 0, writes: 0 })
     }
 
-    /// Asks again and again while there is somebody to ask and this manager leads.
-    fn insist<T>(&self, ask: impl AsyncFn(Duration) -> Result<T, EtcdError>) -> Result<T, StoreError> {
+    /// Repeats a request until etcd answers, as long as this manager leads.
+    fn retry<T>(&self, ask: impl AsyncFn(Duration) -> Result<T, EtcdError>) -> Result<T, StoreError> {
         self.runtime.block_on(async {
             let mut said = false;
             loop {
                 let remaining = self.token.lease.remaining();
                 if remaining.is_zero() {
-                    return Err(self.deposed());
+                    return Err(self.not_leader_error());
                 }
                 match ask(remaining.min(TRY_TIMEOUT)).await {
                     Ok(answer) => return Ok(answer),
@@ -95,129 +97,134 @@ impl EtcdStore {
         })
     }
 
-    fn deposed(&self) -> StoreError {
+    fn not_leader_error(&self) -> StoreError {
         StoreError::Deposed { place: self.place.to_string() }
     }
 
-    fn damaged(&self, reason: impl Into<String>) -> StoreError {
+    fn damaged_error(&self, reason: impl Into<String>) -> StoreError {
         StoreError::Damaged { place: self.place.to_string(), reason: reason.into() }
     }
 
-    /// One transaction of the leader; all or none of `steps`.
-    fn write(&mut self, steps: Vec<Step>) -> Result<(), StoreError> {
+    /// Carries out all of `steps` in one transaction of the leader, or none.
+    fn write(&mut self, mut steps: Vec<Value>) -> Result<(), StoreError> {
         self.writes += 1;
         let commit = self.place.key("commit");
-        let stamp = format!("{}-{}", self.token.created.0, self.writes);
-        let chained = Compare::Mod { key: commit.as_str().into(), mod_revision: self.chain };
-        let mut success = steps;
-        success.push(Step::put(commit.as_str(), stamp.as_str()));
-        let failure = [&self.token.key, &commit].map(|key| Step::Range(Range::one(key.as_str()))).into();
-        let txn = Txn { compare: vec![self.token.compare(), chained], success, failure };
-        let answer = self.insist(async |timeout| self.gateway.txn(&txn, timeout).await)?;
+        let stamp = format!("{}-{}", self.token.created, self.writes);
+        steps.push(put(&commit, &stamp));
+        let txn = json!({
+            "compare": [self.token.compare(), set_at(&commit, self.chain)],
+            "success": steps,
+            "failure": [read(&self.token.key), read(&commit)],
+        });
+        let answer = self.retry(async |timeout| self.gateway.txn(&txn, timeout).await)?;
         if answer.succeeded {
             self.chain = answer.header.revision;
             return Ok(());
         }
         self.check_lead(&answer)?;
         match answer.found(1) {
-            // Done by an earlier try whose answer was lost.
-            Some(last) if last.value.text() == stamp => {
+            // An earlier try was carried out, but its answer was lost.
+            Some(last) if last.value == stamp => {
                 self.chain = last.mod_revision;
                 Ok(())
             }
-            _ => Err(self.damaged("somebody who does not lead writes to it")),
+            _ => Err(self.damaged_error("a manager that does not lead writes to it")),
         }
     }
 
-    /// Whether the leader's key, which is the first thing that `answer` found, is this manager's.
+    /// Checks that the leader's key, the first result in `answer`, is the one of this manager.
     fn check_lead(&self, answer: &TxnAnswer) -> Result<(), StoreError> {
         let ours = answer.found(0).is_some_and(|leader| leader.create_revision == self.token.created);
-        if ours { Ok(()) } else { Err(self.deposed()) }
+        if ours { Ok(()) } else { Err(self.not_leader_error()) }
     }
 
-    /// Every key of a range as of `revision` (0: now), a page at a time.
+    /// Every key from `first` up to, not including, `end` at `revision`, read in pages.
     fn pages(
         &self,
-        mut range: Range,
-        revision: Number,
+        mut first: String,
+        end: &str,
+        revision: i64,
         mut each: impl FnMut(&KeyValue) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        (range.limit, range.revision) = (Number(PAGE), revision);
         loop {
-            let page = self.insist(async |timeout| self.gateway.range(&range, timeout).await)?;
+            let (key, range_end) = (bytes(&first), bytes(end));
+            let range = json!({"key": key, "range_end": range_end, "limit": PAGE, "revision": revision});
+            let page = self.retry(async |timeout| self.gateway.range(&range, timeout).await)?;
             page.kvs.iter().try_for_each(&mut each)?;
             let Some(last) = page.kvs.last().filter(|_| page.more) else { return Ok(()) };
-            range.key.0.clone_from(&last.key.0);
-            range.key.0.push(0);
+            first = format!("{}\0", last.key);
         }
     }
 
-    /// Brings the store into order: checks its format, and finishes or forgets what a predecessor left half done.
-    /// Returns the revision at which it is in order.
-    fn tidy(&mut self) -> Result<Number, StoreError> {
+    /// Recovers the store: checks its format, and completes or discards a commit that a predecessor left incomplete.
+    /// Returns the revision afterwards.
+    fn recover(&mut self) -> Result<i64, StoreError> {
         let keys = [
             &self.token.key,
             &self.place.key("format"),
             &self.place.key("commit"),
             &self.place.key("redo/head"),
         ];
-        let looks: Vec<Step> = keys.map(|key| Step::Range(Range::one(key.as_str()))).into();
-        let txn = Txn { success: looks, ..Txn::default() };
-        let found = self.insist(async |timeout| self.gateway.txn(&txn, timeout).await)?;
+        let txn = json!({"success": keys.map(|key| read(key))});
+        let found = self.retry(async |timeout| self.gateway.txn(&txn, timeout).await)?;
         self.check_lead(&found)?;
-        match found.found(1).map(|format| format.value.text()) {
-            Some(format) if !(FORMAT_BEFORE..=FORMAT).any(|known| format == known.to_string()) => {
-                return Err(StoreError::Format { place: self.place.to_string(), found: format });
+        match found.found(1) {
+            Some(format) if format.value != FORMAT.to_string() => {
+                let (place, found) = (self.place.to_string(), format.value.clone());
+                return Err(StoreError::Format { place, found });
             }
             _ => {}
         }
-        self.chain = found.found(2).map_or(Number(0), |commit| commit.mod_revision);
+        self.chain = found.found(2).map_or(0, |commit| commit.mod_revision);
         if let Some(head) = found.found(3) {
             let count: usize =
-                head.value.text().parse().map_err(|_| self.damaged("redo/head is no number"))?;
+                head.value.parse().map_err(|_| self.damaged_error("redo/head is no number"))?;
             tracing::info!(store = %self.place, parts = count, "finishing a commit that was under way");
             let mut parts = Vec::new();
-            self.pages(self.parts(), found.header.revision, |part| {
-                parts.push(
-                    serde_json::from_slice(&part.value.0)
-                        .map_err(|error| self.damaged(format!("{}: {error}", part.key.text())))?,
-                );
+            // The parts of the redo log, without its head.
+            let (first, end) = (self.place.key("redo/0"), self.place.key("redo/:"));
+            self.pages(first, &end, found.header.revision, |part| {
+                let steps = serde_json::from_str(&part.value);
+                parts.push(steps.map_err(|error| self.damaged_error(format!("{}: {error}", part.key)))?);
                 Ok(())
             })?;
             if parts.len() != count {
-                return Err(self.damaged(format!("{} of {count} parts of a commit are there", parts.len())));
+                return Err(
+                    self.damaged_error(format!("{} of {count} parts of a commit are there", parts.len()))
+                );
             }
             self.carry_out(parts)?;
         }
-        let format = Step::put(self.place.key("format"), FORMAT.to_string());
-        self.write(vec![format, Step::Delete(Range::under(&self.place.key("redo/")))])?;
+        let format = put(&self.place.key("format"), &FORMAT.to_string());
+        self.write(vec![format, self.redo_ended()])?;
         Ok(self.chain)
     }
 
-    /// The parts of a commit that was written down, without its head.
-    fn parts(&self) -> Range {
-        Range::span(self.place.key("redo/0"), self.place.key("redo/:"))
+    /// Step that empties the redo log.
+    fn redo_ended(&self) -> Value {
+        let folder = self.place.key("redo/");
+        delete_span(&folder, &end_of(&folder))
     }
 
-    /// Writes down a commit of several chunks; with this it has happened.
-    fn write_down(&mut self, chunks: &[Vec<Step>]) -> Result<(), StoreError> {
+    /// Writes a commit of several chunks to the redo log, which commits it.
+    fn write_redo_log(&mut self, chunks: &[Vec<Value>]) -> Result<(), StoreError> {
         for (number, chunk) in chunks.iter().enumerate() {
-            let text = serde_json::to_string(chunk).map_err(|error| self.damaged(error.to_string()))?;
-            let mut steps = vec![Step::put(self.place.key(&format!("redo/{number:06}")), text)];
+            let text = serde_json::to_string(chunk).map_err(|error| self.damaged_error(error.to_string()))?;
+            let mut steps = vec![put(&self.place.key(&format!("redo/{number:06}")), &text)];
             if number + 1 == chunks.len() {
-                steps.push(Step::put(self.place.key("redo/head"), chunks.len().to_string()));
+                steps.push(put(&self.place.key("redo/head"), &chunks.len().to_string()));
             }
             self.write(steps)?;
         }
         Ok(())
     }
 
-    /// Carries out a commit that was written down, and forgets that it was.
-    fn carry_out(&mut self, chunks: Vec<Vec<Step>>) -> Result<(), StoreError> {
+    /// Applies a commit from the redo log, and removes it from the log.
+    fn carry_out(&mut self, chunks: Vec<Vec<Value>>) -> Result<(), StoreError> {
         let last = chunks.len().saturating_sub(1);
         for (number, mut chunk) in chunks.into_iter().enumerate() {
             if number == last {
-                chunk.push(Step::Delete(Range::under(&self.place.key("redo/"))));
+                chunk.push(self.redo_ended());
             }
             self.write(chunk)?;
         }
@@ -226,15 +233,16 @@ impl EtcdStore {
 }
 
 impl Store for EtcdStore {
-    fn load(&mut self) -> Result<State, StoreError> {
-        let revision = self.tidy()?;
+    fn load(&mut self) -> Result<FabricState, StoreError> {
+        let revision = self.recover()?;
         let mut restore = Restore::default();
         for table in Table::ALL {
             let folder = record_key(&self.place, table, "");
-            self.pages(Range::under(&folder), revision, |record| {
-                let key = record.key.text();
-                let key = key.strip_prefix(&folder).unwrap_or(&key);
-                restore.add(table, key, &record.value.0).map_err(|error| self.damaged(error.to_string()))
+            self.pages(folder.clone(), &end_of(&folder), revision, |record| {
+                let key = record.key.strip_prefix(&folder).unwrap_or(&record.key);
+                restore
+                    .add(table, key, record.value.as_bytes())
+                    .map_err(|error| self.damaged_error(error.to_string()))
             })?;
         }
         restore.finish().map_err(|source| self.contradicted(source))
@@ -245,13 +253,13 @@ impl Store for EtcdStore {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        let records = Record::all_of(changes).map_err(|error| self.damaged(error.to_string()))?;
+        let records = Record::all_of(changes).map_err(|error| self.damaged_error(error.to_string()))?;
         let mut chunks = Batch::of(records).chunks(&self.place)?;
         match chunks.len() {
             0 => Ok(()),
             1 => self.write(chunks.remove(0)),
             _ => {
-                self.write_down(&chunks)?;
+                self.write_redo_log(&chunks)?;
                 self.carry_out(chunks)
             }
         }

@@ -1,5 +1,5 @@
-//! An etcd of a test's own: one member on free ports of the loopback interface, its files in a temporary folder, gone
-//! with the test.
+//! An etcd for one test: one member on free ports of the loopback interface, with its files in a temporary folder. It
+//! ends with the test.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -14,12 +14,12 @@ use cxloe_gmm::store::EtcdPlace;
 use cxloe_gmm::store::etcd::{Attempt, Campaign, Leadership};
 use serde_json::{Value, json};
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
-/// How often another pair of ports is tried, when somebody took one in between.
+/// Maximum number of tries with other ports, since another process may take a free port first.
 const PORT_TRIES: u32 = 5;
 
-/// A running etcd. Ended when dropped.
+/// A running etcd. Its drop ends the process.
 pub struct Etcd {
     child: Option<Child>,
     client_port: u16,
@@ -44,7 +44,7 @@ impl Etcd {
         panic!("etcd did not start {PORT_TRIES} times");
     }
 
-    /// Starts it, again after [`Etcd::kill`]. Returns whether it answers.
+    /// Starts etcd, possibly after [`Etcd::kill`]. Returns true if it answers.
     pub fn run(&mut self) -> bool {
         let log = self.log_path();
         let (client, peer) = (
@@ -74,7 +74,7 @@ impl Etcd {
             command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?));
         }
         let mut child = command.spawn().expect("etcd is installed: deploy/install/need.sh etcd");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while self.ask("/v3/kv/range", json!({"key": "YQ=="})).is_none() {
             if child.try_wait().unwrap().is_some() {
                 return false;
@@ -86,13 +86,13 @@ impl Etcd {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        // What answered may be somebody else's, who was faster to take the port.
+        // Another process that took the port first may have answered.
         let ours = child.try_wait().unwrap().is_none();
         self.child = Some(child);
         ours
     }
 
-    /// Ends it as a power cut would; its files stay.
+    /// Kills etcd, as a power failure would; its files stay.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             drop(child.kill());
@@ -100,12 +100,12 @@ impl Etcd {
         }
     }
 
-    /// Stops it in its tracks: connections stay, nothing is answered.
+    /// Stops the process of etcd: connections stay open, requests get no answer.
     pub fn freeze(&self) {
         self.signal(nix::sys::signal::Signal::SIGSTOP);
     }
 
-    /// Lets it go on.
+    /// Continues the stopped process.
     pub fn thaw(&self) {
         self.signal(nix::sys::signal::Signal::SIGCONT);
     }
@@ -123,15 +123,15 @@ impl Etcd {
         self.client_port
     }
 
-    /// A store in it.
+    /// Location of a store in this etcd, under this prefix.
     pub fn place(&self, prefix: &str) -> EtcdPlace {
         format!("etcd://127.0.0.1:{}/{prefix}", self.client_port).parse().unwrap()
     }
 
-    /// Asks it directly, past everything that is tested.
+    /// Sends a request to etcd directly, not through the code under test.
     pub fn ask(&self, path: &str, question: Value) -> Option<Value> {
         let url = format!("http://127.0.0.1:{}{path}", self.client_port);
-        // A thread of its own, for there are tests within a runtime.
+        // In a separate thread, since some tests run within a runtime.
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -145,12 +145,12 @@ impl Etcd {
         })
     }
 
-    /// Takes the lead away from whoever has it, as an operator could.
+    /// Deletes the leader's key, as an operator could.
     pub fn depose(&self, place: &EtcdPlace) {
         self.ask("/v3/kv/deleterange", json!({"key": base64(&place.key("leader"))})).unwrap();
     }
 
-    /// Sets a key, as nobody but an operator should.
+    /// Sets a key, as only an operator could.
     pub fn put(&self, key: &str, value: &str) {
         self.ask("/v3/kv/put", json!({"key": base64(key), "value": base64(value)})).unwrap();
     }
@@ -180,7 +180,8 @@ fn base64(text: &str) -> String {
     BASE64_STANDARD.encode(text)
 }
 
-/// Leads the managers of `place`, with a lease that outlasts the test unless it is given back.
+/// Becomes the leader of the managers that share `place`, with a lease that outlasts the test unless the leader
+/// resigns.
 pub fn lead(place: &EtcdPlace) -> Leadership {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let campaign = Campaign::new(place, "http://127.0.0.1:1", 600).unwrap();

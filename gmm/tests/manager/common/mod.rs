@@ -1,5 +1,5 @@
-//! What the tests over real processes and sockets share: a `gmm serve` process that ends with the test, nodes that
-//! register, and a bounded wait for things to come about.
+//! Shared parts of the tests over real processes and sockets: a `gmm serve` process that ends with the test, nodes that
+//! register, and waits with a time-out.
 
 pub mod etcd;
 pub mod node;
@@ -18,8 +18,8 @@ use cxloe_fabric::model::{CnId, CommandResult, DeviceKind, Name, NodeAction, Wat
 
 pub const EXTENT: u64 = 2 << 20;
 
-/// How long anything may take to come about before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out of every wait, after which the test fails.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -40,7 +40,7 @@ pub fn gmm() -> Command {
     command
 }
 
-/// A `gmm serve` process on a free port, with store and log in `folder`. Killed when dropped.
+/// A `gmm serve` process on a free port, with store and log in `folder`. Its drop kills the process.
 pub struct Served {
     pub child: Child,
     pub url: String,
@@ -52,19 +52,19 @@ impl Served {
         Self::start_over(&["--data-dir", folder.to_str().unwrap()], folder, more)
     }
 
-    /// With TLS and rights, and its socket at `gmm.sock` in `folder`.
+    /// Starts a manager with TLS and access control, and with its socket at `gmm.sock` in `folder`.
     pub fn start_guarded(folder: &Path, more: &[&str]) -> Self {
         Self::start_guarded_over(&["--data-dir", folder.to_str().unwrap()], folder, more)
     }
 
-    /// The same with a store elsewhere, given by the arguments `store`.
+    /// As [`start_guarded`](Self::start_guarded), over the store that the arguments `store` give.
     pub fn start_guarded_over(store: &[&str], folder: &Path, more: &[&str]) -> Self {
         let mut served = Self::start_as(&[], store, folder, more);
         served.url = served.url.replacen("http:", "https:", 1);
         served
     }
 
-    /// With a store elsewhere, given by the arguments `store`.
+    /// Starts a manager without access control, over the store that the arguments `store` give.
     pub fn start_over(store: &[&str], folder: &Path, more: &[&str]) -> Self {
         Self::start_as(&["--insecure"], store, folder, more)
     }
@@ -83,7 +83,7 @@ impl Served {
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         let address = loop {
             if let Ok(address) = std::fs::read_to_string(&port_file) {
                 break address;
@@ -105,7 +105,7 @@ impl Served {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Ends it at once, as a power cut would.
+    /// Kills the process, as a power failure would.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -114,7 +114,7 @@ impl Served {
     pub fn signal(&mut self, signal: nix::sys::signal::Signal) -> std::process::ExitStatus {
         let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
         nix::sys::signal::kill(pid, signal).unwrap();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
@@ -138,6 +138,7 @@ pub fn memory_node(node: &str, last: u8, extents: u64) -> RegisterMemoryNode {
         macs: vec![[2, 0, 0, 0, 2, last].into()],
         udp: None,
         key: None,
+        rack: None,
         pool_bytes: extents * EXTENT,
         extent_bytes: EXTENT,
         incarnation: 11,
@@ -161,7 +162,7 @@ pub fn compute_node(node: &str, last: u8) -> RegisterComputeNode {
     }
 }
 
-/// A memory node that confirms everything it is told, until it is dropped.
+/// A memory node that confirms every command, until its drop.
 pub struct ObedientNode {
     task: tokio::task::JoinHandle<()>,
 }
@@ -206,9 +207,9 @@ impl Drop for ObedientNode {
     }
 }
 
-/// Asks again and again until the answer is `Some`.
+/// Repeats `ask` until the answer is `Some`; `what` names the awaited condition in the failure.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     loop {
         if let Some(answer) = ask().await {
             return answer;

@@ -1,38 +1,38 @@
-//! A memory node without memory: it registers, does what it is told, keeps what it has seen over restarts of its manager,
-//! and refuses a manager that is behind. What contradicts the rules it writes down.
+//! A memory node without memory: it registers, carries out commands, keeps its watermark over restarts of its manager,
+//! refuses a manager with a lower watermark, and records violations of the rules.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use cxloe_daemon::{Backoff, Break, Contact, ManagerLink};
+use cxloe_daemon::{Backoff, Contact, ManagerLink, RegistrationEnd};
 use cxloe_fabric::api::{MemoryNodeSync, RegisterMemoryNode};
 use cxloe_fabric::model::{CnId, CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
 
-/// What the node knows.
+/// State of the memory node, which the test reads.
 #[derive(Debug, Default)]
 pub struct Known {
     /// The highest term and revision seen.
     pub seen: Watermark,
-    /// Extent -> the CN and the CMem address it serves.
+    /// CN and CMem address that each mapped extent serves.
     pub mapped: BTreeMap<u64, (CnId, u64)>,
-    /// Registrations so far.
+    /// Number of registrations until now.
     pub registrations: u64,
-    /// Commands and answers refused, for they came from below what was seen.
+    /// Number of commands and answers refused because their watermark was lower than the highest seen.
     pub refused: u64,
-    /// What should never have happened.
+    /// Violations of the rules, as text.
     pub wrong: Vec<String>,
     acked_seq: u64,
     results: Vec<CommandResult>,
 }
 
 impl Known {
-    /// Whether what comes from there is to be followed.
+    /// True if the node follows a manager with this watermark; the watermark is then the highest seen.
     pub fn accepts(&mut self, from: Watermark) -> bool {
         let accepted = !from.is_before(self.seen);
         if accepted {
-            // A command does not say of which run it is.
+            // A command does not contain the number of the manager's run.
             self.seen = Watermark { run: if from.run == 0 { self.seen.run } else { from.run }, ..from }
         } else {
             self.refused += 1
@@ -50,7 +50,7 @@ impl Known {
         }
     }
 
-    /// Carries a command out, once.
+    /// Carries out a command, unless it was carried out before.
     pub fn carry_out(&mut self, command: &NodeCommand) {
         if !self.accepts(command.watermark()) || command.seq <= self.acked_seq {
             return;
@@ -71,7 +71,7 @@ impl Known {
     }
 }
 
-/// A node; clones are the same node.
+/// A memory node; clones share its state.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub register: RegisterMemoryNode,
@@ -87,13 +87,13 @@ impl Node {
         self.known.lock().unwrap()
     }
 
-    /// Starts its daemon, which ends when what is returned is dropped.
+    /// Starts the node's daemon, which the drop of the returned link ends.
     pub fn start(&self, managers: &str) -> ManagerLink<Self> {
         let backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
         ManagerLink::start(managers, None, backoff, self.clone(), Self::registration).unwrap()
     }
 
-    async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
+    async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, RegistrationEnd> {
         let client = contact.client();
         let seen = self.known().seen;
         self.register.seen = seen;
@@ -101,7 +101,7 @@ impl Node {
         {
             let mut known = self.known();
             if !known.accepts(registered.watermark) {
-                return Err(Break::node(std::io::Error::other("the manager is behind")));
+                return Err(RegistrationEnd::node(std::io::Error::other("the manager is behind")));
             }
             known.registrations += 1;
             known.acked_seq = registered.acked_seq;
@@ -127,7 +127,7 @@ impl Node {
             let synced = contact.ask(client.sync_memory_node(&self.register.name, &sync)).await?;
             let mut known = self.known();
             if !known.accepts(synced.watermark) {
-                return Err(Break::node(std::io::Error::other("the manager is behind")));
+                return Err(RegistrationEnd::node(std::io::Error::other("the manager is behind")));
             }
             known.results.clear();
             synced.commands.iter().for_each(|command| known.carry_out(command));

@@ -1,5 +1,5 @@
-//! A memory node whose pace the test sets: it refuses to map when told to, and zeroes only as far as it is let. And an
-//! agent that lets go of regions when it is asked to, if it is let.
+//! A memory node whose pace the test sets: it refuses to map on request, and zeroes only as many bytes as the test
+//! permits. Also an agent that releases regions on request, if the test permits.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,21 +12,21 @@ use cxloe_fabric::api::{
 use cxloe_fabric::model::{CommandResult, NodeAction, Region, UnbindOption};
 use serde_json::Value;
 
-/// How soon what the test has changed is noticed.
+/// Interval at which changes made by the test take effect.
 const PACE: Duration = Duration::from_millis(10);
 
-/// What a patient node is to do.
+/// Settings of a memory node, which the test changes.
 #[derive(Debug, Default)]
 pub struct Orders {
-    /// Refuse to map, for this reason.
+    /// Reason with which the node refuses to map; none: it maps.
     pub refuse: Option<String>,
-    /// Zero so many bytes and no more; `None`: all.
+    /// Maximum number of bytes that the node zeroes; none: all.
     pub zero_only: Option<u64>,
-    /// What it reports of itself.
+    /// Report that the node sends.
     pub stats: Value,
 }
 
-/// A memory node that does as the test says. Ends when dropped.
+/// A memory node that follows its [`Orders`]. Its drop ends it.
 pub struct PatientNode {
     orders: Arc<Mutex<Orders>>,
     task: tokio::task::JoinHandle<()>,
@@ -83,20 +83,20 @@ impl Drop for PatientNode {
     }
 }
 
-/// What an agent knows, and is to do.
+/// State of an agent, and its settings, which the test changes.
 #[derive(Debug, Default)]
 pub struct Agent {
-    /// Its regions, as it heard of them last.
+    /// The agent's regions, from the manager's latest answer.
     pub regions: Vec<Region>,
-    /// Keep what it is asked to let go of.
+    /// True to keep regions that the agent is asked to release.
     pub clings: bool,
-    /// Held in reset.
+    /// True while the agent is held in reset.
     pub held: bool,
-    /// What was generated at its vPPBs.
+    /// Errors generated at the agent's vPPBs.
     pub errors: Vec<VppbError>,
 }
 
-/// An agent that does as the test says. Ends when dropped.
+/// An agent that follows the settings in [`Agent`]. Its drop ends it.
 pub struct PatientAgent {
     agent: Arc<Mutex<Agent>>,
     task: tokio::task::JoinHandle<()>,
@@ -113,6 +113,7 @@ impl PatientAgent {
             after_event: registered.after_event,
             released: Vec::new(),
             quiet: 0,
+            settled: false,
             wait_ms: 20,
         };
         let task = tokio::spawn(async move {

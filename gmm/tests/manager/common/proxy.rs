@@ -1,5 +1,5 @@
-//! A way to a server that loses what it is told to lose: requests on their way there, or answers on their way back. It
-//! forwards TCP connections over loopback, byte by byte, and remembers what was asked.
+//! A proxy in front of a server, which loses requests or answers according to a plan. It forwards TCP connections on
+//! the loopback interface, byte by byte, and records all requests.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What becomes of the next answer.
+/// Treatment of the next request and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives.
+    /// Request and answer are forwarded.
     Arrive,
-    /// The server gets the request; its answer is lost with the connection.
+    /// The server receives the request; the connection closes before its answer is forwarded.
     LoseAnswer,
-    /// The request is lost with the connection.
+    /// The connection closes before the request is forwarded.
     LoseRequest,
 }
 
@@ -23,13 +23,13 @@ type Plan = Box<dyn FnMut() -> Fate + Send>;
 
 struct Shared {
     plan: Mutex<Plan>,
-    /// Everything that arrived at the server, a connection at a time.
+    /// All bytes that were forwarded to the server, by connection.
     heard: Mutex<Vec<Vec<u8>>>,
     stop: AtomicBool,
     to: SocketAddr,
 }
 
-/// A running proxy. Ends when dropped.
+/// A running proxy. Its drop ends it.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Forwards to `port`; `plan` is asked once for each request.
+    /// Starts a proxy to `port`; `plan` is called once for each request.
     pub fn start(port: u16, plan: impl FnMut() -> Fate + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -66,7 +66,7 @@ impl Proxy {
         self.address.port()
     }
 
-    /// Sends the server everything again that it was ever sent, in order, as a network that kept it could.
+    /// Sends all recorded requests to the server again, in order, as a network that delayed them could.
     pub fn replay(&self) -> usize {
         let heard = self.shared.heard.lock().unwrap().clone();
         for connection in &heard {
@@ -91,7 +91,7 @@ impl Drop for Proxy {
     }
 }
 
-/// One connection: requests and answers take turns on it, so whatever arrives after an answer begins a request.
+/// Forwards one connection: requests and answers alternate on it, so the bytes after an answer begin a request.
 fn forward(shared: &Shared, mut client: TcpStream) {
     let Ok(mut server) = TcpStream::connect(shared.to) else { return };
     let pause = Some(Duration::from_millis(5));

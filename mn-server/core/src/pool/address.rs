@@ -1,9 +1,9 @@
-//! Addresses inside a pool. An MPMem address counts bytes from the start of the first extent; the superblock
-//! and the page table in front of it have no MPMem address, so that nothing a CN asks for can reach them.
+//! Addresses inside a pool. An MPMem address counts bytes from the start of the first extent; the superblock and the
+//! page table before it have no MPMem address, so that no request can reach them.
 
 use std::fmt;
 
-/// Bytes in a line, the unit of every access (CXL.mem transfers 64 bytes).
+/// Length of a line in bytes: CXL.mem transfers 64 bytes per access.
 pub const LINE_BYTES: usize = 64;
 
 /// A byte address in the memory pool (the paper's MPMem), from 0 to the pool's size.
@@ -16,8 +16,8 @@ impl fmt::Display for MpAddr {
     }
 }
 
-/// The number of an extent of the memory pool, from 0 to [`Pool::extents`](super::Pool::extents). Extents
-/// are the unit of allocation: one belongs to one CN at most.
+/// Number of an extent of the memory pool, from 0 to [`Pool::extents`](super::Pool::extents). Extents are the unit of
+/// allocation: each belongs to at most one CN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MpExtent(pub u32);
 

@@ -1,4 +1,4 @@
-//! What a pool lies in: a range of memory and, behind some, a file.
+//! Memory of a pool: a range of addresses, with some kinds of pool backed by a file.
 
 use std::fmt::Debug;
 use std::io;
@@ -7,42 +7,44 @@ use std::ptr::NonNull;
 
 use super::PoolError;
 
-/// Memory for a pool, given back when this is dropped.
+/// Memory of a pool, released on drop.
 ///
 /// # Safety
-/// [`base`](Self::base) is the first of [`len`](Self::len) bytes that can be read and written by every thread until this is
-/// dropped, aligned to 4 KiB, and always the same. No Rust reference to them exists, and nobody else uses them.
+/// [`base`](Self::base) always returns the same address, aligned to 4 KiB: the first of [`len`](Self::len) bytes that
+/// every thread can read and write until this value is dropped. No Rust reference to these bytes exists, and no other
+/// code uses them.
 pub unsafe trait Backing: Debug + Send + Sync {
-    /// The first byte.
+    /// Address of the first byte, aligned to 4 KiB.
     fn base(&self) -> NonNull<u8>;
 
-    /// Bytes there are.
+    /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether the length is 0, which no pool has.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Writes the first `len` bytes to the file, if there is one.
+    /// Writes the first `len` bytes to the file; does nothing without a file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Error of the system call.
     fn sync(&self, len: usize) -> io::Result<()>;
 
-    /// Reserves room on disk for `len` bytes at `offset`, where that is possible.
+    /// Reserves disk space for `len` bytes at `offset`; does nothing without a file.
     ///
     /// # Errors
-    /// [`PoolError::Disk`] when there is none left; [`PoolError::Io`] with what else the system says.
+    /// [`PoolError::Disk`] if the disk is full; [`PoolError::Io`] for any other error of a system call.
     fn reserve(&self, offset: u64, len: u64) -> Result<(), PoolError>;
 
-    /// Has `len` bytes at `offset` read as zeros, their room on disk reserved; `false` where they have to be written.
+    /// Makes `len` bytes at `offset` read as zeros and reserves their disk space; returns `false` if the caller has to
+    /// write the zeros.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve).
+    /// As for [`reserve`](Self::reserve).
     fn zero(&self, offset: u64, len: u64) -> Result<bool, PoolError>;
 
-    /// The descriptor of memory that a successor can take over.
+    /// Descriptor by which a successor process can take over the memory; `None` for a file or device.
     fn memory_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -1,4 +1,4 @@
-//! Why a pool could not be opened or an extent not be readied. Each message says what to do.
+//! Errors of opening a pool or preparing an extent. Each message names a remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,15 +7,15 @@ use cxloe_fabric::model::ByteSize;
 
 use super::spec::PoolSpec;
 
-/// What can go wrong with a pool. Sizes are in bytes.
+/// Errors of pools. Sizes are in bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The size asked for is not a number of extents.
     #[error("a pool of {size} is not a whole number of {extent} extents; choose a multiple of {extent}")]
     Size {
-        /// The size asked for.
+        /// Size requested.
         size: ByteSize,
-        /// The extent size.
+        /// Extent size of the pool.
         extent: ByteSize,
     },
     /// The extent size is not a power of two in range.
@@ -24,15 +24,15 @@ pub enum PoolError {
     /// More extents than can be numbered.
     #[error("a pool of {size} has more extents than can be numbered; choose a larger --extent-size")]
     TooManyExtents {
-        /// The size asked for.
+        /// Size requested.
         size: ByteSize,
     },
-    /// Nothing is left beside the page table.
+    /// The page table leaves no room for an extent.
     #[error("{size} is too small: the page table takes at least 2MiB of it and an extent takes {extent}")]
     TooSmall {
-        /// All there is.
+        /// Total size requested, head included.
         size: ByteSize,
-        /// The extent size.
+        /// Extent size requested.
         extent: ByteSize,
     },
     /// More memory than there is.
@@ -42,7 +42,7 @@ pub enum PoolError {
         ByteSize(*.needed).approximate(), ByteSize(*.available).approximate()
     )]
     Memory {
-        /// Bytes needed.
+        /// Bytes that the pool needs.
         needed: u64,
         /// Bytes available without swapping.
         available: u64,
@@ -53,11 +53,11 @@ pub enum PoolError {
          or another file system", .path.display(), ByteSize(*.needed).approximate(), ByteSize(*.available).approximate()
     )]
     Disk {
-        /// The pool's file.
+        /// Path of the pool file.
         path: PathBuf,
-        /// Bytes not yet allocated to it.
+        /// Bytes that the file needs and has not been allocated yet.
         needed: u64,
-        /// Bytes free.
+        /// Bytes free on its file system.
         available: u64,
     },
     /// Not enough pages in the kernel's reserve.
@@ -66,23 +66,23 @@ pub enum PoolError {
          `echo {reserve} > {knob}` (for 1 GiB pages at boot: hugepagesz=1G hugepages={reserve}), or use --pool anon"
     )]
     HugePages {
-        /// The pool asked for.
+        /// Kind of pool requested.
         pool: PoolSpec,
-        /// The size of a page.
+        /// Size of a huge page.
         page: ByteSize,
-        /// Pages needed.
+        /// Huge pages that the pool needs.
         needed: u64,
-        /// Pages free.
+        /// Huge pages free on the machine.
         free: u64,
-        /// What to write into the reserve's size.
+        /// Number of huge pages to write into `knob`.
         reserve: u64,
-        /// The file to write to.
+        /// File in `/sys` or `/proc` that sets the kernel's reserve.
         knob: PathBuf,
     },
     /// Another process serves this pool.
     #[error("{} is in use by another process (it holds the lock); stop it, or use another pool", .path.display())]
     Locked {
-        /// The pool's file or device.
+        /// Path of the pool's file or device.
         path: PathBuf,
     },
     /// The file holds something else.
@@ -91,18 +91,18 @@ pub enum PoolError {
         .path.display()
     )]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The pool's description does not check out.
+    /// The superblock is not valid.
     #[error(
         "the superblock of {} is damaged or of another version ({why}); nothing in this pool can be trusted: \
          remove it to start an empty one", .path.display()
     )]
     Superblock {
-        /// The pool's file or device.
+        /// Path of the pool's file or device.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason why the superblock is invalid.
         why: String,
     },
     /// The pool exists with another geometry.
@@ -111,31 +111,40 @@ pub enum PoolError {
          drop --pool-size and --extent-size to use it as it is, or name another file", .path.display()
     )]
     Geometry {
-        /// The pool's file or device.
+        /// Path of the pool's file or device.
         path: PathBuf,
-        /// Its size.
+        /// Size of the existing pool.
         found_size: ByteSize,
-        /// Its extent size.
+        /// Extent size of the existing pool.
         found_extent: ByteSize,
-        /// The size asked for.
+        /// Size requested.
         size: ByteSize,
-        /// The extent size asked for.
+        /// Extent size requested.
         extent: ByteSize,
+    },
+    /// The memory that was kept from an earlier process is not what was asked for.
+    #[error(
+        "the memory kept from an earlier process is not what the options ask for: {why}; give the options it was made \
+         with, or --pool-discard, which frees it with all that is in it"
+    )]
+    Kept {
+        /// Difference between the kept memory and the options.
+        why: String,
     },
     /// A path of the wrong kind.
     #[error("{} is not {expected}", .path.display())]
     Kind {
-        /// The path.
+        /// Path given in `--pool`.
         path: PathBuf,
-        /// What it should be.
+        /// Kind of file that the path has to name.
         expected: &'static str,
     },
     /// No such NUMA node.
     #[error("there is no NUMA node {node} here ({online} are online); drop --numa-node or name one of those")]
     NumaNode {
-        /// The node asked for.
+        /// Number of the NUMA node requested.
         node: u32,
-        /// The kernel's list.
+        /// NUMA nodes online, as the kernel lists them.
         online: String,
     },
     /// Locking was refused.
@@ -144,27 +153,27 @@ pub enum PoolError {
          or drop --mlock", ByteSize(*.bytes).approximate()
     )]
     Mlock {
-        /// Bytes to lock.
+        /// Bytes that were to be locked.
         bytes: u64,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
     /// An extent number that the pool does not have.
     #[error("extent {extent} does not exist: the pool has {extents}")]
     NoSuchExtent {
-        /// The number asked for.
+        /// Number of the extent requested.
         extent: u32,
-        /// How many there are.
+        /// Number of extents of the pool.
         extents: u32,
     },
     /// Any other failure of a system call.
     #[error("cannot {what} for pool {pool}: {source}")]
     Io {
-        /// What was tried.
+        /// System call or other operation that failed.
         what: &'static str,
-        /// The pool.
+        /// Pool, as given in `--pool`.
         pool: String,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }

@@ -1,55 +1,54 @@
-//! Where things lie in a pool:
+//! Layout of a pool:
 //!
 //! ```text
 //! 0          4 KiB                          head (2 MiB aligned)
 //! | superblock | hashed page table | unused | extent 0 | extent 1 | ...
 //! ```
 //!
-//! The page table lies in the pool itself, as the paper has it (section III.C), and is sized for the case
-//! that every extent is mapped.
+//! The page table lies in the pool itself (paper, section III.C), and has room for mappings of all extents.
 
 use cxloe_fabric::model::ByteSize;
 
 use super::PoolError;
 
-/// Bytes of the superblock, in front of everything.
+/// Length in bytes of the superblock, at the start of the pool.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Bytes of one slot of the page table.
-pub const SLOT_BYTES: u64 = 32;
-/// What the extents are aligned to, so that huge pages can back them.
+/// Length in bytes of a slot of the page table.
+pub(crate) const SLOT_BYTES: u64 = 32;
+/// Alignment of extent 0, so that huge pages can back extents.
 pub const HEAD_ALIGN: u64 = 2 << 20;
-/// The least extent size, in bytes: extent numbers of a 48-bit CMem address then fit 32 bits.
+/// Smallest extent size, in bytes: extent numbers of a 48-bit CMem address then fit 32 bits.
 pub const EXTENT_BYTES_MIN: u64 = 64 << 10;
 /// The largest extent size, in bytes.
-pub const EXTENT_BYTES_MAX: u64 = 1 << 30;
-/// The most extents of a pool.
+pub(crate) const EXTENT_BYTES_MAX: u64 = 1 << 30;
+/// Most extents of a pool.
 const EXTENTS_MAX: u32 = u32::MAX / 2;
-/// The extent size unless an option says otherwise, in bytes.
+/// Default extent size, in bytes.
 pub const EXTENT_BYTES_DEFAULT: u64 = 2 << 20;
 
-/// The geometry of a pool; follows from the number and the size of its extents.
+/// Geometry of a pool, computed from the number and the size of its extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of an extent, a power of two.
+    /// Length of an extent in bytes, a power of two.
     pub extent_bytes: u64,
-    /// How many extents there are; at least 1.
+    /// Number of extents, at least 1.
     pub extents: u32,
-    /// Slots of the page table, a power of two.
+    /// Number of slots of the page table, a power of two.
     pub slots: u64,
-    /// Where extent 0 starts.
+    /// Offset of extent 0 in bytes, a multiple of [`HEAD_ALIGN`].
     pub head_bytes: u64,
 }
 
 impl Layout {
-    /// For `extents` extents. The table has at least four slots for each: one extent takes one, its CN may
-    /// take one more, and half of the table stays empty, which keeps probe sequences short.
+    /// Computes the layout for `extents` extents. The table has at least four slots per extent: a mapping takes one,
+    /// its CN's tenant entry may take another, and half of the table stays empty, which keeps probe sequences short.
     pub fn new(extent_bytes: u64, extents: u32) -> Layout {
         let slots = (u64::from(extents) * 4).next_power_of_two();
         let head_bytes = (SUPERBLOCK_BYTES + slots * SLOT_BYTES).next_multiple_of(HEAD_ALIGN);
         Layout { extent_bytes, extents, slots, head_bytes }
     }
 
-    /// The layout that serves `bytes`, with the head on top.
+    /// Computes the layout with `bytes` for extents, and the head in addition.
     pub fn serving(bytes: u64, extent_bytes: u64) -> Result<Layout, PoolError> {
         check_extent_bytes(extent_bytes)?;
         if bytes == 0 || !bytes.is_multiple_of(extent_bytes) {
@@ -60,10 +59,10 @@ impl Layout {
         Ok(Layout::new(extent_bytes, extents))
     }
 
-    /// The largest layout that, head included, fits into `total` bytes.
+    /// Computes the largest layout that fits into `total` bytes, head included.
     pub fn within(total: u64, extent_bytes: u64) -> Result<Layout, PoolError> {
         check_extent_bytes(extent_bytes)?;
-        // The total grows with the number of extents, so the largest that fits is found by halving.
+        // Binary search, as the total grows with the number of extents.
         let at_most = u32::try_from(total / extent_bytes).unwrap_or(EXTENTS_MAX).min(EXTENTS_MAX);
         let (mut fits, mut too_many) = (0, at_most + 1);
         while too_many - fits > 1 {
@@ -80,12 +79,12 @@ impl Layout {
         }
     }
 
-    /// Bytes that CNs can be given.
+    /// Bytes of all extents together, head excluded.
     pub fn served_bytes(&self) -> u64 {
         u64::from(self.extents) * self.extent_bytes
     }
 
-    /// Bytes of everything.
+    /// Bytes of head and extents together.
     pub fn total_bytes(&self) -> u64 {
         self.head_bytes + self.served_bytes()
     }

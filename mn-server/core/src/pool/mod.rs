@@ -1,24 +1,23 @@
-//! The pool as workers and control see it: lines, extents, and the memory of the page table.
+//! A pool for workers and the control thread: lines, extents, and the memory of the page table.
 //!
-//! Data passes through [`Pool::read_lines`] and [`Pool::write_lines`], called by the workers with addresses that the page
-//! table ([`crate::translation`]) has given them. Extents change hands through [`Pool::prepare_extent`] and
-//! [`Pool::zero_extent`], called by the control thread. Where the memory comes from is the shell's business: it hands over
-//! a [`Backing`].
+//! Workers copy data by [`Pool::read_lines`] and [`Pool::write_lines`], at addresses from the page table
+//! ([`crate::translation`]). The control thread prepares and zeroes extents by [`Pool::prepare_extent`] and
+//! [`Pool::zero_extent`] when they change owners. The shell provides the memory, as a [`Backing`].
 //!
 //! # Incarnation
-//! [`Pool::incarnation`] tells a CN that comes back whether its data is still here. It is random, never 0,
+//! By [`Pool::incarnation`] a CN that reconnects can detect whether its data is still here. It is random, never 0,
 //! and new whenever content may have been lost:
 //!
 //! | pool | keeps its incarnation when |
 //! |---|---|
-//! | anon, huge2m, huge1g | never: the memory goes with the process |
-//! | memfd | a successor takes the descriptor over (`cxloe_mn::pool::adopt`) |
+//! | anon, huge2m, huge1g | the next process gets the descriptor from its keeper (`cxloe_mn::keeper`) |
 //! | file | opened again in the same boot (the page cache has everything, whatever became of the process), or in another boot after [`Pool::close`], which waits until all of it has reached the disk |
 //! | dax | opened again in the same boot; what the device holds after a boot is not trusted |
 
 mod address;
 mod backing;
 mod error;
+mod heap;
 mod layout;
 mod lines;
 mod spec;
@@ -28,12 +27,9 @@ pub use address::{LINE_BYTES, MpAddr, MpExtent};
 pub use backing::Backing;
 pub use cxloe_fabric::model::ByteSize;
 pub use error::PoolError;
-pub use layout::{
-    EXTENT_BYTES_DEFAULT, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, HEAD_ALIGN, Layout, SLOT_BYTES,
-    SUPERBLOCK_BYTES,
-};
+pub use layout::{EXTENT_BYTES_DEFAULT, EXTENT_BYTES_MIN, HEAD_ALIGN, Layout, SUPERBLOCK_BYTES};
 pub(crate) use lines::Slot;
-pub use lines::prefetch_bytes;
+pub(crate) use lines::prefetch_bytes;
 pub use spec::{PoolSpec, PoolSpecError};
 pub use superblock::{BadSuperblock, Superblock};
 
@@ -41,50 +37,50 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the memory of a new [`Pool`] holds.
+/// Description of the memory that a new [`Pool`] starts with.
 #[derive(Debug, Clone, Copy)]
 pub struct Content {
-    /// Where things lie in it.
+    /// Geometry of the pool.
     pub layout: Layout,
-    /// Changes whenever content may have been lost; never 0.
+    /// Incarnation: random, new whenever content may have been lost; never 0.
     pub incarnation: u64,
-    /// The boot that the pool is served in.
+    /// Boot id of the running kernel.
     pub boot_id: u128,
-    /// The content of an earlier run is still here.
+    /// Whether the content of an earlier run is still valid.
     pub retained: bool,
-    /// Everything behind the superblock is certain to be zero.
+    /// Whether everything after the superblock is certain to be zero.
     pub zero: bool,
 }
 
-/// The memory this node lends, shared by all of its threads.
+/// Memory that this node lends, shared by all of its threads.
 #[derive(Debug)]
 pub struct Pool {
     spec: PoolSpec,
     backing: Box<dyn Backing>,
     layout: Layout,
-    /// Extent 0 in the backing.
+    /// Address of the first byte of extent 0.
     data: NonNull<u8>,
-    /// The same as `layout.served_bytes()`, at hand for the data path's bounds check.
+    /// Copy of `layout.served_bytes()` for the data path's bounds check.
     served_bytes: u64,
     incarnation: u64,
     boot_id: u128,
     retained: bool,
-    /// One bit per extent.
+    /// One bit per extent: whether it is known to be zero.
     known_zero: Vec<AtomicU64>,
 }
 
-// SAFETY: `data` points into `backing`, which is Send and Sync and lives as long; what threads may do
-// through it at the same time is argued in `lines`.
+// SAFETY: `data` points into `backing`, which is Send and Sync and lives as long as the pool; `lines` explains which
+// accesses threads may make at the same time.
 unsafe impl Send for Pool {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool in `backing`. Content that is neither retained nor zero is lost: the page table is cleared, and then the
-    /// superblock stored.
+    /// Starts a pool in `backing`. Content that is neither retained nor zero is discarded: the page table is cleared,
+    /// then the superblock is stored.
     ///
     /// # Errors
-    /// [`PoolError::Io`] when the backing cannot be written back.
+    /// [`PoolError::Io`] if the superblock cannot be written to the file.
     ///
     /// # Panics
     /// If the backing is smaller than the layout.
@@ -106,8 +102,8 @@ impl Pool {
             known_zero: (0..words).map(|_| AtomicU64::new(if content.zero { u64::MAX } else { 0 })).collect(),
         };
         if !content.retained && !content.zero {
-            // Nobody may be served from what an earlier page table says. The superblock still is the earlier one, so a
-            // crash in the middle of this leads here again.
+            // Entries of an earlier page table must not be served. The superblock still is the earlier one, so a
+            // restart after a crash in this loop clears the table again.
             pool.table().iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
             pool.backing.sync(layout.head_bytes as usize).map_err(|error| pool.written_back(error))?;
         }
@@ -115,12 +111,23 @@ impl Pool {
         Ok(pool)
     }
 
-    /// What the pool is made of.
+    /// Makes a pool on the heap with `bytes` for extents of `extent_bytes`, all zero.
+    ///
+    /// # Errors
+    /// [`PoolError::Size`] and others if no layout fits these sizes.
+    pub fn on_heap(bytes: u64, extent_bytes: u64, incarnation: u64) -> Result<Pool, PoolError> {
+        let layout = Layout::serving(bytes, extent_bytes)?;
+        let backing = Box::new(heap::HeapMemory::zeroed(layout.total_bytes() as usize));
+        let content = Content { layout, incarnation, boot_id: 0, retained: false, zero: true };
+        Pool::start(PoolSpec::Anon, backing, content)
+    }
+
+    /// Kind of memory, as given in `--pool`.
     pub fn spec(&self) -> &PoolSpec {
         &self.spec
     }
 
-    /// Bytes that CNs can be given: [`extents`](Self::extents) x [`extent_bytes`](Self::extent_bytes).
+    /// Bytes of all extents together, head excluded.
     pub fn bytes(&self) -> u64 {
         self.served_bytes
     }
@@ -130,49 +137,48 @@ impl Pool {
         self.layout.extent_bytes
     }
 
-    /// The number of extents, at least 1.
+    /// Number of extents, at least 1.
     pub fn extents(&self) -> u32 {
         self.layout.extents
     }
 
-    /// What a pool that serves `bytes` in extents of `extent_bytes` holds besides them, in bytes: its superblock and the
-    /// page table.
+    /// Bytes of the superblock and the page table of a pool with `bytes` in extents of `extent_bytes`.
     ///
     /// # Errors
-    /// [`PoolError`] when there is no such pool.
+    /// [`PoolError`] if no layout fits these sizes.
     pub fn overhead_bytes(bytes: u64, extent_bytes: u64) -> Result<u64, PoolError> {
         Ok(Layout::serving(bytes, extent_bytes)?.head_bytes)
     }
 
-    /// The address of an extent's first byte.
+    /// MPMem address of an extent's first byte.
     #[inline]
     pub fn extent_start(&self, extent: MpExtent) -> MpAddr {
         MpAddr(u64::from(extent.0) << self.layout.extent_bytes.trailing_zeros())
     }
 
-    /// Changes whenever content may have been lost; never 0. See the table at the top of the module.
+    /// Incarnation: random, new whenever content may have been lost; never 0.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Whether the content of an earlier run is still here, mappings included.
+    /// Whether content and mappings of an earlier run are still valid.
     pub fn retained(&self) -> bool {
         self.retained
     }
 
-    /// The id of the boot this pool is served in, as the kernel tells it.
+    /// Boot id of the kernel that serves this pool.
     pub fn boot_id(&self) -> u128 {
         self.boot_id
     }
 
-    /// The descriptor of a memfd pool, to be handed to a successor.
+    /// Descriptor by which the next process can take over a pool of kind `anon`, `huge2m` or `huge1g`.
     pub fn memory_fd(&self) -> Option<BorrowedFd<'_>> {
         self.backing.memory_fd()
     }
 
-    /// Writes everything to the pool's file and marks it clean, so that even another boot finds the content
-    /// as it is. To be called when the workers have stopped: what they wrote later could be lost unnoticed.
-    /// Of no effect for pools without a file.
+    /// Writes everything to the pool's file and marks it clean, so that its content is valid even after a reboot.
+    /// Call it after the workers have stopped: later writes could be lost undetected. No effect for pools without a
+    /// file.
     ///
     /// # Errors
     /// [`PoolError::Io`] when the file cannot be written.
@@ -192,7 +198,7 @@ impl Pool {
         PoolError::Io { what: "write the pool back to its file", pool: self.spec.to_string(), source }
     }
 
-    /// Where an extent lies in the backing: offset and length in bytes.
+    /// Offset and length of an extent in the backing, in bytes.
     fn place(&self, extent: MpExtent) -> (u64, u64) {
         (self.layout.head_bytes + self.extent_start(extent).0, self.layout.extent_bytes)
     }

@@ -1,4 +1,4 @@
-//! What a pool is made of, as written after `--pool` or in the TOML file: `anon`, `huge2m`, `file:/path`, ….
+//! Kind of memory of a pool, as written after `--pool` or in the TOML file: `anon`, `huge2m`, `file:/path`, ….
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,18 +6,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The kind of memory behind a pool.
+/// Kind of memory of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PoolSpec {
-    /// `anon`: ordinary anonymous memory, with transparent huge pages advised.
+    /// `anon`: ordinary memory, with transparent huge pages advised.
     #[default]
     Anon,
     /// `huge2m`: 2 MiB pages from the kernel's reserve.
     Huge2M,
     /// `huge1g`: 1 GiB pages from the kernel's reserve.
     Huge1G,
-    /// `memfd`: memory behind a file descriptor, which a successor process can take over with its content.
-    Memfd,
     /// `file:/path`: a file, created sparse or used again; its content outlives the process.
     File(PathBuf),
     /// `dax:/dev/daxX.Y`: a device-DAX node (CXL or persistent memory), mapped whole.
@@ -26,7 +24,7 @@ pub enum PoolSpec {
 
 /// A `--pool` value that names no kind of memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a kind of pool; use anon, huge2m, huge1g, memfd, file:/path or dax:/dev/daxX.Y")]
+#[error("`{0}` is not a kind of pool; use anon, huge2m, huge1g, file:/path or dax:/dev/daxX.Y")]
 pub struct PoolSpecError(String);
 
 impl FromStr for PoolSpec {
@@ -38,7 +36,6 @@ impl FromStr for PoolSpec {
                 "anon" => Some(PoolSpec::Anon),
                 "huge2m" => Some(PoolSpec::Huge2M),
                 "huge1g" => Some(PoolSpec::Huge1G),
-                "memfd" => Some(PoolSpec::Memfd),
                 _ => None,
             },
             Some((_, "")) => None,
@@ -56,7 +53,6 @@ impl fmt::Display for PoolSpec {
             PoolSpec::Anon => f.write_str("anon"),
             PoolSpec::Huge2M => f.write_str("huge2m"),
             PoolSpec::Huge1G => f.write_str("huge1g"),
-            PoolSpec::Memfd => f.write_str("memfd"),
             PoolSpec::File(path) => write!(f, "file:{}", path.display()),
             PoolSpec::Dax(path) => write!(f, "dax:{}", path.display()),
         }
@@ -64,9 +60,15 @@ impl fmt::Display for PoolSpec {
 }
 
 impl PoolSpec {
-    /// Whether the pages are brought in before serving unless an option says otherwise: a fault on the data
-    /// path costs more than the line it is for. Not for files, which may be larger than memory, nor for
-    /// devices, whose memory is there already.
+    /// Whether the memory has no name in the file system, only a descriptor (memfd). It outlives this process if
+    /// another process has the descriptor too.
+    pub fn is_memory(&self) -> bool {
+        matches!(self, PoolSpec::Anon | PoolSpec::Huge2M | PoolSpec::Huge1G)
+    }
+
+    /// Default of `prefault`: whether pages are populated before serving, since a page fault on the data path takes
+    /// longer than the request. Files, which may be larger than memory, and devices, whose memory is present already,
+    /// are not.
     pub fn prefaults_by_default(&self) -> bool {
         !matches!(self, PoolSpec::File(_) | PoolSpec::Dax(_))
     }
@@ -90,7 +92,7 @@ mod tests {
 
     #[test]
     fn every_kind_reads_back() {
-        for text in ["anon", "huge2m", "huge1g", "memfd", "file:/var/lib/cxloe/pool", "dax:/dev/dax0.0"] {
+        for text in ["anon", "huge2m", "huge1g", "file:/var/lib/cxloe/pool", "dax:/dev/dax0.0"] {
             assert_eq!(text.parse::<PoolSpec>().unwrap().to_string(), text);
         }
         assert_eq!("file:a:b".parse(), Ok(PoolSpec::File("a:b".into())));
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn refuses_the_rest() {
-        for text in ["", "Anon", "huge", "file", "file:", "dax:", "tape:/dev/st0", "anon:x"] {
+        for text in ["", "Anon", "huge", "memfd", "file", "file:", "dax:", "tape:/dev/st0", "anon:x"] {
             let error = text.parse::<PoolSpec>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")) && error.contains("huge2m"), "{error}");
         }

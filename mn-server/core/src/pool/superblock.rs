@@ -1,4 +1,4 @@
-//! The first 4 KiB of a pool: what it is, whose memory it has been, and whether its content can be trusted.
+//! The first 4 KiB of a pool: its geometry, its incarnation, and whether its content is valid.
 //!
 //! | offset | bytes | field (little-endian) |
 //! |---|---|---|
@@ -16,36 +16,36 @@ use super::layout::Layout;
 
 const MAGIC: &[u8; 8] = b"CXLoEpol";
 const VERSION: u32 = 1;
-/// Bytes that carry something; the rest of the 4 KiB is zero.
+/// Bytes used of the 4 KiB; the rest is zero.
 pub const USED_BYTES: usize = 56;
 
-/// The content of a superblock.
+/// Content of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Extent size and count; the rest of the geometry follows.
+    /// Geometry of the pool; size and number of extents are stored.
     pub layout: Layout,
-    /// Changes whenever content is lost; never 0.
+    /// New whenever content may have been lost; never 0.
     pub incarnation: u64,
-    /// The boot in which it was opened last.
+    /// Boot in which the pool was opened last.
     pub boot_id: u128,
-    /// Closed in order, everything written back.
+    /// Set if the pool was closed in order, with everything written to the file.
     pub clean: bool,
 }
 
-/// Why bytes are not a superblock.
+/// Reason why stored bytes are no valid superblock.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BadSuperblock {
-    /// Something else.
+    /// The magic number is missing: other data.
     Foreign,
-    /// A superblock once, or one of a later version.
+    /// The superblock is damaged or of a later version, with the reason.
     Damaged(String),
 }
 
 impl Superblock {
-    /// Bytes that carry something; the rest of the 4 KiB is zero.
+    /// Bytes used of the 4 KiB; the rest is zero.
     pub const BYTES: usize = USED_BYTES;
 
-    /// The bytes to store.
+    /// Encodes the superblock for storage.
     pub fn emit(&self) -> [u8; USED_BYTES] {
         let mut bytes = [0; USED_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
@@ -60,7 +60,7 @@ impl Superblock {
         bytes
     }
 
-    /// Reads stored bytes.
+    /// Decodes stored bytes and checks magic, version and checksum.
     pub fn parse(bytes: &[u8; USED_BYTES]) -> Result<Superblock, BadSuperblock> {
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -71,7 +71,7 @@ impl Superblock {
             return Err(BadSuperblock::Damaged("its checksum does not match".into()));
         }
         if u32_at(8) != VERSION {
-            let why = format!("it is of version {}, this program knows version {VERSION}", u32_at(8));
+            let why = format!("it is of version {}, this program supports version {VERSION}", u32_at(8));
             return Err(BadSuperblock::Damaged(why));
         }
         let served = u64::from(u32_at(12)).checked_mul(u64_at(16));

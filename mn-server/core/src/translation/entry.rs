@@ -7,15 +7,15 @@
 //! | 2 | MPMem extent number | number of the CN's mappings | as before | any |
 //! | 3 | checksum of words 0 to 2 and the pool's incarnation | same | as before | any |
 //!
-//! The tenant entry answers whether a CN has any mapping at all. Word 0 is written last and with release
-//! ordering, so that who sees it sees the others; the words of a removed entry stay until no reader can
-//! be looking at them any more, so that none ever sees half of one entry and half of another.
+//! The tenant entry shows whether a CN has any mapping. Word 0 is written last, with release ordering, so that a reader
+//! of the new word 0 sees the other words too. The words of a removed entry stay until no reader uses the slot, so that
+//! no reader combines words of two entries.
 
 use std::sync::atomic::Ordering;
 
 use crate::pool::{MpExtent, Slot};
 
-/// A CN's id, its MAC address as a 48-bit number (as `Mac::to_u64` gives it).
+/// Id of a CN: its MAC address as a 48-bit number (see `Mac::to_u64`).
 pub type CnId = u64;
 
 /// Bits of a CN id.
@@ -23,10 +23,10 @@ const CN_MASK: u64 = (1 << 48) - 1;
 const VALID: u64 = 1 << 63;
 const REMOVED: u64 = 1 << 62;
 const EMPTY: u64 = 0;
-/// In place of a CMem extent number in a CN's tenant entry.
+/// Word 1 of a tenant entry.
 const TENANT: u64 = u64::MAX;
 
-/// What is looked up.
+/// Key of an entry: the first two words of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     head: u64,
@@ -34,48 +34,47 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Of the mapping of a CN's CMem extent.
+    /// Key of the mapping of a CN's CMem extent.
     #[inline]
     pub fn mapping(cn: CnId, cmem_extent: u64) -> Key {
         debug_assert!(cn <= CN_MASK && cmem_extent != TENANT);
         Key { head: VALID | (cn & CN_MASK), extent: cmem_extent }
     }
 
-    /// Of a CN's tenant entry.
+    /// Key of a CN's tenant entry.
     pub fn tenant(cn: CnId) -> Key {
         debug_assert!(cn <= CN_MASK);
         Key { head: VALID | (cn & CN_MASK), extent: TENANT }
     }
 
-    /// Where in a table its probe sequence starts (to be taken modulo the table's size).
+    /// Hash of the key; modulo the table's size, the first slot of the probe sequence.
     #[inline]
     pub fn hash(self) -> u64 {
         mix(self.head ^ mix(self.extent))
     }
 
-    /// The CN id.
     pub fn cn(self) -> CnId {
         self.head & CN_MASK
     }
 
-    /// The CMem extent number; `None` for a tenant entry.
+    /// CMem extent number of a mapping; `None` for a tenant entry.
     pub fn cmem_extent(self) -> Option<u64> {
         (self.extent != TENANT).then_some(self.extent)
     }
 }
 
-/// The content of a slot, without what a reader on the data path need not know.
+/// Content of a slot, as the writer distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Never used, or used up and cleared: probe sequences end here.
+    /// Never used, or cleared: a probe sequence ends here.
     Empty,
-    /// Removed in a generation: probe sequences go on.
+    /// Removed in this generation: probe sequences continue.
     Removed(u64),
-    /// A mapping or a tenant entry, its value, and whether its checksum is right.
+    /// A mapping or a tenant entry: its key, its value, and `true` if its checksum is right.
     Entry(Key, u64, bool),
 }
 
-/// Reads a slot, as the writer does.
+/// Reads a slot for the writer.
 pub(super) fn content(slot: &Slot, incarnation: u64) -> Content {
     let [head, extent, value, sum] = [0, 1, 2, 3].map(|word| slot[word].load(Ordering::Acquire));
     match head {
@@ -84,34 +83,34 @@ pub(super) fn content(slot: &Slot, incarnation: u64) -> Content {
             Content::Entry(Key { head, extent }, value, sum == checksum(head, extent, value, incarnation))
         }
         head if head & REMOVED != 0 => Content::Removed(head & !REMOVED),
-        // No state of ours: damage. Probe sequences may have gone on here.
+        // A damaged slot: probe sequences may continue past it.
         _ => Content::Removed(0),
     }
 }
 
-/// What a reader looking for `key` finds in a slot: the value, something else, or the end.
+/// Compares a slot with `key`, for readers on the data path.
 #[inline]
-pub(super) fn probe(slot: &Slot, key: Key) -> Probe {
+pub(super) fn probe(slot: &Slot, key: Key) -> ProbeResult {
     match slot[0].load(Ordering::Acquire) {
-        EMPTY => Probe::End,
+        EMPTY => ProbeResult::End,
         head if head == key.head && slot[1].load(Ordering::Relaxed) == key.extent => {
-            Probe::Found(slot[2].load(Ordering::Relaxed))
+            ProbeResult::Found(slot[2].load(Ordering::Relaxed))
         }
-        _ => Probe::Other,
+        _ => ProbeResult::Other,
     }
 }
 
-/// The answer of [`probe`].
-pub(super) enum Probe {
-    /// The key's value.
+/// Result of [`probe`].
+pub(super) enum ProbeResult {
+    /// The slot has the key; this is its value.
     Found(u64),
-    /// Another key, or a removed entry.
+    /// The slot has another key or a removed entry: the probe sequence continues.
     Other,
-    /// Nothing, nor beyond.
+    /// The slot is empty: the probe sequence ends.
     End,
 }
 
-/// Fills a slot that no reader can be looking into.
+/// Fills a slot that no reader uses.
 pub(super) fn fill(slot: &Slot, key: Key, value: u64, incarnation: u64) {
     slot[1].store(key.extent, Ordering::Relaxed);
     slot[2].store(value, Ordering::Relaxed);
@@ -119,23 +118,23 @@ pub(super) fn fill(slot: &Slot, key: Key, value: u64, incarnation: u64) {
     slot[0].store(key.head, Ordering::Release);
 }
 
-/// Changes the value of a tenant entry; only the writer reads it.
+/// Changes the value of a tenant entry, which only the writer reads.
 pub(super) fn set_value(slot: &Slot, key: Key, value: u64, incarnation: u64) {
     slot[2].store(value, Ordering::Relaxed);
     slot[3].store(checksum(key.head, key.extent, value, incarnation), Ordering::Relaxed);
 }
 
-/// Removes an entry. It may be read on until every worker has passed `generation`.
+/// Removes an entry. Workers may use it until they have passed `generation`.
 pub(super) fn remove(slot: &Slot, generation: u64) {
     slot[0].store(REMOVED | (generation & (REMOVED - 1)), Ordering::Release);
 }
 
-/// Makes a removed slot the end of probe sequences again.
+/// Clears a removed slot, so that probe sequences end there again.
 pub(super) fn clear(slot: &Slot) {
     slot[0].store(EMPTY, Ordering::Release);
 }
 
-/// The MPMem extent that a value of a mapping names.
+/// MPMem extent number in the value of a mapping.
 #[inline]
 pub(super) fn mp_extent(value: u64) -> MpExtent {
     MpExtent(value as u32)
@@ -168,7 +167,7 @@ mod tests {
             let key = Key::mapping(cn, extent);
             fill(&slot, key, mp.into(), incarnation);
             prop_assert_eq!(content(&slot, incarnation), Content::Entry(key, mp.into(), true));
-            prop_assert!(matches!(probe(&slot, key), Probe::Found(value) if mp_extent(value) == MpExtent(mp)));
+            prop_assert!(matches!(probe(&slot, key), ProbeResult::Found(value) if mp_extent(value) == MpExtent(mp)));
             prop_assert!(matches!(content(&slot, !incarnation), Content::Entry(.., false)));
             slot[bit / 64].fetch_xor(1 << (bit % 64), Ordering::Relaxed);
             prop_assert!(!matches!(content(&slot, incarnation), Content::Entry(.., true)));
@@ -180,9 +179,9 @@ mod tests {
             fill(&slot, Key::tenant(cn), 1, 7);
             remove(&slot, generation);
             prop_assert_eq!(content(&slot, 7), Content::Removed(generation));
-            prop_assert!(matches!(probe(&slot, Key::tenant(cn)), Probe::Other));
+            prop_assert!(matches!(probe(&slot, Key::tenant(cn)), ProbeResult::Other));
             clear(&slot);
-            prop_assert!(matches!(probe(&slot, Key::tenant(cn)), Probe::End));
+            prop_assert!(matches!(probe(&slot, Key::tenant(cn)), ProbeResult::End));
         }
     }
 }

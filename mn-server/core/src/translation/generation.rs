@@ -1,59 +1,58 @@
-//! How the control thread knows that no worker uses a removed mapping any more.
+//! Reclamation of removed mappings: detects when no worker uses a removed mapping any more.
 //!
-//! Each removal belongs to a generation. A worker looks at the current one at its batch boundaries, where it
-//! holds no translation but those in its TLB: if the generation has moved, it purges the TLB and then says
-//! which generation it has passed. Once all have passed generation g, what was removed before g is out of
-//! use everywhere, and its extents can be zeroed. In the usual case a boundary costs one load of a word that
-//! nobody writes. A worker that goes to sleep says so and is not waited for.
+//! Each removal belongs to a generation. A worker reads the current generation at its batch boundaries, where its only
+//! translations are those in its TLB. If the generation has advanced, the worker purges its TLB and then publishes the
+//! generation that it has passed. Once all workers have passed generation g, no worker uses a mapping removed before g,
+//! and the extents can be zeroed. Usually a boundary costs one load of a word that no thread writes. A worker marks
+//! itself as parked before it sleeps, and the control thread does not wait for parked workers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Said by a worker that holds no translation and will ask before it holds one again.
+/// Value of a parked worker, which has no translation and reads the generation before its next translation.
 const PARKED: u64 = u64::MAX;
 
-/// The generation of the mappings; shared by the control thread and all workers.
+/// Generation of the mappings, shared by the control thread and all workers.
 #[derive(Debug, Default)]
 pub struct Generation {
     current: Padded,
     workers: Mutex<Vec<Arc<Padded>>>,
 }
 
-/// A word alone in its cache lines, so that one worker's reports do not slow another's reads.
+/// A word with cache lines of its own, so that one worker's writes do not slow another's reads.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Padded(AtomicU64);
 
 impl Generation {
-    /// Generation 0, no workers.
+    /// Makes generation 0, without workers.
     pub fn new() -> Arc<Generation> {
         Arc::default()
     }
 
-    /// Admits a worker, parked at first. It counts until its [`Passage`] is dropped.
-    pub fn worker(self: &Arc<Self>) -> Passage {
+    /// Adds a worker, parked at first, which counts until its [`WorkerGeneration`] is dropped.
+    pub fn worker(self: &Arc<Self>) -> WorkerGeneration {
         let slot = Arc::new(Padded(AtomicU64::new(PARKED)));
         self.workers.lock().unwrap_or_else(PoisonError::into_inner).push(slot.clone());
-        Passage { generation: self.clone(), slot, seen: PARKED, purged: 0 }
+        WorkerGeneration { generation: self.clone(), slot, seen: PARKED, purged: 0 }
     }
 
-    /// The current generation.
+    /// Number of the current generation.
     #[inline]
     pub fn current(&self) -> u64 {
         self.current.0.load(Ordering::Acquire)
     }
 
-    /// Starts the next generation and returns it. What the caller did before is seen by every worker that
-    /// passes it.
+    /// Starts the next generation and returns it. Every worker that passes it sees the caller's earlier writes.
     pub(super) fn advance(&self) -> u64 {
         self.current.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The generation that every worker has passed; [`current`](Self::current) if none is awake.
+    /// Generation that every worker has passed; [`current`](Self::current) if all are parked.
     pub fn passed(&self) -> u64 {
         let current = self.current.0.load(Ordering::SeqCst);
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Where only this list holds the word, the worker has ended.
+        // A word with no other owner belongs to a worker that has ended.
         workers.retain(|worker| Arc::strong_count(worker) > 1);
         workers.iter().map(|worker| worker.0.load(Ordering::SeqCst)).min().unwrap_or(current).min(current)
     }
@@ -61,18 +60,18 @@ impl Generation {
 
 /// A worker's side of [`Generation`].
 #[derive(Debug)]
-pub struct Passage {
+pub struct WorkerGeneration {
     generation: Arc<Generation>,
     slot: Arc<Padded>,
-    /// What `slot` says.
+    /// Generation in `slot`, kept here so that the word need not be read.
     seen: u64,
-    /// The generation at the last purge.
+    /// Generation at the last purge.
     purged: u64,
 }
 
-impl Passage {
-    /// To be called at every batch boundary, before the batch: the worker holds no translation now, outside
-    /// its TLB. `purge` empties the TLB; it is called if a mapping has been removed since the last time.
+impl WorkerGeneration {
+    /// Passes a batch boundary, where the worker has no translation outside its TLB; call before each batch. Calls
+    /// `purge`, which empties the TLB, if a mapping has been removed since the last call.
     #[inline]
     pub fn pass(&mut self, purge: impl FnOnce()) {
         let current = self.generation.current();
@@ -83,8 +82,8 @@ impl Passage {
 
     #[cold]
     fn move_on(&mut self, mut current: u64, purge: impl FnOnce()) {
-        // Until report and generation agree: while this worker was parked, the control thread may have moved
-        // on without it. Nothing is translated between the report and the purge.
+        // Repeats until the value written equals the current generation: while this worker was parked, the control
+        // thread may have advanced without it. The worker translates nothing between the write and the purge.
         loop {
             self.slot.0.store(current, Ordering::SeqCst);
             match self.generation.current.0.load(Ordering::SeqCst) {
@@ -99,15 +98,14 @@ impl Passage {
         self.purged = current;
     }
 
-    /// To be called before going to sleep: the worker holds no translation and will not use its TLB before
-    /// the next [`pass`](Self::pass).
+    /// Marks the worker as parked; call before it sleeps. It must not use its TLB before the next [`pass`](Self::pass).
     pub fn park(&mut self) {
         self.slot.0.store(PARKED, Ordering::Release);
         self.seen = PARKED;
     }
 }
 
-impl Drop for Passage {
+impl Drop for WorkerGeneration {
     fn drop(&mut self) {
         self.slot.0.store(PARKED, Ordering::Release);
     }

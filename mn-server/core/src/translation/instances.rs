@@ -1,5 +1,6 @@
-//! Which instance each CN with several queues is, for all workers of the node: a CN's shards may have their sessions on
-//! different workers, and what is left of an agent that has ended must not be executed after its successor's requests.
+//! Current instance of each CN that has several queues, for all workers of the node: a CN's shards may have their
+//! sessions on different workers, and delayed requests of an agent that has ended must not be executed after its
+//! successor's requests.
 //!
 //! ```text
 //!   worker 0: Start of the CN itself, another instance --> current := that one, a new generation
@@ -7,28 +8,29 @@
 //!   worker 0: Start again    --> all workers have passed the generation: StartAck
 //! ```
 //!
-//! A shard's session is only offered while its instance is the current one, so the CN's own session, for which two agents
-//! with one address are told apart, always comes first.
+//! A shard's session is only offered while its instance is the current one. So the CN's own session, at which two
+//! agents with one address are told apart, always comes first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::entry::CnId;
-use super::generation::{Generation, Passage};
+use super::generation::{Generation, WorkerGeneration};
 
-/// CNs kept in mind at most: more than have memory on any node. Beyond, those go whose agents have no shards.
+/// Most CNs remembered, more than have memory on any node. Above it, CNs without shards are forgotten.
 const CNS_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug)]
 struct Current {
     instance: u64,
-    /// Whether shards of this instance were let in.
+    /// Set once shards of this instance were admitted.
     sharded: bool,
-    /// The generation that all workers have to pass before its own session starts.
+    /// Generation that all workers have to pass before the CN's own session starts.
     from: u64,
 }
 
-/// The current instances of CNs. Their generation is another than that of the mappings, which one thread alone moves.
+/// Current instances of CNs. They have a generation of their own, separate from that of the mappings, which only the
+/// control thread advances.
 #[derive(Debug, Default)]
 pub struct Instances {
     current: Mutex<HashMap<CnId, Current>>,
@@ -40,12 +42,14 @@ impl Instances {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a worker, which passes at every batch boundary and ends the sessions of shards that are not current.
-    pub fn worker(&self) -> Passage {
+    /// Adds a worker, which at every batch boundary passes the generation and ends the sessions of shards that are not
+    /// current.
+    pub fn worker(&self) -> WorkerGeneration {
         self.generation.worker()
     }
 
-    /// `cn` is `instance` from now on. Whether no worker executes anything of shards of another one any more.
+    /// Makes `instance` the current one of `cn`. Returns `true` once no worker executes requests from shards of another
+    /// instance.
     pub fn take_over(&self, cn: CnId, instance: u64) -> bool {
         let mut all = self.lock();
         if let Some(current) = all.get(&cn).filter(|current| current.instance == instance) {
@@ -58,7 +62,7 @@ impl Instances {
             return false;
         }
         let sharded = all.get(&cn).is_some_and(|before| before.sharded);
-        // Said before the generation moves: whoever passes it sees it.
+        // Stored before the generation advances, so that a worker that passes the generation sees it.
         all.insert(cn, Current { instance, sharded: false, from: if sharded { u64::MAX } else { 0 } });
         if sharded && let Some(current) = all.get_mut(&cn) {
             current.from = self.generation.advance();
@@ -66,7 +70,7 @@ impl Instances {
         !sharded
     }
 
-    /// Whether `cn` is `instance`, whose shards may have sessions then.
+    /// Whether `instance` is the current one of `cn`, so that its shards may have sessions.
     pub fn is_current(&self, cn: CnId, instance: u64) -> bool {
         let mut all = self.lock();
         let Some(current) = all.get_mut(&cn).filter(|current| current.instance == instance) else {
@@ -104,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_without_shards_keeps_nobody_waiting() {
+    fn an_agent_without_shards_delays_no_other() {
         let instances = Instances::default();
         let mut worker = instances.worker();
         worker.pass(|| panic!("nobody has been replaced"));

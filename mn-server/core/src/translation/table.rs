@@ -1,16 +1,17 @@
-//! The page table as the workers see it: read-only, without locks, in the pool's own memory.
+//! The page table as workers use it: read-only, without locks, in the pool's own memory.
 //!
-//! Open addressing: an entry lies at the slot its key hashes to, or at one of the next, before any empty one.
-//! The table has at least four slots per extent of the pool, so that a lookup mostly ends in its first cache line.
+//! Open addressing: an entry lies at the slot to which its key hashes, or at one of the following slots, with no empty
+//! slot in between. The table has at least four slots per extent of the pool, so that most lookups end in their first
+//! cache line.
 
 use std::sync::Arc;
 
-use super::entry::{self, CnId, Content, Key, Probe, mp_extent};
+use super::entry::{self, CnId, Content, Key, ProbeResult, mp_extent};
 use super::generation::Generation;
 use super::instances::Instances;
 use crate::pool::{MpExtent, Pool, Slot};
 
-/// Why an address has no translation: the status of the Fault that answers the request.
+/// Reason why an address has no translation, and so the status of the Fault that answers the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unmapped {
     /// The CN has memory here, but not at this address (Fault 1).
@@ -21,18 +22,18 @@ pub enum Unmapped {
     Denied,
 }
 
-/// One mapping.
+/// One mapping of the page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Translation {
-    /// Whose it is.
+    /// CN that the mapping belongs to.
     pub cn: CnId,
-    /// The extent number in the CN's CMem: byte address / extent size.
+    /// Extent number in the CN's CMem: byte address / extent size.
     pub cmem_extent: u64,
-    /// The extent of the pool behind it.
+    /// Extent of the pool that the CMem extent maps to.
     pub mp_extent: MpExtent,
 }
 
-/// The complete page table.
+/// Page table of a pool, with all mappings.
 #[derive(Debug)]
 pub struct PageTable {
     pool: Arc<Pool>,
@@ -47,24 +48,24 @@ impl PageTable {
         PageTable { pool, generation, instances: Instances::default(), extent_shift }
     }
 
-    /// The pool it lies in and leads to.
+    /// Pool that holds the table and the extents.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// The generation of its mappings; each worker takes a [`Passage`](super::Passage) from it.
+    /// Generation of the mappings; each worker has a [`WorkerGeneration`](super::WorkerGeneration) of it.
     pub fn generation(&self) -> &Arc<Generation> {
         &self.generation
     }
 
-    /// Which instance each CN is; each worker takes a [`Passage`](super::Passage) from it, too.
-    pub fn instances(&self) -> &Instances {
+    /// Current instances of CNs; each worker has a [`WorkerGeneration`](super::WorkerGeneration) of these too.
+    pub(crate) fn instances(&self) -> &Instances {
         &self.instances
     }
 
-    /// log2 of the extent size in bytes.
+    /// Base-2 logarithm of the extent size in bytes.
     #[inline]
-    pub fn extent_shift(&self) -> u32 {
+    pub(crate) fn extent_shift(&self) -> u32 {
         self.extent_shift
     }
 
@@ -73,7 +74,7 @@ impl PageTable {
         self.pool.table()
     }
 
-    /// The slots at which `key` may lie, in the order they are tried.
+    /// Probe sequence of `key`: slots in the order of a lookup.
     #[inline]
     pub(super) fn probes(&self, key: Key) -> impl Iterator<Item = (usize, &Slot)> {
         let slots = self.slots();
@@ -84,27 +85,27 @@ impl PageTable {
         })
     }
 
-    /// The slot of `key` and its value.
+    /// Index of the slot of `key`, and its value.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<(usize, u64)> {
         for (at, slot) in self.probes(key) {
             match entry::probe(slot, key) {
-                Probe::Found(value) => return Some((at, value)),
-                Probe::Other => {}
-                Probe::End => break,
+                ProbeResult::Found(value) => return Some((at, value)),
+                ProbeResult::Other => {}
+                ProbeResult::End => break,
             }
         }
         None
     }
 
-    /// The extent of the pool behind a CN's CMem extent. For a worker between two batch boundaries, or for
+    /// Extent of the pool that a CN's CMem extent maps to. To be called by a worker between two batch boundaries, or by
     /// the control thread.
     #[inline]
     pub fn lookup(&self, cn: CnId, cmem_extent: u64) -> Option<MpExtent> {
         self.find(Key::mapping(cn, cmem_extent)).map(|(_, value)| mp_extent(value))
     }
 
-    /// Why a lookup for this CN found nothing.
+    /// Reason why a lookup for this CN has failed.
     #[cold]
     pub fn unmapped(&self, cn: CnId) -> Unmapped {
         match self.find(Key::tenant(cn)) {
@@ -113,7 +114,8 @@ impl PageTable {
         }
     }
 
-    /// All mappings, in no order. For the control thread: one that is removed meanwhile may or may not be seen.
+    /// All mappings, in no order, for the control thread. A mapping removed during the iteration may or may not be
+    /// included.
     pub fn iter(&self) -> impl Iterator<Item = Translation> {
         self.slots().iter().filter_map(|slot| match entry::content(slot, self.pool.incarnation()) {
             Content::Entry(key, value, true) => Some(Translation {
@@ -125,7 +127,7 @@ impl PageTable {
         })
     }
 
-    /// The number of mappings that fit: one per extent of the pool.
+    /// Most mappings in the table: one per extent of the pool.
     pub fn capacity(&self) -> usize {
         self.pool.extents() as usize
     }

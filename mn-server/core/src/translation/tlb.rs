@@ -1,42 +1,42 @@
-//! A worker's own translations: a small two-way set-associative table in front of the page table, playing the part
-//! of the paper's CAM. A hit costs a hash, one cache line and no shared memory. It is emptied whenever a
-//! mapping has been removed ([`Passage::pass`](super::Passage::pass)); added mappings need no purge, because
-//! it never holds the absence of one.
+//! A worker's own translations: a small two-way set-associative table in front of the page table, like the paper's CAM.
+//! A hit costs a hash and one cache line, no shared memory. The TLB is emptied whenever a mapping has been removed
+//! ([`WorkerGeneration::pass`](super::WorkerGeneration::pass)); an added mapping needs no purge, because the TLB does
+//! not record that a translation is missing.
 
 use super::entry::CnId;
 use super::table::{PageTable, Unmapped};
 use crate::pool::MpAddr;
 
-/// Entries of a TLB unless an option says otherwise: with 2 MiB extents they reach over 2 GiB in 16 KiB.
+/// Default number of entries: with 2 MiB extents they cover 2 GiB in 16 KiB.
 pub const TLB_ENTRIES_DEFAULT: usize = 1024;
 
-/// No CN id has more than 48 bits.
+/// CN id of an empty entry: no CN id has more than 48 bits.
 const NOBODY: CnId = CnId::MAX;
 
 /// A translation: 16 bytes, so that both ways of a set lie in one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     cn: CnId,
-    /// At most 2^32 extents of at least 64 KiB in 48 bits of CMem.
+    /// CMem extent number: there are at most 2^32 extents of at least 64 KiB in 48 bits of CMem.
     cmem_extent: u32,
     mp_extent: u32,
 }
 
-/// Both ways of a set, the one filled last in front.
+/// The two ways of a set, the one filled last in front.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Set([Entry; 2]);
 
 const EMPTY: Set = Set([Entry { cn: NOBODY, cmem_extent: 0, mp_extent: 0 }; 2]);
 
-/// How often a TLB had the answer.
+/// Counts of a worker's TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlbCounters {
     /// Translations answered by the TLB.
     pub hits: u64,
     /// Translations that needed the page table, found there or not.
     pub misses: u64,
-    /// Times it was emptied.
+    /// Number of times the TLB was emptied.
     pub purges: u64,
 }
 
@@ -48,14 +48,14 @@ pub struct Tlb {
 }
 
 impl Tlb {
-    /// With at least `entries` entries (rounded up to a power of two, at least 2).
+    /// Makes a TLB with at least `entries` entries (rounded up to a power of two, at least 2).
     pub fn new(entries: usize) -> Tlb {
         let sets = entries.div_ceil(2).next_power_of_two();
         Tlb { sets: vec![EMPTY; sets].into_boxed_slice(), counters: TlbCounters::default() }
     }
 
-    /// The MPMem address behind a CMem byte address of a CN, or why there is none. To be called between two
-    /// batch boundaries ([`Passage::pass`](super::Passage::pass)), always with the same table.
+    /// Translates a CMem byte address of a CN to an MPMem address. Call between two batch boundaries
+    /// ([`WorkerGeneration::pass`](super::WorkerGeneration::pass)), always with the same table.
     #[inline]
     pub fn translate(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
         let shift = table.extent_shift();
@@ -65,8 +65,8 @@ impl Tlb {
         let (in_first, in_second) = (is_it(first), is_it(second));
         if in_first | in_second {
             self.counters.hits += 1;
-            // Which way has it is as good as random: chosen by arithmetic, for a mispredicted branch would
-            // cost more than all the rest.
+            // Which way hits is practically random: the way is selected by arithmetic, since a mispredicted branch
+            // would cost more than everything else.
             let choose = 0u32.wrapping_sub(u32::from(in_second));
             let mp_extent = first.mp_extent ^ ((first.mp_extent ^ second.mp_extent) & choose);
             return Ok(MpAddr(u64::from(mp_extent) << shift | cmem & ((1 << shift) - 1)));
@@ -74,7 +74,7 @@ impl Tlb {
         self.miss(table, cn, cmem)
     }
 
-    /// The MPMem address behind a CMem byte address if the TLB knows it; changes and counts nothing.
+    /// Translates a CMem byte address if the TLB has the entry; changes and counts nothing.
     #[inline]
     pub fn probe(&self, table: &PageTable, cn: CnId, cmem: u64) -> Option<MpAddr> {
         let shift = table.extent_shift();
@@ -84,7 +84,7 @@ impl Tlb {
         Some(MpAddr(u64::from(entry.mp_extent) << shift | (cmem & ((1 << shift) - 1))))
     }
 
-    /// Sequential extents of a CN fall into sequential sets; CNs start at different ones.
+    /// Set of a CN's extent: sequential extents are in sequential sets, which start at a different set for each CN.
     #[inline]
     fn set_of(&self, cn: CnId, extent: u64) -> usize {
         let start = cn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -104,13 +104,13 @@ impl Tlb {
         Ok(MpAddr(u64::from(mp_extent.0) << shift | (cmem & ((1 << shift) - 1))))
     }
 
-    /// Forgets everything.
+    /// Empties the TLB.
     pub fn purge(&mut self) {
         self.sets.fill(EMPTY);
         self.counters.purges += 1;
     }
 
-    /// How often it had the answer so far.
+    /// Counts since the TLB was made.
     pub fn counters(&self) -> TlbCounters {
         self.counters
     }

@@ -1,9 +1,8 @@
-//! The one writer of the page table, held by the control thread.
+//! The only writer of the page table, used by the control thread.
 //!
-//! A mapping is added in place, and workers see it at once. One that is removed leaves a tombstone; after
-//! [`PageTableWriter::seal`] its slot and its extent wait until every worker has passed that generation, and
-//! only then serve again. So no reader ever sees a slot change under it, and no extent gets a new owner while
-//! a worker may still write for the old one.
+//! A mapping is added in place, and workers see it at once. A removed mapping leaves a tombstone; after
+//! [`PageTableWriter::seal`] its slot and its extent are reused only once every worker has passed that generation. So
+//! no slot changes while a reader uses it, and no extent gets a new owner while a worker may write for the old one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use super::generation::Generation;
 use super::table::{PageTable, Translation};
 use crate::pool::{MpExtent, Pool};
 
-/// Why a mapping could not be added.
+/// Reason why a mapping cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// The pool has no such extent.
@@ -21,17 +20,17 @@ pub enum TableError {
         "extent {extent} does not exist: the pool has {extents}; the manager's record of this pool is wrong"
     )]
     NoSuchExtent {
-        /// The extent asked for.
+        /// Number of the extent requested.
         extent: MpExtent,
-        /// How many there are.
+        /// Number of extents of the pool.
         extents: u32,
     },
     /// A CN id or a CMem extent number wider than the protocol's addresses.
     #[error("CN {cn:#x}, CMem extent {cmem_extent:#x} lies outside 48-bit addresses")]
     Range {
-        /// The CN.
+        /// CN id of the mapping.
         cn: CnId,
-        /// The CMem extent number.
+        /// CMem extent number of the mapping.
         cmem_extent: u64,
     },
     /// The address is mapped to something else.
@@ -41,29 +40,30 @@ pub enum TableError {
     #[error("extent {} belongs to CN {:#x} (CMem extent {}); two CNs never share one", .0.mp_extent, .0.cn, .0.cmem_extent)]
     ExtentTaken(Translation),
     /// The extent's last mapping was removed, but a worker may still be using it.
-    #[error("extent {0} is still being let go of by the workers; wait for their generation and map again")]
+    #[error("extent {0} is still referenced by workers; wait for their generation and map again")]
     ExtentBusy(MpExtent),
 }
 
-/// What was found in the page table of a pool with content.
+/// Result of recovering the page table of a pool with content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Mappings that serve again.
+    /// Number of mappings recovered.
     pub kept: usize,
-    /// Entries that failed their checksum or contradicted others; their addresses answer NXM.
+    /// Number of entries dropped, because they failed their checksum or contradicted others; their addresses answer
+    /// NXM.
     pub dropped: usize,
 }
 
-/// A removed mapping that workers may still be using.
+/// A removed mapping that workers may still use.
 #[derive(Debug)]
 struct Retired {
     slot: usize,
-    /// `None` for a tenant entry.
+    /// Extent of the mapping; `None` for a tenant entry.
     extent: Option<MpExtent>,
     generation: u64,
 }
 
-/// The page table's only writer.
+/// Writer of a page table; there is one per pool.
 #[derive(Debug)]
 pub struct PageTableWriter {
     table: Arc<PageTable>,
@@ -73,8 +73,8 @@ pub struct PageTableWriter {
 }
 
 impl PageTableWriter {
-    /// The page table of a pool: empty in a fresh one, recovered from its checksummed entries in one that
-    /// kept its content. One writer per pool; no worker may use the table before this returns.
+    /// Opens the page table of a pool: empty in a fresh pool, recovered from its checksummed entries in one with
+    /// content. A pool has one writer; no worker may use the table before this returns.
     pub fn open(pool: Arc<Pool>) -> (PageTableWriter, Recovery) {
         let incarnation = pool.incarnation();
         let table = Arc::new(PageTable::new(pool, Generation::new()));
@@ -83,29 +83,29 @@ impl PageTableWriter {
         (writer, recovery)
     }
 
-    /// The table, to be shared with the workers.
+    /// Page table, to be shared with the workers.
     pub fn table(&self) -> &Arc<PageTable> {
         &self.table
     }
 
-    /// The number of mappings.
+    /// Number of mappings in the table.
     pub fn len(&self) -> usize {
         self.owners.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table has no mapping.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
 
-    /// The mapping that an extent serves.
+    /// Mapping to an extent of the pool, if there is one.
     pub fn owner(&self, mp_extent: MpExtent) -> Option<Translation> {
         let &(cn, cmem_extent) = self.owners.get(&mp_extent)?;
         Some(Translation { cn, cmem_extent, mp_extent })
     }
 
-    /// Adds a mapping; workers see it at once. The extent has been prepared by the caller
-    /// ([`Pool::prepare_extent`]). Adding what is there already changes nothing.
+    /// Adds a mapping, which workers see at once. The caller has prepared the extent ([`Pool::prepare_extent`]). An
+    /// existing equal mapping stays.
     pub fn map(&mut self, cn: CnId, cmem_extent: u64, mp_extent: MpExtent) -> Result<(), TableError> {
         if self.check(cn, cmem_extent, mp_extent)? {
             return Ok(());
@@ -117,7 +117,7 @@ impl PageTableWriter {
         Ok(())
     }
 
-    /// Whether [`map`](Self::map) would work: `Ok(true)` if the mapping is there already.
+    /// Checks whether [`map`](Self::map) would succeed; `Ok(true)` if the mapping exists already.
     pub fn check(&self, cn: CnId, cmem_extent: u64, mp_extent: MpExtent) -> Result<bool, TableError> {
         let extents = self.table.pool().extents();
         if mp_extent.0 >= extents {
@@ -141,8 +141,8 @@ impl PageTableWriter {
         if self.retired.iter().any(busy) { Err(TableError::ExtentBusy(mp_extent)) } else { Ok(false) }
     }
 
-    /// Removes a mapping and returns its extent, which workers may use until they have passed the generation
-    /// that the next [`seal`](Self::seal) returns.
+    /// Removes a mapping and returns its extent, which workers may use until they have passed the generation that the
+    /// next [`seal`](Self::seal) returns.
     pub fn unmap(&mut self, cn: CnId, cmem_extent: u64) -> Option<MpExtent> {
         if cn >> 48 != 0 || cmem_extent >> (48 - self.table.extent_shift()) != 0 {
             return None;
@@ -155,18 +155,18 @@ impl PageTableWriter {
         Some(extent)
     }
 
-    /// Ends a run of [`unmap`](Self::unmap)s: when [`passed`](Self::passed) is at least the generation
-    /// returned, no worker uses any of what they removed.
+    /// Ends a series of [`unmap`](Self::unmap)s: once [`passed`](Self::passed) is at least the generation returned, no
+    /// worker uses the removed mappings.
     pub fn seal(&mut self) -> u64 {
         self.table.generation().advance()
     }
 
-    /// The generation that every worker has passed.
+    /// Generation that every worker has passed.
     pub fn passed(&self) -> u64 {
         self.table.generation().passed()
     }
 
-    /// Adds to a CN's number of mappings.
+    /// Changes the number of mappings in a CN's tenant entry.
     fn count(&mut self, cn: CnId, change: i64) {
         let key = Key::tenant(cn);
         match self.table.find(key) {
@@ -184,7 +184,7 @@ impl PageTableWriter {
         self.retired.push(Retired { slot, extent, generation });
     }
 
-    /// Writes a new entry into the first slot of its probe sequence that is empty or out of use.
+    /// Writes a new entry into the first slot of its probe sequence that is empty or no longer used.
     fn put(&self, key: Key, value: u64) {
         let passed = self.table.generation().passed();
         let free = self.table.probes(key).find(|(_, slot)| match entry::content(slot, self.incarnation) {
@@ -196,7 +196,7 @@ impl PageTableWriter {
         entry::fill(slot, key, value, self.incarnation);
     }
 
-    /// Takes tombstones that nobody can be looking at out of the way, where no probe sequence leads across.
+    /// Clears tombstones that no worker uses, where no probe sequence continues past them.
     fn reclaim(&mut self) {
         let passed = self.table.generation().passed();
         let slots = self.table.slots();
@@ -213,15 +213,15 @@ impl PageTableWriter {
         });
     }
 
-    /// Sorts out the entries found in the pool: those that fail their checksum, name an extent that does not
-    /// exist, or contradict another, are dropped; the others are made reachable and counted.
+    /// Recovers the entries in the pool. Drops entries that fail their checksum, name an extent that does not exist, or
+    /// contradict another entry; makes the others reachable and counts them.
     fn recover(&mut self) -> Recovery {
         let mut claims = Vec::new();
         let mut recovery = Recovery::default();
         for at in 0..self.table.slots().len() {
             match entry::content(&self.table.slots()[at], self.incarnation) {
                 Content::Empty => {}
-                // There are no workers yet, so nobody can be looking at these.
+                // No worker runs yet, so no reader uses the tombstones.
                 Content::Removed(_) => self.discard(at),
                 Content::Entry(key, _, true) if key.cmem_extent().is_none() => self.discard(at),
                 Content::Entry(key, value, true) if value < u64::from(self.table.pool().extents()) => {
@@ -248,8 +248,8 @@ impl PageTableWriter {
             {
                 recovery.kept += 1;
                 if self.table.find(key).is_none() {
-                    // Damage cut its probe sequence short. Copied before it is discarded, so that stopping
-                    // in between loses nothing.
+                    // Damage has interrupted the entry's probe sequence. The entry is copied before the old slot is
+                    // discarded, so that a crash in between loses nothing.
                     self.put(key, value);
                 }
             }
@@ -263,7 +263,7 @@ impl PageTableWriter {
         recovery
     }
 
-    /// Frees a slot while there are no workers.
+    /// Frees a slot while no worker runs.
     fn discard(&mut self, slot: usize) {
         entry::remove(&self.table.slots()[slot], 0);
         self.retired.push(Retired { slot, extent: None, generation: 0 });

@@ -1,4 +1,4 @@
-//! Whether this machine has the memory that a node is to lend.
+//! Checks for the memory that a node will lend.
 
 use cxloe_daemon::doctor::permissions::Process;
 use cxloe_daemon::doctor::{Check, Group, folder_for_files, size};
@@ -6,15 +6,15 @@ use cxloe_mn::config::Config;
 use cxloe_mn::pool::{Host, POOL_BYTES_DEFAULT, PoolSpec};
 use nix::unistd::{AccessFlags, access};
 
-/// Memory that the rest of the system should keep.
+/// Memory in bytes that should be left to the rest of the system.
 const SPARE: u64 = 256 << 20;
 
-/// Reads what the pool is to be made of, and judges it.
+/// Reads the machine's resources for the pool, and judges them.
 pub fn examine(config: &Config, process: &Process) -> Vec<Check> {
     let (host, pool) = (Host::default(), &config.pool);
     let bytes = pool.bytes.unwrap_or(POOL_BYTES_DEFAULT);
     let of_memory = match &pool.spec {
-        PoolSpec::Anon | PoolSpec::Memfd => vec![judge_memory(bytes, host.available_memory())],
+        PoolSpec::Anon => vec![judge_memory(bytes, host.available_memory())],
         PoolSpec::Huge2M => vec![judge_huge_pages(bytes, 2 << 20, host.huge_pages(2 << 20))],
         PoolSpec::Huge1G => vec![judge_huge_pages(bytes, 1 << 30, host.huge_pages(1 << 30))],
         PoolSpec::File(path) => {
@@ -52,7 +52,7 @@ fn judge_memory(bytes: u64, available: Option<u64>) -> Check {
     Check::ok(group, name, found)
 }
 
-/// `pages`: those that are free, and those that there are.
+/// Judges the huge pages of `page` bytes for a pool of `bytes`; `free` and `all` are numbers of pages.
 fn judge_huge_pages(bytes: u64, page: u64, (free, all): (u64, u64)) -> Check {
     let (group, name) = (Group::Memory, "huge pages");
     let needed = bytes.div_ceil(page);
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn huge_pages_in_use_stay_in_use() {
         let short = judge_huge_pages(GIB, 2 << 20, (100, 300));
-        // 200 are taken and stay so, 512 are for the pool.
+        // The 200 pages in use stay in use, and the pool needs 512.
         assert_eq!(short.level, Level::Fail);
         assert!(short.advice.unwrap().starts_with("echo 712 > "));
         assert_eq!(judge_huge_pages(GIB, 2 << 20, (512, 512)).level, Level::Ok);

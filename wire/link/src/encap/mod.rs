@@ -1,18 +1,18 @@
-//! Raw links with the frames inside UDP, under IP headers of our own: as fast as the raw link beneath, over any network that
-//! carries IP, and spread over queues by NICs as any UDP is. What travels is what the [`udp`](crate::udp) link sends, so either end may be
-//! of either kind.
+//! Raw links with frames inside UDP, under IP headers built in user space: as fast as the raw link below, over any
+//! network that carries IP, and spread over queues by NICs like other UDP traffic. The bytes on the wire equal those of
+//! the [`udp`](crate::udp) link, so the two ends may differ in kind.
 //!
 //! ```text
 //!   slot, commit --> Sender: header of the peer in front --> raw link (packet, xdp)
-//!   receive <------- whole datagram? to us? from the address that speaks for this MAC? <-- raw link
+//!   receive <------- whole datagram? to us? from the address of this MAC? <-- raw link
 //!
 //!   flush, now and then --> NextHops: the kernel's routes and neighbours (never from frames)
 //! ```
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
 //! | `header` | the outer headers: bytes in, bytes out |
-//! | `next_hop` | which station on the segment packets for an address go to |
+//! | `next_hop` | the station on the segment that packets for an address are sent to |
 
 mod header;
 mod next_hop;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Mac, source};
 
-use crate::link::Explain;
+use crate::link_detail::LinkDetail;
 use crate::outer::{Peer, Peers};
 use crate::packet::PacketLink;
 use crate::udp::{FRAME_MIN, frame_limit, station};
@@ -33,34 +33,34 @@ use crate::{Backend, ETHERNET_HEADER, Encap, Link, LinkConfig, LinkCounters, Lin
 use header::{ETHERTYPE_IPV4, OUTER_LEN, Outer, parse};
 use next_hop::{NextHop, NextHops};
 
-/// How often next hops that are not known are looked up while frames are to go there.
+/// Interval of lookups of unknown next hops while frames wait for them.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// How often those that are known are looked up again: a gateway may have been replaced.
+/// Interval of lookups of known next hops, because a gateway may have been replaced.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
-/// Flushes between two looks at the clock.
+/// Number of flushes between two readings of the clock.
 const FLUSHES: u32 = 1024;
-/// What goes wrong with the network is said at most this often.
+/// Shortest interval between log messages about the network.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A way to a node.
+/// Way to a node: its outer address and headers.
 struct Route {
     mac: Mac,
     address: SocketAddrV4,
-    /// The headers; `None` while the next hop is not known.
+    /// Outer headers; `None` while the next hop is unknown.
     outer: Option<Outer>,
 }
 
-/// What the transmit sides share: the ways, and what was lent.
+/// State that the transmit sides share: routes, and the slot lent.
 struct Sender {
-    /// By MAC.
+    /// Routes to the nodes, sorted by MAC.
     routes: Vec<Route>,
-    /// Index of what was found last.
+    /// Index of the route used last.
     last: usize,
     lent: usize,
     max_frame: usize,
-    /// A path that carries less than the longest frame: to whom, and how much.
+    /// Peer whose path has an MTU below the longest frame, and that MTU.
     narrow: Option<(SocketAddrV4, usize)>,
-    /// Whether frames were to go where no next hop is known.
+    /// Set if frames were dropped because their next hop is unknown.
     unresolved: bool,
     unknown: u64,
     frames: u64,
@@ -92,7 +92,7 @@ impl Sender {
         if len == 0 {
             return;
         }
-        // The same slot again: it was not committed yet.
+        // The same slot is lent again if it was not committed.
         let Some(slot) = inner.slot(OUTER_LEN + len) else { return };
         let Some(mac) = slot.get(OUTER_LEN..).and_then(|frame| frame.first_chunk()).map(|mac| Mac(*mac))
         else {
@@ -111,7 +111,7 @@ impl Sender {
     }
 }
 
-/// The transmit side for frames answered from within `receive`.
+/// Transmit side for frames sent during `receive`.
 struct Answers<'a> {
     sender: &'a mut Sender,
     inner: &'a mut dyn Transmit,
@@ -134,12 +134,12 @@ impl Transmit for Answers<'_> {
     }
 }
 
-/// A raw link whose frames travel inside UDP.
+/// Link that carries its frames inside UDP over a raw link.
 pub struct EncapLink {
     inner: Box<dyn Link>,
     info: LinkInfo,
     own: SocketAddrV4,
-    /// The interface's address, from which outer frames leave.
+    /// MAC address of the interface, the source of outer frames.
     interface_mac: Mac,
     ethertype: [u8; 2],
     priority: Option<u8>,
@@ -154,10 +154,10 @@ pub struct EncapLink {
 }
 
 impl EncapLink {
-    /// Opens the raw link that `config` names, at the address of `config.udp`.
+    /// Opens the raw link of `config`, with the outer address of `config.udp`.
     ///
     /// # Errors
-    /// Those of the raw link; no IPv4 address on the interface, or another process has it.
+    /// The raw link's errors; the interface has no IPv4 address, or another process uses it.
     pub fn open(config: &LinkConfig, backend: Backend) -> Result<EncapLink, LinkError> {
         let (interface, own) = station(config)?;
         let unsupported = |why: String| LinkError::Unsupported {
@@ -168,7 +168,7 @@ impl EncapLink {
         let SocketAddr::V4(own) = own else {
             return Err(unsupported(format!("{own} is an IPv6 address; `--link udp` takes one")));
         };
-        // Shards have ports, and one address of the interface.
+        // Shards have ports of their own, and the interface's address.
         let count = config.addresses(interface.mac).len() as u16;
         let Some(first) =
             own.port().checked_sub(config.shard().into()).filter(|first| first.checked_add(count).is_some())
@@ -256,7 +256,7 @@ impl EncapLink {
         Ok(link)
     }
 
-    /// Takes the table of peers anew.
+    /// Copies the table of peers after a change.
     #[cold]
     fn reload(&mut self) {
         self.version = self.peers.version();
@@ -269,14 +269,14 @@ impl EncapLink {
         self.look_up(true);
     }
 
-    /// Looks next hops up: all of them, or those that are not known.
+    /// Looks up next hops: of all nodes, or of those without one.
     #[cold]
     fn look_up(&mut self, all: bool) {
         self.looked_up = Instant::now();
         self.sender.unresolved = false;
         let (own, interface, priority) = (self.own, self.interface_mac, self.priority);
         let mut why = None;
-        // Nodes of one address, as shards are, have one way.
+        // Nodes with one address, such as shards, have the same next hop.
         let mut known: Option<(SocketAddrV4, Result<NextHop, String>)> = None;
         for route in self.sender.routes.iter_mut().filter(|route| all || route.outer.is_none()) {
             let same = known.take().filter(|(address, _)| address.ip() == route.address.ip());
@@ -304,7 +304,7 @@ impl EncapLink {
         }
     }
 
-    /// The path to a peer has become narrower than the longest frame.
+    /// Error for a path to a peer that is too narrow for the longest frame.
     #[cold]
     fn too_long(&self, peer: SocketAddrV4, path: usize) -> LinkError {
         LinkError::PathMtu {
@@ -316,9 +316,9 @@ impl EncapLink {
         }
     }
 
-    /// Looks at the clock now and then.
+    /// Reads the clock every [`FLUSHES`] flushes, and makes the lookups that are due.
     #[cold]
-    fn look_again(&mut self) {
+    fn refresh_routes(&mut self) {
         self.flushes = 0;
         let since = self.looked_up.elapsed();
         if self.sender.unresolved && since >= RETRY_INTERVAL {
@@ -329,7 +329,7 @@ impl EncapLink {
     }
 }
 
-impl Explain for EncapLink {
+impl LinkDetail for EncapLink {
     fn detail(&mut self) -> &mut String {
         &mut self.info.detail
     }
@@ -376,7 +376,7 @@ impl Link for EncapLink {
                 counters.rx_foreign += 1;
                 return;
             };
-            // Nobody speaks for a MAC but the address that is known for it.
+            // Drop frames whose outer address is not registered for the source MAC.
             let speaks = sender.find(mac).is_some_and(|at| sender.routes[at].address == datagram.from);
             if !speaks {
                 counters.rx_forged += 1;
@@ -401,7 +401,7 @@ impl Link for EncapLink {
     fn flush(&mut self) -> Result<(), LinkError> {
         self.flushes += 1;
         if self.sender.unresolved || self.flushes >= FLUSHES {
-            self.look_again();
+            self.refresh_routes();
         }
         if let Some((peer, path)) = self.sender.narrow.take() {
             return Err(self.too_long(peer, path));

@@ -1,7 +1,7 @@
-//! To which station on the segment packets for an address go: the routing table says by which gateway, the neighbour table
-//! which MAC that has. Both are the kernel's; nothing is learned from frames. Asked for outside the data path only.
+//! Next hop of packets to an address: the routing table gives the gateway, the neighbour table its MAC. Both tables are
+//! the kernel's; nothing is learned from frames. Lookups are made outside the data path.
 //!
-//! The sockets belong to the network namespace in which the link was opened, wherever its worker runs.
+//! The sockets belong to the network namespace in which the link was opened, whichever namespace its worker runs in.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -13,9 +13,9 @@ use cxloe_wire::frame::Mac;
 use crate::socket::{owned, poll_in};
 use crate::udp::bound_socket;
 
-/// How long the kernel may take to answer.
+/// Time limit for the kernel's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
-/// The neighbour's address is known (`linux/if_arp.h`: ATF_COM).
+/// Flag of a complete neighbour entry (`linux/if_arp.h`: ATF_COM).
 const COMPLETE: libc::c_int = 2;
 const RTA_DST: u16 = 1;
 const RTA_GATEWAY: u16 = 5;
@@ -23,59 +23,62 @@ const RTA_METRICS: u16 = 8;
 const RTAX_MTU: u16 = 2;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-/// Of a message of routes: `struct nlmsghdr`, then `struct rtmsg`.
+/// Length in bytes of the headers of a route message: `struct nlmsghdr`, then `struct rtmsg`.
 const HEADERS: usize = 16 + 12;
 
-/// A route: by which gateway, if by one, and what it is known to carry, if that is less than the interface does.
+/// Route in the kernel's table: its gateway, if any, and its path MTU, if less than the interface's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Way {
+struct KernelRoute {
     gateway: Option<Ipv4Addr>,
     mtu: Option<usize>,
 }
 
-/// The station to which packets go, and what the path is known to carry.
+/// Station that packets are sent to, and the path MTU, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NextHop {
     pub mac: Mac,
     pub mtu: Option<usize>,
 }
 
-/// Looks ways up.
+/// Looks up next hops in the kernel's tables.
 pub(super) struct NextHops {
     netlink: OwnedFd,
-    /// Holds our outer address, so that nobody else has it and the kernel does not answer for it; takes nothing in.
+    /// Socket that reserves the outer address against other processes, and keeps the kernel from answering its
+    /// datagrams with ICMP errors; it receives nothing.
     socket: UdpSocket,
     interface: String,
 }
 
 impl NextHops {
-    /// For `own` on `interface`, in this thread's network namespace; `shared` with other links of this process, or not.
+    /// Makes lookups for `own` on `interface`, in this thread's network namespace; `shared`: other links of this
+    /// process use the address too.
     pub fn open(interface: &str, own: SocketAddrV4, shared: bool) -> io::Result<NextHops> {
         let socket = UdpSocket::from(bound_socket(own.into(), shared)?);
         socket.set_nonblocking(true)?;
-        // Lets nothing through: packets for us are taken off before, or beside, the kernel's own way.
+        // Filter that drops every packet: the raw link receives packets for this node.
         let nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
         let filter = libc::sock_fprog { len: 1, filter: nothing.as_ptr().cast_mut() };
         crate::socket::set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
-        // SAFETY: plain socket creation; the result is checked.
+        // SAFETY: creates a socket; the result is checked.
         let netlink = owned(unsafe {
             libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
         })?;
         Ok(NextHops { netlink, socket, interface: interface.to_owned() })
     }
 
-    /// The station to which packets for `to` go.
+    /// Finds the station that packets for `to` are sent to.
     ///
     /// # Errors
-    /// In words: no route, or nobody answers for the next hop. It is asked for then, so that it may be known soon.
+    /// A text: there is no route, or no neighbour entry for the next hop. The kernel then resolves the neighbour, so
+    /// that a later call finds it.
     pub fn find(&self, to: SocketAddrV4) -> Result<NextHop, String> {
-        let Way { gateway, mtu } =
+        let KernelRoute { gateway, mtu } =
             self.route(*to.ip()).map_err(|error| format!("no route to {}: {error}", to.ip()))?;
         let next = gateway.unwrap_or(*to.ip());
         match self.neighbour(next) {
             Ok(Some(mac)) => Ok(NextHop { mac, mtu }),
             unknown => {
-                // An empty datagram has the kernel ask for it.
+                // An empty datagram makes the kernel resolve the neighbour.
                 let _ = self.socket.send_to(&[], to);
                 let why = unknown.err().map_or_else(String::new, |error| format!(" ({error})"));
                 Err(format!("no neighbour on {} has answered for {next}{why}", self.interface))
@@ -83,8 +86,8 @@ impl NextHops {
         }
     }
 
-    /// What the kernel says of the route.
-    fn route(&self, to: Ipv4Addr) -> io::Result<Way> {
+    /// Route of the kernel to an address.
+    fn route(&self, to: Ipv4Addr) -> io::Result<KernelRoute> {
         let request = route_request(to);
         // SAFETY: pointer and length describe the request, which outlives the call.
         let sent = unsafe {
@@ -100,14 +103,14 @@ impl NextHops {
             libc::recv(self.netlink.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
         };
         match usize::try_from(got) {
-            Ok(len) => way_of(&answer[..len.min(answer.len())]),
+            Ok(len) => route_of(&answer[..len.min(answer.len())]),
             Err(_) => Err(io::Error::last_os_error()),
         }
     }
 
-    /// The MAC of a station on the segment, if it is known.
+    /// MAC of a station on the segment; `None` if it is unknown.
     fn neighbour(&self, ip: Ipv4Addr) -> io::Result<Option<Mac>> {
-        // SAFETY: plain data for which all zeros is valid.
+        // SAFETY: arpreq is plain data for which all zeros is valid.
         let mut request: libc::arpreq = unsafe { std::mem::zeroed() };
         request.arp_pa.sa_family = libc::AF_INET as libc::sa_family_t;
         for (to, from) in request.arp_pa.sa_data[2..6].iter_mut().zip(ip.octets()) {
@@ -136,13 +139,13 @@ impl NextHops {
     }
 }
 
-/// Asks for the route to an address.
+/// Netlink message that requests the route to an address.
 fn route_request(to: Ipv4Addr) -> [u8; HEADERS + 8] {
     let mut bytes = [0; HEADERS + 8];
     bytes[..4].copy_from_slice(&((HEADERS + 8) as u32).to_ne_bytes());
     bytes[4..6].copy_from_slice(&RTM_GETROUTE.to_ne_bytes());
     bytes[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    // rtm_family, rtm_dst_len.
+    // Fields rtm_family and rtm_dst_len.
     (bytes[16], bytes[17]) = (libc::AF_INET as u8, 32);
     bytes[HEADERS..HEADERS + 2].copy_from_slice(&8_u16.to_ne_bytes());
     bytes[HEADERS + 2..HEADERS + 4].copy_from_slice(&RTA_DST.to_ne_bytes());
@@ -150,7 +153,7 @@ fn route_request(to: Ipv4Addr) -> [u8; HEADERS + 8] {
     bytes
 }
 
-/// The attributes in `bytes`, by number, up to the first that makes no sense.
+/// Attributes in `bytes` with their numbers, up to the first invalid one.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (head, _) = bytes.split_first_chunk::<4>()?;
@@ -161,30 +164,30 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The kernel's answer.
-fn way_of(answer: &[u8]) -> io::Result<Way> {
+/// Route in the kernel's answer.
+fn route_of(answer: &[u8]) -> io::Result<KernelRoute> {
     let odd = || io::Error::other("the kernel's answer is of another shape");
     let u16_at = |at: usize| answer.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes);
     match u16_at(4).ok_or_else(odd)? {
         RTM_NEWROUTE => {}
-        // NLMSG_ERROR carries a negative number.
+        // NLMSG_ERROR carries a negative error number.
         _ => {
             let code = answer.get(16..20).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
             return Err(io::Error::from_raw_os_error(-code.ok_or_else(odd)?));
         }
     }
-    let mut way = Way::default();
+    let mut route = KernelRoute::default();
     for (kind, value) in attributes(answer.get(HEADERS..).unwrap_or_default()) {
         match kind {
-            RTA_GATEWAY => way.gateway = value.first_chunk::<4>().map(|ip| (*ip).into()),
+            RTA_GATEWAY => route.gateway = value.first_chunk::<4>().map(|ip| (*ip).into()),
             RTA_METRICS => {
                 let mtu = attributes(value).find(|(kind, _)| *kind == RTAX_MTU);
-                way.mtu = mtu.and_then(|(_, mtu)| Some(u32::from_ne_bytes(*mtu.first_chunk()?) as usize));
+                route.mtu = mtu.and_then(|(_, mtu)| Some(u32::from_ne_bytes(*mtu.first_chunk()?) as usize));
             }
             _ => {}
         }
     }
-    Ok(way)
+    Ok(route)
 }
 
 #[cfg(test)]
@@ -196,8 +199,8 @@ mod tests {
         let mut answer = route_request(Ipv4Addr::new(10, 0, 0, 1)).to_vec();
         answer[4..6].copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
         assert_eq!(
-            way_of(&answer).unwrap(),
-            Way::default(),
+            route_of(&answer).unwrap(),
+            KernelRoute::default(),
             "on this segment, as much as the interface carries"
         );
         answer.extend([8, 0, RTA_GATEWAY as u8, 0, 10, 77, 0, 254]);
@@ -224,23 +227,23 @@ mod tests {
             0,
         ]);
         let gateway = Some(Ipv4Addr::new(10, 77, 0, 254));
-        assert_eq!(way_of(&answer).unwrap(), Way { gateway, mtu: Some(1400) });
-        (0..answer.len()).for_each(|len| drop(way_of(&answer[..len])));
+        assert_eq!(route_of(&answer).unwrap(), KernelRoute { gateway, mtu: Some(1400) });
+        (0..answer.len()).for_each(|len| drop(route_of(&answer[..len])));
         let last = answer.len() - 20;
         answer[last] = 0;
         assert_eq!(
-            way_of(&answer).unwrap(),
-            Way { gateway, mtu: None },
+            route_of(&answer).unwrap(),
+            KernelRoute { gateway, mtu: None },
             "an attribute without a length ends it"
         );
         let mut refused = vec![0; 36];
         refused[4] = 2;
         refused[16..20].copy_from_slice(&(-libc::ENETUNREACH).to_ne_bytes());
-        assert_eq!(way_of(&refused).unwrap_err().raw_os_error(), Some(libc::ENETUNREACH));
+        assert_eq!(route_of(&refused).unwrap_err().raw_os_error(), Some(libc::ENETUNREACH));
     }
 
     #[test]
-    fn the_way_to_oneself_has_no_gateway_and_nobody_else_gets_the_port() {
+    fn the_local_route_has_no_gateway_and_the_port_is_exclusive() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let std::net::SocketAddr::V4(own) = free else { panic!("{free}") };
         let hops = NextHops::open("lo", own, false).unwrap();

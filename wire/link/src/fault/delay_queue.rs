@@ -2,14 +2,14 @@
 
 use cxloe_wire::time::Time;
 
-/// A frame that waits, and for what.
+/// A held frame, and the condition of its release.
 #[derive(Debug)]
 pub(super) struct Delayed {
     bytes: Box<[u8]>,
     len: usize,
-    /// Due once this many frames have passed its direction...
+    /// Number of frames that pass the direction before the frame is due.
     after: u64,
-    /// ...or at this time, whichever comes first.
+    /// Time at which the frame is due if `after` is not reached before.
     deadline: Time,
 }
 
@@ -19,7 +19,7 @@ impl Delayed {
     }
 }
 
-/// Frames held back in one direction, in the order of their arrival.
+/// Held frames of one direction, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct DelayQueue {
     frames: Vec<Delayed>,
@@ -27,7 +27,7 @@ pub(super) struct DelayQueue {
 }
 
 impl DelayQueue {
-    /// A queue for `places` frames of up to `frame_max` bytes.
+    /// Makes a queue for `places` frames of up to `frame_max` bytes.
     pub fn new(places: usize, frame_max: usize) -> Self {
         let spare = (0..places).map(|_| vec![0; frame_max].into_boxed_slice()).collect();
         DelayQueue { frames: Vec::with_capacity(places), spare }
@@ -37,7 +37,7 @@ impl DelayQueue {
         self.frames.is_empty()
     }
 
-    /// Keeps a copy of `frame`; `false` if there is no room for it.
+    /// Keeps a copy of `frame`; returns `false` if there is no room.
     pub fn put(&mut self, frame: &[u8], after: u64, deadline: Time) -> bool {
         let Some(mut bytes) = self.spare.pop_if(|b| b.len() >= frame.len()) else { return false };
         bytes[..frame.len()].copy_from_slice(frame);
@@ -45,7 +45,7 @@ impl DelayQueue {
         true
     }
 
-    /// Takes the oldest frame that is due after `passed` frames at the time `now` gives, which is asked only
+    /// Removes and returns the oldest frame that is due after `passed` frames at the time `now()`, which is read only
     /// if frames wait.
     pub fn take_due(&mut self, passed: u64, now: &dyn Fn() -> Time) -> Option<Delayed> {
         if self.frames.is_empty() {
@@ -58,17 +58,17 @@ impl DelayQueue {
         Some(self.frames.remove(due))
     }
 
-    /// Puts a frame that was taken but could not go on back to the front.
+    /// Returns a frame that was taken but could not be sent to the front.
     pub fn put_back(&mut self, delayed: Delayed) {
         self.frames.insert(0, delayed);
     }
 
-    /// Takes back the buffer of a frame that has gone on.
+    /// Returns the buffer of a frame that was sent.
     pub fn recycle(&mut self, delayed: Delayed) {
         self.spare.push(delayed.bytes);
     }
 
-    /// When a frame is due at the latest: at once for one that only waited for room.
+    /// Time at which the next frame is due; at once for a frame that only waits for room.
     pub fn next_deadline(&self, passed: u64) -> Option<Time> {
         self.frames.iter().map(|h| if h.after <= passed { Time::ZERO } else { h.deadline }).min()
     }

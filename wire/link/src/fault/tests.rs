@@ -1,4 +1,4 @@
-//! The injector around links of a perfect simulated network, so that all that goes wrong is its doing.
+//! The injector around links of a simulated network without faults, so that every fault is the injector's.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const MS: u64 = 1_000_000;
 
-/// Frame number `i` from A to B: its length and every byte of it follow from `i`.
+/// Frame number `i` from A to B: its length and all bytes depend on `i` only.
 fn frame(i: u32) -> Vec<u8> {
     let len = 60 + (i as usize * 37) % 1000;
     let mut frame: Vec<u8> = (0..len).map(|at| (i as usize * 31 + at) as u8).collect();
@@ -24,7 +24,7 @@ fn number(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[12..16].try_into().unwrap())
 }
 
-/// A sender at A and a receiver at B, both with the faults of `text` in their own direction.
+/// A sender at A and a receiver at B, each with the faults of a text in its direction.
 struct Bench {
     net: SimNetwork,
     a: FaultInjector<SimLink>,
@@ -51,7 +51,7 @@ impl Bench {
         self.net.step(Time(self.net.now().0 + ns));
     }
 
-    /// Sends frames `0..n`, flushing when told to by a full ring and at the end.
+    /// Sends frames `0..n`, flushing when the ring is full and at the end.
     fn send(&mut self, n: u32) {
         for i in 0..n {
             let bytes = frame(i);
@@ -65,7 +65,7 @@ impl Bench {
         self.a.flush().unwrap();
     }
 
-    /// Receives with `budget` until nothing more comes, also after the longest hold.
+    /// Receives with `budget` until no more frames come, even after the longest hold.
     fn receive(&mut self, budget: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut idle = 0;
@@ -80,7 +80,7 @@ impl Bench {
                 .unwrap();
             assert_eq!(n, frames.len() - before);
             assert!(n <= budget, "{n} frames for a budget of {budget}");
-            // All of a batch may have been held back: done is when the network has nothing more either.
+            // A whole batch may have been held back: the end is reached when the network is empty too.
             if n == 0 && self.net.fifo(B).unwrap().occupancy == 0 {
                 idle += 1;
                 self.advance(MS);
@@ -160,7 +160,7 @@ fn a_commit_without_a_slot_does_nothing() {
     assert_eq!(bench.a.tx_faults().frames, 1);
 }
 
-/// More frames held back at once than there is room for: the rest pass, none is lost.
+/// If more frames are to be held back than there is room for, the others pass; none is lost.
 #[test]
 fn a_full_delay_queue_lets_frames_pass() {
     for text in both_ways("reorder=100%,gap=1000000,hold=1ms") {
@@ -175,7 +175,7 @@ fn a_full_delay_queue_lets_frames_pass() {
     }
 }
 
-/// A frame held back is overtaken by exactly `gap` others.
+/// Exactly `gap` other frames overtake a held frame.
 #[test]
 fn gap_counts_frames() {
     for dir in ["tx", "rx"] {
@@ -191,12 +191,12 @@ fn gap_counts_frames() {
             }
         }
         assert!(counters.reordered > 3, "{counters:?}");
-        // The last of them may have had nothing behind it.
+        // The last held frame may have had no frame behind it.
         assert!(counters.reordered - held <= 1, "{dir}: {held} of {counters:?}");
     }
 }
 
-/// The last frame of a flow, held back, comes when its time is over.
+/// The last frame of a flow, held back, arrives when its time is over.
 #[test]
 fn hold_ends_by_time() {
     for text in ["dir=tx", "dir=rx"] {
@@ -217,7 +217,7 @@ fn hold_ends_by_time() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Nothing to go wrong: the same frames in the same order, and nothing counted.
+    /// Without faults, all frames arrive in order, and nothing is counted.
     #[test]
     fn without_faults_nothing_changes(seed: u64, n in 0u32..300) {
         let (frames, counters) = Bench::run(&format!("seed={seed}"), n);
@@ -225,7 +225,7 @@ proptest! {
         prop_assert_eq!(counters, FaultCounters::default());
     }
 
-    /// Losses leave the rest unharmed and in order.
+    /// Losses leave the other frames unharmed and in order.
     #[test]
     fn drops_only_drop(seed: u64, n in 0u32..300, burst: bool) {
         let text = if burst { "burst=5%/20%" } else { "drop=20%" };
@@ -237,7 +237,7 @@ proptest! {
         }
     }
 
-    /// Duplicates are exact, although the receiver overwrites what it is given.
+    /// A duplicate equals its frame, although the receiver overwrites its frames.
     #[test]
     fn duplicates_only_duplicate(seed: u64, n in 0u32..300) {
         for text in both_ways(&format!("dup=20%,seed={seed}")) {
@@ -249,7 +249,7 @@ proptest! {
         }
     }
 
-    /// Damage inverts one to four bits of each frame, and does nothing else.
+    /// Damage inverts one to four bits of each frame and changes nothing else.
     #[test]
     fn corruption_only_flips_bits(seed: u64, n in 0u32..300) {
         for text in both_ways(&format!("corrupt=100%,seed={seed}")) {
@@ -257,7 +257,7 @@ proptest! {
             bench.send(n);
             bench.advance(MS);
             let frames = bench.receive(32);
-            // A damaged destination leads a frame sent to nobody, or back to A.
+            // A frame sent with a damaged destination reaches no port, or A itself.
             let back = bench.a.receive(1000, &mut |_, _| {}).unwrap();
             let astray = bench.net.counters().no_port as usize + back;
             prop_assert_eq!(frames.len() + astray, n as usize);
@@ -270,7 +270,7 @@ proptest! {
         }
     }
 
-    /// Reordering loses, doubles and changes nothing, whatever the receiver's budget.
+    /// Reordering loses, duplicates and changes no frame, whatever the receiver's budget.
     #[test]
     fn reordering_only_reorders(seed: u64, n in 0u32..300, budget in 1usize..40) {
         for text in both_ways(&format!("reorder=10%,seed={seed}")) {
@@ -283,7 +283,7 @@ proptest! {
         }
     }
 
-    /// A small ring beneath delays duplicates and held frames, it loses none.
+    /// A small ring below delays duplicates and held frames, but loses none.
     #[test]
     fn a_small_ring_loses_nothing(seed: u64, n in 0u32..200, slots in 2usize..6) {
         let mut bench = Bench::new(&format!("dup=30%,reorder=10%,seed={seed},dir=tx"), slots);
@@ -298,7 +298,7 @@ proptest! {
         prop_assert_eq!(numbers, (0..n).collect::<Vec<_>>());
     }
 
-    /// A seed is a run.
+    /// One seed gives the same run twice.
     #[test]
     fn same_seed_same_run(seed: u64) {
         let text = "drop=5%,dup=5%,reorder=5%,corrupt=5%,burst=1%/20%/50%";

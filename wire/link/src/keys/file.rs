@@ -1,4 +1,4 @@
-//! The file that holds a node's key: 44 characters of base64, as WireGuard writes keys, and nobody else may read it.
+//! The file with a node's key: 44 characters of base64, as WireGuard writes keys, readable by its owner only.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -10,26 +10,26 @@ use cxloe_wire::session::NodeKey;
 
 use super::SYSTEM;
 
-/// A node's key cannot be had.
+/// Reason why a node's key is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// The file cannot be read or made.
     #[error("cannot {what} the node key {}: {source}; name another file with --node-key", .path.display())]
     Io {
-        /// What was tried.
+        /// System call or other operation that failed.
         what: &'static str,
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Others may read it.
+    /// Others may read the file.
     #[error("the node key: {0}")]
     Wide(WideFile),
-    /// It holds no key.
+    /// The content is no key.
     #[error("{} holds no node key (44 characters of base64): remove it to have one made", .path.display())]
     Content {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
     },
 }
@@ -41,7 +41,7 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFil
     }
 }
 
-/// The key in the file at `path`; one is made if there is no such file.
+/// Reads the key in the file at `path`; writes a new key if there is no such file.
 ///
 /// # Errors
 /// Any [`KeyFileError`].
@@ -55,7 +55,7 @@ pub fn node_key(path: &Path) -> Result<NodeKey, KeyFileError> {
 
 fn read(mut file: File, path: &Path) -> Result<NodeKey, KeyFileError> {
     let mut text = String::new();
-    // A key is short; what is longer is none.
+    // A key is short: a longer file has none.
     Read::by_ref(&mut file).take(128).read_to_string(&mut text).map_err(io_error("read", path))?;
     let bytes = text.trim().parse::<PublicKey>().map_err(|_| KeyFileError::Content { path: path.into() })?;
     Ok(NodeKey::from_bytes(bytes.0))
@@ -77,7 +77,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A folder that goes with the test, and a file in a folder of it that does not exist yet.
+    /// Makes a temporary folder; returns it and a path in a subfolder that does not exist yet.
     fn place() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deeper").join("node.key");

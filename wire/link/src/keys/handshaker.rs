@@ -1,4 +1,4 @@
-//! A thread that computes handshakes beside one worker.
+//! A thread that computes the handshakes of one worker.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
@@ -8,11 +8,11 @@ use cxloe_wire::session::{HandshakeDone, HandshakeJob};
 
 use super::turns;
 
-/// Jobs that wait at most; a state machine has fewer under way.
+/// Most jobs that wait; a state machine has fewer under way.
 const JOBS_MAX: usize = 512;
 
-/// Computes handshakes for one worker, in the order in which they were asked for. `T` says whose each is. Its thread ends
-/// when this is dropped.
+/// Computes handshakes for one worker, in the order of the requests. `T` identifies a request. Dropping this ends the
+/// thread.
 #[derive(Debug)]
 pub struct Handshaker<T> {
     jobs: SyncSender<(T, HandshakeJob)>,
@@ -21,10 +21,10 @@ pub struct Handshaker<T> {
 }
 
 impl<T: Send + 'static> Handshaker<T> {
-    /// Starts the thread. To be called before the worker's own thread is pinned, so that this one is not.
+    /// Starts the thread. Call before the worker's thread is pinned, as a new thread inherits the pinning.
     ///
     /// # Errors
-    /// No thread.
+    /// The thread could not be started.
     pub fn start() -> io::Result<Self> {
         let (jobs, inbox) = sync_channel::<(T, HandshakeJob)>(JOBS_MAX);
         let (tell, done) = channel();
@@ -41,18 +41,18 @@ impl<T: Send + 'static> Handshaker<T> {
         Ok(Handshaker { jobs, done, under_way: 0 })
     }
 
-    /// Has a job computed. One for which there is no room is lost, as a frame may be: its Hello comes again.
+    /// Queues a job. A job without room is lost, as a frame may be: its Hello is sent again.
     pub fn compute(&mut self, whose: T, job: HandshakeJob) {
         self.under_way += usize::from(self.jobs.try_send((whose, job)).is_ok());
     }
 
-    /// Whether something has yet to be taken.
+    /// Whether jobs have not been returned yet.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.under_way > 0
     }
 
-    /// What has been computed, if something has. Does not wait.
+    /// Removes and returns the next finished computation, if any, without waiting.
     #[inline]
     pub fn finished(&mut self) -> Option<(T, HandshakeDone)> {
         if self.under_way == 0 {

@@ -1,5 +1,5 @@
-//! What sessions between keys need of the machine: random bytes, the clock of the wall, a file for the node's key, and a
-//! thread for Diffie-Hellman, which no worker waits for.
+//! Parts of sessions between keys that use the machine: random bytes, the real-time clock, a file for the node's key,
+//! and a thread for Diffie-Hellman, which no worker waits for.
 //!
 //! ```text
 //!   worker: requester, responder --HandshakeJob--> Handshaker's thread
@@ -21,16 +21,16 @@ use cxloe_wire::session::Entropy;
 
 use crate::Clock;
 
-/// The operating system's generator.
+/// Source of random bytes: the operating system's generator.
 pub const SYSTEM: Entropy = Entropy::System(fill);
 
 /// Fills `out` from the operating system's generator.
 fn fill(out: &mut [u8]) {
-    // It fails on kernels without the call, and those have nothing else that is needed here.
+    // The call fails only on kernels without it, which lack other requirements too.
     getrandom::fill(out).expect("the kernel gives random bytes");
 }
 
-/// What the clock of the wall showed when `clock` showed 0, in nanoseconds since the Unix epoch.
+/// Real-time clock at `clock`'s zero, in nanoseconds since the Unix epoch.
 pub fn epoch_ns(clock: &Clock) -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     wall.saturating_sub(clock.now().0)

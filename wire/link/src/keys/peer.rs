@@ -1,4 +1,4 @@
-//! A public key by the address that it belongs to, as options say it.
+//! A node's public key with its MAC address, in option syntax.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use cxloe_wire::frame::{Mac, PublicKey};
 use serde::{Deserialize, Serialize};
 
-/// The node at `mac` has this key. Written `02:00:00:00:00:01=KEY`.
+/// MAC address and public key of a node. Written `02:00:00:00:00:01=KEY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PeerKey {
-    /// Its address.
+    /// MAC address of the node.
     pub mac: Mac,
-    /// Its public key.
+    /// Public key of the node.
     pub key: PublicKey,
 }
 
@@ -41,19 +41,7 @@ impl FromStr for PeerKey {
     }
 }
 
-impl TryFrom<String> for PeerKey {
-    type Error = PeerKeyError;
-
-    fn try_from(text: String) -> Result<Self, PeerKeyError> {
-        text.parse()
-    }
-}
-
-impl From<PeerKey> for String {
-    fn from(peer: PeerKey) -> String {
-        peer.to_string()
-    }
-}
+cxloe_wire::spelled!(PeerKey);
 
 #[cfg(test)]
 mod tests {

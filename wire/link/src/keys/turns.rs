@@ -1,20 +1,19 @@
-//! Short turns on a CPU for a thread that computes beside a worker: what the worker would do at once waits for a turn at
-//! most.
+//! Short time slices for a thread that computes beside a worker, so that the worker waits for one slice at most.
 
 use std::mem;
 
-/// The shortest turn that Linux gives (`sched(7)`), nanoseconds.
+/// Shortest time slice of Linux (`sched(7)`), in nanoseconds.
 const TURN_NS: u64 = 100_000;
 
-/// Gives the calling thread, and it alone, turns of a tenth of a millisecond in place of some three, from Linux 6.12 on.
-/// Says whether the kernel took it; before 6.12 it takes it and does nothing.
+/// Requests time slices of a tenth of a millisecond for the calling thread, instead of about three milliseconds, from
+/// Linux 6.12 on. Returns whether the kernel accepted the call; older kernels accept it without effect.
 pub(super) fn take_short_turns() -> bool {
     // SAFETY: a structure of numbers, for which 0 is a value: the ordinary policy, no nice value, no flags.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
     attributes.size = mem::size_of::<libc::sched_attr>() as u32;
     attributes.sched_policy = libc::SCHED_OTHER as u32;
     attributes.sched_runtime = TURN_NS;
-    // SAFETY: the kernel reads `size` bytes of the structure. Thread 0 is the calling one.
+    // SAFETY: the kernel reads `size` bytes of the structure. Thread 0 is the calling thread.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
 }
 
@@ -26,10 +25,10 @@ mod tests {
     fn a_thread_may_take_short_turns() {
         let taken = std::thread::spawn(|| {
             assert!(take_short_turns());
-            // SAFETY: as above; the kernel writes `size` bytes at most.
+            // SAFETY: a structure of numbers, for which 0 is valid; the kernel writes at most `size` bytes.
             let mut now: libc::sched_attr = unsafe { mem::zeroed() };
             let size = mem::size_of::<libc::sched_attr>() as u32;
-            // SAFETY: as above.
+            // SAFETY: the kernel writes at most `size` bytes of the structure.
             let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, size, 0) };
             (got, now.sched_policy, now.sched_nice)
         });

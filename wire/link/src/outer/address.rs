@@ -1,4 +1,4 @@
-//! Where a node is to listen, as options say it.
+//! Local address of a node for frames inside UDP, in option syntax.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,16 +6,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The port that nodes listen at: in the dynamic range of RFC 6335, above those that Linux gives to others by itself.
-pub const UDP_PORT_DEFAULT: u16 = 63_669;
+/// Default UDP port of nodes: in the dynamic range of RFC 6335, above Linux's default range of ephemeral ports.
+pub(crate) const UDP_PORT_DEFAULT: u16 = 63_669;
 
-/// Where a node is to listen: `ADDRESS`, `ADDRESS:PORT` or `:PORT`, an IPv6 address with a port in brackets.
+/// Local address of a node: `ADDRESS`, `ADDRESS:PORT` or `:PORT`, an IPv6 address with a port in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct UdpAddress {
-    /// The address; `None`: the first of the interface, IPv4 before IPv6.
+    /// IP address; `None`: the first of the interface, IPv4 before IPv6.
     pub ip: Option<IpAddr>,
-    /// The port.
+    /// UDP port.
     pub port: u16,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for UdpAddress {
     }
 }
 
-/// A text that names no place to listen.
+/// The text is no local address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no address to listen at: write ADDRESS, ADDRESS:PORT or :PORT, as in 10.0.0.1, 10.0.0.1:63669 or [fd00::1]:63669; it must be one address of this machine, not 0.0.0.0"
@@ -59,15 +59,4 @@ impl FromStr for UdpAddress {
     }
 }
 
-impl TryFrom<String> for UdpAddress {
-    type Error = UdpAddressError;
-    fn try_from(text: String) -> Result<Self, UdpAddressError> {
-        text.parse()
-    }
-}
-
-impl From<UdpAddress> for String {
-    fn from(address: UdpAddress) -> String {
-        address.to_string()
-    }
-}
+cxloe_wire::spelled!(UdpAddress);

@@ -1,14 +1,15 @@
-//! Outer addresses: where the frames of a `udp` link go, and where they may come from. Values without I/O; the
-//! [`udp`](crate::udp) link acts by them.
+//! Outer addresses: destinations and permitted sources of a `udp` link's frames. Values without I/O; the
+//! [`udp`](crate::udp) link applies them.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `address` | [`UdpAddress`]: where a node is to listen |
-//! | `peers` | [`Peer`], [`Peers`]: which address speaks for which MAC |
+//! | `address` | [`UdpAddress`]: local address of a node |
+//! | `peers` | [`Peer`], [`Peers`]: outer address of each MAC |
 
 mod address;
 mod peers;
 
-pub use address::{UDP_PORT_DEFAULT, UdpAddress, UdpAddressError};
+pub(crate) use address::UDP_PORT_DEFAULT;
+pub use address::{UdpAddress, UdpAddressError};
 pub(crate) use peers::shard_port;
 pub use peers::{Peer, PeerError, Peers};

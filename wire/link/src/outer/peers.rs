@@ -1,6 +1,5 @@
-//! Which outer address speaks for which MAC. The table is shared between those who learn of nodes (options, the link to
-//! the manager) and the links; a link keeps a copy of its own, which it takes anew when the table has changed, so that
-//! sending and receiving look things up without a lock.
+//! Outer address registered for each MAC. Writers (options, the link to the manager) and links share the table; each
+//! link has a copy that it renews when the table has changed, so that lookups for frames need no lock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cxloe_wire::frame::{Mac, SHARDS_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Entries of each list, static and from the manager; what is beyond is left out, and said.
+/// Most entries of each list, static and from the manager; further ones are left out, with a message.
 const PEERS_MAX: usize = 65_536;
 
-/// An outer address and the MAC it speaks for, written `MAC=ADDRESS:PORT`.
+/// A MAC and its outer address, written `MAC=ADDRESS:PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Peer {
-    /// The node's MAC, as in its frames.
+    /// MAC of the node, as in its frames.
     pub mac: Mac,
-    /// Where it listens and sends from.
+    /// Outer address at which the node listens and from which it sends.
     pub address: SocketAddr,
 }
 
@@ -51,21 +50,10 @@ impl FromStr for Peer {
     }
 }
 
-impl TryFrom<String> for Peer {
-    type Error = PeerError;
-    fn try_from(text: String) -> Result<Self, PeerError> {
-        text.parse()
-    }
-}
-
-impl From<Peer> for String {
-    fn from(peer: Peer) -> String {
-        peer.to_string()
-    }
-}
+cxloe_wire::spelled!(Peer);
 
 impl Peer {
-    /// The peers that a compute node with several queues is: itself, and its shards, each at a port of its own.
+    /// Peers for a compute node with several queues: the node and its shards, each at a port of its own.
     pub fn shards(self) -> impl Iterator<Item = Peer> {
         (0..SHARDS_MAX).map(move |shard| {
             let mut address = self.address;
@@ -74,7 +62,7 @@ impl Peer {
         })
     }
 
-    /// Whether MAC and address are one node's.
+    /// Whether MAC and address can belong to a node: neither a group, nor zero.
     fn is_one(&self) -> bool {
         let ip = self.address.ip();
         !self.mac.is_multicast()
@@ -85,33 +73,33 @@ impl Peer {
     }
 }
 
-/// The port of a shard of the node that listens at `port`: counted up, round the end of the numbers past 0.
+/// Port of a shard of the node that listens at `port`: counted up, from 65535 on to 1.
 pub(crate) fn shard_port(port: u16, shard: u8) -> u16 {
     let sum = u32::from(port) + u32::from(shard);
     if sum > u32::from(u16::MAX) { (sum - u32::from(u16::MAX)) as u16 } else { sum as u16 }
 }
 
-/// The table; its copies are one.
+/// Table of outer addresses; clones share it.
 #[derive(Clone, Default)]
-pub struct Peers(Arc<Shared>);
+pub struct Peers(Arc<PeerTable>);
 
 #[derive(Default)]
-struct Shared {
-    /// Rises with each change.
+struct PeerTable {
+    /// Number of changes.
     version: AtomicU32,
     lists: Mutex<Lists>,
 }
 
 #[derive(Default)]
 struct Lists {
-    /// Named by options: these stand, whatever the manager says.
+    /// Entries from options, which override the manager's.
     named: BTreeMap<Mac, SocketAddr>,
-    /// Told by the manager.
-    told: BTreeMap<Mac, SocketAddr>,
+    /// Entries from the manager.
+    manager_entries: BTreeMap<Mac, SocketAddr>,
 }
 
 impl PartialEq for Peers {
-    /// Whether both are the same table.
+    /// Whether both handles share one table.
     fn eq(&self, other: &Peers) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -126,7 +114,7 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// A table of peers that are named once and for all. Of two with one MAC the later stands.
+    /// Makes a table of constant peers. If two have one MAC, the later counts.
     pub fn named(peers: &[Peer]) -> Peers {
         let table = Peers::default();
         table.lock().named = collect(peers.iter().copied());
@@ -134,43 +122,43 @@ impl Peers {
         table
     }
 
-    /// Takes over what the manager tells, in place of what it told before. Named peers stay as they are.
-    pub fn tell(&self, peers: impl IntoIterator<Item = Peer>) {
-        let told = collect(peers.into_iter());
+    /// Replaces the manager's entries; entries from options stay.
+    pub fn set_from_manager(&self, peers: impl IntoIterator<Item = Peer>) {
+        let manager_entries = collect(peers.into_iter());
         let mut lists = self.lock();
-        if lists.told != told {
-            lists.told = told;
+        if lists.manager_entries != manager_entries {
+            lists.manager_entries = manager_entries;
             self.0.version.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Adds to what the manager told, or changes it.
-    pub fn tell_more(&self, peers: impl IntoIterator<Item = Peer>) {
+    /// Adds or changes entries of the manager.
+    pub fn add_from_manager(&self, peers: impl IntoIterator<Item = Peer>) {
         let mut lists = self.lock();
-        let mut told = lists.told.clone();
-        told.append(&mut collect(peers.into_iter()));
-        if lists.told != told {
-            lists.told = told;
+        let mut manager_entries = lists.manager_entries.clone();
+        manager_entries.append(&mut collect(peers.into_iter()));
+        if lists.manager_entries != manager_entries {
+            lists.manager_entries = manager_entries;
             self.0.version.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// A number that rises with each change.
+    /// Number of changes; a link compares it to renew its copy.
     #[inline]
     pub fn version(&self) -> u32 {
         self.0.version.load(Ordering::Acquire)
     }
 
-    /// Where the node with this MAC is, if that is known.
+    /// Outer address of the node with this MAC, if known.
     pub fn find(&self, mac: Mac) -> Option<SocketAddr> {
         let lists = self.lock();
-        lists.named.get(&mac).or_else(|| lists.told.get(&mac)).copied()
+        lists.named.get(&mac).or_else(|| lists.manager_entries.get(&mac)).copied()
     }
 
-    /// All of them, by MAC.
+    /// All entries, ordered by MAC.
     pub fn list(&self) -> Vec<Peer> {
         let lists = self.lock();
-        let mut all = lists.told.clone();
+        let mut all = lists.manager_entries.clone();
         all.extend(lists.named.iter().map(|(mac, address)| (*mac, *address)));
         all.into_iter().map(|(mac, address)| Peer { mac, address }).collect()
     }
@@ -180,7 +168,7 @@ impl Peers {
     }
 }
 
-/// The peers by MAC, as far as they are usable and there is room.
+/// Usable peers by MAC, up to [`PEERS_MAX`].
 fn collect(peers: impl Iterator<Item = Peer>) -> BTreeMap<Mac, SocketAddr> {
     let mut all = BTreeMap::new();
     for Peer { mac, address } in peers {

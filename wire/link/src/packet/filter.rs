@@ -1,4 +1,5 @@
-//! Which frames reach a packet socket: those for this station, and of several sockets the one their sender belongs to.
+//! Filter of a packet socket: passes frames for this station; among several sockets of one interface, each gets the
+//! frames of a part of the senders.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,13 +22,13 @@ const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Where the source address begins, and the command.
+/// Offsets of the source address and of the command in a frame.
 const SOURCE_AT: u32 = 6;
 const COMMAND_AT: u32 = 14;
-/// What gives a random number instead of bytes of the frame.
+/// Offset that loads a random number instead of bytes of the frame.
 const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
 
-/// Drops Hellos that the sieve does not let through; what it does lead to its end.
+/// Instructions that drop Hellos which the sieve does not pass; other frames continue at the end.
 fn sift(sieve: &HelloSieve) -> Vec<libc::sock_filter> {
     const PASS: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, u32::MAX);
     const DROP: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
@@ -62,9 +63,10 @@ fn sift(sieve: &HelloSieve) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Lets only frames addressed to the interface itself through, so that a promiscuous neighbour's traffic
-/// never reaches the ring; and of these, if a port is named, whole IPv4 datagrams to it, or else, if there is a sieve, of
-/// Hellos those that it lets through. Takes the place of the filter there is.
+/// Passes only frames to the interface's own address, so that a promiscuous neighbour's traffic does not reach the
+/// ring. With a port, passes of these only whole IPv4 datagrams to it; with a sieve and no port, drops the Hellos that
+/// the sieve does not pass. Replaces the present filter.
+/// that it passes. Replaces the present filter.
 pub(super) fn attach_filter(
     socket: &OwnedFd,
     interface: &Interface,
@@ -84,7 +86,7 @@ pub(super) fn attach_filter(
         statement(libc::BPF_RET | libc::BPF_K, 0),
     ];
     if let Some(port) = port {
-        // UDP, no fragment, and the port behind an IP header of whatever length.
+        // UDP, no fragment, and the port behind an IP header of any length.
         program.extend([
             statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 23),
             jump(equal, 17, 1, 0),
@@ -106,7 +108,7 @@ pub(super) fn attach_filter(
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
 }
 
-/// Has the interface take in frames for an address that is not its first, as long as the socket is open.
+/// Makes the interface accept frames for a further address while the socket is open.
 pub(super) fn accept_address(socket: &OwnedFd, interface: &Interface) -> io::Result<()> {
     let mut address = [0; 8];
     address[..6].copy_from_slice(&interface.mac.0);
@@ -119,22 +121,22 @@ pub(super) fn accept_address(socket: &OwnedFd, interface: &Interface) -> io::Res
     set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Spreads the nodes that talk to this interface over its queues: all frames of one source address go to
-/// one worker, so that a session never changes hands.
+/// Spreads the senders to this interface over its queues: all frames of one source address go to one worker, so that a
+/// session stays with its worker.
 pub(super) fn join_fanout(
     socket: &OwnedFd,
     config: &LinkConfig,
     interface: &Interface,
     inside_udp: bool,
 ) -> io::Result<()> {
-    // A group id is shared by the sockets of one process on one interface and EtherType.
+    // Sockets of one process on one interface and EtherType share a group id.
     let group = (std::process::id() ^ (interface.index << 8) ^ u32::from(config.ethertype)) & 0xFFFF;
     let argument = (group as i32) | (PACKET_FANOUT_CBPF << 16);
     set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
-    // The last two bytes of the source address, modulo the number of queues. At this point the kernel's
-    // packet data starts behind the Ethernet header, which SKF_LL_OFF reaches.
+    // Last two bytes of the source address, modulo the number of queues. The kernel's packet data begins here behind
+    // the Ethernet header; SKF_LL_OFF reaches the header.
     let link_layer = libc::SKF_LL_OFF as u32;
-    // Inside UDP it is the inner frame's, behind headers of IP and UDP.
+    // Inside UDP, the source address of the inner frame, behind the IP and UDP headers.
     let senders_end = if inside_udp { 20 + 8 + 10 } else { link_layer.wrapping_add(10) };
     let program = [
         statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, senders_end),
@@ -154,7 +156,7 @@ mod tests {
     const CN: Mac = Mac([2, 0xF0, 0xFE, 0xDC, 0xBA, 1]);
     const NAMED: Mac = Mac([2, 0xF0, 0xFE, 0xDC, 0xBA, 2]);
 
-    /// What the kernel does with such a program: whether it lets the frame through, when its generator gives `random`.
+    /// Result of such a program in the kernel: whether it passes the frame when the random number is `random`.
     fn passes(program: &[libc::sock_filter], frame: &[u8], random: u32) -> bool {
         let load = |at: u32, len: usize| {
             let at = at as usize;
@@ -212,7 +214,7 @@ mod tests {
                 assert!(passes(&program, &frame(NAMED, command), random));
             }
         }
-        // As long as the kernel takes it: no jump is wider than a byte, whoever is named.
+        // The program stays within the kernel's length limit, and no jump exceeds a byte, for any number of peers.
         let known: Vec<_> = (0..128).map(|n| (Mac::from_u64(n), quarter)).collect();
         let program = sift(&HelloSieve { known, others: Share::ALL });
         assert!(program.len() < 4096);

@@ -20,7 +20,7 @@ pub(super) use receive::RxRing;
 use transmit::TxRing;
 
 use super::interface::{ETHERNET_HEADER, Interface};
-use super::link::Explain;
+use super::link_detail::LinkDetail;
 use super::socket::{self, get_option, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
@@ -30,12 +30,12 @@ use cxloe_wire::session::HelloSieve;
 pub(super) const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";
 
-/// Slots of the receive ring: two windows deep, so that only a receiver that stops loses frames, and small
-/// enough to stay in the caches.
+/// Slots of the receive ring: two windows deep, so that frames are lost only if the receiver stops, and small enough
+/// for the caches.
 const RX_SLOTS: usize = 1024;
 /// Slots of the transmit ring.
 const TX_SLOTS: usize = 512;
-/// What the kernel needs in a receive slot before the frame: header, address, alignment, a spare tag.
+/// Bytes in a receive slot before the frame: header, address, alignment, a spare tag.
 const RX_OVERHEAD: usize = 128;
 
 /// A link over an AF_PACKET socket with mapped rings.
@@ -43,10 +43,10 @@ pub struct PacketLink {
     info: LinkInfo,
     interface: Interface,
     tx: TxRing,
-    // The ring is unmapped before the socket closes: fields drop in this order.
+    // Fields drop in this order: the ring is unmapped before the socket closes.
     rx: RxRing,
     socket: OwnedFd,
-    /// Whether frames are what the interface receives, not inside datagrams.
+    /// Set if frames are directly on Ethernet, not inside datagrams.
     bare: bool,
     counters: LinkCounters,
 }
@@ -57,8 +57,8 @@ impl PacketLink {
         PacketLink::open_at(config, None)
     }
 
-    /// The same; if a port is named, only for IPv4 datagrams to it, of which those of one inner source address go to one
-    /// queue.
+    /// As `open`, but with a port only for IPv4 datagrams to that port, spread over queues by their inner source
+    /// address.
     pub(crate) fn open_at(config: &LinkConfig, port: Option<u16>) -> Result<PacketLink, LinkError> {
         let mut interface = Interface::find(&config.interface)?;
         interface.mac = interface.mac.shard(config.shard());
@@ -72,16 +72,16 @@ impl PacketLink {
         receive_ring(&socket, slot, RX_SLOTS).map_err(fail("make the receive ring"))?;
         let rx = map_ring(&socket, slot * RX_SLOTS).map_err(fail("map the receive ring"))?;
 
-        // A socket with a transmit ring sends by that alone; the other one is for what leaves by plain `send`.
+        // A socket with a transmit ring sends only from the ring; the second socket is for plain `send`.
         let sender = open_socket().map_err(fail("open a packet socket for sending"))?;
         let bypass = config.qdisc_bypass && [&socket, &sender].into_iter().all(bypass_qdisc);
-        // A frame that the kernel refuses, as too long for an MTU that has just shrunk, is lost. Without this it would
-        // stay at the head of the transmit ring, before all others.
+        // A frame that the kernel refuses, as too long for an MTU that has just shrunk, is lost. Without this option it
+        // would stay at the head of the transmit ring, before all others.
         let _ = set_option(&sender, libc::SOL_PACKET, PACKET_LOSS, &1);
         set_option(&sender, libc::SOL_PACKET, libc::PACKET_TX_RING, &ring_request(slot, TX_SLOTS))
             .map_err(fail("make the transmit ring"))?;
         let tx = map_ring(&sender, slot * TX_SLOTS).map_err(fail("map the transmit ring"))?;
-        // No EtherType: it is given no frames.
+        // A socket bound to no EtherType receives no frames.
         bind(&sender, 0, interface.index).map_err(fail("bind a packet socket for sending"))?;
 
         bind(&socket, config.ethertype, interface.index).map_err(fail("bind a packet socket"))?;
@@ -118,7 +118,7 @@ impl PacketLink {
     }
 }
 
-impl Explain for PacketLink {
+impl LinkDetail for PacketLink {
     fn detail(&mut self) -> &mut String {
         &mut self.info.detail
     }
@@ -194,7 +194,7 @@ impl Link for PacketLink {
     }
 
     fn counters(&mut self) -> LinkCounters {
-        // tpacket_stats: frames seen, frames dropped, since the last time it was asked.
+        // tpacket_stats: frames seen, frames dropped, since the last call.
         if let Ok([_, dropped]) =
             get_option::<[u32; 2]>(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
         {
@@ -210,23 +210,23 @@ impl Link for PacketLink {
     }
 }
 
-/// A packet socket that speaks TPACKET_V2 and gets no frames yet: it has no EtherType before [`bind`].
+/// Makes a TPACKET_V2 socket, which receives no frames before [`bind`] sets its EtherType.
 pub(super) fn open_socket() -> io::Result<OwnedFd> {
-    // SAFETY: plain socket creation; the result is checked.
+    // SAFETY: creates a socket; the result is checked.
     let socket = owned(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
     let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
     set_option(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
-    // Since 4.20; without it our own frames come back, and are dropped for their destination.
+    // Since Linux 4.20; earlier kernels return sent frames, which are dropped by their destination.
     let _ = set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1);
     Ok(socket)
 }
 
-/// Gives `socket` a receive ring, to be mapped.
+/// Adds a receive ring to `socket`; the caller maps it.
 pub(super) fn receive_ring(socket: &OwnedFd, slot: usize, slots: usize) -> io::Result<()> {
     set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &ring_request(slot, slots))
 }
 
-/// Lets frames of `ethertype` on the interface `index` in.
+/// Binds to frames of `ethertype` on the interface `index`.
 pub(super) fn bind(socket: &OwnedFd, ethertype: u16, index: u32) -> io::Result<()> {
     // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -236,12 +236,12 @@ pub(super) fn bind(socket: &OwnedFd, ethertype: u16, index: u32) -> io::Result<(
     socket::bind(socket, &address)
 }
 
-/// Maps the one ring of `socket`, of so many bytes.
+/// Maps the only ring of `socket`, which has `bytes` bytes.
 fn map_ring(socket: &OwnedFd, bytes: usize) -> io::Result<MmapRaw> {
     MmapOptions::new().len(bytes).populate().map_raw(socket)
 }
 
-/// Has a socket hand frames to the driver directly; whether the kernel does so.
+/// Makes a socket pass frames directly to the driver; returns whether the kernel can.
 fn bypass_qdisc(socket: &OwnedFd) -> bool {
     set_option(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1).is_ok()
 }

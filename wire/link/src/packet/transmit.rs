@@ -1,4 +1,4 @@
-//! The sending half of a packet link: a ring of slots shared with the kernel, and plain `send` for as many as a batch has.
+//! The sending half of a packet link: a ring of slots shared with the kernel, and plain `send` for short batches.
 //!
 //! ```text
 //!        next - held          next
@@ -6,11 +6,11 @@
 //!        |  not yet marked    |
 //! ```
 //!
-//! Marking a slot and asking the kernel to look at its ring is the cheapest way for many frames, and a dear one for a
-//! few: each frame's page is pinned, and its slot given back by a destructor. So slots are marked only when more than
-//! [`HELD_MAX`] are written, or while frames before them wait in the ring: order is kept. A frame that is sent plainly
-//! leaves its slot free, and the next takes the same. One of which its sender has said that nothing follows
-//! ([`Transmit::hasten`]) is sent as it is committed, so that it is on its way while the sender keeps its books.
+//! Marking slots and kicking the kernel is the cheapest way for many frames, and an expensive one for few: the kernel
+//! pins each frame's page and releases its slot by a destructor. So slots are marked only if more than [`HELD_MAX`]
+//! frames are written, or, to keep the order, while earlier frames wait in the ring; otherwise `send` copies the frames
+//! and their slots stay free for the next. After [`Transmit::hasten`] the next frame is sent at its commit, so that it
+//! leaves while the caller does its bookkeeping.
 //!
 //! Round trips on a veth in microseconds, both ends alike, of batches of so many frames of 89 bytes (medians of three
 //! turns; the same with a receive ring and plain `send` in C: 3.9 for one):
@@ -34,29 +34,29 @@ use crate::socket::{SEND_MAX, kick, send, send_many};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
-/// Where frame data starts in a transmit slot: after the aligned `tpacket2_hdr`.
+/// Offset of the frame in a transmit slot, behind the aligned `tpacket2_hdr`.
 const TX_OFFSET: usize = 32;
-/// Frames that leave plainly, by a system call or two: the answers to a receive batch. Of marked slots the kernel makes frames
-/// whose pages are the ring's, which leaves the copying to the driver on hardware; a veth may not have those, and copies
-/// each once more.
+/// Most frames sent by `send` instead of the ring, in one or two system calls: the answers to a receive batch. For
+/// marked slots the kernel makes frames from the ring's pages, which hardware drivers send without a copy; a veth must
+/// not keep these pages and copies each frame once more.
 const HELD_MAX: usize = 2 * SEND_MAX;
 
 const TAKEN: u32 = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
 
-/// What frames to be sent are written into.
+/// Transmit ring, and the socket for plain sends.
 pub(super) struct TxRing {
     base: NonNull<u8>,
     slot: usize,
-    /// Slots less one; their number is a power of two.
+    /// Number of slots, a power of two, minus one.
     mask: usize,
     next: usize,
-    /// Length of the slot lent and not yet committed, 0 if none.
+    /// Length of the lent slot that is not committed yet; 0 if none.
     lent: usize,
-    /// Committed frames, right before `next`, that are not marked yet.
+    /// Number of committed frames, right before `next`, that are not marked yet.
     held: usize,
-    /// Whether marked slots may wait for a kick. Then none is held.
+    /// Set while marked slots may wait for a kick; no frame is held then.
     marked: bool,
-    /// The next frame is to leave as soon as it is committed.
+    /// Set if the next frame is to leave at its commit.
     hastened: bool,
     tag: usize,
     priority: u8,
@@ -65,23 +65,22 @@ pub(super) struct TxRing {
     pub bytes: u64,
     pub full: u64,
     pub errors: u64,
-    /// The socket for what leaves plainly.
+    /// Socket for plain sends.
     plain: OwnedFd,
-    // The ring is unmapped before its socket closes: fields drop in this order.
+    // Fields drop in this order: the ring is unmapped before its socket closes.
     _map: MmapRaw,
     socket: OwnedFd,
 }
 
-// SAFETY: as for RxRing: the ring is owned by whoever owns the link, and each slot belongs to us or to the kernel, as its
-// status word says.
+// SAFETY: the link's owner owns the ring, and each slot belongs to the kernel or to the user, by its status word.
 unsafe impl Send for TxRing {}
 
 impl TxRing {
-    /// The ring of `slots` slots of `slot` bytes in `map`, a mapping of `socket`; what leaves plainly does so by `plain`.
-    /// Frames have at most `max_frame` bytes, and a tag if there is a priority.
+    /// Makes a ring of `slots` slots of `slot` bytes in `map`, a mapping of `socket`; plain sends use `plain`. Frames
+    /// have at most `max_frame` bytes, and a tag in addition if there is a priority.
     ///
     /// # Panics
-    /// If the number of slots is no power of two, or the mapping is smaller than they are.
+    /// If the number of slots is no power of two, or the mapping is smaller than the slots.
     pub fn new(
         (map, socket): (MmapRaw, OwnedFd),
         plain: OwnedFd,
@@ -114,17 +113,17 @@ impl TxRing {
         }
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether all committed frames have been sent.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.held == 0 && !self.marked
     }
 
-    /// Sends what was committed: plainly if that is little, else through the ring. What the kernel does not take
-    /// now is in the ring then and leaves with the next call, in order.
+    /// Sends the committed frames: by plain sends if they are few, else through the ring. Frames that the kernel does
+    /// not take now stay in the ring and leave with the next call, in order.
     ///
     /// # Errors
-    /// Those that say that the link is no more.
+    /// Errors after which the link is unusable.
     #[inline]
     pub fn send(&mut self) -> io::Result<()> {
         let mut sent = 0;
@@ -144,13 +143,14 @@ impl TxRing {
         if self.marked {
             return self.send_marked();
         }
-        // The slots are free again: the next frames take them.
+        // The slots are free again for the next frames.
         self.next = self.behind(self.held);
         self.held = 0;
         Ok(())
     }
 
-    /// Sends the frame committed last, if it is the only one. What the kernel refuses is left to the next flush.
+    /// Sends the frame committed last, if it is the only one. A frame that the kernel refuses is left to the next
+    /// flush.
     #[inline]
     fn send_at_once(&mut self) {
         if self.held == 1 && send(&self.plain, self.written(self.behind(1))).is_ok() {
@@ -159,21 +159,21 @@ impl TxRing {
         }
     }
 
-    /// Has the kernel look at its ring.
+    /// Makes the kernel send the marked slots of its ring.
     fn send_marked(&mut self) -> io::Result<()> {
         match kick(&self.socket) {
             Ok(()) => {}
             Err(error) if is_temporary(&error) || is_too_long(&error) => self.errors += 1,
             Err(error) => return Err(error),
         }
-        // Marked slots stay marked if a queue is full, or the interface is down for now, or a frame before them was
-        // refused, which is lost. They leave with the next kick, which must come even if there is no room to mark another.
+        // Slots stay marked if a queue is full, the interface is down for now, or an earlier frame was refused, which
+        // is lost. They leave with the next kick, which must come even if there is no room to mark another slot.
         self.marked = self.status(self.behind(1)).load(Ordering::Acquire) & libc::TP_STATUS_SEND_REQUEST != 0;
         Ok(())
     }
 
-    /// The frame behind the first `sent` held ones was refused: one that cannot be sent now goes into the ring, and
-    /// those behind it; one that is too long for an MTU that has just shrunk is lost.
+    /// Handles the refusal of the frame behind the first `sent` held ones: if it cannot be sent now, it and those
+    /// behind it go into the ring; if it is too long for an MTU that has just shrunk, it is lost.
     #[cold]
     fn refused(&mut self, sent: usize, error: io::Error) -> io::Result<()> {
         let gone = match () {
@@ -182,7 +182,7 @@ impl TxRing {
             () => return Err(error),
         };
         self.errors += 1;
-        // The kernel looks for the next marked slot where it left off: the first of those held.
+        // The kernel expects the next marked slot right behind the last one sent: where the first held frame was.
         let first = self.held;
         for to in 0..self.held - gone {
             let (from, to) = (self.behind(first - gone - to), self.behind(first - to));
@@ -196,10 +196,10 @@ impl TxRing {
         Ok(())
     }
 
-    /// Copies a written frame from one of our slots to another.
+    /// Copies a written frame from one of this side's slots to another.
     fn move_frame(&mut self, from: usize, to: usize) {
         let len = self.written(from).len();
-        // SAFETY: neither slot is marked, so both are ours; they differ, and a frame and its offset fit each.
+        // SAFETY: neither slot is marked, so both are this side's; they differ, and frame and offset fit each.
         unsafe {
             let (from, to) = (self.at(from), self.at(to));
             std::ptr::copy_nonoverlapping(from.add(TX_OFFSET), to.add(TX_OFFSET), len);
@@ -207,7 +207,7 @@ impl TxRing {
         }
     }
 
-    /// Hands the held frames to the kernel, which takes them at the next kick.
+    /// Marks the held frames for the kernel, which sends them at the next kick.
     fn mark_held(&mut self) {
         for back in (1..=self.held).rev() {
             self.status(self.behind(back)).store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
@@ -216,7 +216,7 @@ impl TxRing {
         self.held = 0;
     }
 
-    /// The slot `back` places behind the next.
+    /// Index of the slot `back` places before the next one to lend.
     #[inline]
     fn behind(&self, back: usize) -> usize {
         self.next.wrapping_sub(back) & self.mask
@@ -235,11 +235,12 @@ impl TxRing {
         unsafe { &*self.at(index).cast::<AtomicU32>() }
     }
 
-    /// The frame in a slot that is held.
+    /// Bytes of the held frame in a slot.
     #[inline]
     fn written(&self, index: usize) -> &[u8] {
         let slot = self.at(index);
-        // SAFETY: the slot is ours as long as it is not marked; its header and as many bytes as that says were written.
+        // SAFETY: the slot is this side's while it is not marked; its header, and as many bytes as its length states,
+        // were written.
         unsafe {
             let len = (*slot.cast::<libc::tpacket2_hdr>()).tp_len as usize;
             std::slice::from_raw_parts(slot.add(TX_OFFSET), len.min(self.max_frame + self.tag))
@@ -258,7 +259,7 @@ impl Transmit for TxRing {
             return None;
         }
         self.lent = len;
-        // SAFETY: the status word says the slot is ours; max_frame plus a tag fits a slot, as was checked.
+        // SAFETY: by its status word the slot is this side's; max_frame and a tag fit a slot, as `new` has checked.
         Some(unsafe { std::slice::from_raw_parts_mut(self.at(self.next).add(TX_OFFSET + self.tag), len) })
     }
 
@@ -276,10 +277,10 @@ impl Transmit for TxRing {
         self.lent = 0;
         let slot = self.at(self.next);
         if self.tag != 0 {
-            // SAFETY: the slot is ours and `len` bytes from its data offset lie in it.
+            // SAFETY: the slot is this side's, and `len` bytes from its data offset on lie in it.
             vlan::insert(unsafe { std::slice::from_raw_parts_mut(slot.add(TX_OFFSET), len) }, self.priority);
         }
-        // SAFETY: the slot is ours and starts with a tpacket2_hdr, for which any bytes are valid.
+        // SAFETY: the slot is this side's and begins with a tpacket2_hdr, for which any bytes are valid.
         unsafe { (*slot.cast::<libc::tpacket2_hdr>()).tp_len = len as u32 };
         self.next = (self.next + 1) & self.mask;
         self.held += 1;
@@ -294,13 +295,13 @@ impl Transmit for TxRing {
     }
 }
 
-/// Whether it may go better next time: a full queue, or an interface that is down for now.
+/// Whether a later attempt may succeed, since a queue is full or the interface is down for now.
 fn is_temporary(error: &io::Error) -> bool {
     let temporary = [libc::EAGAIN, libc::ENOBUFS, libc::EINTR, libc::ENETDOWN, libc::ENETUNREACH].map(Some);
     temporary.contains(&error.raw_os_error())
 }
 
-/// Whether the frame is longer than the MTU, which has just shrunk.
+/// Whether the frame is too long for an MTU that has just shrunk.
 fn is_too_long(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
@@ -317,11 +318,11 @@ mod tests {
     const SLOT: usize = 2048;
     const SLOTS: usize = 128;
 
-    /// A ring of no kernel, whose kicks go nowhere; where plain frames go to, and where they come out.
+    /// Makes a ring without a kernel, in which kicks have no effect, and the receiving end of its plain sends.
     fn ring(priority: Option<u8>) -> (TxRing, UnixDatagram) {
         let map = MmapOptions::new().len(SLOT * SLOTS).map_anon().unwrap().into();
         let (kicked, kicks) = UnixDatagram::pair().unwrap();
-        // Kicks are empty datagrams here; nobody takes them, and none waits for that.
+        // A kick is an empty datagram here; no code receives it, and no sender waits for that.
         std::mem::forget(kicks);
         let (plain, out) = UnixDatagram::pair().unwrap();
         out.set_nonblocking(true).unwrap();
@@ -338,7 +339,7 @@ mod tests {
         std::iter::from_fn(|| out.recv(&mut frame).ok().map(|len| (len, frame[len - 1]))).collect()
     }
 
-    /// Length and mark of the frames that the kernel would find, from slot `first` on.
+    /// Lengths and marks of the frames that the kernel would find, from slot `first` on.
     fn marked(ring: &TxRing, first: usize) -> Vec<(usize, u8)> {
         let is_marked =
             |index: &usize| ring.status(*index).load(Ordering::Relaxed) == libc::TP_STATUS_SEND_REQUEST;
@@ -346,7 +347,7 @@ mod tests {
         (first..SLOTS).take_while(is_marked).map(frame).map(|f| (f.len(), f[f.len() - 1])).collect()
     }
 
-    /// What the kernel does with marked frames.
+    /// Removes all marked frames, as the kernel does when it sends them.
     fn take_all(ring: &TxRing) {
         (0..SLOTS).for_each(|index| ring.status(index).store(libc::TP_STATUS_AVAILABLE, Ordering::Relaxed));
     }
@@ -354,7 +355,7 @@ mod tests {
     #[test]
     fn more_than_one_call_takes_leave_plainly_in_order() {
         let (mut ring, _) = ring(None);
-        // The queue of a Unix socket is too short for them.
+        // The queue of a Unix socket is too short for this many frames.
         let plain = UdpSocket::bind("127.0.0.1:0").unwrap();
         let out = UdpSocket::bind("127.0.0.1:0").unwrap();
         plain.connect(out.local_addr().unwrap()).unwrap();
@@ -375,7 +376,7 @@ mod tests {
     fn few_leave_plainly_and_many_by_the_ring() {
         let (mut ring, out) = ring(None);
         for round in 0..3 * SLOTS {
-            // What the queue of a Unix socket takes.
+            // At most as many frames as the queue of a Unix socket takes.
             let count = round % 9;
             (0..count).for_each(|i| write(&mut ring, 60 + i, i as u8));
             assert_eq!(ring.is_empty(), count == 0);
@@ -389,7 +390,7 @@ mod tests {
         ring.send().unwrap();
         assert_eq!((received(&out), marked(&ring, 0)), (vec![], many.clone()));
         assert!(!ring.is_empty(), "what the kernel has not taken wants another kick");
-        // A single one does not overtake them.
+        // A single frame does not overtake the marked ones.
         write(&mut ring, 70, 77);
         ring.send().unwrap();
         assert_eq!((received(&out), marked(&ring, many.len())), (vec![], vec![(70, 77)]));
@@ -405,7 +406,7 @@ mod tests {
     #[test]
     fn what_cannot_leave_now_goes_into_the_ring_where_the_kernel_looks() {
         let (mut ring, out) = ring(None);
-        // As many as the socket has room for.
+        // As many frames leave as the socket has room for.
         let mut taken = 0_u8;
         while ring.errors == 0 {
             write(&mut ring, 60, taken);
@@ -416,7 +417,7 @@ mod tests {
         take_all(&ring);
         ring.send().unwrap();
         assert!(ring.is_empty());
-        // Room for two of four: the other two move to where the kernel looks next, slot 1.
+        // The socket takes two of four frames: the other two move to the slot that the kernel examines next, slot 1.
         let mut frame = [0; SLOT];
         for _ in 0..2 {
             out.recv(&mut frame).unwrap();
@@ -451,14 +452,14 @@ mod tests {
         ring.hasten();
         write(&mut ring, 60, 1);
         assert_eq!((received(&out), ring.is_empty(), ring.next), (vec![(60, 1)], true, 0));
-        // That was for one; and one with others before it does not overtake them.
+        // `hasten` applied to one frame only; and a hastened frame does not overtake held ones.
         write(&mut ring, 61, 2);
         ring.hasten();
         write(&mut ring, 62, 3);
         assert_eq!(received(&out), []);
         ring.send().unwrap();
         assert_eq!(received(&out), [(61, 2), (62, 3)]);
-        // Nor those that wait in the ring.
+        // A hastened frame does not overtake frames in the ring either.
         (0..=HELD_MAX).for_each(|i| write(&mut ring, 70, i as u8));
         ring.hasten();
         write(&mut ring, 63, 4);
@@ -466,7 +467,7 @@ mod tests {
         take_all(&ring);
         ring.send().unwrap();
         assert!(ring.is_empty());
-        // What cannot leave now leaves with a flush.
+        // A frame that cannot leave at its commit leaves with a flush.
         drop(out);
         ring.hasten();
         write(&mut ring, 64, 5);

@@ -1,5 +1,5 @@
-//! When the links on an interface are closed and when they are opened again: decided without I/O, from what the
-//! interface looks like and from what became of each attempt.
+//! Decides without I/O when the links on an interface are closed and opened again, from observations of the interface
+//! and the results of attempts.
 //!
 //! ```text
 //!            the interface is gone, down, another, or of another MTU; a link has failed
@@ -14,114 +14,116 @@ use std::time::Duration;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
-/// The pause after the first failure to open, or after a link that failed by itself; doubled with each further one.
+/// Pause after the first failure to open, or after a link that failed by itself; doubled after each further failure.
 const REOPEN_DELAY_FIRST: Duration = Duration::from_millis(50);
-/// The longest pause between two attempts.
+/// Longest pause between two attempts to open.
 const REOPEN_DELAY_MAX: Duration = Duration::from_secs(2);
-/// A link that has been open for so long has not failed before.
+/// Time after which an open link counts as stable: earlier failures are forgotten.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
-/// How often the interface is looked at while the link is open, should no notice of a change come.
+/// Interval of checks of the interface while the link is open, in case a notice of a change is lost.
 const CHECK_INTERVAL_OPEN: Duration = Duration::from_millis(500);
-/// How often it is looked at while the link is closed.
+/// Interval of checks of the interface while the link is closed.
 const CHECK_INTERVAL_CLOSED: Duration = Duration::from_millis(100);
-/// How often it is looked whether workers have let go.
+/// Interval of checks whether workers have released their links.
 const CHECK_INTERVAL_CLOSING: Duration = Duration::from_millis(2);
 
-/// What the interface looks like.
+/// Observed state of the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Observation {
     /// Frames can pass.
     Fit {
-        /// The kernel's number of it, another one after it was deleted and made again.
+        /// Index that the kernel gave the interface; a new one after the interface was deleted and created again.
         index: u32,
-        /// Its address.
+        /// MAC address of the interface.
         mac: Mac,
-        /// Its MTU in bytes.
+        /// MTU of the interface in bytes.
         mtu: usize,
     },
     /// Frames cannot pass, for this reason.
     Unfit(String),
 }
 
-/// What is to be done.
+/// Next step of the watching thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Nothing.
+pub(super) enum LinkStep {
+    /// Do nothing.
     Rest,
-    /// Have every worker let go of its link.
+    /// Make every worker release its link.
     Close,
-    /// Open a link for every worker, and say how it went.
+    /// Open a link for every worker, and report the result.
     Open,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum LinkPhase {
     Open { since: Time },
     Closing,
     Closed { not_before: Time },
 }
 
-/// The state of all links on one interface.
+/// State of all links on one interface.
 #[derive(Debug)]
 pub(super) struct Reopening {
     interface: String,
-    /// The address that links have to have: it is what others know this node by.
+    /// MAC address that the links must have, because other nodes know this node by it.
     mac: Mac,
     index: u32,
     mtu: usize,
-    phase: Phase,
-    /// Why the link is not open; `None` while it is.
+    phase: LinkPhase,
+    /// Reason why the link is not open; `None` while it is.
     why: Option<String>,
-    /// Failures that were not the interface's, without a steady time between them.
+    /// Successive failures for reasons other than the interface, without a stable time in between.
     failures: u32,
 }
 
 impl Reopening {
-    /// Links that have just been opened.
+    /// Makes the state of links that have just been opened.
     pub fn new(interface: &str, mac: Mac, index: u32, mtu: usize, now: Time) -> Reopening {
-        let phase = Phase::Open { since: now };
+        let phase = LinkPhase::Open { since: now };
         Reopening { interface: interface.to_owned(), mac, index, mtu, phase, why: None, failures: 0 }
     }
 
-    /// Why the link is not open; `None` while it is.
+    /// Reason why the link is not open; `None` while it is.
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
     /// Whether links are open.
     pub fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open { .. })
+        matches!(self.phase, LinkPhase::Open { .. })
     }
 
-    /// Whether workers are to let go of their links.
+    /// Whether workers are to release their links.
     pub fn is_closing(&self) -> bool {
-        self.phase == Phase::Closing
+        self.phase == LinkPhase::Closing
     }
 
-    /// The address that links have to have.
+    /// MAC address that the links must have.
     pub fn mac(&self) -> Mac {
         self.mac
     }
 
-    /// The interface that links were opened on last, as the kernel numbers it.
+    /// Index of the interface on which links were last opened.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// How long to wait for a notice before the next [`step`](Self::step).
+    /// Longest wait for a notice before the next [`step`](Self::step).
     pub fn pause(&self, now: Time) -> Duration {
         match self.phase {
-            Phase::Open { .. } => CHECK_INTERVAL_OPEN,
-            Phase::Closing => CHECK_INTERVAL_CLOSING,
-            Phase::Closed { not_before } if not_before > now => CHECK_INTERVAL_CLOSED.min(not_before - now),
-            Phase::Closed { .. } => CHECK_INTERVAL_CLOSED,
+            LinkPhase::Open { .. } => CHECK_INTERVAL_OPEN,
+            LinkPhase::Closing => CHECK_INTERVAL_CLOSING,
+            LinkPhase::Closed { not_before } if not_before > now => {
+                CHECK_INTERVAL_CLOSED.min(not_before - now)
+            }
+            LinkPhase::Closed { .. } => CHECK_INTERVAL_CLOSED,
         }
     }
 
-    /// What to do, with the interface as it is.
-    pub fn step(&mut self, now: Time, observation: &Observation) -> Step {
+    /// Decides the next step by the observed state of the interface.
+    pub fn step(&mut self, now: Time, observation: &Observation) -> LinkStep {
         match self.phase {
-            Phase::Open { since } => {
+            LinkPhase::Open { since } => {
                 if now - since >= STABLE_AFTER {
                     self.failures = 0;
                 }
@@ -133,72 +135,72 @@ impl Reopening {
                     (Ok(()), Observation::Fit { mtu, .. }) if *mtu != self.mtu => {
                         format!("the MTU of `{}` has changed from {} to {mtu}", self.interface, self.mtu)
                     }
-                    (Ok(()), _) => return Step::Rest,
+                    (Ok(()), _) => return LinkStep::Rest,
                 };
                 self.close(why)
             }
-            Phase::Closing => Step::Rest,
-            Phase::Closed { not_before } => match self.judge(observation) {
+            LinkPhase::Closing => LinkStep::Rest,
+            LinkPhase::Closed { not_before } => match self.judge(observation) {
                 Err(why) => {
                     self.why = Some(why);
-                    Step::Rest
+                    LinkStep::Rest
                 }
-                Ok(()) if now < not_before => Step::Rest,
-                Ok(()) => Step::Open,
+                Ok(()) if now < not_before => LinkStep::Rest,
+                Ok(()) => LinkStep::Open,
             },
         }
     }
 
-    /// The interface of this number has been deleted, though one that looks the same may be there by now.
-    pub fn deleted(&mut self, index: u32) -> Step {
+    /// Records that the interface with this index was deleted, even if an equal one exists by now.
+    pub fn deleted(&mut self, index: u32) -> LinkStep {
         match self.phase {
-            Phase::Open { .. } if index == self.index => {
+            LinkPhase::Open { .. } if index == self.index => {
                 self.close(format!("interface `{}` was deleted", self.interface))
             }
-            _ => Step::Rest,
+            _ => LinkStep::Rest,
         }
     }
 
-    /// A link has failed by itself.
-    pub fn failed(&mut self, why: String) -> Step {
+    /// Records that a link has failed by itself.
+    pub fn failed(&mut self, why: String) -> LinkStep {
         if !self.is_open() {
-            return Step::Rest;
+            return LinkStep::Rest;
         }
         self.failures += 1;
         self.close(why)
     }
 
-    /// Every worker has let go of its link.
+    /// Records that every worker has released its link.
     pub fn closed(&mut self, now: Time) {
-        if self.phase == Phase::Closing {
-            self.phase = Phase::Closed { not_before: now + self.backoff() };
+        if self.phase == LinkPhase::Closing {
+            self.phase = LinkPhase::Closed { not_before: now + self.backoff() };
         }
     }
 
-    /// Links are open again, on this interface.
+    /// Records that links are open, on the interface with this index and MTU.
     pub fn opened(&mut self, index: u32, mtu: usize, now: Time) {
         (self.index, self.mtu, self.why) = (index, mtu, None);
-        self.phase = Phase::Open { since: now };
+        self.phase = LinkPhase::Open { since: now };
     }
 
-    /// They could not be opened.
+    /// Records that opening the links has failed.
     pub fn not_opened(&mut self, why: String, now: Time) {
         self.failures += 1;
         self.why = Some(why);
-        self.phase = Phase::Closed { not_before: now + self.backoff() };
+        self.phase = LinkPhase::Closed { not_before: now + self.backoff() };
     }
 
-    fn close(&mut self, why: String) -> Step {
+    fn close(&mut self, why: String) -> LinkStep {
         self.why = Some(why);
-        self.phase = Phase::Closing;
-        Step::Close
+        self.phase = LinkPhase::Closing;
+        LinkStep::Close
     }
 
     fn judge(&self, observation: &Observation) -> Result<(), String> {
         match observation {
             Observation::Unfit(why) => Err(why.clone()),
-            // Sessions, mappings and the manager know the node by its address: under another one it would be another
-            // node, and under the old one no switch would bring it a frame.
+            // Sessions, mappings and the manager identify the node by its address: with another address it would be
+            // another node, and frames to the old address would not reach it.
             Observation::Fit { mac, .. } if *mac != self.mac => Err(format!(
                 "interface `{0}` has the address {mac} now, and this node is {1}; give it back with `ip link set {0} \
                  address {1}`, or restart the node to have it known by the new one",
@@ -242,69 +244,69 @@ mod tests {
     #[test]
     fn a_link_that_is_well_is_left_alone() {
         let mut r = open();
-        assert_eq!(r.step(at(1), &fit(7, 1500)), Step::Rest);
-        assert_eq!(r.deleted(8), Step::Rest);
+        assert_eq!(r.step(at(1), &fit(7, 1500)), LinkStep::Rest);
+        assert_eq!(r.deleted(8), LinkStep::Rest);
         assert!(r.why().is_none() && r.is_open());
     }
 
     #[test]
     fn an_interface_deleted_and_made_again_is_opened_at_once() {
         let mut r = open();
-        assert_eq!(r.step(at(1), &gone()), Step::Close);
+        assert_eq!(r.step(at(1), &gone()), LinkStep::Close);
         assert_eq!(r.why(), Some("no such interface"));
-        // Nothing is opened while a worker still holds the old one.
-        assert_eq!(r.step(at(2), &fit(9, 1500)), Step::Rest);
+        // Nothing is opened while a worker still has its old link.
+        assert_eq!(r.step(at(2), &fit(9, 1500)), LinkStep::Rest);
         assert!(r.is_closing());
         r.closed(at(3));
-        assert_eq!(r.step(at(3), &gone()), Step::Rest);
-        assert_eq!(r.step(at(4), &fit(9, 1500)), Step::Open);
+        assert_eq!(r.step(at(3), &gone()), LinkStep::Rest);
+        assert_eq!(r.step(at(4), &fit(9, 1500)), LinkStep::Open);
         r.opened(9, 1500, at(5));
         assert_eq!(r.why(), None);
-        assert_eq!(r.step(at(6), &fit(9, 1500)), Step::Rest);
+        assert_eq!(r.step(at(6), &fit(9, 1500)), LinkStep::Rest);
     }
 
     #[test]
-    fn a_deletion_is_noticed_though_all_looks_as_before() {
+    fn a_deletion_is_detected_with_an_identical_interface() {
         let mut r = open();
-        assert_eq!(r.step(at(1), &fit(8, 1500)), Step::Close);
+        assert_eq!(r.step(at(1), &fit(8, 1500)), LinkStep::Close);
         assert!(r.why().unwrap().contains("made again"));
         let mut r = open();
-        assert_eq!(r.deleted(7), Step::Close);
-        // Told again while closing: once is enough.
-        assert_eq!(r.deleted(7), Step::Rest);
+        assert_eq!(r.deleted(7), LinkStep::Close);
+        // A second notice while closing changes nothing.
+        assert_eq!(r.deleted(7), LinkStep::Rest);
         r.closed(at(1));
-        assert_eq!(r.step(at(1), &fit(7, 1500)), Step::Open);
+        assert_eq!(r.step(at(1), &fit(7, 1500)), LinkStep::Open);
     }
 
     #[test]
     fn another_mtu_is_taken_up_and_another_address_is_not() {
         let mut r = open();
-        assert_eq!(r.step(at(1), &fit(7, 9000)), Step::Close);
+        assert_eq!(r.step(at(1), &fit(7, 9000)), LinkStep::Close);
         r.closed(at(2));
-        assert_eq!(r.step(at(2), &fit(7, 9000)), Step::Open);
+        assert_eq!(r.step(at(2), &fit(7, 9000)), LinkStep::Open);
         r.opened(7, 9000, at(3));
         let other = Observation::Fit { index: 7, mac: Mac([2, 0, 0, 0, 0, 3]), mtu: 9000 };
-        assert_eq!(r.step(at(4), &other), Step::Close);
+        assert_eq!(r.step(at(4), &other), LinkStep::Close);
         r.closed(at(5));
         for ms in [5, 5_000, 500_000] {
-            assert_eq!(r.step(at(ms), &other), Step::Rest, "never opened under another address");
+            assert_eq!(r.step(at(ms), &other), LinkStep::Rest, "never opened under another address");
         }
         assert!(r.why().unwrap().contains("ip link set mn0 address 02:00:00:00:00:02"), "{:?}", r.why());
-        assert_eq!(r.step(at(500_001), &fit(7, 9000)), Step::Open);
+        assert_eq!(r.step(at(500_001), &fit(7, 9000)), LinkStep::Open);
     }
 
     #[test]
     fn failures_are_tried_again_at_growing_intervals() {
         let mut r = open();
-        assert_eq!(r.failed("sent too much".into()), Step::Close);
-        assert_eq!(r.failed("and the other worker's".into()), Step::Rest);
+        assert_eq!(r.failed("sent too much".into()), LinkStep::Close);
+        assert_eq!(r.failed("and the other worker's".into()), LinkStep::Rest);
         assert_eq!(r.why(), Some("sent too much"));
         let mut now = 1;
         r.closed(at(now));
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let began = now;
-            while r.step(at(now), &fit(7, 1500)) != Step::Open {
+            while r.step(at(now), &fit(7, 1500)) != LinkStep::Open {
                 let pause = r.pause(at(now));
                 assert!(pause > Duration::ZERO && pause <= CHECK_INTERVAL_CLOSED);
                 now += 1;
@@ -314,10 +316,10 @@ mod tests {
             r.not_opened("busy".into(), at(now));
         }
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
-        // An interface that is gone is no failure: it is opened as soon as it is there and the pause is over.
+        // An absent interface is no failure: links are opened as soon as the interface exists and the pause is over.
         r.opened(7, 1500, at(now));
-        assert_eq!(r.step(at(now + 10_000), &gone()), Step::Close);
+        assert_eq!(r.step(at(now + 10_000), &gone()), LinkStep::Close);
         r.closed(at(now + 10_001));
-        assert_eq!(r.step(at(now + 10_002), &fit(8, 1500)), Step::Open, "steady before, so no pause");
+        assert_eq!(r.step(at(now + 10_002), &fit(8, 1500)), LinkStep::Open, "steady before, so no pause");
     }
 }

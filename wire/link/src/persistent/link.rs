@@ -1,5 +1,4 @@
-//! The worker's side: a link that is there as long as its interface is, and that loses frames, as a wire would,
-//! while it is not.
+//! The worker's side: a link that works while its interface does; otherwise frames are lost, as on a wire.
 
 use std::io::Write;
 use std::os::fd::RawFd;
@@ -13,66 +12,66 @@ use cxloe_wire::Transmit;
 use cxloe_wire::frame::MAX_FRAME_LIMIT;
 use cxloe_wire::session::HelloSieve;
 
-/// The longest sleep of a worker without a link, so that it takes the new one soon.
+/// Longest sleep of a worker without a link, so that it soon takes the next one.
 const NO_LINK_SLEEP: Duration = Duration::from_millis(10);
 
-/// The worker uses its link.
+/// Order: the worker uses its link.
 const OPEN: u32 = 0;
-/// It is to let go of it.
+/// Order: the worker is to release its link.
 const CLOSE: u32 = 1;
-/// It has.
+/// State: the worker has released its link.
 const CLOSED: u32 = 2;
-/// A new one waits for it.
+/// State: a new link waits for the worker.
 const READY: u32 = 3;
 
-/// Where a link changes hands between its worker and the thread that opens it.
+/// Exchange of a link between its worker and the thread that opens links.
 #[derive(Default)]
 pub(super) struct Slot {
     order: AtomicU32,
     link: Mutex<Option<Box<dyn Link>>>,
-    /// Why the worker let go of its own accord.
+    /// Error for which the worker released the link by itself.
     failure: Mutex<Option<String>>,
 }
 
 impl Slot {
-    /// Has the worker let go.
+    /// Makes the worker release its link.
     pub fn close(&self) {
-        // A link that the worker has not taken yet is not taken any more. Held to the end: a worker that takes it now
-        // has it before it is asked, or not at all.
+        // Withdraws a link that the worker has not taken yet. The lock is held to the end, so that a worker takes the
+        // link before the order changes, or not at all.
         let mut waiting = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         *waiting = None;
-        // One that has let go already, of its own accord, need not be asked.
+        // Only if the order is OPEN: a worker may have released the link by itself.
         let _ = self.order.compare_exchange(OPEN, CLOSE, Ordering::AcqRel, Ordering::Acquire);
         let _ = self.order.compare_exchange(READY, CLOSED, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Whether the worker has let go.
+    /// Whether the worker has released its link.
     pub fn is_closed(&self) -> bool {
         self.order.load(Ordering::Acquire) == CLOSED
     }
 
-    /// Hands a new link to a worker that has let go of its last.
+    /// Passes a new link to a worker that has released its last.
     pub fn hand_over(&self, link: Box<dyn Link>) {
         *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
         self.order.store(READY, Ordering::Release);
     }
 
-    /// Why the worker let go of its own accord, if it did since this was last asked.
+    /// Takes the error for which the worker released its link by itself, if there is one since the last call.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// A link that outlives its interface.
+/// Link that outlives its interface.
 pub(super) struct PersistentLink {
     slot: Arc<Slot>,
     link: Option<Box<dyn Link>>,
     info: LinkInfo,
-    nowhere: Nowhere,
-    /// What passed the links before this one.
+    nowhere: DiscardFrames,
+    /// Sums of the counters of earlier links.
     before: LinkCounters,
     reopened: u32,
-    /// Wakes the thread that opens links; it ends when the last of these is closed.
+    /// Socket that wakes the thread that opens links; the thread ends when the last one is closed.
     alarm: Arc<UnixStream>,
 }
 
@@ -83,19 +82,19 @@ impl PersistentLink {
             slot,
             link: Some(link),
             info,
-            nowhere: Nowhere { scratch: vec![0; MAX_FRAME_LIMIT].into_boxed_slice(), lent: 0, lost: 0 },
+            nowhere: DiscardFrames { scratch: vec![0; MAX_FRAME_LIMIT].into_boxed_slice(), lent: 0, lost: 0 },
             before: LinkCounters::default(),
             reopened: 0,
             alarm,
         }
     }
 
-    /// Does what the slot demands.
+    /// Carries out the slot's order.
     #[cold]
-    fn obey(&mut self, order: u32) {
+    fn apply(&mut self, order: u32) {
         match order {
             CLOSE => {
-                self.let_go();
+                self.close_link();
                 self.slot.order.store(CLOSED, Ordering::Release);
             }
             READY => {
@@ -111,19 +110,19 @@ impl PersistentLink {
         }
     }
 
-    fn let_go(&mut self) {
+    fn close_link(&mut self) {
         if let Some(mut link) = self.link.take() {
             self.before = self.before.plus(&link.counters());
         }
     }
 
-    /// The link has failed: it is opened again like one whose interface has gone.
+    /// Releases a failed link, which is then opened again, as if the interface had been away.
     #[cold]
     fn failed(&mut self, error: &LinkError) {
-        self.let_go();
+        self.close_link();
         *self.slot.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         self.slot.order.store(CLOSED, Ordering::Release);
-        // A full pipe wakes as well as one more byte.
+        // If the pipe is full, the thread is woken anyway.
         let _ = (&*self.alarm).write(&[0]);
     }
 
@@ -144,7 +143,7 @@ impl Link for PersistentLink {
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let order = self.slot.order.load(Ordering::Acquire);
         if order != OPEN {
-            self.obey(order);
+            self.apply(order);
         }
         let Some(link) = &mut self.link else { return Ok(0) };
         match link.receive(budget, on_frame) {
@@ -204,7 +203,7 @@ impl Link for PersistentLink {
         self.link.as_ref().and_then(|link| link.readiness())
     }
 
-    /// While there is no link, there is nothing to drop: the next one is told anew.
+    /// Without a link no frame arrives; the next link is given the sieve when it is opened.
     fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
         self.link.as_mut().map_or(Ok(true), |link| link.sift(sieve))
     }
@@ -221,15 +220,15 @@ impl Link for PersistentLink {
     }
 }
 
-/// Where frames go while there is no link.
-struct Nowhere {
+/// Transmit side without a link: discards frames.
+struct DiscardFrames {
     scratch: Box<[u8]>,
     lent: usize,
     lost: u64,
 }
 
-impl Nowhere {
-    /// What did not fit before does not fit now.
+impl DiscardFrames {
+    /// Enlarges the buffer to the longest frame; never shrinks it.
     fn limit_to(&mut self, max_frame: usize) {
         if max_frame > self.scratch.len() {
             self.scratch = vec![0; max_frame].into_boxed_slice();
@@ -237,7 +236,7 @@ impl Nowhere {
     }
 }
 
-impl Transmit for Nowhere {
+impl Transmit for DiscardFrames {
     fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
         if len == 0 {
             return None;
@@ -298,7 +297,7 @@ mod tests {
         let lost = link.counters();
         assert_eq!((lost.tx_frames, lost.tx_errors), (1, 1));
 
-        // One that is handed over and taken back before the worker comes by is never used.
+        // A link that is withdrawn before the worker takes it is never used.
         slot.hand_over(Box::new(net.attach(Mac([2, 0, 0, 0, 0, 9]), PortConfig::default()).unwrap()));
         slot.close();
         assert!(slot.is_closed());

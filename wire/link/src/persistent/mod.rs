@@ -1,9 +1,9 @@
-//! Links that outlive their interface. An interface that is deleted and made again, taken down and up, or given
-//! another MTU takes the sockets on it along; sessions and pools must not go with them.
+//! Links that outlive their interface. If an interface is deleted and created again, set down and up, or given another
+//! MTU, its sockets become unusable; sessions and pools must survive that.
 //!
-//! A thread watches the interface ([`notices`]), decides ([`decide`]) and opens links; a worker only lets go of its
-//! link, and takes the new one ([`link`]), between two batches, as a flag tells it. While there is none, frames
-//! are lost, which is what sessions are made for: they go on as soon as frames pass again.
+//! A thread watches the interface ([`notices`]), decides ([`decide`]) and opens links. A worker only releases its link
+//! and takes the new one ([`link`]), between two batches, when a flag is set. Without a link frames are lost, which
+//! sessions tolerate: they continue as soon as frames pass again.
 //!
 //! ```text
 //!   the kernel -- notices --> watcher: look, decide, open      worker: receive(), flush(), ...
@@ -11,8 +11,8 @@
 //!                                 +-------- Slot: close, closed, here is another --------+
 //! ```
 //!
-//! All links of a process on one interface are closed before the first is opened again, and opened in their order, so
-//! that a fan-out group is made anew with each worker in its old place.
+//! All links of a process on one interface are closed before the first is opened again, and are opened in their order,
+//! so that in a new fan-out group each worker has its old place.
 
 mod decide;
 mod link;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use decide::{Observation, Reopening, Step};
+use decide::{LinkStep, Observation, Reopening};
 use link::{PersistentLink, Slot};
 use notices::Notices;
 
@@ -35,19 +35,19 @@ use super::interface::Interface;
 use super::{Link, LinkConfig, LinkError, open, udp};
 use crate::Clock;
 
-/// Between two looks at an interface of which notices come one after the other.
+/// Shortest interval of checks of an interface during a series of notices.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(2);
 
-/// Why there is no link, and since when.
+/// Reason why a link is down, and since when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkDown {
-    /// What is wrong with the interface, and what to do.
+    /// Fault of the interface, and the remedy.
     pub why: String,
-    /// For how long, in nanoseconds.
+    /// Time without a link, in nanoseconds.
     pub for_ns: u64,
 }
 
-/// How the links of an interface are, for everybody to ask.
+/// State of an interface's links, for status and metrics; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct LinkHealth(Arc<Mutex<Health>>);
 
@@ -58,28 +58,28 @@ struct Health {
 }
 
 impl LinkHealth {
-    /// Why there is no link; `None` while there is one.
+    /// Reason why the links are down; `None` while they work.
     pub fn down(&self) -> Option<LinkDown> {
         let health = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (why, since) = health.down.as_ref()?;
         Some(LinkDown { why: why.clone(), for_ns: since.elapsed().as_nanos() as u64 })
     }
 
-    /// How often the links have been opened again.
+    /// Number of times that the links were reopened.
     pub fn reopened(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).reopened
     }
 }
 
-/// Opens a link for each of `configs`, all on one interface, and opens them again whenever the interface has been away
-/// or has changed. Such a link never returns an error. It keeps its address: an interface that comes back with another
-/// one is not used until it has the old one again.
+/// Opens a link for each of `configs`, all on one interface, and reopens them whenever the interface has been away or
+/// has changed. Such a link never returns an error. Its address stays: an interface that comes back with another
+/// address is not used before it has the old one again.
 ///
 /// # Errors
-/// Those of [`open()`], and no socket or thread for the watch.
+/// Errors of [`open()`], and of making the socket or thread for the watch.
 ///
 /// # Panics
-/// If there is no configuration.
+/// If `configs` is empty.
 pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, LinkHealth), LinkError> {
     let name = configs.first().expect("at least one link is asked for").interface.clone();
     let io = |what| move |source| LinkError::Io { what, interface: name.clone(), source };
@@ -96,7 +96,7 @@ pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, Li
         |error| tracing::info!(%error, "no notices of interfaces: they are looked at now and then"),
     );
     let state = Reopening::new(name, interface.mac, interface.index, interface.mtu, clock.now());
-    let watch = Watch {
+    let watch = LinkWatch {
         configs: configs.to_vec(),
         slots: slots.clone(),
         state,
@@ -116,40 +116,40 @@ pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, Li
     Ok((persistent.collect(), health))
 }
 
-/// The thread that watches.
-struct Watch {
+/// State of the thread that watches an interface.
+struct LinkWatch {
     configs: Vec<LinkConfig>,
     slots: Vec<Arc<Slot>>,
     state: Reopening,
-    /// What the interface is called now.
+    /// Present name of the interface, which may have been renamed.
     name: String,
     notices: Option<Notices>,
-    /// Its other end is the workers'.
+    /// Socket whose other ends the workers have, to wake this thread.
     wake: UnixStream,
     health: LinkHealth,
     clock: Clock,
 }
 
-impl Watch {
+impl LinkWatch {
     fn run(mut self) {
         loop {
-            let observation = self.look();
+            let observation = self.observe();
             let step = self.state.step(self.clock.now(), &observation);
             self.carry_out(step, &observation);
             if self.state.is_closing() && self.slots.iter().all(|slot| slot.is_closed()) {
                 self.state.closed(self.clock.now());
-                self.tell();
+                self.report();
                 continue;
             }
-            self.tell();
+            self.report();
             if !self.sleep() {
                 return;
             }
         }
     }
 
-    /// What the interface looks like: the one of the configured name, else the one that had it.
-    fn look(&mut self) -> Observation {
+    /// Observes the interface with the configured name, or else the one that had that name.
+    fn observe(&mut self) -> Observation {
         let configured = &self.configs[0].interface;
         let found = match find(&self.configs[0], configured) {
             Err(LinkError::NoSuchInterface(_)) => self.renamed(),
@@ -170,22 +170,22 @@ impl Watch {
         }
     }
 
-    /// The interface used last, by what it is called now.
+    /// Interface used last, found by its present name.
     fn renamed(&self) -> Result<Interface, LinkError> {
         let none = || LinkError::NoSuchInterface(self.configs[0].interface.clone());
         let name = name_of(self.state.index()).ok_or_else(none)?;
         match find(&self.configs[0], &name) {
-            // Another one may have been given the number of one that was deleted.
+            // The index may be that of a deleted interface, used again for another.
             Ok(interface) if interface.mac != self.state.mac() => Err(none()),
             found => found,
         }
     }
 
-    fn carry_out(&mut self, step: Step, observation: &Observation) {
+    fn carry_out(&mut self, step: LinkStep, observation: &Observation) {
         match step {
-            Step::Rest => {}
-            Step::Close => self.slots.iter().for_each(|slot| slot.close()),
-            Step::Open => self.open(observation),
+            LinkStep::Rest => {}
+            LinkStep::Close => self.slots.iter().for_each(|slot| slot.close()),
+            LinkStep::Open => self.open(observation),
         }
     }
 
@@ -198,7 +198,7 @@ impl Watch {
             .collect();
         let now = self.clock.now();
         match links {
-            // It may have changed again meanwhile: what counts is what was opened.
+            // The interface may have changed again in between: the state of the open links counts.
             Ok(links)
                 if links
                     .iter()
@@ -218,8 +218,8 @@ impl Watch {
         }
     }
 
-    /// Says what has changed, in the log and to who asks.
-    fn tell(&mut self) {
+    /// Reports a change in the log and in [`LinkHealth`].
+    fn report(&mut self) {
         let mut health = self.health.0.lock().unwrap_or_else(PoisonError::into_inner);
         let interface = &self.configs[0].interface;
         match (self.state.why(), &mut health.down) {
@@ -237,29 +237,29 @@ impl Watch {
         }
     }
 
-    /// Waits for a notice, for a worker whose link has failed, or for the time of the next look; `false` when no worker
+    /// Waits for a notice, for a worker whose link has failed, or for the time of the next check; `false` if no worker
     /// has a link any more.
     fn sleep(&mut self) -> bool {
         let pause = self.state.pause(self.clock.now());
         let notices = self.notices.as_ref().map_or(-1, Notices::descriptor);
         let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut set = [watch(self.wake.as_raw_fd()), watch(notices)];
-        // Rounded up, lest it spin through the last fraction.
+        // Rounded up, so that the last fraction of a millisecond is not spent polling.
         let millis = pause.as_millis().saturating_add(1).min(i32::MAX as u128) as libc::c_int;
-        // SAFETY: the set is a live array of as many entries as are named; the kernel skips a negative number.
+        // SAFETY: the set is a live array with the number of entries passed; the kernel skips a negative descriptor.
         let ready = unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, millis) };
         if ready <= 0 {
             return true;
         }
-        if set[0].revents != 0 && !self.hear_workers() {
+        if set[0].revents != 0 && !self.take_alarms() {
             return false;
         }
         if set[1].revents != 0 {
             let (mut deleted, state) = (false, &mut self.state);
-            // Bounded: what is left wakes again.
+            // The number is limited; remaining notices wake the thread again.
             for _ in 0..64 {
                 let Some(notices) = &mut self.notices else { break };
-                if !notices.take(&mut |index| deleted |= state.deleted(index) == Step::Close) {
+                if !notices.take(&mut |index| deleted |= state.deleted(index) == LinkStep::Close) {
                     break;
                 }
             }
@@ -271,8 +271,8 @@ impl Watch {
         true
     }
 
-    /// Takes the workers' alarms; `false` when there are no workers any more.
-    fn hear_workers(&mut self) -> bool {
+    /// Reads the workers' alarms; `false` if all workers have ended.
+    fn take_alarms(&mut self) -> bool {
         let mut bytes = [0; 64];
         match self.wake.read(&mut bytes) {
             Ok(0) => return false,
@@ -280,7 +280,7 @@ impl Watch {
             _ => {}
         }
         for failure in self.slots.iter().filter_map(|slot| slot.failure()).collect::<Vec<_>>() {
-            if self.state.failed(failure) == Step::Close {
+            if self.state.failed(failure) == LinkStep::Close {
                 self.slots.iter().for_each(|slot| slot.close());
             }
         }
@@ -288,7 +288,7 @@ impl Watch {
     }
 }
 
-/// The interface called `name`, with the MAC that a link of this configuration has on it.
+/// Finds the interface `name`, and sets the MAC that a link of this configuration has on it.
 fn find(config: &LinkConfig, name: &str) -> Result<Interface, LinkError> {
     match config.is_over_udp() {
         true => {
@@ -299,10 +299,10 @@ fn find(config: &LinkConfig, name: &str) -> Result<Interface, LinkError> {
     }
 }
 
-/// The name of the interface of this number.
+/// Name of the interface with this index.
 fn name_of(index: u32) -> Option<String> {
     let mut name = [0_u8; libc::IFNAMSIZ];
-    // SAFETY: the kernel's name with its final zero fits IFNAMSIZ bytes, which is what the buffer has.
+    // SAFETY: the name with its final zero fits IFNAMSIZ bytes, the length of the buffer.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
     let len = name.iter().position(|byte| *byte == 0)?;
     (!found.is_null()).then(|| String::from_utf8_lossy(&name[..len]).into_owned())

@@ -1,23 +1,24 @@
-//! What the kernel tells of interfaces: a netlink socket that wakes when one changes, and names those deleted.
+//! Notices of the kernel about interfaces: a netlink socket that wakes the thread at each change, and reports
+//! deletions.
 //!
-//! A notice only says when to look. What an interface is like is asked for by name, so that notices lost to a full
-//! queue, or a kernel that gives none, cost time and nothing else.
+//! A notice only triggers a check. The state of an interface is read by name, so that notices that are lost or never
+//! sent only delay the reaction.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::socket::{bind, owned};
 
-/// `struct nlmsghdr`: length, type, and more of no use here.
+/// Length of `struct nlmsghdr`: length, type, and fields that are not used here.
 const HEADER: usize = 16;
-/// Where `struct ifinfomsg`, which follows it, has the address family and the index, and where it ends.
+/// Offsets in `struct ifinfomsg`, which follows the header: address family, index, end.
 const FAMILY_AT: usize = HEADER;
 const INDEX_AT: usize = HEADER + 4;
 const END: usize = HEADER + 16;
-/// More notices than fit are read in the next turn.
+/// Length of the buffer; notices that do not fit are read by the next call.
 const BUFFER: usize = 32 << 10;
 
-/// The socket.
+/// Netlink socket for notices about interfaces.
 #[derive(Debug)]
 pub(super) struct Notices {
     socket: OwnedFd,
@@ -25,10 +26,10 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Listens for changes of interfaces in this thread's network namespace.
+    /// Subscribes to changes of interfaces in this thread's network namespace.
     pub fn listen() -> io::Result<Notices> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: plain socket creation; the result is checked.
+        // SAFETY: creates a socket; the result is checked.
         let socket = owned(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
         // SAFETY: sockaddr_nl is plain data for which all zeros is valid.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
@@ -38,13 +39,12 @@ impl Notices {
         Ok(Notices { socket, buffer: vec![0; BUFFER].into_boxed_slice() })
     }
 
-    /// Polls readable when there are notices.
+    /// Descriptor that polls readable when notices have arrived.
     pub fn descriptor(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Takes one datagram of notices and hands over the index of each interface that was deleted. `false` when there
-    /// was none.
+    /// Reads one datagram of notices and passes on the index of each deleted interface. `false` if there was none.
     pub fn take(&mut self, deleted: &mut dyn FnMut(u32)) -> bool {
         // SAFETY: the kernel writes at most as many bytes as the buffer has, which outlives the call.
         let len = unsafe {
@@ -56,8 +56,7 @@ impl Notices {
             )
         };
         let Ok(len) = usize::try_from(len) else {
-            // ENOBUFS says that notices were lost; the interface is looked at anyway, and the next call finds what is
-            // left.
+            // ENOBUFS: notices were lost. The interface is checked anyway, and the next call reads the remaining ones.
             return io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS);
         };
         parse(&self.buffer[..len.min(BUFFER)], deleted);
@@ -65,7 +64,7 @@ impl Notices {
     }
 }
 
-/// Walks over the messages of a datagram.
+/// Finds the deletions among the messages of a datagram.
 fn parse(mut rest: &[u8], deleted: &mut dyn FnMut(u32)) {
     let u32_at = |bytes: &[u8], at: usize| {
         u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -76,7 +75,7 @@ fn parse(mut rest: &[u8], deleted: &mut dyn FnMut(u32)) {
             return;
         }
         let (message, kind) = (&rest[..len], u16::from_ne_bytes([rest[4], rest[5]]));
-        // A bridge tells of a port that leaves it by the same type, in a family of its own.
+        // A bridge reports a port that is removed from it by the same type, in another family.
         if kind == libc::RTM_DELLINK && message.len() >= END && message[FAMILY_AT] == libc::AF_UNSPEC as u8 {
             deleted(u32_at(message, INDEX_AT));
         }

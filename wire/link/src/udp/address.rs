@@ -1,8 +1,8 @@
-//! Where a node listens, and which MAC it has there.
+//! Local outer address and MAC of a node.
 //!
-//! The address is the interface's first, unless one is named. The MAC is the interface's; where it has none (loopback,
-//! tunnels), or where the node listens at another port than the default, so that several nodes share an interface, it
-//! is a locally administered one that follows from address and port.
+//! The address is the interface's first, unless one is configured. The MAC is the interface's. If the interface has
+//! none (loopback, tunnels), or if the node listens at another port than the default, so that several nodes share an
+//! interface, the MAC is a locally administered one derived from address and port.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,11 +12,11 @@ use crate::interface::Interface;
 use crate::outer::{UDP_PORT_DEFAULT, UdpAddress, shard_port};
 use crate::{LinkConfig, LinkError};
 
-/// The outer address of a `udp` link that is opened with `config`, in this thread's network namespace: what the node
-/// registers with the manager.
+/// Outer address of a `udp` link that is opened with `config` in this thread's network namespace; the node registers
+/// this address with the manager.
 ///
 /// # Errors
-/// The interface has no address.
+/// The interface does not exist or has no address.
 pub fn own_address(config: &LinkConfig) -> Result<SocketAddr, LinkError> {
     let UdpAddress { ip, port } = config.udp.address;
     let ip = match ip {
@@ -28,15 +28,15 @@ pub fn own_address(config: &LinkConfig) -> Result<SocketAddr, LinkError> {
     Ok(SocketAddr::new(ip, port))
 }
 
-/// The MAC of a `udp` link that is opened with `config`: the node's identity.
+/// MAC of a `udp` link that is opened with `config`: the node's identity.
 ///
 /// # Errors
-/// No such interface, or no address on it.
+/// The interface does not exist or has no address.
 pub fn own_mac(config: &LinkConfig) -> Result<Mac, LinkError> {
     station(config).map(|(interface, _)| interface.mac)
 }
 
-/// The interface that `config` names, with the MAC that the node has on it; and its outer address.
+/// Interface of `config`, with the MAC that the node has on it, and the node's outer address.
 pub(crate) fn station(config: &LinkConfig) -> Result<(Interface, SocketAddr), LinkError> {
     let mut interface = Interface::find_any(&config.interface)?;
     let mut own = own_address(config)?;
@@ -51,7 +51,7 @@ pub(crate) fn station(config: &LinkConfig) -> Result<(Interface, SocketAddr), Li
     Ok((interface, own))
 }
 
-/// A locally administered unicast MAC that follows from address and port: 46 bits of their FNV-1a hash.
+/// A locally administered unicast MAC derived from address and port: 46 bits of their FNV-1a hash.
 pub(super) fn derived_mac(own: SocketAddr) -> Mac {
     let v4: [u8; 4];
     let v6: [u8; 16];
@@ -73,7 +73,7 @@ pub(super) fn derived_mac(own: SocketAddr) -> Mac {
     Mac([(a & 0xFC) | 0x02, b, c, d, e, f])
 }
 
-/// The first address of an interface: IPv4 before IPv6, none that is valid on its segment only.
+/// First address of an interface: IPv4 before IPv6, without link-local ones.
 fn first_address(interface: &str) -> Result<Option<IpAddr>, LinkError> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the kernel's list is stored in `list`, which outlives the call; it is freed below.
@@ -87,23 +87,23 @@ fn first_address(interface: &str) -> Result<Option<IpAddr>, LinkError> {
     let (mut v4, mut v6) = (None, None);
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: an element of the list that getifaddrs made, not freed yet.
+        // SAFETY: an element of the list from getifaddrs, which is not freed yet.
         let entry = unsafe { &*next };
         next = entry.ifa_next;
-        // SAFETY: the name is a text with a final zero, as getifaddrs says.
+        // SAFETY: the name is a NUL-terminated text, by getifaddrs(3).
         let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
         if entry.ifa_addr.is_null() || name.to_bytes() != interface.as_bytes() {
             continue;
         }
-        // SAFETY: not null; every sockaddr begins with its family.
+        // SAFETY: the pointer is not null; every sockaddr begins with its family.
         match libc::c_int::from(unsafe { (*entry.ifa_addr).sa_family }) {
             libc::AF_INET if v4.is_none() => {
-                // SAFETY: the family says that it is a sockaddr_in.
+                // SAFETY: by its family the address is a sockaddr_in.
                 let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
                 v4 = Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr))));
             }
             libc::AF_INET6 if v6.is_none() => {
-                // SAFETY: the family says that it is a sockaddr_in6.
+                // SAFETY: by its family the address is a sockaddr_in6.
                 let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in6>() };
                 let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
                 v6 = (!ip.is_unicast_link_local()).then_some(IpAddr::V6(ip));
@@ -111,7 +111,7 @@ fn first_address(interface: &str) -> Result<Option<IpAddr>, LinkError> {
             _ => {}
         }
     }
-    // SAFETY: the list that getifaddrs made, freed once; nothing of it is kept.
+    // SAFETY: the list from getifaddrs is freed once, and no reference to it remains.
     unsafe { libc::freeifaddrs(list) };
     Ok(v4.or(v6))
 }

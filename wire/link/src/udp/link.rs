@@ -1,4 +1,4 @@
-//! The link: opening, the checks that each frame passes, errors with what to do.
+//! The `udp` link: opening, the checks on each frame, errors with their remedy.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,9 +12,9 @@ use super::mtu::{FRAME_MIN, frame_limit, headers, path_mtu};
 use super::receive::{MESSAGES, Receiver};
 use super::routes::{Route, Routes};
 use super::socket;
-use super::transmit::{Sent, Transmitter};
+use super::transmit::{SendResult, Transmitter};
 use crate::interface::Interface;
-use crate::link::Explain;
+use crate::link_detail::LinkDetail;
 use crate::outer::UdpAddress;
 use crate::socket::poll;
 use crate::{ETHERNET_HEADER, Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
@@ -22,13 +22,13 @@ use crate::{ETHERNET_HEADER, Link, LinkConfig, LinkCounters, LinkError, LinkInfo
 const NEEDS: &str =
     "a firewall or a security module of this machine forbids it: let UDP at this port through";
 
-/// What goes wrong with the network is said at most this often; the counters say it always.
+/// Shortest interval between log messages about the network; counters have every frame.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Calls for more within one receive, while each fills all buffers.
+/// Most system calls in one receive, made while each fills all buffers.
 const FILLS_MAX: u32 = 4;
 
-/// A link over a UDP socket.
+/// Link over a UDP socket.
 pub struct UdpLink {
     info: LinkInfo,
     interface: Interface,
@@ -45,7 +45,7 @@ impl UdpLink {
     /// Opens a socket at the address of `config.udp` for frames of `config.ethertype`. Needs no rights.
     ///
     /// # Errors
-    /// No such interface, no address on it, the address is in use, an MTU that carries no line.
+    /// The interface does not exist or has no address, the address is in use, or the MTU is too small for a line.
     pub fn open(config: &LinkConfig) -> Result<UdpLink, LinkError> {
         let (interface, own) = station(config)?;
         let fail = |what| {
@@ -66,7 +66,7 @@ impl UdpLink {
         for Route { mac, address, .. } in
             routes.iter().filter(|route| route.address.is_ipv4() == own.is_ipv4())
         {
-            // A peer without a route yet is none of a narrow one.
+            // A peer without a route has no known path MTU either.
             let Ok(mtu) = path_mtu(*address) else { continue };
             let limit = frame_limit(mtu, own);
             if limit < max_frame && limit >= FRAME_MIN {
@@ -111,13 +111,13 @@ impl UdpLink {
         })
     }
 
-    /// Where it listens.
+    /// Local outer address of the link.
     pub fn address(&self) -> UdpAddress {
         UdpAddress { ip: Some(self.own.ip()), port: self.own.port() }
     }
 
-    /// Whether to say something now.
-    fn tells(&mut self) -> bool {
+    /// Whether the shortest interval between log messages has passed.
+    fn may_log(&mut self) -> bool {
         let due = self.told.is_none_or(|told| told.elapsed() > TELL_INTERVAL);
         if due {
             self.told = Some(Instant::now());
@@ -125,23 +125,23 @@ impl UdpLink {
         due
     }
 
-    /// Frames were to go where nobody knows the address of.
+    /// Logs that frames to a MAC without a known address were not sent.
     #[cold]
-    fn say_unknown(&mut self, mac: Mac) {
-        if self.tells() {
+    fn log_unknown(&mut self, mac: Mac) {
+        if self.may_log() {
             let error = LinkError::NoPeerAddress(mac);
             tracing::warn!(lost = self.tx.unknown_count, "{error}");
         }
     }
 
     #[cold]
-    fn say_lost(&mut self, error: std::io::Error) {
-        if self.tells() {
+    fn log_lost(&mut self, error: std::io::Error) {
+        if self.may_log() {
             tracing::warn!(%error, own = %self.own, lost = self.tx.errors, "frames cannot be sent");
         }
     }
 
-    /// What has become too long for the way to a peer.
+    /// Error for a frame that is too long for the path to a peer.
     #[cold]
     fn too_long(&mut self, route: &Route, frame: usize) -> LinkError {
         LinkError::PathMtu {
@@ -154,7 +154,7 @@ impl UdpLink {
     }
 }
 
-impl Explain for UdpLink {
+impl LinkDetail for UdpLink {
     fn detail(&mut self) -> &mut String {
         &mut self.info.detail
     }
@@ -165,8 +165,7 @@ impl Link for UdpLink {
         &self.info
     }
 
-    /// What is dropped does not count, so that nothing is left behind when this says 0; how often the kernel is asked is
-    /// bounded instead.
+    /// Dropped frames do not count, so that 0 means an empty queue; the number of system calls is limited instead.
     #[inline]
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         self.tx.routes.follow();
@@ -188,7 +187,7 @@ impl Link for UdpLink {
                 self.counters.rx_foreign += 1;
                 continue;
             };
-            // Nobody speaks for a MAC but the address that is known for it.
+            // Drop frames whose outer address is not registered for the source MAC.
             if self.tx.routes.to(mac).is_none_or(|route| Some(route.address) != from) {
                 self.counters.rx_forged += 1;
                 continue;
@@ -212,16 +211,16 @@ impl Link for UdpLink {
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         if let Some(mac) = self.tx.unknown.take() {
-            self.say_unknown(mac);
+            self.log_unknown(mac);
         }
         if self.tx.is_empty() {
             return Ok(());
         }
         match self.tx.send(&self.socket) {
-            Sent::All | Sent::Waits => Ok(()),
-            Sent::TooLong(route, frame) => Err(self.too_long(&route, frame)),
-            Sent::Lost(error) => {
-                self.say_lost(error);
+            SendResult::All | SendResult::Waits => Ok(()),
+            SendResult::TooLong(route, frame) => Err(self.too_long(&route, frame)),
+            SendResult::Lost(error) => {
+                self.log_lost(error);
                 Ok(())
             }
         }

@@ -1,5 +1,5 @@
-//! The way in: buffers that the kernel fills with one call, each with a datagram, or with as many of one sender and one
-//! length as it has put together.
+//! Reception: one call fills several buffers, each with a datagram, or with several datagrams of one sender and one
+//! length.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,9 +8,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::socket::{RawAddress, UDP_GRO};
 
-/// Messages of one call.
+/// Messages that one call receives at most.
 pub(super) const MESSAGES: usize = 32;
-/// Bytes of a buffer: the largest message.
+/// Length of a buffer in bytes: that of the largest message.
 pub(super) const MESSAGE_BYTES: usize = 1 << 16;
 
 /// Room for one control message with an integer.
@@ -22,45 +22,45 @@ struct SegmentControl {
     padding: libc::c_int,
 }
 
-/// What one call fills.
-struct Call {
+/// Buffers that one system call fills.
+struct ReceiveCall {
     headers: [libc::mmsghdr; MESSAGES],
     pieces: [libc::iovec; MESSAGES],
     names: [RawAddress; MESSAGES],
     controls: [SegmentControl; MESSAGES],
 }
 
-/// Says how much room there is, which the kernel replaces by how much it has used.
+/// Sets the lengths in a message header, which the kernel replaces by the lengths used.
 #[inline]
 fn ready(header: &mut libc::msghdr) {
     header.msg_namelen = size_of::<RawAddress>() as libc::socklen_t;
     header.msg_controllen = size_of::<SegmentControl>() as _;
 }
 
-/// The receive side.
+/// Receive side of a `udp` link.
 pub(super) struct Receiver {
     buffers: Box<[u8]>,
-    call: Box<Call>,
-    /// Messages that the last call brought, and which one is read.
+    call: Box<ReceiveCall>,
+    /// Number of messages of the last call.
     filled: usize,
     at: usize,
-    /// What is left of the message that is read, in `buffers`, and how long its frames are.
+    /// Range of the present message in `buffers` that is not read yet; below, the length of its frames.
     rest: Range<usize>,
     segment: usize,
     from: Option<SocketAddr>,
-    /// Messages that did not fit, which cannot be: no datagram is so long.
+    /// Number of truncated messages; always 0, as no datagram is longer than a buffer.
     pub cut: u64,
 }
 
-// SAFETY: the pointers in `call` point into the boxes of this receiver, which nobody else has.
+// SAFETY: the pointers in `call` point into the boxes of this receiver, which are not shared.
 unsafe impl Send for Receiver {}
 
 impl Receiver {
     pub fn new() -> Receiver {
         let mut buffers = vec![0; MESSAGES * MESSAGE_BYTES].into_boxed_slice();
-        // SAFETY: plain data for which all zeros is valid: null pointers and lengths of zero.
-        let mut call: Box<Call> = Box::new(unsafe { std::mem::zeroed() });
-        let Call { headers, pieces, names, controls } = &mut *call;
+        // SAFETY: ReceiveCall is plain data for which all zeros is valid: null pointers and lengths of zero.
+        let mut call: Box<ReceiveCall> = Box::new(unsafe { std::mem::zeroed() });
+        let ReceiveCall { headers, pieces, names, controls } = &mut *call;
         for (index, buffer) in buffers.chunks_exact_mut(MESSAGE_BYTES).enumerate() {
             pieces[index] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
             let header = &mut headers[index].msg_hdr;
@@ -73,7 +73,7 @@ impl Receiver {
         Receiver { buffers, call, filled: 0, at: 0, rest: 0..0, segment: 0, from: None, cut: 0 }
     }
 
-    /// Takes messages from the kernel, once those before are read; returns how many.
+    /// Receives messages from the kernel once the earlier ones are read; returns their number.
     #[inline]
     pub fn fill(&mut self, socket: &OwnedFd) -> io::Result<usize> {
         for header in &mut self.call.headers[..self.filled] {
@@ -81,7 +81,7 @@ impl Receiver {
         }
         (self.filled, self.at, self.rest) = (0, 0, 0..0);
         // SAFETY: the headers point to buffers, addresses and control messages of this receiver, which outlive the call
-        // and to which there is no reference; lengths were set before their first use and after each.
+        // and to which no reference exists; lengths were set before the first use and after each.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -102,7 +102,7 @@ impl Receiver {
         }
     }
 
-    /// The next frame and who sent it, to be read and changed in place.
+    /// Next frame and its sender; the caller may change the frame in place.
     #[inline]
     pub fn next(&mut self) -> Option<(&mut [u8], Option<SocketAddr>)> {
         while self.rest.is_empty() {
@@ -116,7 +116,7 @@ impl Receiver {
         Some((&mut self.buffers[start..end], self.from))
     }
 
-    /// Frames that can be had without a call, up to `most`.
+    /// Number of frames available without a system call, up to `most`.
     pub fn waiting(&self, most: usize) -> usize {
         let mut count = self.rest.len().div_ceil(self.segment.max(1));
         for index in self.at..self.filled {
@@ -129,7 +129,7 @@ impl Receiver {
         count.min(most)
     }
 
-    /// Goes on to the next message.
+    /// Moves to the next message; `false` if there is none.
     fn open(&mut self) -> bool {
         let index = self.at;
         if index >= self.filled {
@@ -149,7 +149,7 @@ impl Receiver {
         true
     }
 
-    /// How long the frames of a message are: what the kernel says, else it is one.
+    /// Length of a message's frames: the kernel's segment size, or else the message's length.
     fn segment_of(&self, index: usize, bytes: usize) -> usize {
         let control = &self.call.controls[index];
         let whole = size_of::<libc::cmsghdr>() + size_of::<libc::c_int>();

@@ -1,5 +1,4 @@
-//! A link's own copy of the table of peers, ready for system calls, so that sending and receiving look things up without
-//! a lock.
+//! A link's own copy of the table of peers, with addresses in the kernel's form, so that lookups need no lock.
 
 use std::net::SocketAddr;
 
@@ -8,7 +7,7 @@ use cxloe_wire::frame::Mac;
 use super::socket::RawAddress;
 use crate::outer::{Peer, Peers};
 
-/// A peer as a link needs it.
+/// Outer address of a peer.
 #[derive(Clone, Copy)]
 pub(super) struct Route {
     pub mac: Mac,
@@ -16,13 +15,13 @@ pub(super) struct Route {
     pub raw: RawAddress,
 }
 
-/// A link's copy of the table.
+/// Routes of a link to its peers.
 pub(super) struct Routes {
     table: Peers,
     version: u32,
-    /// By MAC.
+    /// Routes sorted by MAC.
     routes: Vec<Route>,
-    /// Index of what was found last.
+    /// Index of the route used last.
     last: usize,
 }
 
@@ -33,7 +32,7 @@ impl Routes {
         routes
     }
 
-    /// Takes the table anew if it has changed.
+    /// Copies the table if it has changed since the last call.
     #[inline]
     pub fn follow(&mut self) {
         if self.table.version() != self.version {
@@ -49,7 +48,7 @@ impl Routes {
         self.last = 0;
     }
 
-    /// The way to a node.
+    /// Route to the node with this MAC.
     #[inline]
     pub fn to(&mut self, mac: Mac) -> Option<&Route> {
         if self.routes.get(self.last).is_none_or(|route| route.mac != mac) {

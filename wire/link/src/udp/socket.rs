@@ -1,4 +1,4 @@
-//! The socket: its options, and addresses as the kernel has them.
+//! The socket of a `udp` link: its options, and addresses in the kernel's form.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -6,16 +6,16 @@ use std::os::fd::OwnedFd;
 
 use crate::socket::{owned, set_option};
 
-/// From `linux/udp.h`; not in the libc crate for every C library.
+/// Socket options of `linux/udp.h`, which the libc crate does not have for every C library.
 pub(super) const UDP_SEGMENT: libc::c_int = 103;
 pub(super) const UDP_GRO: libc::c_int = 104;
 
-/// What the receive queue may hold, as far as `net.core.rmem_max` or CAP_NET_ADMIN lets it.
+/// Length of the receive queue in bytes; without CAP_NET_ADMIN, `net.core.rmem_max` limits it.
 const RECEIVE_QUEUE_BYTES: libc::c_int = 8 << 20;
-/// What may be on its way out.
+/// Length of the send queue in bytes.
 const SEND_QUEUE_BYTES: libc::c_int = 4 << 20;
 
-/// An address as system calls take it.
+/// An IPv4 or IPv6 address in the kernel's form.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) union RawAddress {
@@ -25,15 +25,15 @@ pub(super) union RawAddress {
 }
 
 impl RawAddress {
-    /// An empty one, to be filled by the kernel.
+    /// Makes an empty address, to be filled by the kernel.
     pub const fn empty() -> RawAddress {
         // SAFETY: every member is plain data for which all zeros is valid.
         unsafe { std::mem::zeroed() }
     }
 
-    /// Bytes that hold the address.
+    /// Length in bytes of the address of this family.
     pub fn len(&self) -> libc::socklen_t {
-        // SAFETY: the family is in the same place in both, and set or zero.
+        // SAFETY: the family is at the same place in both structures, and set or zero.
         let len = match libc::c_int::from(unsafe { self.family }) {
             libc::AF_INET => size_of::<libc::sockaddr_in>(),
             _ => size_of::<libc::sockaddr_in6>(),
@@ -41,19 +41,19 @@ impl RawAddress {
         len as libc::socklen_t
     }
 
-    /// What the kernel has filled in; `None` if it is of no family that is known here.
+    /// Address that the kernel has filled in; `None` for an unknown family.
     #[inline]
     pub fn get(&self) -> Option<SocketAddr> {
-        // SAFETY: the family is in the same place in both, and set or zero.
+        // SAFETY: the family is at the same place in both structures, and set or zero.
         match libc::c_int::from(unsafe { self.family }) {
             libc::AF_INET => {
-                // SAFETY: the family says which it is.
+                // SAFETY: the field belongs to the family.
                 let v4 = unsafe { self.v4 };
                 let ip = u32::from_be(v4.sin_addr.s_addr).into();
                 Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(v4.sin_port))))
             }
             libc::AF_INET6 => {
-                // SAFETY: the family says which it is.
+                // SAFETY: the field belongs to the family.
                 let v6 = unsafe { self.v6 };
                 let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
                 Some(SocketAddr::V6(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id)))
@@ -83,10 +83,10 @@ impl From<SocketAddr> for RawAddress {
     }
 }
 
-/// A datagram socket for addresses like `address` that never fragments.
+/// Makes a datagram socket for addresses like `address` that never fragments.
 pub(super) fn new(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: plain socket creation; the result is checked.
+    // SAFETY: creates a socket; the result is checked.
     let socket = owned(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
     match address.ip() {
         IpAddr::V4(_) => {
@@ -94,7 +94,7 @@ pub(super) fn new(address: SocketAddr) -> io::Result<OwnedFd> {
         }
         IpAddr::V6(_) => {
             set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1)?;
-            // The same number as for IPv4.
+            // The constant has the same value for IPv4 and IPv6.
             set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
             set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, &1)?;
         }
@@ -102,17 +102,18 @@ pub(super) fn new(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What the kernel does for a link's socket.
+/// Offloads that the kernel has for a link's socket.
 pub(super) struct Offloads {
-    /// It cuts messages into datagrams.
+    /// Set if the kernel cuts messages into datagrams (UDP_SEGMENT).
     pub segments: bool,
-    /// It puts datagrams together.
+    /// Set if the kernel joins datagrams to messages (UDP_GRO).
     pub joins: bool,
-    /// What the receive queue holds in bytes, as the kernel counts them.
+    /// Length of the receive queue in bytes, as the kernel counts it.
     pub receive_queue: usize,
 }
 
-/// Readies a link's socket, before it is bound: queues, segmentation, class, sharing between the workers of a node.
+/// Sets the options of a link's socket before it is bound: queues, segmentation, class, sharing between the workers of
+/// a node.
 pub(super) fn prepare(
     socket: &OwnedFd,
     own: SocketAddr,
@@ -128,7 +129,7 @@ pub(super) fn prepare(
         }
     }
     if let Some(priority) = priority {
-        // Class selector: the three high bits of the six of DSCP, which are the six high ones of the octet.
+        // Class selector: the three high bits of the six bits of DSCP, which are the high bits of the octet.
         let class = libc::c_int::from(priority) << 5;
         match own.ip() {
             IpAddr::V4(_) => set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, &class)?,
@@ -138,14 +139,14 @@ pub(super) fn prepare(
     if shared {
         set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
     }
-    // 0 on the socket: each message says for itself.
+    // 0 on the socket, because each message has its own segment size.
     let segments = set_option(socket, libc::SOL_UDP, UDP_SEGMENT, &0).is_ok();
     let joins = set_option(socket, libc::SOL_UDP, UDP_GRO, &1).is_ok();
     let receive_queue = option::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize;
     Ok(Offloads { segments, joins, receive_queue })
 }
 
-/// A plain socket at `own`, perhaps shared with others of this user.
+/// Makes a socket bound to `own`; with `shared`, other sockets of this user may bind to it too.
 pub(crate) fn bound(own: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     let socket = new(own)?;
     if shared {
@@ -163,7 +164,7 @@ pub(super) fn bind(socket: &OwnedFd, own: SocketAddr) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Connects to `peer`, which sends nothing.
+/// Connects to `peer` without sending anything.
 pub(super) fn connect(socket: &OwnedFd, peer: SocketAddr) -> io::Result<()> {
     let raw = RawAddress::from(peer);
     // SAFETY: pointer and length describe `raw`, which outlives the call.
@@ -171,7 +172,7 @@ pub(super) fn connect(socket: &OwnedFd, peer: SocketAddr) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads a socket option of a plain integer type, or an array of them.
+/// Reads a socket option that is an integer or an array of integers.
 pub(super) fn option<T: Copy + Default>(
     socket: &OwnedFd,
     level: libc::c_int,
@@ -179,16 +180,16 @@ pub(super) fn option<T: Copy + Default>(
 ) -> io::Result<T> {
     let mut value = T::default();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call, and every bit pattern is valid
-    // for the integers it is used with.
+    // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call, and the callers use integers,
+    // for which every bit pattern is valid.
     let rc =
         unsafe { libc::getsockopt(fd(socket), level, name, std::ptr::from_mut(&mut value).cast(), &mut len) };
     if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Datagrams that the kernel dropped for want of room.
+/// Number of datagrams that the kernel dropped because the receive queue was full.
 pub(super) fn dropped(socket: &OwnedFd) -> u64 {
-    // SK_MEMINFO_DROPS is the last of nine.
+    // SK_MEMINFO_DROPS is the last of nine values.
     option::<[u32; 9]>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |info| u64::from(info[8]))
 }
 

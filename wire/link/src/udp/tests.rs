@@ -10,7 +10,7 @@ use crate::outer::{Peer, PeerError, Peers, UdpAddress, UdpAddressError};
 use crate::{Backend, Link, LinkConfig, LinkError, UdpConfig, open};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 
-/// A port of 127.0.0.1 that nobody has.
+/// Address at `ip` with a free port.
 fn free(ip: &str) -> SocketAddr {
     UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
@@ -23,7 +23,7 @@ fn at(address: SocketAddr, peers: &Peers) -> LinkConfig {
     }
 }
 
-/// Two links that know each other.
+/// Makes two links, each a peer of the other.
 fn two(ip: &str) -> [UdpLink; 2] {
     let places = [free(ip), free(ip)];
     let peers = Peers::named(&places.map(|address| Peer { mac: derived_mac(address), address }));
@@ -43,7 +43,7 @@ fn send(link: &mut dyn Link, frame: &[u8]) {
     link.transmit().commit();
 }
 
-/// Receives until `count` frames have come, or for two seconds.
+/// Receives until `count` frames have come, for two seconds at most.
 fn receive(link: &mut dyn Link, count: usize) -> Vec<Vec<u8>> {
     let (mut frames, until) = (Vec::new(), Instant::now() + Duration::from_secs(2));
     while frames.len() < count && Instant::now() < until {
@@ -55,7 +55,7 @@ fn receive(link: &mut dyn Link, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Whether frames have come as they were sent, with nothing behind them but zeros, and little of that.
+/// Whether frames arrived as they were sent, apart from a little padding with zeros.
 fn same(got: &[Vec<u8>], sent: &[Vec<u8>]) -> bool {
     let one = |(got, sent): (&Vec<u8>, &Vec<u8>)| {
         let padding = got.len() - sent.len().min(got.len());
@@ -117,7 +117,7 @@ fn frames_pass_whole_and_in_order_over_both_families() {
         let [mut a, mut b] = two(ip);
         let (from, to) = (a.info().mac, b.info().mac);
         let most = a.info().max_frame;
-        // More of one length than a message holds, shorter ones between them, the longest and the shortest.
+        // More frames of one length than a message holds, shorter ones between them, the longest and the shortest.
         let lens = (0..200).map(|i| match i {
             0..=99 => 93,
             100..=149 => [60, 93][i % 2],
@@ -134,9 +134,9 @@ fn frames_pass_whole_and_in_order_over_both_families() {
         let (out, into) = (a.counters(), b.counters());
         assert_eq!((out.tx_frames, into.rx_frames), (200, 200));
         assert_eq!((out.tx_errors, out.tx_bytes <= into.rx_bytes), (0, true));
-        // Short ones among those with a line, and the third of a page's bursts, do not end a message.
+        // A short frame among frames with a line, or the third burst of a page, does not end a message.
         assert!(got[100..150].iter().filter(|frame| frame.len() == 93).count() > 40);
-        // And back, from within receiving.
+        // Frames sent back during `receive`.
         send(&mut a, &sent[0]);
         a.flush().unwrap();
         b.wait(Duration::from_secs(1)).unwrap();
@@ -174,7 +174,7 @@ fn who_does_not_speak_for_a_mac_is_not_heard() {
     let b_at: SocketAddr = b.address().to_string().parse().unwrap();
     let hello = frame(from, to, 93, 1);
     let sends = |frame: &[u8]| stranger.send_to(frame, b_at).unwrap();
-    // A peer's MAC from another address; a MAC of nobody; cut off; for somebody else; another EtherType.
+    // A peer's MAC from another address; an unknown MAC; a truncated frame; another destination; another EtherType.
     sends(&hello);
     sends(&frame(Mac([2, 0, 0, 0, 0, 9]), to, 93, 1));
     sends(&hello[..13]);
@@ -183,7 +183,7 @@ fn who_does_not_speak_for_a_mac_is_not_heard() {
     let mut other = hello.clone();
     other[13] ^= 1;
     sends(&other);
-    // A peer with the MAC of somebody else, and its own.
+    // A peer sends with another node's MAC, and with its own.
     send(&mut a, &frame(to, to, 93, 2));
     send(&mut a, &hello);
     a.flush().unwrap();
@@ -203,17 +203,17 @@ fn frames_to_nobody_are_counted_and_pass_once_the_address_is_told() {
     send(&mut a, &one);
     a.flush().unwrap();
     assert_eq!((a.counters().tx_unknown, a.counters().tx_frames), (1, 0));
-    of_a.tell([Peer { mac: macs[1], address: places[1] }]);
-    // The copy is taken anew when the link is next looked at.
+    of_a.set_from_manager([Peer { mac: macs[1], address: places[1] }]);
+    // The link copies the table again at its next call.
     assert_eq!(receive(&mut a, 0).len(), 0);
     a.receive(1, &mut |_, _| {}).unwrap();
     send(&mut a, &one);
     a.flush().unwrap();
     assert_eq!(receive(&mut b, 1), std::slice::from_ref(&one));
-    // What the manager says later does not move a named peer; it does move one that it told.
-    of_b.tell([Peer { mac: macs[0], address: places[1] }]);
+    // A later entry from the manager does not move a peer set by options, but moves one set by the manager.
+    of_b.set_from_manager([Peer { mac: macs[0], address: places[1] }]);
     assert_eq!(of_b.find(macs[0]), Some(places[0]));
-    of_a.tell([]);
+    of_a.set_from_manager([]);
     a.receive(1, &mut |_, _| {}).unwrap();
     send(&mut a, &one);
     a.flush().unwrap();

@@ -1,17 +1,18 @@
-//! The way out. Frames are written one behind the other into a buffer; those of one length to one peer become one
-//! message, of which the last frame may be shorter, and the kernel cuts it into datagrams. One that is a little shorter
-//! is padded with zeros instead, as Ethernet pads short ones, so that the message goes on: without this each page would
-//! be a message of its own, as its third burst is shorter than the others. A flush hands over all messages with one call.
+//! Transmission. Frames are written one behind the other into a buffer; successive frames of one length to one peer
+//! become one message, of which the last frame may be shorter, and the kernel cuts it into datagrams. A slightly
+//! shorter frame is padded with zeros, as Ethernet pads short frames, so that the message continues: otherwise each
+//! page would be a message of its own, because its third burst is shorter than the others. A flush passes all messages
+//! to the kernel in one call.
 //!
 //! ```text
 //!   buffer   | frame | frame | frame | fr | frame | ...        written by slot, commit
 //!   messages |<------- to A, 1438 ------->|<- to B ->|         handed over by flush
 //! ```
 //!
-//! The kernel copies each message. To have its pages travel instead (`vmsplice`, `splice` behind a corked head) was built
-//! and measured: what has left must not be written over before it was received, so frames lie in a buffer larger than the
-//! window, which stays in no cache. On a veth that is a gain where the cores are far from each other, and a loss where they
-//! are near (`bench/results/links-2026-11-23b.json`).
+//! The kernel copies each message. Zero copy (`vmsplice`, `splice` behind a corked head) was built and measured: a
+//! frame sent must not be overwritten before it was received, so frames lie in a buffer larger than the window, which
+//! stays in no cache. On a veth that is a gain where the cores are far from each other, and a loss where they are near
+//! (`bench/results/links-2026-11-23b.json`).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -22,21 +23,21 @@ use cxloe_wire::frame::Mac;
 use super::routes::{Route, Routes};
 use super::socket::{RawAddress, UDP_SEGMENT};
 
-/// Frames that may wait for a flush.
+/// Most frames that wait for a flush.
 const FRAMES_MAX: usize = 512;
-/// Datagrams of one message: what every kernel with UDP_SEGMENT takes.
+/// Most datagrams of one message: the limit of the first kernels with UDP_SEGMENT.
 const SEGMENTS_MAX: usize = 64;
-/// Bytes of one message: what IP and UDP leave of 64 KiB, with room for extension headers.
+/// Most bytes of one message: 64 KiB less the headers of IP and UDP, with room for extension headers.
 const MESSAGE_BYTES_MAX: usize = 65_000;
-/// Padding that is always worth a message less; else it is up to an eighth of the frame. The difference between a short
-/// frame and one with a line in it is less.
+/// Padding in bytes that is always cheaper than another message; longer frames may be padded by an eighth. The
+/// difference between a short frame and one with a line is smaller.
 const PADDING_MIN: usize = 64;
-/// Messages of one call.
+/// Most messages passed in one call.
 const CALL_MAX: usize = 64;
 
-/// Frames for one peer that lie one behind the other, all of one length but the last.
+/// Frames to one peer, one behind the other, all of one length except the last.
 #[derive(Clone, Copy)]
-struct Message {
+struct FrameTrain {
     to: RawAddress,
     mac: Mac,
     start: usize,
@@ -45,8 +46,8 @@ struct Message {
     frames: usize,
 }
 
-impl Message {
-    /// How many bytes another frame of `len` takes here, if it may follow.
+impl FrameTrain {
+    /// Bytes that another frame of `len` takes in this train; `None` if it cannot follow.
     #[inline]
     fn takes(&self, mac: Mac, len: usize) -> Option<usize> {
         let follows = self.mac == mac
@@ -59,7 +60,7 @@ impl Message {
     }
 }
 
-/// A control message with the length of a segment, laid out as the kernel wants it.
+/// Control message with the length of a segment, in the kernel's layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SegmentControl {
@@ -70,7 +71,7 @@ struct SegmentControl {
 
 impl SegmentControl {
     const fn new() -> SegmentControl {
-        // SAFETY: plain data for which all zeros is valid.
+        // SAFETY: SegmentControl is plain data for which all zeros is valid.
         let mut control: SegmentControl = unsafe { std::mem::zeroed() };
         control.header.cmsg_len = size_of::<libc::cmsghdr>() + size_of::<u16>();
         control.header.cmsg_level = libc::SOL_UDP;
@@ -79,39 +80,39 @@ impl SegmentControl {
     }
 }
 
-/// What one call hands to the kernel; filled and used within a flush, so that no pointer in it outlives what it points to.
-struct Call {
+/// Arguments of one system call; filled and used within a flush, so that no pointer in them outlives its target.
+struct SendCall {
     headers: [libc::mmsghdr; CALL_MAX],
     pieces: [libc::iovec; CALL_MAX],
     controls: [SegmentControl; CALL_MAX],
 }
 
-/// What has become of what was to be sent.
-pub(super) enum Sent {
-    /// All of it has left.
+/// Result of a flush.
+pub(super) enum SendResult {
+    /// All messages have left.
     All,
-    /// Some waits for room.
+    /// Some messages wait for room.
     Waits,
-    /// Frames to this peer are too long for the path: this one, in bytes.
+    /// Frames to this peer are too long for the path; with the length of one in bytes.
     TooLong(Route, usize),
     /// Frames were lost, for this reason.
     Lost(io::Error),
 }
 
-/// The transmit side.
+/// Transmit side of a `udp` link.
 pub(super) struct Transmitter {
     pub routes: Routes,
     buffer: Box<[u8]>,
     used: usize,
     lent: usize,
-    messages: Vec<Message>,
-    /// Messages that have left.
+    messages: Vec<FrameTrain>,
+    /// Number of messages that have left.
     done: usize,
     queued: usize,
-    call: Box<Call>,
+    call: Box<SendCall>,
     segments: bool,
     max_frame: usize,
-    /// The last destination of which nobody knows the address.
+    /// Last destination without a known address.
     pub unknown: Option<Mac>,
     pub frames: u64,
     pub bytes: u64,
@@ -125,8 +126,8 @@ unsafe impl Send for Transmitter {}
 
 impl Transmitter {
     pub fn new(routes: Routes, max_frame: usize, segments: bool) -> Transmitter {
-        // SAFETY: plain data for which all zeros is valid: null pointers and lengths of zero.
-        let mut call: Box<Call> = Box::new(unsafe { std::mem::zeroed() });
+        // SAFETY: SendCall is plain data for which all zeros is valid: null pointers and lengths of zero.
+        let mut call: Box<SendCall> = Box::new(unsafe { std::mem::zeroed() });
         call.controls = [SegmentControl::new(); CALL_MAX];
         Transmitter {
             routes,
@@ -148,18 +149,18 @@ impl Transmitter {
         }
     }
 
-    /// Whether anything waits to leave.
+    /// Whether no message waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Hands everything to the kernel.
-    pub fn send(&mut self, socket: &OwnedFd) -> Sent {
+    /// Passes all messages to the kernel.
+    pub fn send(&mut self, socket: &OwnedFd) -> SendResult {
         let mut lost = None;
         while self.done < self.messages.len() {
             let count = self.fill();
-            // SAFETY: `count` headers are filled in, and point to buffers, addresses and control messages of this
+            // SAFETY: `count` headers are filled in and point to buffers, addresses and control messages of this
             // transmitter, which outlive the call.
             let sent = unsafe {
                 libc::sendmmsg(
@@ -179,52 +180,53 @@ impl Transmitter {
                 Some(libc::EINTR) => {}
                 Some(libc::EAGAIN | libc::ENOBUFS) => {
                     self.errors += 1;
-                    return Sent::Waits;
+                    return SendResult::Waits;
                 }
-                // No segmentation here after all, by this device or this route: one by one.
+                // This device or route does not segment after all: frames are sent one by one.
                 Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) if self.segments && message.frames > 1 => {
                     tracing::info!(%error, "the kernel cuts no messages into datagrams here: one call for many instead");
                     self.stop_segmenting();
                 }
                 Some(libc::EMSGSIZE) => {
-                    self.lose(message.frames);
+                    self.count_lost(message.frames);
                     let Some(route) = self.routes.to(message.mac).copied() else { continue };
-                    return Sent::TooLong(route, message.segment);
+                    return SendResult::TooLong(route, message.segment);
                 }
                 _ => {
-                    self.lose(message.frames);
+                    self.count_lost(message.frames);
                     lost = Some(error);
                 }
             }
         }
         self.messages.clear();
         (self.done, self.used, self.queued) = (0, 0, 0);
-        lost.map_or(Sent::All, Sent::Lost)
+        lost.map_or(SendResult::All, SendResult::Lost)
     }
 
-    /// The message at hand does not leave.
-    fn lose(&mut self, frames: usize) {
+    /// Drops the present message and counts its frames as lost.
+    fn count_lost(&mut self, frames: usize) {
         self.errors += frames as u64;
         self.done += 1;
     }
 
-    /// Makes a message of each frame, also of those that have not left. There is room: no more frames than messages.
+    /// Makes a separate message of each frame that has not left. There is room, as there are no more frames than
+    /// messages.
     #[cold]
     pub fn stop_segmenting(&mut self) {
         self.segments = false;
-        let whole: Vec<Message> = self.messages.drain(..).skip(std::mem::take(&mut self.done)).collect();
+        let whole: Vec<FrameTrain> = self.messages.drain(..).skip(std::mem::take(&mut self.done)).collect();
         for message in whole {
             for index in 0..message.frames {
                 let start = message.start + index * message.segment;
                 let bytes = message.segment.min(message.start + message.bytes - start);
-                self.messages.push(Message { start, bytes, segment: bytes, frames: 1, ..message });
+                self.messages.push(FrameTrain { start, bytes, segment: bytes, frames: 1, ..message });
             }
         }
     }
 
-    /// Fills the headers for the next messages; returns how many.
+    /// Fills in the headers for the next messages; returns their number.
     fn fill(&mut self) -> usize {
-        let Call { headers, pieces, controls } = &mut *self.call;
+        let SendCall { headers, pieces, controls } = &mut *self.call;
         let next = &mut self.messages[self.done..];
         let count = next.len().min(CALL_MAX);
         for (((message, header), piece), control) in next.iter_mut().zip(headers).zip(pieces).zip(controls) {
@@ -281,13 +283,13 @@ impl Transmit for Transmitter {
             Some((taken, message)) => {
                 message.bytes += taken;
                 message.frames += 1;
-                // There is room: the buffer has the longest frame's for each.
+                // There is room: the buffer has the longest frame's length for each frame.
                 self.buffer[self.used + len..self.used + taken].fill(0);
                 self.used += taken;
             }
             None => {
                 let (to, start) = (route.raw, self.used);
-                self.messages.push(Message { to, mac, start, bytes: len, segment: len, frames: 1 });
+                self.messages.push(FrameTrain { to, mac, start, bytes: len, segment: len, frames: 1 });
                 self.used += len;
             }
         }

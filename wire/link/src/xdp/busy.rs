@@ -1,9 +1,8 @@
-//! Busy polling: the thread that waits for frames runs the driver's receive path (NAPI) itself.
+//! Busy polling: the thread that waits for frames executes the driver's receive path (NAPI).
 //!
-//! It works only where the kernel has tied the socket to a NAPI instance: at bind for zero copy and, since
-//! 6.16, for drivers that publish their queues; on the first frame for kernels before 6.13. Where it has
-//! not (veth on recent kernels), asking costs a system call per look and brings nothing, so the answer is
-//! checked and busy polling left off.
+//! Busy polling needs a NAPI instance tied to the socket. The kernel ties it at bind for zero copy and, since 6.16, for
+//! drivers that publish their queues; before 6.13, on the first frame. Without an instance (veth on recent kernels)
+//! each attempt costs a system call without effect, so the result is checked and busy polling is not used.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,23 +12,23 @@ use crate::socket::{get_option, set_option};
 
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
-/// How long the kernel may poll in one call, in microseconds.
+/// Longest poll by the kernel in one call, in microseconds.
 const BUSY_POLL_US: libc::c_int = 20;
-/// Frames it may take in one call.
+/// Most frames that the kernel takes in one call.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
-/// Whether, and how, an AF_XDP socket busy-polls.
+/// State of busy polling of an AF_XDP socket.
 pub(super) enum BusyPoll {
-    /// Not asked for, or of no use here.
+    /// Not requested, or without effect here.
     Off,
-    /// Asked for; the first frame will tell whether the socket knows its NAPI instance.
+    /// Requested; the first frame shows whether the socket has a NAPI instance.
     Unknown(String),
-    /// In use. Interface settings that keep interrupts away are put back when this is dropped.
-    On(#[allow(dead_code, reason = "held to be dropped")] Settings),
+    /// In use. Dropping this restores the interface's settings for interrupts.
+    On(#[allow(dead_code, reason = "held to be dropped")] InterfaceSettings),
 }
 
 impl BusyPoll {
-    /// Asks for busy polling on a bound socket, if `wanted`.
+    /// Requests busy polling on a bound socket, if `wanted`.
     pub fn start(wanted: bool, socket: &OwnedFd, interface: &str) -> BusyPoll {
         let option = |name, value: libc::c_int| set_option(socket, libc::SOL_SOCKET, name, &value).is_ok();
         let taken = wanted
@@ -38,18 +37,18 @@ impl BusyPoll {
             && option(SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET);
         match taken {
             false => BusyPoll::Off,
-            true if napi_id(socket) != 0 => BusyPoll::On(Settings::apply(interface)),
+            true if napi_id(socket) != 0 => BusyPoll::On(InterfaceSettings::apply(interface)),
             true => BusyPoll::Unknown(interface.to_owned()),
         }
     }
 
-    /// Runs the receive path once; `false` if that is not how this socket gets its frames.
+    /// Executes the receive path once; `false` if this socket is not busy-polled.
     #[inline]
     pub fn poll(&self, socket: &OwnedFd) -> bool {
         if !matches!(self, BusyPoll::On(_)) {
             return false;
         }
-        // SAFETY: no buffer: for an AF_XDP socket this only runs the driver's receive path.
+        // SAFETY: the call gets no buffer: for an AF_XDP socket it only executes the driver's receive path.
         unsafe {
             libc::recvfrom(
                 socket.as_raw_fd(),
@@ -63,7 +62,7 @@ impl BusyPoll {
         true
     }
 
-    /// To be called when frames have arrived: the first of them decides what was unknown.
+    /// Notes that frames have arrived; after the first of them the state is no longer unknown.
     #[inline]
     pub fn received(&mut self, socket: &OwnedFd) {
         if let BusyPoll::Unknown(interface) = self {
@@ -72,7 +71,7 @@ impl BusyPoll {
                     tracing::info!(%interface, "busy polling off: the kernel gives this socket no NAPI instance");
                     BusyPoll::Off
                 }
-                _ => BusyPoll::On(Settings::apply(interface)),
+                _ => BusyPoll::On(InterfaceSettings::apply(interface)),
             };
         }
     }
@@ -88,32 +87,32 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// The NAPI instance the kernel has tied the socket to, 0 if none.
+/// Number of the NAPI instance that the kernel has tied the socket to; 0 if none.
 fn napi_id(socket: &OwnedFd) -> u32 {
     get_option(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).unwrap_or(0)
 }
 
-/// Interface settings that leave the receive path to whoever polls; what they were is put back on drop.
-pub(super) struct Settings {
+/// Interface settings that leave the receive path to the polling thread; dropping restores the former ones.
+pub(super) struct InterfaceSettings {
     before: Vec<(PathBuf, String)>,
 }
 
-impl Settings {
-    fn apply(interface: &str) -> Settings {
+impl InterfaceSettings {
+    fn apply(interface: &str) -> InterfaceSettings {
         let mut before = Vec::new();
         for (file, value) in [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")] {
             let path = PathBuf::from(format!("/sys/class/net/{interface}/{file}"));
             match std::fs::read_to_string(&path).and_then(|old| std::fs::write(&path, value).map(|()| old)) {
                 Ok(old) => before.push((path, old)),
-                // Advice only: without it interrupts come in between now and then.
+                // Optional: without this setting there is an interrupt now and then.
                 Err(e) => tracing::debug!(path = %path.display(), value, %e, "interface setting not changed"),
             }
         }
-        Settings { before }
+        InterfaceSettings { before }
     }
 }
 
-impl Drop for Settings {
+impl Drop for InterfaceSettings {
     fn drop(&mut self) {
         for (path, old) in &self.before {
             let _ = std::fs::write(path, old.trim());

@@ -1,11 +1,11 @@
-//! AF_XDP: the fastest link. Frames bypass the network stack: a small XDP program on the interface
-//! (`program`) redirects ours, and only ours, into rings shared with this process (`ring`).
+//! AF_XDP: the fastest link. Frames bypass the network stack: a small XDP program on the interface (`program`)
+//! redirects this protocol's frames, and only these, into rings shared with this process (`ring`).
 //!
-//! In busy-poll mode the receiving thread runs the driver's receive path itself, inside a `recvfrom` on the
-//! socket (`busy`), so that a frame needs no interrupt, no softirq on another core and no wake-up.
+//! With busy polling the receiving thread executes the driver's receive path, inside a `recvfrom` on the socket
+//! (`busy`), so that a frame needs no interrupt, no softirq on another core and no wake-up.
 //!
-//! The program is attached through a descriptor: it is gone as soon as the last link on the interface is,
-//! however the process ends.
+//! The program is attached through a descriptor: it is detached when the last link on the interface is closed, however
+//! the process ends.
 
 mod busy;
 mod parts;
@@ -25,7 +25,7 @@ use ring::{Addresses, Descriptors, Ring, Umem};
 use transmit::TxSide;
 
 use super::interface::{ETHERNET_HEADER, Interface};
-use super::link::Explain;
+use super::link_detail::LinkDetail;
 use super::socket::{self, kick, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
@@ -34,22 +34,23 @@ use cxloe_wire::frame::vlan;
 const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace: \
     run as root, or take `--link packet`";
 
-/// Frames that can have arrived: for each there are as many chunks as the longest needs, and as many entries of the fill
-/// and the receive ring.
+/// Most frames received and not yet released: each has chunks for the longest frame, and as many entries of the fill
+/// ring and the receive ring.
 const RX_FRAMES: u32 = 1024;
-/// Frames that can be on their way out, likewise.
+/// Most frames queued and not yet sent: each has chunks for the longest frame, and as many entries of the transmit
+/// rings.
 const TX_FRAMES: u32 = 512;
-/// Chunks of the longest frame: a page with header and trailer needs two, and no frame of the protocol is longer.
+/// Most chunks of a frame: a page with header and trailer, the longest frame of the protocol, needs two.
 const PARTS_MAX: u32 = 2;
-/// What the kernel keeps free before a received frame.
+/// Bytes that the kernel keeps free before a received frame.
 const XDP_HEADROOM: usize = 256;
-/// How often, and after which pause, a queue is asked for that its last owner may have just left.
+/// Number of attempts to bind a queue, and the pause between two, as its last owner may have just closed it.
 const RELEASE_TRIES: u32 = 25;
 const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Frames one `sendto` takes at most, unless the kernel lets us raise it.
+/// Most frames that one `sendto` takes, unless the kernel permits a higher limit.
 const KICK_BATCH: u32 = 32;
 
-/// A link over an AF_XDP socket bound to one queue of an interface.
+/// Link over an AF_XDP socket bound to one queue of an interface.
 pub struct XdpLink {
     info: LinkInfo,
     interface: Interface,
@@ -57,13 +58,13 @@ pub struct XdpLink {
     fill: Ring<Addresses>,
     tx: TxSide,
     busy: BusyPoll,
-    /// Chunks of the longest frame.
+    /// Number of chunks of the longest frame.
     parts: u32,
-    /// Where a frame is put together whose chunks do not lie side by side.
+    /// Buffer to assemble a frame whose chunks are not adjacent.
     scratch: Box<[u8]>,
     kicks_max: u32,
     counters: LinkCounters,
-    // Dropped in this order: the program lets go of the socket, the socket closes, the memory goes.
+    // Fields drop in this order: the program drops the socket, the socket closes, the memory is freed.
     _program: Arc<Program>,
     socket: OwnedFd,
     umem: Arc<Umem>,
@@ -75,7 +76,7 @@ impl XdpLink {
         XdpLink::open_at(config, None)
     }
 
-    /// The same; if ports are named, by the first and their number, only for IPv4 datagrams to these.
+    /// As `open`, but with ports (the first one and their number) only for IPv4 datagrams to these.
     pub(crate) fn open_at(config: &LinkConfig, ports: Option<(u16, u16)>) -> Result<XdpLink, LinkError> {
         let mut interface = Interface::find(&config.interface)?;
         let addresses = config.addresses(interface.mac);
@@ -99,7 +100,7 @@ impl XdpLink {
                 _ => interface.error(what, NEEDS, e),
             }
         };
-        // SAFETY: plain socket creation; the result is checked.
+        // SAFETY: creates a socket; the result is checked.
         let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(fail("open an AF_XDP socket"))?;
         let wanted = interface.mtu + ETHERNET_HEADER;
@@ -133,7 +134,7 @@ impl XdpLink {
             bind(&socket, interface.index, config.queue, parts).map_err(fail("bind to the queue"))?;
         let max_frame = wanted.min(carried as usize * payload - vlan::TAG_LEN);
         let busy = BusyPoll::start(config.busy_poll, &socket, &interface.name);
-        // Room for a full ring of frames the peer has not taken yet.
+        // Room for a full ring of frames that the peer has not taken yet.
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(64 << 20));
         program.redirect(config.queue, &socket).map_err(fail("redirect the queue to the socket"))?;
 
@@ -175,7 +176,7 @@ impl XdpLink {
     }
 }
 
-impl Explain for XdpLink {
+impl LinkDetail for XdpLink {
     fn detail(&mut self) -> &mut String {
         &mut self.info.detail
     }
@@ -197,8 +198,8 @@ impl Link for XdpLink {
             let taken = match self.rx.at(0) {
                 d if d.options & HAS_MORE == 0 => {
                     if let Some(frame) = self.umem.slice(d.addr, d.len as usize) {
-                        // SAFETY: the receive ring has just handed us this chunk, and it goes back to the kernel
-                        // only by the push below: nobody else touches it meanwhile.
+                        // SAFETY: the receive ring has just passed this chunk to this process, and it returns to the
+                        // kernel only by the push below: no other code accesses it in between.
                         let frame = unsafe { &mut *frame };
                         self.counters.rx_frames += 1;
                         self.counters.rx_bytes += frame.len() as u64;
@@ -219,7 +220,7 @@ impl Link for XdpLink {
                 }
             };
             if taken == 0 {
-                // The rest of this frame is still to come.
+                // The rest of this frame has not arrived yet.
                 break;
             }
             for _ in 0..taken {
@@ -243,11 +244,12 @@ impl Link for XdpLink {
         let mut within = false;
         for ahead in 0..ready {
             let d = self.rx.at(ahead);
-            // Of a frame of several parts the first is shown.
+            // Only the first part of a frame of several is shown.
             if !std::mem::replace(&mut within, d.options & HAS_MORE != 0)
                 && let Some(frame) = self.umem.slice(d.addr, d.len as usize)
             {
-                // SAFETY: the receive ring has handed us this chunk; nobody writes it until it is given back.
+                // SAFETY: the receive ring has passed this chunk to this process; it is not written before it is
+                // returned.
                 look(unsafe { &*frame });
             }
         }
@@ -255,7 +257,7 @@ impl Link for XdpLink {
 
     #[inline]
     fn holds(&mut self, count: usize) -> bool {
-        // Each may have as many parts as a frame can have.
+        // Each frame may have the largest number of parts.
         self.rx.readable() as usize >= count.min(RX_FRAMES as usize) * self.parts as usize
     }
 
@@ -273,7 +275,7 @@ impl Link for XdpLink {
         for _ in 0..self.kicks_max {
             let Err(error) = kick(&self.socket) else { return Ok(()) };
             match error.raw_os_error() {
-                // More than one batch was queued: again, for the rest.
+                // More than one batch was queued: the kernel is kicked again.
                 Some(libc::EAGAIN) if !self.tx.ring.is_drained() => {}
                 Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR | libc::ENETDOWN) => {
                     self.counters.tx_errors += 1;
@@ -282,7 +284,7 @@ impl Link for XdpLink {
                 _ => return Err(self.interface.error("send frames", NEEDS, error)),
             }
         }
-        // What the kernel has not taken yet goes with the next kick.
+        // Frames that the kernel has not taken yet are sent at the next kick.
         self.tx.queued = u32::from(!self.tx.ring.is_drained());
         Ok(())
     }
@@ -310,16 +312,16 @@ impl Link for XdpLink {
     }
 }
 
-/// How a socket was bound.
+/// Result of binding a socket.
 struct Bound {
-    /// Whether the driver reads and writes the chunks itself.
+    /// Set if the driver reads and writes the chunks without a copy.
     zero_copy: bool,
-    /// Chunks a frame may have.
+    /// Most chunks of a frame.
     parts: u32,
 }
 
-/// Binds to a queue for frames of so many parts: zero copy where the driver has it, and in several parts, if they are
-/// wanted, where the kernel has that (since 6.6).
+/// Binds to a queue for frames of `parts` parts: with zero copy if the driver has it, and in several parts, if `parts`
+/// is above one, if the kernel has that (since 6.6).
 fn bind(socket: &OwnedFd, index: u32, queue: u32, parts: u32) -> io::Result<Bound> {
     let several_or_one = [parts, 1];
     let choices = if parts > 1 { &several_or_one[..] } else { &several_or_one[1..] };
@@ -336,7 +338,7 @@ fn bind(socket: &OwnedFd, index: u32, queue: u32, parts: u32) -> io::Result<Boun
                 }
             }
         }
-        // The kernel lets go of a closed socket's queue some time after the socket is gone.
+        // The kernel frees a closed socket's queue some time after the close.
         if last.raw_os_error() != Some(libc::EBUSY) || tries == RELEASE_TRIES {
             return Err(last);
         }
@@ -358,13 +360,13 @@ fn bind_as(socket: &OwnedFd, index: u32, queue: u32, flags: u16) -> io::Result<(
     socket::bind(socket, &address)
 }
 
-/// Whether the driver of `config`'s interface gives an AF_XDP socket its frames without a copy: bound to the queue for a
-/// moment, without a program, so that no frame takes another way.
+/// Whether the driver of `config`'s interface passes frames to an AF_XDP socket without a copy. The socket is bound to
+/// the queue for a moment, without a program, so that no frame is diverted.
 pub(super) fn is_zero_copy(config: &LinkConfig) -> bool {
     const ENTRIES: u32 = 64;
     let probe = || -> io::Result<()> {
         let interface = Interface::find(&config.interface).map_err(|_| io::ErrorKind::NotFound)?;
-        // SAFETY: plain socket creation; the result is checked.
+        // SAFETY: creates a socket; the result is checked.
         let socket = owned(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
         let _umem = Umem::register(&socket, 4096, 2 * ENTRIES)?;
         ring::sizes_and_offsets(&socket, ENTRIES, ENTRIES)?;

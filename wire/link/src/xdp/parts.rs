@@ -1,16 +1,16 @@
-//! Frames that have arrived in several chunks, put together: whoever receives a frame gets it in one piece.
+//! Assembly of frames that have arrived in several chunks, so that a receiver gets each frame in one piece.
 //!
-//! The kernel begins each part behind a headroom of its own, so that even chunks side by side leave a hole. The second
-//! part is moved down to the first, which for a page with its header and trailer is a few hundred bytes; only if the
-//! chunks have come out of order, as they may after losses, both are copied.
+//! The kernel writes each part behind a headroom, so that even adjacent chunks leave a hole. The second part is moved
+//! next to the first, which for a page with header and trailer means a few hundred bytes. Only if the chunks are out of
+//! order, as after losses, both parts are copied.
 
 use super::ring::{Descriptors, Ring, Umem};
 
-/// XDP_PKT_CONTD: the next entry goes on with the same frame.
+/// XDP_PKT_CONTD: the next entry continues the same frame.
 pub(super) const HAS_MORE: u32 = 1;
 
-/// The frame that begins at the next of `ready` entries, and how many entries it has: none if it is not there to its end,
-/// and no frame if it is longer than `scratch`.
+/// Frame that begins at the next of `ready` entries, and the number of its entries: 0 if its end has not arrived. No
+/// frame if it is longer than `scratch`.
 #[inline(never)]
 pub(super) fn frame_at<'a>(
     rx: &Ring<Descriptors>,
@@ -26,7 +26,7 @@ pub(super) fn frame_at<'a>(
     (entries, join(parts.map(|d| (d.addr, d.len as usize)), umem, scratch))
 }
 
-/// Puts parts together, each given by its place and its length. All of their chunks belong to the caller.
+/// Joins parts, each given by its address and length. All their chunks belong to the caller.
 fn join<'a>(
     mut parts: impl Iterator<Item = (u64, usize)> + Clone,
     umem: &'a Umem,
@@ -40,16 +40,16 @@ fn join<'a>(
     if is_in_line {
         let (second, more) = rest.next()?;
         let (from, to) = (umem.slice(second, more)?, umem.span(first + len as u64, more)?);
-        // SAFETY: both lie in the second chunk, which is the caller's; they may overlap.
+        // SAFETY: both ranges lie in the second chunk, which is the caller's; they may overlap.
         unsafe { std::ptr::copy(from.cast::<u8>().cast_const(), to.cast::<u8>(), more) };
         len += more;
-        // SAFETY: from the first part's begin on all bytes lie in the two chunks, which are the caller's.
+        // SAFETY: all bytes from the first part's beginning on lie in the two chunks, which are the caller's.
         return umem.span(first, len).map(|frame| unsafe { &mut *frame });
     }
     let mut filled = 0;
     parts.try_for_each(|(addr, len)| {
         let part = umem.slice(addr, len)?;
-        // SAFETY: the chunk is the caller's, and nobody writes it.
+        // SAFETY: the chunk is the caller's, and no other code writes it.
         scratch.get_mut(filled..filled + len)?.copy_from_slice(unsafe { &*part });
         filled += len;
         Some(())
@@ -64,8 +64,8 @@ mod tests {
     const CHUNK: usize = 4096;
     const HEADROOM: u64 = 256;
 
-    /// Memory of four chunks in which every byte of a part that begins behind the headroom of its chunk says where in a
-    /// frame it belongs, if the parts come in the order of `chunks`.
+    /// Memory of four chunks with the parts of a frame in the order of `chunks`, each behind its chunk's headroom:
+    /// every byte encodes its offset in the frame.
     fn arrived(chunks: &[u64], lens: &[usize]) -> (Umem, Vec<(u64, usize)>, Vec<u8>) {
         let umem = Umem::of(CHUNK, 4);
         let mut frame = Vec::new();
@@ -73,7 +73,7 @@ mod tests {
         for (index, (chunk, len)) in chunks.iter().zip(lens).enumerate() {
             let at = chunk * CHUNK as u64 + HEADROOM;
             let bytes: Vec<u8> = (0..*len).map(|i| (i * 7 + index * 91) as u8).collect();
-            // SAFETY: nobody else has the memory.
+            // SAFETY: no other code uses the memory.
             unsafe { (*umem.slice(at, *len).unwrap()).copy_from_slice(&bytes) };
             frame.extend(bytes);
             parts.push((at, *len));

@@ -1,9 +1,9 @@
-//! The XDP program that picks our frames out of an interface's traffic: those of our EtherType (802.1Q
-//! tagged or not) for the interface's own address, or for one of its shards, go to the AF_XDP socket of the queue they arrived on;
-//! everything else passes on to the kernel as if the program were not there.
+//! The XDP program that selects this protocol's frames on an interface: frames of its EtherType (802.1Q tagged or not)
+//! for the interface's own address, or for one of its shards, go to the AF_XDP socket of the queue on which they
+//! arrived; all other frames go to the kernel as without the program.
 //!
-//! It is written as instructions, so that neither a compiler nor a loader is needed at run time, and
-//! attached through a link descriptor, so that it goes away with the last process that holds it.
+//! The program is written as instructions, so that no compiler or loader is needed at run time. It is attached through
+//! a link descriptor, so that it is detached when the last process that has the descriptor ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,10 +16,10 @@ use cxloe_wire::frame::Mac;
 use crate::interface::Interface;
 use crate::socket::owned;
 
-/// Queues an interface's map has room for.
+/// Most queues of an interface: the size of the map.
 const QUEUES_MAX: u32 = 64;
 
-/// An attached program with its map of sockets. Links on several queues of one interface share it.
+/// An attached program with its map of sockets, shared by links on several queues of one interface.
 pub(super) struct Program {
     map: OwnedFd,
     native: bool,
@@ -27,15 +27,15 @@ pub(super) struct Program {
     _link: OwnedFd,
 }
 
-/// What tells programs apart: network namespace, interface, EtherType, addresses and ports.
+/// Identity of a program: network namespace, interface, EtherType, addresses and ports.
 type Key = (u64, u32, u16, Vec<Mac>, Option<(u16, u16)>);
 
-/// The programs this process has attached.
+/// Programs that this process has attached.
 static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
 
 impl Program {
-    /// The program on `interface`: the one this process has attached already, or a new one, native where
-    /// the driver can, else generic.
+    /// Returns the program on `interface`: the one that this process has already attached, or a new one, native if the
+    /// driver can run it, else generic.
     pub fn attach(
         interface: &Interface,
         addresses: &[Mac],
@@ -62,12 +62,12 @@ impl Program {
         Ok(program)
     }
 
-    /// Whether it runs in the driver (native) or behind it (generic).
+    /// Whether the program runs in the driver (native) or behind it (generic).
     pub fn native(&self) -> bool {
         self.native
     }
 
-    /// Sends the frames of `queue` to `socket`; ends when the socket closes.
+    /// Redirects the frames of `queue` to `socket` until the socket closes.
     pub fn redirect(&self, queue: u32, socket: &OwnedFd) -> io::Result<()> {
         let value = socket.as_raw_fd() as u32;
         let mut attr = Attr([0; 16]);
@@ -94,8 +94,8 @@ const FLAG_GENERIC: u64 = 1 << 1;
 const FLAG_NATIVE: u64 = 1 << 2;
 
 fn bpf(command: libc::c_long, attr: &Attr) -> io::Result<libc::c_int> {
-    // SAFETY: the kernel reads `size_of::<Attr>()` bytes and follows the pointers the callers put in, all of
-    // which outlive the call; unknown trailing bytes are zero, as it demands.
+    // SAFETY: the kernel reads `size_of::<Attr>()` bytes and follows the callers' pointers, all of which outlive the
+    // call; unknown trailing bytes are zero, as the kernel requires.
     let rc = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<Attr>() as libc::c_long)
     };
@@ -120,10 +120,10 @@ fn load(map: &OwnedFd, addresses: &[Mac], ethertype: u16, ports: Option<(u16, u1
     attr.0[0] = pair(PROG_TYPE_XDP, code.len() as u64);
     attr.0[1] = code.as_ptr() as u64;
     attr.0[2] = license.as_ptr() as u64;
-    // 24: log level and size, 32: log buffer, 40: kernel version, 44: flags.
+    // Fields: 24: log level and size, 32: log buffer, 40: kernel version, 44: flags.
     attr.0[5] = pair(0, PROG_HAS_FRAGS);
     owned(match bpf(PROG_LOAD, &attr) {
-        // Kernels before 5.18 know no frames in several parts.
+        // Kernels before 5.18 do not support frames in several parts.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
             attr.0[5] = 0;
             bpf(PROG_LOAD, &attr)?
@@ -167,16 +167,16 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
     const EXIT: u8 = 0x95;
     const XDP_PASS: i32 = 2;
     const REDIRECT_MAP: i32 = 51;
-    // Packet bytes are compared as this machine loads them.
+    // Packet bytes are compared in this machine's byte order.
     let ours = i32::from(u16::from_ne_bytes(ethertype.to_be_bytes()));
     let tagged = i32::from(u16::from_ne_bytes(0x8100_u16.to_be_bytes()));
-    // Of each address: its first four octets, its last two, and if they are others, on to the next.
+    // Each address: compare its first four octets, then its last two; if different, jump to the next address.
     const PER_ADDRESS: usize = 4;
     let compares = addresses.iter().enumerate().flat_map(|(index, mac)| {
         let [a, b, c, d, e, f] = mac.0;
         let high = i32::from_ne_bytes([a, b, c, d]);
         let low = i32::from(u16::from_ne_bytes([e, f]));
-        // Over what is left of the addresses, and the jump behind them.
+        // Jumps over the remaining addresses and the jump behind them.
         let found = (PER_ADDRESS * (addresses.len() - index - 1) + 1) as i16;
         [
             op(LOAD_W, 5, 2, 0, 0),
@@ -193,7 +193,7 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
         op(CALL, 0, 0, 0, REDIRECT_MAP),
         op(EXIT, 0, 0, 0, 0),
     ];
-    // Of a datagram: an IP header without options, UDP, no fragment, one of our ports.
+    // Checks of a datagram: an IP header without options, UDP, no fragment, one of the node's ports.
     let mut checks = Vec::new();
     if let Some((first, count)) = ports {
         let fragment = i32::from(u16::from_ne_bytes(0x3FFF_u16.to_be_bytes()));
@@ -212,16 +212,16 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
         ];
         let len = checks.len();
         for (index, check) in checks.iter_mut().enumerate() {
-            // Its jump leads to where the frame is passed on.
+            // Distance to the instructions that pass the frame to the kernel.
             let jump = (len - index - 1 + redirect.len()) as u16;
             if [IF_NE_IMM, IF_GT_IMM].contains(&(*check as u8)) {
                 *check |= u64::from(jump) << 16;
             }
         }
     }
-    // What a frame has at least, as the loads above and below need.
+    // Least length of a frame that the loads of the program need.
     let least = if ports.is_some() { 42 } else { 18 };
-    // From the first address to the end of the redirection, with the jump between.
+    // Distance from the first address to the end of the redirection.
     let pass = (PER_ADDRESS * addresses.len() + 1 + checks.len() + redirect.len()) as i16;
     let head = [
         op(MOVE, 6, 1, 0, 0),   // r6 = context

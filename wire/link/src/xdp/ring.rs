@@ -1,5 +1,5 @@
-//! The memory an AF_XDP socket shares with the kernel: the chunks that hold frames ([`Umem`]) and the four
-//! single-producer single-consumer rings that pass them back and forth ([`Ring`]).
+//! Memory that an AF_XDP socket shares with the kernel: the chunks that hold frames ([`Umem`]) and the four
+//! single-producer single-consumer rings that pass the chunks back and forth ([`Ring`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ impl Umem {
         Ok(umem)
     }
 
-    /// Memory of no socket.
+    /// Makes memory without a socket, for tests.
     #[cfg(test)]
     pub fn of(chunk: usize, chunks: usize) -> Umem {
         let map = MmapOptions::new().len(chunk * chunks).map_anon().expect("memory").into();
@@ -43,8 +43,7 @@ impl Umem {
         self.chunk
     }
 
-    /// The bytes at `addr`, or `None` if they do not lie within one chunk. Dereferencing needs ownership
-    /// of that chunk.
+    /// Bytes at `addr`; `None` if they do not lie within one chunk. To dereference, the caller must own that chunk.
     #[inline]
     pub fn slice(&self, addr: u64, len: usize) -> Option<*mut [u8]> {
         let start = addr as usize;
@@ -57,8 +56,8 @@ impl Umem {
         Some(std::ptr::slice_from_raw_parts_mut(at, len))
     }
 
-    /// The bytes at `addr`, or `None` if they do not lie within the memory: those of several chunks side by side.
-    /// Dereferencing needs ownership of all of them.
+    /// Bytes at `addr`, which may span adjacent chunks; `None` if they do not lie within the memory. To dereference,
+    /// the caller must own all these chunks.
     #[inline]
     pub fn span(&self, addr: u64, len: usize) -> Option<*mut [u8]> {
         let start = addr as usize;
@@ -71,30 +70,30 @@ impl Umem {
     }
 }
 
-/// Entries of the fill and completion rings.
+/// Entry of the fill and completion rings: the address of a chunk.
 pub(super) type Addresses = u64;
-/// Entries of the receive and transmit rings.
+/// Entry of the receive and transmit rings: address, length and options of a chunk.
 pub(super) type Descriptors = libc::xdp_desc;
 
-/// One ring. We are its producer (fill, transmit) or its consumer (receive, completion), never both.
+/// One ring. This process is its producer (fill, transmit) or its consumer (receive, completion), never both.
 pub(super) struct Ring<T> {
-    /// What the pointers below point into.
+    /// Mapping of the ring, which the pointers below point into.
     _map: MmapRaw,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     entries: NonNull<T>,
     mask: u32,
-    /// Our own end: what we have produced (or consumed) and perhaps not yet published.
+    /// Index of this end: entries produced or consumed, including those not published yet.
     local: u32,
-    /// What we last saw of the other end.
+    /// Index of the other end, as last read.
     remote: u32,
 }
 
-// SAFETY: a ring is owned by its link; the kernel is the only other party and follows the same protocol.
+// SAFETY: the link owns the ring; the kernel alone uses it too, and follows the same protocol.
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps a ring of `entries` (a power of two) whose parts lie at `offsets`.
+    /// Maps a ring of `entries` (a power of two) with its parts at `offsets`.
     pub fn map(
         socket: &OwnedFd,
         offsets: &libc::xdp_ring_offset,
@@ -104,7 +103,7 @@ impl<T: Copy> Ring<T> {
         let len = offsets.desc as usize + entries as usize * size_of::<T>();
         let map = MmapOptions::new().len(len).offset(page_offset).populate().map_raw(socket)?;
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at 0");
-        // SAFETY: the kernel's offsets lie in the mapping just made, aligned for what they point to.
+        // SAFETY: the kernel's offsets lie in the mapping just made, aligned for their types.
         let (producer, consumer, entries_at) = unsafe {
             (
                 base.add(offsets.producer as usize).cast(),
@@ -125,7 +124,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: points into the mapping, which lives as long as self; the kernel accesses it atomically.
+        // SAFETY: the pointer is into the mapping, which lives as long as self; the kernel accesses the word
+        // atomically.
         unsafe { self.producer.as_ref() }
     }
 
@@ -135,12 +135,12 @@ impl<T: Copy> Ring<T> {
         unsafe { self.consumer.as_ref() }
     }
 
-    /// How many entries it has room for.
+    /// Number of entries of the ring.
     pub fn entries(&self) -> u32 {
         self.mask + 1
     }
 
-    /// Consumer: how many entries can be popped.
+    /// Consumer: number of entries that can be popped.
     #[inline]
     pub fn readable(&mut self) -> u32 {
         if self.remote == self.local {
@@ -149,7 +149,8 @@ impl<T: Copy> Ring<T> {
         self.remote.wrapping_sub(self.local)
     }
 
-    /// Consumer: the entry `ahead` places behind the next, which [`readable`](Ring::readable) said is there.
+    /// Consumer: entry `ahead` places behind the next; `ahead` must be less than the result of
+    /// [`readable`](Ring::readable).
     #[inline]
     pub fn at(&self, ahead: u32) -> T {
         debug_assert!(ahead < self.remote.wrapping_sub(self.local));
@@ -157,7 +158,7 @@ impl<T: Copy> Ring<T> {
         unsafe { *self.entries.add((self.local.wrapping_add(ahead) & self.mask) as usize).as_ref() }
     }
 
-    /// Consumer: takes the next entry; only after [`readable`](Ring::readable) said there is one.
+    /// Consumer: removes and returns the next entry, which must be [`readable`](Ring::readable).
     #[inline]
     pub fn pop(&mut self) -> T {
         let entry = self.at(0);
@@ -165,14 +166,14 @@ impl<T: Copy> Ring<T> {
         entry
     }
 
-    /// Consumer: gives what was popped back to the kernel.
+    /// Consumer: returns popped entries to the kernel.
     #[inline]
     pub fn consume(&mut self) {
         self.consumer().store(self.local, Ordering::Release);
     }
 
-    /// Producer: writes the next entry. There is always room: a ring is as large as the number of chunks
-    /// that can be in it.
+    /// Producer: writes the next entry. There is always room, as a ring has as many entries as chunks that can be in
+    /// it.
     #[inline]
     pub fn push(&mut self, entry: T) {
         // SAFETY: the index is masked to the ring's size, and the kernel reads it only once published.
@@ -180,19 +181,19 @@ impl<T: Copy> Ring<T> {
         self.local = self.local.wrapping_add(1);
     }
 
-    /// Producer: shows the kernel what was pushed.
+    /// Producer: makes pushed entries visible to the kernel.
     #[inline]
     pub fn publish(&mut self) {
         self.producer().store(self.local, Ordering::Release);
     }
 
-    /// Producer: whether the kernel has taken everything published.
+    /// Producer: whether the kernel has taken all published entries.
     pub fn is_drained(&self) -> bool {
         self.consumer().load(Ordering::Acquire) == self.local
     }
 }
 
-/// Sets the sizes of all four rings and asks where their parts are.
+/// Sets the sizes of all four rings and gets the offsets of their parts.
 pub(super) fn sizes_and_offsets(
     socket: &OwnedFd,
     rx_entries: u32,
@@ -209,8 +210,8 @@ pub(super) fn sizes_and_offsets(
     get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
 }
 
-/// Frames dropped because a ring or the memory was full. An empty fill ring is counted by the kernel twice, by itself
-/// and as the loss it causes; here once.
+/// Number of frames dropped because a ring or the memory was full. The kernel counts an empty fill ring twice, by
+/// itself and as a lost frame; here it counts once.
 pub(super) fn dropped(socket: &OwnedFd) -> u64 {
     let statistics = get_option::<libc::xdp_statistics>(socket, libc::SOL_XDP, libc::XDP_STATISTICS);
     statistics.map_or(0, |s| s.rx_dropped + s.rx_ring_full)

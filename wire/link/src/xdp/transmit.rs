@@ -1,7 +1,7 @@
-//! The sending half of an AF_XDP link: chunks lent one frame at a time, handed to the kernel by the transmit ring and got
-//! back by the completion ring.
+//! The sending half of an AF_XDP link: chunks are lent one frame at a time, passed to the kernel by the transmit ring,
+//! and returned by the completion ring.
 //!
-//! A frame longer than a chunk takes the chunks beside it too: it is written in one piece and described in several.
+//! A frame longer than a chunk takes adjacent chunks too: it is written in one piece and described in several.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use super::ring::{Addresses, Descriptors, Ring, Umem};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
-/// What frames to be sent are written into.
+/// Transmit side of an AF_XDP link: its rings, and the chunks for frames.
 pub(super) struct TxSide {
     pub ring: Ring<Descriptors>,
     completion: Ring<Addresses>,
-    /// Where the chunks of a frame begin that are ours.
+    /// Offsets of the chunks that are free for frames.
     free: Vec<u64>,
-    /// The first of all of them.
+    /// Offset of the first chunk for frames to send.
     first: u64,
-    /// Chunks of a frame.
+    /// Number of chunks for each frame.
     parts: u32,
-    /// Of each frame's chunks, how many the kernel has; empty if it is one at most.
+    /// Number of each frame's chunks that the kernel has; empty if a frame has one chunk.
     away: Box<[u8]>,
     umem: Arc<Umem>,
     lent: usize,
@@ -34,7 +34,7 @@ pub(super) struct TxSide {
 }
 
 impl TxSide {
-    /// The rings of transmit and completion over the chunks of `umem` from `first` on, `parts` for each frame.
+    /// Makes the transmit side with `umem`'s chunks from `first` on, `parts` for each frame.
     pub fn new(
         (ring, completion): (Ring<Descriptors>, Ring<Addresses>),
         umem: Arc<Umem>,
@@ -63,7 +63,7 @@ impl TxSide {
         }
     }
 
-    /// Takes back what the kernel has sent.
+    /// Frees the chunks of frames that the kernel has sent.
     fn reclaim(&mut self) {
         for _ in 0..self.completion.readable() {
             let chunk = self.completion.pop();
@@ -82,7 +82,7 @@ impl TxSide {
         self.completion.consume();
     }
 
-    /// Describes the `len` bytes from `at` on, a chunk at a time.
+    /// Adds descriptors for the `len` bytes from `at` on, one per chunk.
     #[inline(never)]
     fn describe(&mut self, at: u64, len: usize) {
         let chunk = self.umem.chunk();
@@ -115,8 +115,9 @@ impl Transmit for TxSide {
         };
         self.lent = len;
         let slot = self.umem.span(chunk + self.tag as u64, len)?;
-        // SAFETY: the chunks from this one on, as many as the longest frame needs, are on our free list: the kernel does
-        // not touch them until commit() hands them over.
+        // SAFETY: the chunks from this one on, as many as the longest frame needs, are on the free list: the kernel
+        // does not access them until commit() passes them on.
+        // does not touch them until commit() hands them over.
         Some(unsafe { &mut *slot })
     }
 
@@ -131,7 +132,7 @@ impl Transmit for TxSide {
         if self.tag != 0
             && let Some(frame) = self.umem.span(chunk, len)
         {
-            // SAFETY: as in slot(): the chunks are still ours.
+            // SAFETY: as in slot(): the chunks are still this side's.
             vlan::insert(unsafe { &mut *frame }, self.priority);
         }
         if self.parts == 1 {

@@ -7,10 +7,10 @@
 //! with the readable part of the frame, as the checksum has it. A session gets new keys after 2^32 frames, long before the
 //! counter ends; at its end nothing leaves that could be opened.
 //!
-//! A frame that was sent before opens again, as it would under any cipher: its place says that it was.
+//! A replayed frame opens again, as it would under any cipher: its sequence number shows the replay.
 //!
-//! Short frames, most of all a header alone and one line, are sealed and opened where the processor has the instructions
-//! by [`short`], all others by `ring`: the same bytes, at the least cost for each.
+//! Short frames, most of all a header alone and one line, are sealed and opened by [`short`] where the processor has
+//! the instructions, all others by `ring`: the bytes are the same, and each is the faster one for its lengths.
 
 #[cfg(target_arch = "x86_64")]
 mod short;
@@ -27,36 +27,34 @@ use super::header::field;
 use super::session_key::{self, KEY_LEN};
 use super::{Direction, Hello, HelloAck, Mac, Space, clear_len};
 
-/// What keys of this use are told apart by from any other use of the same secret.
+/// HKDF info that separates these keys from any other use of the same secret.
 const CONTEXT: &[u8] = b"cxloe 2 aes-128-gcm";
-/// The first number that a counter does not have.
+/// First number beyond the counter's range.
 const COUNTER_END: u64 = 1 << 48;
 /// Bytes of the longest readable part: that of a burst written.
 const CLEAR_MAX: usize = super::HEADER_LEN + 8;
-/// Bytes of a place: direction and space, sequence number.
+/// Bytes of a frame's place: direction and space, sequence number.
 const PLACE_LEN: usize = 4 + 8;
 
-/// The keys of a session, and how many frames this end has sealed. Not to be copied: a copy would use a nonce again.
+/// Keys of a session, and the number of frames sealed by this end. Not `Clone`: a copy would reuse nonces.
 pub struct Gcm {
     to_mn: Key,
     to_cn: Key,
     sealed: Cell<u64>,
 }
 
-/// Where a frame is in its session, and what is authenticated with it and not encrypted.
+/// Place of a frame in its session, and its bytes that are authenticated and not encrypted.
 #[derive(Clone, Copy)]
-struct Place<'a> {
-    /// Direction and space.
+struct FramePlace<'a> {
+    /// Direction and space, encoded.
     place: [u8; 4],
-    /// The number of the counter.
     counter: u64,
-    /// The sequence number.
     seq: u64,
-    /// The readable part.
+    /// Part of the frame that is authenticated, not encrypted.
     clear: &'a [u8],
 }
 
-/// The key of one direction.
+/// Key of one direction, expanded for short frames and for `ring`.
 struct Key {
     any: LessSafeKey,
     #[cfg(target_arch = "x86_64")]
@@ -75,9 +73,9 @@ impl Key {
         made
     }
 
-    /// Encrypts `secret` and gives the tag.
+    /// Encrypts `secret` and returns the tag.
     #[inline]
-    fn seal(&self, place: Place<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
+    fn seal(&self, place: FramePlace<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
         #[cfg(target_arch = "x86_64")]
         if let Some(short) = &self.short
             && short::Short::takes(place.clear, secret)
@@ -87,9 +85,9 @@ impl Key {
         self.seal_any(place, secret)
     }
 
-    /// Decrypts `secret` if `tag` is right; if not, what is left of it is worth nothing.
+    /// Decrypts `secret` if `tag` is right; if not, its content is undefined.
     #[inline]
-    fn open(&self, place: Place<'_>, secret: &mut [u8], tag: &[u8; Gcm::TAG_LEN]) -> bool {
+    fn open(&self, place: FramePlace<'_>, secret: &mut [u8], tag: &[u8; Gcm::TAG_LEN]) -> bool {
         #[cfg(target_arch = "x86_64")]
         if let Some(short) = &self.short
             && short::Short::takes(place.clear, secret)
@@ -99,26 +97,26 @@ impl Key {
         self.open_any(place, secret, tag)
     }
 
-    /// [`seal`](Self::seal), for any length. Not inlined: the room it takes on the stack is not for every frame.
+    /// [`seal`](Self::seal) for any length. Not inlined, so that short frames do not pay for its stack space.
     #[inline(never)]
-    fn seal_any(&self, place: Place<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
+    fn seal_any(&self, place: FramePlace<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
         let (aad, len) = place.authenticated();
         let tag = self.any.seal_in_place_separate_tag(place.nonce(), Aad::from(&aad[..len]), secret);
         let tag = tag.expect("a frame is far shorter than the 64 GiB the cipher takes");
         tag.as_ref().try_into().expect("a tag of 16 bytes")
     }
 
-    /// [`open`](Self::open), for any length.
+    /// [`open`](Self::open) for any length.
     #[inline(never)]
-    fn open_any(&self, place: Place<'_>, secret: &mut [u8], tag: &[u8; Gcm::TAG_LEN]) -> bool {
+    fn open_any(&self, place: FramePlace<'_>, secret: &mut [u8], tag: &[u8; Gcm::TAG_LEN]) -> bool {
         let (aad, len) = place.authenticated();
         let (nonce, aad) = (place.nonce(), Aad::from(&aad[..len]));
         self.any.open_in_place_separate_tag(nonce, aad, Tag::from(*tag), secret, 0..).is_ok()
     }
 }
 
-impl Place<'_> {
-    /// Direction and space, then the counter.
+impl FramePlace<'_> {
+    /// Nonce: direction and space, then the counter.
     #[inline]
     fn nonce(&self) -> Nonce {
         let mut nonce = [0; 12];
@@ -127,8 +125,8 @@ impl Place<'_> {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// What is authenticated and not encrypted: the place of the frame, and its readable part, of at most [`CLEAR_MAX`]
-    /// bytes.
+    /// Bytes that are authenticated, not encrypted: the place of the frame and its readable part, of at most
+    /// [`CLEAR_MAX`] bytes.
     #[inline]
     fn authenticated(&self) -> ([u8; PLACE_LEN + CLEAR_MAX], usize) {
         let mut aad = [0; PLACE_LEN + CLEAR_MAX];
@@ -141,11 +139,11 @@ impl Place<'_> {
 }
 
 impl Gcm {
-    /// Bytes of the tag.
+    /// Length of the tag in bytes.
     pub const TAG_LEN: usize = 16;
-    /// Bytes of the counter.
+    /// Length of the counter in bytes.
     pub const COUNTER_LEN: usize = 6;
-    /// Bytes of both.
+    /// Length of tag and counter in bytes.
     pub const TRAILER_LEN: usize = Self::TAG_LEN + Self::COUNTER_LEN;
 
     /// Derives the keys of the session `hello` and `ack` agree on, between the CN at `cn` and the memory node at `mn`, from
@@ -155,7 +153,7 @@ impl Gcm {
         Self { to_mn, to_cn, sealed: Cell::new(0) }
     }
 
-    /// Encrypts what follows the readable part of `body`, and writes tag and counter.
+    /// Encrypts `body` behind its readable part, and writes tag and counter.
     ///
     /// # Panics
     /// If `body` is shorter than its readable part.
@@ -176,13 +174,13 @@ impl Gcm {
             return;
         }
         self.sealed.set(counter + 1);
-        let place = Place { place: place(direction, space), counter, seq, clear };
+        let place = FramePlace { place: place(direction, space), counter, seq, clear };
         let tag = self.key(direction).seal(place, secret);
         trailer[..Self::TAG_LEN].copy_from_slice(&tag);
         trailer[Self::TAG_LEN..].copy_from_slice(&counter.to_be_bytes()[2..]);
     }
 
-    /// Decrypts what follows the first `clear_len` bytes in place and says whether the tag is right.
+    /// Decrypts the bytes behind the first `clear_len` in place and returns whether the tag is right.
     #[inline]
     pub(super) fn open(
         &self,
@@ -199,7 +197,7 @@ impl Gcm {
         }
         let Some((tag, [a, b, c, d, e, f])) = trailer.split_first_chunk() else { return false };
         let counter = u64::from_be_bytes([0, 0, *a, *b, *c, *d, *e, *f]);
-        let place = Place { place: place(direction, space), counter, seq, clear };
+        let place = FramePlace { place: place(direction, space), counter, seq, clear };
         self.key(direction).open(place, secret, tag)
     }
 
@@ -213,7 +211,7 @@ impl Gcm {
 }
 
 impl core::fmt::Debug for Gcm {
-    /// Never shows the keys.
+    /// Leaves the keys out.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Gcm").field("sealed", &self.sealed.get()).finish_non_exhaustive()
     }

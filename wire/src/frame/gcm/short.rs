@@ -1,9 +1,10 @@
 //! AES-128-GCM of short frames, by the instructions of x86-64: a header, and a header with a line or two.
 //!
-//! A read is sealed twice and opened twice, and what a library's call costs beside the arithmetic is most of it for so few
-//! bytes. Here a frame is one straight run: the place and the readable part are always three blocks, the key stream of all
-//! blocks is computed side by side, each block is multiplied by its own power of the hash key, and one reduction ends it.
-//! Nothing is branched on or looked up by what is secret. Long frames are `ring`'s, which is quicker with those.
+//! A read is sealed twice and opened twice, and for so few bytes most of a library call is overhead beside the
+//! arithmetic. Here a frame is one straight run: the place and the readable part are always three blocks, the key
+//! stream of all blocks is computed side by side, each block is multiplied by its own power of the hash key, and one
+//! reduction ends it. No branch and no table lookup depends on secret data. Long frames are `ring`'s, which is faster
+//! with those.
 //!
 //! The hash is computed as POLYVAL, which is GHASH with the bytes of a block the other way round (RFC 8452, appendix A).
 
@@ -12,34 +13,34 @@ use core::arch::x86_64::*;
 use zeroize::Zeroize;
 
 use super::super::HEADER_LEN;
-use super::{PLACE_LEN, Place};
+use super::{FramePlace, PLACE_LEN};
 
-// Asked of the processor once, then an atomic load.
+// The check executes CPUID once; later checks are an atomic load.
 cpufeatures::new!(instructions, "aes", "avx", "pclmulqdq");
 
-/// Bytes of a block.
+/// Block length of AES in bytes.
 const BLOCK: usize = 16;
-/// Blocks of place and readable part.
+/// Blocks of associated data: the frame's place in its session, and its unencrypted bytes.
 const CLEAR_BLOCKS: usize = 3;
-/// Encrypted blocks at most.
+/// Most encrypted blocks of a short frame.
 const SECRET_BLOCKS_MAX: usize = 8;
-/// Blocks of a line.
+/// Blocks of a 64-byte line.
 const LINE_BLOCKS: usize = 4;
-/// The powers of the hash key that are needed: for each block, and that with the lengths.
+/// Powers of the hash key: one for each block, and one for the block of lengths.
 const POWERS: usize = CLEAR_BLOCKS + SECRET_BLOCKS_MAX + 1;
-/// Readable bytes in the first two blocks, behind the place.
+/// Readable bytes that fit in the first two blocks, behind the place.
 const CLEAR_BEFORE_LAST: usize = 2 * BLOCK - PLACE_LEN;
 
-/// The lengths of readable parts that are taken: those of all frames.
+/// Lengths of the readable part that are accepted: those of all frames.
 const CLEAR_MIN: usize = HEADER_LEN;
 const CLEAR_MAX: usize = super::CLEAR_MAX;
 
 const _: () = assert!(CLEAR_MIN > CLEAR_BEFORE_LAST && CLEAR_MAX <= CLEAR_BEFORE_LAST + BLOCK);
 
-/// A key, expanded. Made only where the processor has what it needs.
+/// An expanded key. Exists only if the processor has the instructions.
 pub(super) struct Short {
     rounds: [__m128i; 11],
-    /// The hash key, its square, and so on.
+    /// Powers of the hash key: 1st, 2nd, and so on.
     powers: [__m128i; POWERS],
 }
 
@@ -50,29 +51,29 @@ impl Short {
         instructions::get().then(|| unsafe { Self::expand(key) })
     }
 
-    /// Whether frames of these lengths are short.
+    /// Whether [`Short`] handles frames of these lengths.
     #[inline(always)]
     pub fn takes(clear: &[u8], secret: &[u8]) -> bool {
         (CLEAR_MIN..=CLEAR_MAX).contains(&clear.len()) && secret.len() <= SECRET_BLOCKS_MAX * BLOCK
     }
 
-    /// Encrypts `secret` and gives the tag, of a frame that [is short](Self::takes).
+    /// Encrypts `secret` of a [short](Self::takes) frame and returns the tag.
     #[inline]
-    pub fn seal(&self, place: Place<'_>, secret: &mut [u8]) -> [u8; BLOCK] {
-        // SAFETY: there is a value of this type only if the processor has the extensions.
+    pub fn seal(&self, place: FramePlace<'_>, secret: &mut [u8]) -> [u8; BLOCK] {
+        // SAFETY: a value of this type exists only if the processor has the instructions.
         unsafe { self.seal_by_length(place, secret) }
     }
 
-    /// Decrypts `secret` if `tag` is right, and says whether it is; of a frame that [is short](Self::takes). If not, what
-    /// was encrypted stays encrypted.
+    /// Decrypts `secret` of a [short](Self::takes) frame if `tag` is right, and returns whether it is; else `secret`
+    /// stays encrypted.
     #[inline]
-    pub fn open(&self, place: Place<'_>, secret: &mut [u8], tag: &[u8; BLOCK]) -> bool {
-        // SAFETY: there is a value of this type only if the processor has the extensions.
+    pub fn open(&self, place: FramePlace<'_>, secret: &mut [u8], tag: &[u8; BLOCK]) -> bool {
+        // SAFETY: a value of this type exists only if the processor has the instructions.
         unsafe { self.open_by_length(place, secret, tag) }
     }
 
     #[target_feature(enable = "aes,avx,pclmulqdq")]
-    fn seal_by_length(&self, place: Place<'_>, secret: &mut [u8]) -> [u8; BLOCK] {
+    fn seal_by_length(&self, place: FramePlace<'_>, secret: &mut [u8]) -> [u8; BLOCK] {
         if secret.is_empty() {
             return self.seal_whole::<0, 1>(place, &mut []);
         }
@@ -83,7 +84,7 @@ impl Short {
     }
 
     #[target_feature(enable = "aes,avx,pclmulqdq")]
-    fn open_by_length(&self, place: Place<'_>, secret: &mut [u8], tag: &[u8; BLOCK]) -> bool {
+    fn open_by_length(&self, place: FramePlace<'_>, secret: &mut [u8], tag: &[u8; BLOCK]) -> bool {
         if secret.is_empty() {
             return self.open_whole::<0, 1>(place, &mut [], tag);
         }
@@ -93,12 +94,12 @@ impl Short {
         }
     }
 
-    /// Seals `BLOCKS` whole blocks; `STREAMS` is one more.
+    /// Seals `BLOCKS` whole blocks; `STREAMS` must be `BLOCKS + 1`.
     #[inline]
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn seal_whole<const BLOCKS: usize, const STREAMS: usize>(
         &self,
-        place: Place<'_>,
+        place: FramePlace<'_>,
         secret: &mut [[u8; BLOCK]; BLOCKS],
     ) -> [u8; BLOCK] {
         let stream = self.stream::<STREAMS>(nonce(place));
@@ -111,12 +112,12 @@ impl Short {
         tag_of(sum, stream[0])
     }
 
-    /// Opens `BLOCKS` whole blocks; `STREAMS` is one more.
+    /// Opens `BLOCKS` whole blocks; `STREAMS` must be `BLOCKS + 1`.
     #[inline]
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn open_whole<const BLOCKS: usize, const STREAMS: usize>(
         &self,
-        place: Place<'_>,
+        place: FramePlace<'_>,
         secret: &mut [[u8; BLOCK]; BLOCKS],
         tag: &[u8; BLOCK],
     ) -> bool {
@@ -134,9 +135,9 @@ impl Short {
         true
     }
 
-    /// Seals what may end within a block.
+    /// Seals bytes that may end within a block.
     #[target_feature(enable = "aes,avx,pclmulqdq")]
-    fn seal_any(&self, place: Place<'_>, secret: &mut [u8]) -> [u8; BLOCK] {
+    fn seal_any(&self, place: FramePlace<'_>, secret: &mut [u8]) -> [u8; BLOCK] {
         let (len, blocks) = (secret.len(), secret.len().div_ceil(BLOCK));
         let stream = self.stream::<{ SECRET_BLOCKS_MAX + 1 }>(nonce(place));
         let mut sum = self.sum_of_clear(place, blocks, len);
@@ -152,9 +153,9 @@ impl Short {
         tag_of(sum, stream[0])
     }
 
-    /// Opens what may end within a block.
+    /// Opens bytes that may end within a block.
     #[target_feature(enable = "aes,avx,pclmulqdq")]
-    fn open_any(&self, place: Place<'_>, secret: &mut [u8], tag: &[u8; BLOCK]) -> bool {
+    fn open_any(&self, place: FramePlace<'_>, secret: &mut [u8], tag: &[u8; BLOCK]) -> bool {
         let (len, blocks) = (secret.len(), secret.len().div_ceil(BLOCK));
         let stream = self.stream::<{ SECRET_BLOCKS_MAX + 1 }>(nonce(place));
         let mut sum = self.sum_of_clear(place, blocks, len);
@@ -188,7 +189,7 @@ impl Short {
         rounds[9] = next_round::<0x1b>(rounds[8]);
         rounds[10] = next_round::<0x36>(rounds[9]);
         let mut short = Self { rounds, powers: [_mm_setzero_si128(); POWERS] };
-        // GHASH's key is what a block of zeros is encrypted to, POLYVAL's that times x.
+        // The key of GHASH is the encryption of a block of zeros; that of POLYVAL is the same times x.
         let mut bytes = [0; BLOCK];
         store(&mut bytes, short.encrypt([_mm_setzero_si128()])[0]);
         let key = u128::from_be_bytes(bytes);
@@ -221,7 +222,7 @@ impl Short {
         blocks
     }
 
-    /// The key stream of the frame with this nonce: what the tag is masked with, then what blocks are encrypted with.
+    /// Key stream of the frame with this nonce: the first block masks the tag, the others encrypt.
     #[inline]
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn stream<const N: usize>(&self, nonce: u128) -> [__m128i; N] {
@@ -232,11 +233,11 @@ impl Short {
         self.encrypt(blocks)
     }
 
-    /// The sum over place, readable part and lengths of a frame with so many encrypted blocks, `len` bytes.
+    /// Sum over place, readable part and lengths of a frame with `blocks` encrypted blocks that hold `len` bytes.
     #[inline]
     #[target_feature(enable = "aes,avx,pclmulqdq")]
-    fn sum_of_clear(&self, place: Place<'_>, blocks: usize, len: usize) -> Sum {
-        let Place { place, seq, clear, .. } = place;
+    fn sum_of_clear(&self, place: FramePlace<'_>, blocks: usize, len: usize) -> Sum {
+        let FramePlace { place, seq, clear, .. } = place;
         let (first, rest) = clear.split_first_chunk::<{ BLOCK - PLACE_LEN }>().expect("a header");
         let second = rest.first_chunk().expect("a header");
         let last = clear.last_chunk().expect("a header");
@@ -262,11 +263,10 @@ impl Drop for Short {
     }
 }
 
-/// x^128 as the polynomial of lower degree that it is: x^127 + x^126 + x^121 + 1.
+/// x^128 modulo the polynomial: x^127 + x^126 + x^121 + 1.
 const POLYNOMIAL: u128 = 0xc200_0000_0000_0000_0000_0000_0000_0001;
 
-/// From byte n on, how to shuffle the last 16 bytes of a readable part so that only its last n are left, reversed, at the
-/// top: 0x80 gives zero.
+/// Shuffle masks: 16 bytes from byte n on move the last n of 16 readable bytes, reversed, to the top and zero the rest.
 static LAST_PART: [u8; 2 * BLOCK] = {
     let mut table = [0x80; 2 * BLOCK];
     let mut at = BLOCK;
@@ -277,9 +277,9 @@ static LAST_PART: [u8; 2 * BLOCK] = {
     table
 };
 
-/// What the counter blocks of a frame begin with; the last four bytes are 0.
+/// First bytes of the counter blocks of a frame; the last four bytes are 0.
 #[inline(always)]
-fn nonce(place: Place<'_>) -> u128 {
+fn nonce(place: FramePlace<'_>) -> u128 {
     u128::from(u32::from_be_bytes(place.place)) << 96 | u128::from(place.counter) << 32
 }
 
@@ -307,7 +307,7 @@ impl Sum {
         self.high = _mm_xor_si128(self.high, _mm_clmulepi64_si128::<0x11>(a, b));
     }
 
-    /// Divided by x^128 modulo the polynomial (Montgomery's way).
+    /// Reduces the sum: its quotient by x^128 modulo the polynomial (Montgomery reduction).
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     fn reduced(self) -> __m128i {
@@ -321,7 +321,7 @@ impl Sum {
     }
 }
 
-/// The tag: the sum, masked.
+/// Tag of a frame: the reduced sum, masked by the first block of the key stream.
 #[inline]
 #[target_feature(enable = "avx,pclmulqdq")]
 fn tag_of(sum: Sum, mask: __m128i) -> [u8; BLOCK] {
@@ -330,7 +330,7 @@ fn tag_of(sum: Sum, mask: __m128i) -> [u8; BLOCK] {
     tag
 }
 
-/// Whether two tags are equal, in a time that does not depend on where they differ.
+/// Whether two tags are equal, in a time that does not depend on the position of a difference.
 #[inline]
 #[target_feature(enable = "avx")]
 fn equal(a: &[u8; BLOCK], b: &[u8; BLOCK]) -> bool {
@@ -338,7 +338,7 @@ fn equal(a: &[u8; BLOCK], b: &[u8; BLOCK]) -> bool {
     _mm_testz_si128(difference, difference) == 1
 }
 
-/// The round key after `round` (FIPS 197, section 5.2).
+/// Next round key, computed from `round` (FIPS 197, section 5.2).
 #[inline]
 #[target_feature(enable = "aes,avx")]
 fn next_round<const CONSTANT: i32>(round: __m128i) -> __m128i {
@@ -348,14 +348,14 @@ fn next_round<const CONSTANT: i32>(round: __m128i) -> __m128i {
     _mm_xor_si128(round, assist)
 }
 
-/// The bytes the other way round.
+/// Block with its bytes in reverse order.
 #[inline]
 #[target_feature(enable = "avx")]
 fn reversed(block: __m128i) -> __m128i {
     _mm_shuffle_epi8(block, _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 }
 
-/// A number, least significant byte first.
+/// Block of a number, least significant byte first.
 #[inline]
 #[target_feature(enable = "avx")]
 fn number(value: u128) -> __m128i {
@@ -365,18 +365,18 @@ fn number(value: u128) -> __m128i {
 #[inline]
 #[target_feature(enable = "avx")]
 fn load(block: &[u8; BLOCK]) -> __m128i {
-    // SAFETY: 16 bytes that may be read, at any address.
+    // SAFETY: `block` has 16 readable bytes; the instruction needs no alignment.
     unsafe { _mm_loadu_si128(block.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx")]
 fn store(block: &mut [u8; BLOCK], value: __m128i) {
-    // SAFETY: 16 bytes that may be written, at any address.
+    // SAFETY: `block` has 16 writable bytes; the instruction needs no alignment.
     unsafe { _mm_storeu_si128(block.as_mut_ptr().cast(), value) }
 }
 
-/// A line in blocks.
+/// Blocks of a line.
 #[inline]
 fn as_blocks(line: &mut [u8; LINE_BLOCKS * BLOCK]) -> &mut [[u8; BLOCK]; LINE_BLOCKS] {
     line.as_chunks_mut().0.try_into().expect("a line is so many blocks")
@@ -417,7 +417,7 @@ mod tests {
             assert_eq!(u128::from_be_bytes(tag_of(sum, mask)), 0xab6e_47d4_2cec_13bd_f53a_67b2_1257_bddf);
         }
         if instructions::get() {
-            // SAFETY: the processor has the extensions.
+            // SAFETY: the processor has the instructions.
             unsafe { vectors() }
         }
     }

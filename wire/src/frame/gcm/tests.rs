@@ -1,4 +1,4 @@
-//! Both ways against each other, against a third implementation, and against what other programs give.
+//! Compares both implementations with each other, with a third, and with values computed by other programs.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Nonce};
@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The same by RustCrypto.
-fn third(key: [u8; KEY_LEN], place: Place<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
+/// Seals a frame by a third implementation, RustCrypto's.
+fn third(key: [u8; KEY_LEN], place: FramePlace<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
     let nonce: [u8; 12] = *place.nonce().as_ref();
     let (aad, len) = place.authenticated();
     let tag =
@@ -16,7 +16,7 @@ fn third(key: [u8; KEY_LEN], place: Place<'_>, secret: &mut [u8]) -> [u8; Gcm::T
     tag.unwrap().into()
 }
 
-/// Calculated by Python's `cryptography`: key 00 01 .. 0f, bytes of the readable part 80 81 .., encrypted ones multiples of 7.
+/// Computed by Python's `cryptography`: key 00 01 .. 0f, readable part 80 81 .., encrypted bytes multiples of 7.
 #[test]
 fn known_frames() {
     let key = Key::new(core::array::from_fn(|i| i as u8));
@@ -29,7 +29,7 @@ fn known_frames() {
         (26, 1500, 0x0c65_8da0_cb32_5558_7787_e249_58f8_20b9, 0x1a40_4727_1e73_3f07_7bdb_2d54_f5f6_c000),
     ];
     for (clear_len, len, begins, tag) in known {
-        let place = Place {
+        let place = FramePlace {
             place: [0, 1, 2, 3],
             counter: 0x0102_0304_0506,
             seq: 0x1122_3344_5566_7788,
@@ -46,17 +46,17 @@ fn known_frames() {
     }
 }
 
-/// What is not its frame does not open, by either way, and shows nothing of what it holds.
+/// Bytes that are not the sealed frame do not open and stay as they are, in either implementation.
 #[test]
 fn nothing_is_decrypted_under_a_wrong_tag() {
     let key = Key::new([9; KEY_LEN]);
     let clear = [5; CLEAR_MAX];
     for len in [0, 1, 16, 63, 64, 65, 128] {
-        let place = Place { place: [1, 0, 0, 0], counter: 7, seq: 9, clear: &clear[..25] };
+        let place = FramePlace { place: [1, 0, 0, 0], counter: 7, seq: 9, clear: &clear[..25] };
         let plain = vec![0x41; len];
         let mut sealed = plain.clone();
         let tag = key.seal(place, &mut sealed);
-        let opens = |place: Place<'_>, tag: &[u8; 16]| {
+        let opens = |place: FramePlace<'_>, tag: &[u8; 16]| {
             let mut bytes = sealed.clone();
             let opens = key.open(place, &mut bytes, tag);
             assert!(opens || len == 0 || bytes != plain, "{len}");
@@ -69,26 +69,25 @@ fn nothing_is_decrypted_under_a_wrong_tag() {
             assert!(!opens(place, &forged), "{len}, {bit}");
         }
         for other in [
-            Place { counter: 8, ..place },
-            Place { seq: 10, ..place },
-            Place { seq: 9 + (1 << 63), ..place },
-            Place { place: [0, 0, 0, 0], ..place },
-            Place { clear: &clear[..26], ..place },
+            FramePlace { counter: 8, ..place },
+            FramePlace { seq: 10, ..place },
+            FramePlace { seq: 9 + (1 << 63), ..place },
+            FramePlace { place: [0, 0, 0, 0], ..place },
+            FramePlace { clear: &clear[..26], ..place },
         ] {
             assert!(!opens(other, &tag), "{len}");
         }
     }
 }
 
-/// Two ends whose counters jump, as they do when frames are lost, and that change keys: each frame opens once its place is
-/// known, in whatever order.
+/// Frames open in any order while counters jump, as after lost frames, and while both ends change keys.
 #[test]
 fn any_order_opens() {
     for session in 0..3 {
         let key = Key::new([session; KEY_LEN]);
         let former = Key::new([session.wrapping_sub(1); KEY_LEN]);
         let clear = [7; 25];
-        let place = |counter| Place { place: [2, 0, 1, 0], counter, seq: counter, clear: &clear };
+        let place = |counter| FramePlace { place: [2, 0, 1, 0], counter, seq: counter, clear: &clear };
         let mut frames: Vec<_> = [0, 1, 5, 6, 1 << 20, COUNTER_END - 1]
             .map(|counter| {
                 let mut line = [counter as u8; 64];
@@ -134,7 +133,7 @@ proptest! {
         clear in vec(any::<u8>(), 25..=CLEAR_MAX),
         plain in prop_oneof![vec(any::<u8>(), 0..200), vec(any::<u8>(), 64..=64), vec(any::<u8>(), 0..=0)],
     ) {
-        let at = Place { place, counter, seq, clear: &clear };
+        let at = FramePlace { place, counter, seq, clear: &clear };
         let keys = Key::new(key);
         let mut sealed = [plain.clone(), plain.clone(), plain.clone()];
         let [short, any, other] = &mut sealed;

@@ -1,4 +1,4 @@
-//! What is computed beside the worker: a few multiplications on the curve, which take longer than a thousand frames.
+//! Computations beside the worker: a few multiplications on the curve, which take longer than a thousand frames.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -14,24 +14,24 @@ use super::resolver::Primitives;
 use crate::frame::keyed::{ACK_MAC_LEN, ACK_SIGNED_LEN, ANSWER_LEN, CALL_LEN, STAMP_LEN};
 use crate::frame::{Hello, Mac, PublicKey};
 
-/// The pattern and the primitives.
+/// Name of the handshake pattern and its primitives, as in the Noise framework.
 const NOISE: &str = "Noise_IK_25519_AESGCM_SHA256";
-/// What no other use of Noise begins with.
+/// Prefix of the prologue, which keeps these handshakes apart from other uses of Noise.
 const PROLOGUE: &[u8; 7] = b"cxloe 2";
 const PROLOGUE_LEN: usize = PROLOGUE.len() + 6 + 6 + Hello::LEN;
-/// The key of the mac behind a HelloAck.
+/// Label from which the key of the mac behind a HelloAck is derived.
 const ACK_CONTEXT: &[u8] = b"cxloe 2 hello ack";
 
-/// When a Hello was made, as TAI64N writes it: a later one is greater.
+/// Time at which a Hello was made, in TAI64N: compares as bytes.
 pub(crate) type TimeStamp = [u8; STAMP_LEN];
 
-/// What the handshake begins with. An array: a Hello may be made where nothing may be allocated.
+/// Prologue of the handshake. An array, because a Hello may be made where allocation is not permitted.
 pub(crate) type Prologue = [u8; PROLOGUE_LEN];
 
-/// What both ends know after the handshake, and nobody else: both chaining keys and the handshake hash.
+/// Secret of the two ends after the handshake: both chaining keys and the handshake hash.
 pub(crate) type Secret = Zeroizing<[u8; 96]>;
 
-/// What both ends have to agree on before anything else, or the handshake fails.
+/// Encodes the values that both ends must agree on, else the handshake fails.
 pub(crate) fn prologue(cn: Mac, mn: Mac, hello: &Hello) -> Prologue {
     let mut prologue = [0; PROLOGUE_LEN];
     let (label, rest) = prologue.split_at_mut(PROLOGUE.len());
@@ -42,7 +42,7 @@ pub(crate) fn prologue(cn: Mac, mn: Mac, hello: &Hello) -> Prologue {
     prologue
 }
 
-/// The mac of a HelloAck, over all before it.
+/// Mac of a HelloAck, over all bytes before the mac.
 pub(crate) fn ack_mac(secret: &Secret, frame: &[u8]) -> [u8; ACK_MAC_LEN] {
     let mut key = Zeroizing::new([0; 32]);
     let hkdf = Hkdf::<Sha256>::new(None, secret.as_slice());
@@ -50,7 +50,7 @@ pub(crate) fn ack_mac(secret: &Secret, frame: &[u8]) -> [u8; ACK_MAC_LEN] {
     mac::keyed(key.as_slice(), &[frame])
 }
 
-/// A handshake cannot be completed.
+/// Reason why a handshake cannot be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// It is not addressed to this key, was changed on the way, or is forged.
@@ -58,7 +58,7 @@ pub enum HandshakeError {
     Refused,
 }
 
-/// A call by a compute node: message 1.
+/// Input to make message 1, at the compute node.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub peer: PublicKey,
@@ -67,29 +67,29 @@ pub(crate) struct Call {
     pub stamp: TimeStamp,
 }
 
-/// The answer to a message 1.
+/// Input to answer message 1, at the memory node.
 pub(crate) struct Respond {
     pub ephemeral: Zeroizing<[u8; 32]>,
     pub prologue: Prologue,
     pub message: [u8; CALL_LEN],
 }
 
-/// Which of the three.
+/// Kind of computation, with its input.
 pub(crate) enum Work {
     /// At the compute node: make message 1.
     Call(Call),
-    /// At the compute node: take message 2, which stands in the HelloAck, and see whether all of that is genuine.
+    /// At the compute node: check the HelloAck and take the secret from its message 2.
     Conclude(Call, [u8; ACK_SIGNED_LEN + ACK_MAC_LEN]),
-    /// At the memory node: take message 1 and make message 2.
+    /// At the memory node: check message 1 and make message 2.
     Respond(Respond),
 }
 
-/// What has come of it.
-pub(crate) enum Outcome {
+/// Result of a computation.
+pub(crate) enum JobOutcome {
     Called([u8; CALL_LEN]),
     Concluded(Concluded),
     Responded {
-        /// Who calls.
+        /// Public key of the compute node.
         key: PublicKey,
         stamp: TimeStamp,
         message: [u8; ANSWER_LEN],
@@ -102,17 +102,17 @@ pub(crate) struct Concluded {
     pub secret: Secret,
 }
 
-/// Diffie-Hellman to be done beside the worker. Owns all it needs.
+/// Diffie-Hellman computation to be done outside the worker's thread. Owns all its data.
 pub struct HandshakeJob {
     pub(crate) id: u64,
     pub(crate) own: Arc<NodeKey>,
     pub(crate) work: Work,
 }
 
-/// What a [`HandshakeJob`] has led to; for the state machine that handed it out.
+/// Result of a [`HandshakeJob`], for the state machine that handed it out.
 pub struct HandshakeDone {
     pub(crate) id: u64,
-    pub(crate) outcome: Result<Outcome, HandshakeError>,
+    pub(crate) outcome: Result<JobOutcome, HandshakeError>,
 }
 
 impl fmt::Debug for HandshakeJob {
@@ -129,17 +129,17 @@ impl fmt::Debug for HandshakeDone {
 }
 
 impl HandshakeJob {
-    /// Computes it: some hundred microseconds.
+    /// Runs the computation, which takes some hundred microseconds.
     pub fn run(self) -> HandshakeDone {
         let outcome = match &self.work {
-            Work::Call(call) => self.call(call).map(|(_, message)| Outcome::Called(message)),
-            Work::Conclude(call, ack) => self.conclude(call, ack).map(Outcome::Concluded),
+            Work::Call(call) => self.call(call).map(|(_, message)| JobOutcome::Called(message)),
+            Work::Conclude(call, ack) => self.conclude(call, ack).map(JobOutcome::Concluded),
             Work::Respond(respond) => self.respond(respond),
         };
         HandshakeDone { id: self.id, outcome: outcome.map_err(|_| HandshakeError::Refused) }
     }
 
-    /// Both halves of a state before the first message.
+    /// Makes the Noise state before the first message, and the prologue.
     fn start(
         &self,
         ephemeral: &[u8; 32],
@@ -180,7 +180,7 @@ impl HandshakeJob {
         Ok(Concluded { secret })
     }
 
-    fn respond(&self, respond: &Respond) -> Result<Outcome, snow::Error> {
+    fn respond(&self, respond: &Respond) -> Result<JobOutcome, snow::Error> {
         let mut state = self.start(&respond.ephemeral, &respond.prologue, None)?;
         let mut stamp = [0; STAMP_LEN];
         state.read_message(&respond.message, &mut stamp)?;
@@ -189,7 +189,7 @@ impl HandshakeJob {
         let mut message = [0; ANSWER_LEN];
         let len = state.write_message(&[], &mut message)?;
         debug_assert_eq!(len, ANSWER_LEN);
-        Ok(Outcome::Responded { key, stamp, message, secret: secret(&mut state) })
+        Ok(JobOutcome::Responded { key, stamp, message, secret: secret(&mut state) })
     }
 }
 

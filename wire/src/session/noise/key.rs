@@ -15,27 +15,27 @@ pub struct NodeKey {
 }
 
 impl NodeKey {
-    /// Bytes of a key.
+    /// Length of a key in bytes.
     pub const LEN: usize = 32;
 
-    /// A new key.
+    /// Makes a random key.
     pub fn generate(entropy: Entropy) -> Self {
         Self::from_bytes(Nonces::new(entropy).bytes())
     }
 
-    /// The key of these bytes, any 32.
+    /// Makes the key of any 32 bytes.
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let secret = StaticSecret::from(bytes);
         let public = PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes());
         Self { secret, public }
     }
 
-    /// Its bytes, to be kept in a file that nobody else reads.
+    /// Bytes of the private half, to be kept in a file that only the node can read.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         self.secret.to_bytes()
     }
 
-    /// What others know the node by.
+    /// The public key, which identifies the node to others.
     pub fn public(&self) -> PublicKey {
         self.public
     }
@@ -48,20 +48,20 @@ impl fmt::Debug for NodeKey {
     }
 }
 
-/// What a session of version 2 is between, as the compute node knows it.
+/// Keys that authenticate both ends of a session of version 2, as the compute node holds them.
 #[derive(Clone, Debug)]
 pub struct KeyPair {
-    /// This node's key.
+    /// Key of this node, private and public half.
     pub own: Arc<NodeKey>,
-    /// The other node's public key.
+    /// Public key of the memory node.
     pub peer: PublicKey,
-    /// What the clock of the wall showed at [`Time::ZERO`](crate::time::Time::ZERO), in nanoseconds since the Unix epoch.
-    /// Hellos carry the time so that none is taken twice.
+    /// Real-time clock at [`Time::ZERO`](crate::time::Time::ZERO), in nanoseconds since the Unix epoch. A Hello carries
+    /// a time stamp so that the memory node does not accept it twice.
     pub epoch_ns: u64,
 }
 
 impl PartialEq for KeyPair {
-    /// Whether the keys are the same, whatever the clock.
+    /// Compares the keys, not the clocks.
     fn eq(&self, other: &Self) -> bool {
         (self.own.public, self.peer) == (other.own.public, other.peer)
     }

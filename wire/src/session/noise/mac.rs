@@ -1,5 +1,5 @@
-//! What is looked at before a Hello costs anything, as in WireGuard: mac1 shows that the sender knows whom it calls, mac2
-//! that it receives what is sent to the address it claims.
+//! Cheap checks before any expensive work for a Hello, as in WireGuard: mac1 proves that the sender has the node's
+//! public key, mac2 that it receives frames at the address it claims.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes256Gcm, Tag};
@@ -11,11 +11,11 @@ use crate::frame::{Mac, PublicKey};
 use crate::session::entropy::Nonces;
 use crate::time::Time;
 
-/// What the key of mac1 is made with.
+/// Label from which the key of mac1 is derived.
 const MAC1: &[u8] = b"mac1----";
-/// What the key of cookies on their way is made with.
+/// Label from which the key that encrypts cookies is derived.
 const COOKIE: &[u8] = b"cookie--";
-/// How long a cookie is good for, at the least and at the most twice.
+/// Shortest life of a cookie; the longest is twice as long.
 const COOKIE_AGE: core::time::Duration = core::time::Duration::from_secs(120);
 
 /// The first bytes of HMAC-SHA256 under `key`.
@@ -32,7 +32,7 @@ fn truncated(mac: Hmac<Sha256>) -> [u8; MAC_LEN] {
     core::array::from_fn(|at| whole[at])
 }
 
-/// Whether both are the same, in a time that does not tell where they differ.
+/// Whether both are equal, in a time that does not depend on the position of a difference.
 pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }
@@ -41,29 +41,30 @@ fn hashed(label: &[u8], key: &PublicKey) -> [u8; 32] {
     Sha256::new().chain_update(label).chain_update(key.0).finalize().into()
 }
 
-/// mac1 of Hellos to one memory node. Its key is worked out once.
+/// Key of mac1 for Hellos to one memory node.
 #[derive(Clone)]
-pub(crate) struct HelloMac(Hmac<Sha256>);
+pub struct HelloMac(Hmac<Sha256>);
 
 impl HelloMac {
+    /// Derives the key for the memory node with this public key.
     pub fn new(responder: &PublicKey) -> Self {
         Self(hmac(&hashed(MAC1, responder)))
     }
 
-    /// mac1 over a Hello up to where it stands.
+    /// mac1 of a Hello, where `hello` is all bytes before mac1.
     pub fn of(&self, hello: &[u8]) -> [u8; MAC_LEN] {
         truncated(self.0.clone().chain_update(hello))
     }
 }
 
-/// The memory node's cookies: one for each address, from a secret that changes. What does not depend on a Hello is worked
-/// out once: cookies are given in floods.
+/// Cookies of the memory node: one for each address, derived from a secret that changes. Values that do not depend on
+/// the Hello are computed once, because many cookies are sent in a flood.
 pub(crate) struct Cookies {
     sealing: Aes256Gcm,
     secret: Hmac<Sha256>,
     before: Hmac<Sha256>,
     since: Time,
-    /// The nonce of the next cookie on its way: random at first, then counted on.
+    /// Nonce of the next encrypted cookie: random for the first, then incremented.
     nonce: Option<u128>,
 }
 
@@ -85,9 +86,9 @@ impl Cookies {
         }
     }
 
-    /// Whether `mac2` of a Hello from `from`, over `hello` up to where it stands, was made with one of our cookies.
+    /// Whether `mac2` of a Hello from `from` was made with a valid cookie; `hello` is all bytes before mac2.
     pub fn accept(&mut self, from: Mac, hello: &[u8], mac2: &[u8], now: Time, nonces: &mut Nonces) -> bool {
-        // Who has no cookie says so.
+        // All zeros: the sender has no cookie.
         if mac2.iter().all(|byte| *byte == 0) {
             return false;
         }
@@ -98,7 +99,7 @@ impl Cookies {
         })
     }
 
-    /// The cookie for `from`, readable for who made `mac1`: a nonce, the cookie sealed, its tag.
+    /// Encrypts the cookie of `from` for the sender of `mac1`: nonce, encrypted cookie, tag.
     pub fn give(
         &mut self,
         from: Mac,
@@ -129,12 +130,12 @@ fn cookie_for(from: Mac, secret: &Hmac<Sha256>) -> [u8; COOKIE_LEN] {
     truncated(secret.clone().chain_update(from.0))
 }
 
-/// mac2 of a Hello, over all before it.
+/// mac2 of a Hello, over all bytes before mac2.
 pub(crate) fn mac_of_cookie(cookie: &[u8; COOKIE_LEN], hello: &[u8]) -> [u8; MAC_LEN] {
     keyed(cookie, &[hello])
 }
 
-/// The cookie in `sealed` (nonce, cookie, tag), which answers a Hello with this `mac1` to `responder`.
+/// Decrypts the cookie in `sealed` (nonce, cookie, tag), which `responder` sent for a Hello with this `mac1`.
 pub(crate) fn open_cookie(
     responder: &PublicKey,
     sealed: &[u8; COOKIE_SEALED_LEN],

@@ -1,5 +1,5 @@
-//! Who is at the other end, and keys that only both ends know: the handshake of version 2, Noise IK (revision 34 of the
-//! framework, `Noise_IK_25519_AESGCM_SHA256`), as WireGuard has it.
+//! Authentication of the peer, and keys that only both ends share: the handshake of version 2, Noise IK (revision 34 of
+//! the framework, `Noise_IK_25519_AESGCM_SHA256`), as in WireGuard.
 //!
 //! ```text
 //!   CN                                                                          MN
@@ -8,14 +8,14 @@
 //!   both: HKDF(chaining keys, handshake hash; Hello, HelloAck) = the keys of the session
 //! ```
 //!
-//! The state machines do no Diffie-Hellman: they hand out a [`HandshakeJob`], which owns all it needs and is computed
-//! beside the worker, and take the [`HandshakeDone`] later. A job is a function of its bytes: the same run gives the same
-//! result.
+//! The state machines do no Diffie-Hellman: they hand out a [`HandshakeJob`], which owns all its data and is computed
+//! beside the worker, and take the [`HandshakeDone`] later. A job is a function of its bytes: the same run gives the
+//! same result.
 //!
 //! | file | |
 //! |---|---|
-//! | `key` | a node's key; which pair of keys a session is between |
-//! | `job` | what is computed beside the worker |
+//! | `key` | a node's key; the pair of keys of a session |
+//! | `job` | computations beside the worker |
 //! | `mac` | mac1, cookies and mac2; the mac of a HelloAck |
 //! | `resolver` | the primitives that `snow` computes with |
 
@@ -26,11 +26,12 @@ mod resolver;
 
 pub use job::{HandshakeDone, HandshakeError, HandshakeJob};
 pub use key::{KeyPair, NodeKey};
+pub use mac::HelloMac;
 
-pub(crate) use job::{Call, Concluded, Outcome, Respond, Secret, TimeStamp, Work, ack_mac, prologue};
-pub(crate) use mac::{Cookies, HelloMac, equal, mac_of_cookie, open_cookie};
+pub(crate) use job::{Call, Concluded, JobOutcome, Respond, Secret, TimeStamp, Work, ack_mac, prologue};
+pub(crate) use mac::{Cookies, equal, mac_of_cookie, open_cookie};
 
-/// What a session is called by how its frames are protected.
+/// Protection of a session as status shows it: `sealed`, `sealed (pre-shared)` or `insecure`.
 pub(crate) const fn integrity_name(sealed: bool, keyed: bool) -> &'static str {
     match (sealed, keyed) {
         (true, true) => "sealed",

@@ -10,7 +10,7 @@ use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Gives `snow` these primitives, and one ephemeral key.
+/// Gives `snow` the primitives of this crate, and one ephemeral key.
 pub struct Primitives {
     pub ephemeral: [u8; 32],
 }
@@ -33,7 +33,7 @@ impl CryptoResolver for Primitives {
     }
 }
 
-/// The ephemeral key of one handshake: all the randomness one needs.
+/// Ephemeral key of one handshake, the only random value in it.
 struct Ephemeral([u8; 32]);
 
 impl Random for Ephemeral {
@@ -51,7 +51,7 @@ struct X25519 {
 }
 
 impl X25519 {
-    /// Before `snow` sets or generates it: nothing is multiplied for what is not used.
+    /// State before `snow` sets or generates the key: no multiplication for an unused key.
     fn unset() -> Self {
         Self { secret: StaticSecret::from([0; 32]), private: [0; 32], public: [0; 32] }
     }
@@ -98,7 +98,7 @@ impl Dh for X25519 {
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), snow::Error> {
         let public: [u8; 32] = public.get(..32).and_then(|key| key.try_into().ok()).ok_or(snow::Error::Dh)?;
         let shared = self.secret.diffie_hellman(&PublicKey::from(public));
-        // A key of low order would make the secret one that anybody knows.
+        // A key of low order would make the secret a public value.
         if !shared.was_contributory() {
             return Err(snow::Error::Dh);
         }
@@ -135,7 +135,7 @@ impl Hash for Sha {
     }
 }
 
-/// AES-256-GCM, once it has a key.
+/// AES-256-GCM; `None` before a key is set.
 struct Gcm(Option<Aes256Gcm>);
 
 impl Gcm {

@@ -1,29 +1,30 @@
-//! What a requester is told once: who it is, what its link carries, how long it waits for what.
+//! Configuration of a requester: its identity, its link's limits, its timing.
 
 use core::time::Duration;
 
 use crate::session::{Entropy, Identity, KeyPair, PreSharedKey};
 
-/// When a session waits how long.
+/// Time limits and intervals of a session at the compute node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// A session without any sign of life for this long is dead, and its requests fail (R8).
+    /// Time without any frame after which the session is dead and its requests fail (R8).
     pub dead_after: Duration,
-    /// After this long without a sign of life a new session is offered, while the old one may still answer.
+    /// Time without any frame after which a Hello for another session is sent; the old session may still answer.
     pub suspect_after: Duration,
-    /// An idle session is asked for a sign of life this often.
+    /// Interval of Pings in an idle session.
     pub ping_every: Duration,
-    /// First interval between two Hellos; doubled up to [`hello_max`](Timing::hello_max).
+    /// First interval between two Hellos; each further one is longer by an eighth, up to
+    /// [`hello_max`](Timing::hello_max).
     pub hello_first: Duration,
     /// Longest interval between two Hellos.
     pub hello_max: Duration,
-    /// Time-out of a request before there is a sample.
+    /// Time-out of a request before the first round trip is measured.
     pub timeout_initial: Duration,
-    /// Shortest time-out of a request.
+    /// Shortest time-out of a request (R8).
     pub timeout_min: Duration,
-    /// Longest time-out of a request.
+    /// Longest time-out of a request (R8).
     pub timeout_max: Duration,
-    /// A session between keys gets new ones this often.
+    /// Age at which a session of version 2 is replaced, to get new keys.
     pub rekey_every: Duration,
 }
 
@@ -31,7 +32,7 @@ impl Default for Timing {
     fn default() -> Self {
         Timing {
             dead_after: Duration::from_secs(5),
-            suspect_after: Duration::from_secs(1),
+            suspect_after: Duration::from_millis(250),
             ping_every: Duration::from_secs(1),
             hello_first: Duration::from_millis(20),
             hello_max: Duration::from_secs(1),
@@ -43,23 +44,23 @@ impl Default for Timing {
     }
 }
 
-/// What a requester needs to know.
+/// Configuration of a requester.
 #[derive(Clone, Debug)]
 pub struct RequesterConfig {
-    /// Who talks to whom.
+    /// MAC addresses of both ends, and the EtherType.
     pub identity: Identity,
-    /// The largest frame this end's link carries.
+    /// Largest frame that this end's link carries, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: usize,
-    /// Streams to ask for, 1 to [`STREAMS_MAX`](crate::session::STREAMS_MAX).
+    /// Number of streams to request, 1 to [`STREAMS_MAX`](crate::session::STREAMS_MAX).
     pub streams: u8,
-    /// This agent's instance id: random at its start.
+    /// Instance id of this agent: a random number drawn when the agent starts.
     pub instance: u64,
     /// Pre-shared key for sealed frames; `None` for the plain trailer.
     pub key: Option<PreSharedKey>,
-    /// The keys of both nodes: the session is sealed under keys of its own, or there is none.
+    /// Keys of both nodes; if present, only sessions between these keys are agreed on.
     pub keys: Option<KeyPair>,
-    /// How long to wait for what.
+    /// Time limits and intervals of the session.
     pub timing: Timing,
-    /// Where nonces and ephemeral keys come from.
+    /// Source of nonces and ephemeral keys.
     pub seed: Entropy,
 }

@@ -1,9 +1,9 @@
-//! What a connection consists of: its phase, the session, the one offered, and the attempt at it.
+//! Data of a connection: its phase, the present session, the offered session, and the last Hello.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use super::phase::{Phase, Standing};
+use super::phase::{ConnectionPhase, OldSession};
 use crate::Transmit;
 use crate::frame::{
     FEATURES, Hello, HelloAck, HelloStatus, Mac, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
@@ -12,19 +12,20 @@ use crate::session::entropy::Nonces;
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// A session, agreed with the memory node.
+/// A session agreed on with the memory node.
 pub(super) struct Session {
     pub framer: Framer,
-    /// Whether it is between keys.
+    /// Set if the session's keys come from a handshake between nodes' keys.
     pub keyed: bool,
     pub ack: HelloAck,
-    /// Control frames sent and the highest received.
+    /// Number of the last control frame sent.
     pub sent: u64,
+    /// Highest number of the control frames received.
     pub heard: u64,
 }
 
 impl Session {
-    /// Sends a control frame, if there is room.
+    /// Sends a control frame; drops it if the transmit ring is full.
     pub fn send(&mut self, tx: &mut dyn Transmit, message: &Message<'_>) {
         if self.framer.send_control(tx, self.sent + 1, message) {
             self.sent += 1;
@@ -33,32 +34,32 @@ impl Session {
 }
 
 pub(super) struct Connection {
-    phase: Phase,
-    /// There if and only if the phase has one.
+    phase: ConnectionPhase,
+    /// Present session; `Some` exactly in phases that [have one](ConnectionPhase::has_session).
     pub session: Option<Session>,
-    /// There if and only if the phase awaits an answer to Start.
+    /// Session offered by the memory node; `Some` exactly in phases that wait for a StartAck.
     pub offered: Option<Session>,
-    /// The last Hello.
+    /// Last Hello prepared.
     pub hello: Option<Hello>,
-    /// Until Hello or Start is sent again.
+    /// Present interval between two Hellos or Starts.
     pub interval: Duration,
-    /// Byes sent.
+    /// Number of Byes sent since the session was closed.
     pub byes: u32,
-    /// The version to ask for, when the memory node does not speak the newest.
+    /// Version to request if the memory node does not support the newest.
     pub fallback: u16,
-    /// The last incarnation seen.
+    /// Incarnation of the memory node's pool in the last session.
     pub incarnation: Option<u64>,
     pub last_ping: Time,
-    /// When the first Ping was sent since something was heard.
+    /// Time of the first Ping since the last frame received.
     pub ping_since: Option<Time>,
     pub nonces: Nonces,
-    /// The last refusal reported, so that it is not reported again at each Hello.
+    /// Last refusal reported, kept so that the next equal refusal is not reported again.
     pub refused: Option<HelloStatus>,
-    /// The versions spoken. A Hello asks for the newest, and for an older one when the memory node does not speak it.
+    /// Versions supported. A Hello requests the newest, or an older one if the memory node does not support the newest.
     pub versions: RangeInclusive<u16>,
-    /// The features a Hello asks for.
+    /// Features that the next Hello requests.
     pub features: u32,
-    /// Which shard of which CN it is for; 0 and no address for a CN with one session.
+    /// Shard and CN of the session; 0 and the null address for a CN with one session.
     pub shard: u8,
     pub owner: Mac,
 }
@@ -66,7 +67,7 @@ pub(super) struct Connection {
 impl Connection {
     pub fn new(nonces: Nonces) -> Self {
         Connection {
-            phase: Phase::Closed,
+            phase: ConnectionPhase::Closed,
             session: None,
             offered: None,
             hello: None,
@@ -86,12 +87,12 @@ impl Connection {
     }
 
     #[inline]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ConnectionPhase {
         self.phase
     }
 
-    /// Goes to `phase`, which keeps of the sessions those it has.
-    pub fn enter(&mut self, phase: Phase) {
+    /// Enters `phase`, and drops the sessions that this phase does not have.
+    pub fn enter(&mut self, phase: ConnectionPhase) {
         self.phase = phase;
         if !phase.has_session() {
             self.session = None;
@@ -103,13 +104,13 @@ impl Connection {
         debug_assert_eq!(phase.awaits_start(), self.offered.is_some(), "{phase:?}");
     }
 
-    /// The newest version that the sender of `ack` and this end speak.
+    /// Newest version that both the sender of `ack` and this end support.
     pub fn common_version(&self, ack: &HelloAck) -> Option<u16> {
         let newest = ack.version_max.min(*self.versions.end());
         (newest >= ack.version_min && self.versions.contains(&newest)).then_some(newest)
     }
 
-    /// What requests are framed with; `None` while none may be sent.
+    /// Framer for requests; `None` while no request may be sent.
     #[inline]
     pub fn framer(&self) -> Option<&Framer> {
         match &self.session {
@@ -118,12 +119,21 @@ impl Connection {
         }
     }
 
-    /// The session there is, or the one offered.
+    /// Framer for answers, also of an old session in which no request is sent any more.
+    #[inline]
+    pub fn answer_framer(&self) -> Option<&Framer> {
+        match &self.session {
+            Some(session) if self.phase.takes_answers() => Some(&session.framer),
+            _ => None,
+        }
+    }
+
+    /// Offered session if there is one, else the present session.
     pub fn latest(&self) -> Option<&Session> {
         self.session.as_ref().or(self.offered.as_ref())
     }
 
-    /// Sends a control frame of the session, if there is one.
+    /// Sends a control frame of the present session, if there is one.
     pub fn send(&mut self, tx: &mut dyn Transmit, message: &Message<'_>) {
         if let Some(session) = &mut self.session {
             session.send(tx, message);
@@ -150,9 +160,9 @@ impl Connection {
         self.session.as_ref().map_or(1, |s| usize::from(s.ack.streams))
     }
 
-    /// Whether the next answer shows that no new session is needed.
+    /// Whether the session is suspect, so that an answer makes a new session unnecessary.
     #[inline]
     pub fn is_suspect(&self) -> bool {
-        self.phase == Phase::Reopening(Standing::Suspect)
+        self.phase == ConnectionPhase::Reopening(OldSession::Suspect)
     }
 }

@@ -1,7 +1,7 @@
 //! Control frames from the memory node, turned into events of the connection.
 
 use super::connection::Session;
-use super::phase::{Action, Event, Phase};
+use super::phase::{Action, ConnectionEvent, ConnectionPhase};
 use super::timers::Timer;
 use super::{Completions, OpError, Requester, SessionEvent};
 use crate::Transmit;
@@ -12,7 +12,7 @@ use crate::session::noise::Secret;
 use crate::time::Time;
 
 impl Requester {
-    /// Takes a frame that is no answer to a request.
+    /// Handles a frame that is no answer to a request.
     #[cold]
     pub(super) fn handle_control(
         &mut self,
@@ -44,10 +44,10 @@ impl Requester {
                     Command::Ping => self.connection.send(tx, &Message::Pong),
                     Command::Bye => {
                         self.connection.send(tx, &Message::ByeAck);
-                        self.step(Event::PeerLeft, now);
+                        self.step(ConnectionEvent::PeerLeft, now);
                     }
                     Command::ByeAck => {
-                        self.step(Event::ByeAcked, now);
+                        self.step(ConnectionEvent::ByeAcked, now);
                     }
                     Command::Congestion => {
                         self.shared.counters.congestion += 1;
@@ -57,13 +57,13 @@ impl Requester {
                     }
                     _ => {}
                 }
-                self.step(Event::Heard, now);
+                self.step(ConnectionEvent::Heard, now);
             }
             _ => self.shared.counters.dropped_foreign += 1,
         }
     }
 
-    /// Opens a control frame of the session; its number must be above all seen before (R11).
+    /// Opens a control frame of the session; its number must be above all earlier numbers (R11).
     fn open_control(&mut self, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.connection.session else {
             self.shared.counters.dropped_foreign += 1;
@@ -83,7 +83,7 @@ impl Requester {
         true
     }
 
-    /// Takes the answer to the present Hello; of a handshake between keys, a genuine one, and its secret.
+    /// Handles the answer to the present Hello. With keys, `secret` is that of the handshake, and `ack` is genuine.
     pub(super) fn hello_acked(&mut self, ack: HelloAck, secret: Option<&Secret>, now: Time) {
         let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
             return;
@@ -96,7 +96,7 @@ impl Requester {
         let common = self.connection.common_version(&ack);
         match ack.status {
             HelloStatus::Ok => {}
-            // Only once: a fallback that is refused too is a refusal.
+            // One fallback only: if the older version is refused too, that is reported.
             HelloStatus::VersionMismatch if hello.version == newest => {
                 match common.filter(|version| *version != hello.version) {
                     Some(version) => return self.ask_for(version, now),
@@ -106,15 +106,15 @@ impl Requester {
             status => return self.refused(status, &ack, now),
         }
         if common != Some(hello.version) {
-            // An answer to a fallback from who speaks newer versions after all: upgraded meanwhile, or the refusal was
-            // forged. The session would be older than it need be.
+            // The node answers a fallback, but supports newer versions: it was upgraded in between, or the refusal was
+            // forged. The session would have an older version than necessary.
             return self.ask_for(newest, now);
         }
         if ack.integrity != hello.integrity {
             return self.refused(HelloStatus::Integrity, &ack, now);
         }
         if hello.shard > 0 && ack.features & FEATURE_SHARDS == 0 {
-            // It takes this end for another CN, one without memory.
+            // The memory node took this end for another CN, one without memory.
             return self.refused(HelloStatus::Shard, &ack, now);
         }
         let sane = ack.session != 0
@@ -135,26 +135,26 @@ impl Requester {
             (None, Some(key)) => {
                 match Aead::derive(key, id.own, id.peer, &hello, &ack) {
                     Ok(aead) => Seal::Aead(aead),
-                    // The key is too short to be one.
+                    // The pre-shared key is shorter than the least length.
                     Err(_) => return self.refused(HelloStatus::Integrity, &ack, now),
                 }
             }
         };
         let framer = Framer::at_cn(self.config.identity, seal);
         self.connection.offered = Some(Session { framer, keyed, ack, sent: 0, heard: 0 });
-        self.step(Event::Offered, now);
+        self.step(ConnectionEvent::Offered, now);
     }
 
-    /// The memory node speaks other versions: asks for this one.
+    /// Sends a Hello with `version` at once, because the memory node does not support the version requested.
     fn ask_for(&mut self, version: u16, now: Time) {
         self.connection.fallback = version;
-        self.step(Event::OtherVersion, now);
+        self.step(ConnectionEvent::OtherVersion, now);
     }
 
-    /// Tells of a refusal, once.
+    /// Reports a refusal, unless the same refusal was reported last.
     pub(super) fn tell_refused(&mut self, status: HelloStatus, ack: &HelloAck) {
         if self.expected_until.is_some() {
-            // The memory node may have been given the memory a moment later than this end.
+            // The memory node may get the mappings a moment later than this end.
             if status == HelloStatus::NotAllowed {
                 return;
             }
@@ -167,23 +167,23 @@ impl Requester {
         }
     }
 
-    /// Is refused, and asks again at leisure: versions are upgraded, other instances end.
+    /// Reports a refusal, and sends the next Hello at the long interval: the reason may go away.
     fn refused(&mut self, status: HelloStatus, ack: &HelloAck, now: Time) {
         self.tell_refused(status, ack);
         if status == HelloStatus::VersionMismatch
             && let Some(hello) = &mut self.connection.hello
         {
-            // Begins again with the newest: the memory node may be another one by then.
+            // The next Hello requests the newest version again, because another memory node may answer it.
             hello.version = *self.connection.versions.end();
             hello.nonce = self.connection.nonces.next();
         }
         if status == HelloStatus::KeyWithdrawn && self.keyed.is_some() {
-            // What nobody has shown to be genuine does not get here.
+            // Only an authenticated refusal gets here.
             self.expelled = true;
             self.timers.arm(Timer::Retry, now);
             return;
         }
-        self.step(Event::Refused, now);
+        self.step(ConnectionEvent::Refused, now);
     }
 
     fn start_acked(&mut self, mut frame: Received<'_>, now: Time, out: &mut dyn Completions) {
@@ -197,14 +197,14 @@ impl Requester {
             return;
         }
         offered.heard = seq;
-        if self.step(Event::Started, now) == Action::Adopt {
+        if self.step(ConnectionEvent::Started, now) == Action::Adopt {
             self.adopted(now, out);
         }
     }
 
-    /// The session is another one now: what is unanswered goes over to it.
+    /// Completes the change to another session: unanswered requests move to that session.
     fn adopted(&mut self, now: Time, out: &mut dyn Completions) {
-        debug_assert_eq!(self.connection.phase(), Phase::Open);
+        debug_assert_eq!(self.connection.phase(), ConnectionPhase::Open);
         let Some(incarnation) = self.connection.incarnation() else { return };
         self.connection.refused = None;
         self.expected_until = None;

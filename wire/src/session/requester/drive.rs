@@ -1,63 +1,65 @@
-//! What drives a connection: commands and time, turned into events; and what the table says is to be done, done.
+//! Drives a connection: turns commands and time into events of the transition table, and carries out its actions.
 
-use super::phase::{Action, Event, Phase, Standing, next};
+use core::time::Duration;
+
+use super::phase::{Action, ConnectionEvent, ConnectionPhase, OldSession, next};
 use super::timers::Timer;
-use super::{Completions, OpError, Requester, SessionEvent, Stream};
+use super::{Completions, OpError, RequestStream, Requester, SessionEvent};
 use crate::Transmit;
 use crate::frame::{Axi, Hello, HelloStatus, MAX_FRAME_LIMIT, Message, Seal, Space};
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// Byes sent before the session is closed without an answer.
+/// Number of Byes after which the session is closed without an answer.
 const BYES_MAX: u32 = 3;
 
 impl Requester {
-    /// Calls the memory node; goes on calling until a session is open or [`close`](Self::close) is called. One that is
-    /// [barred](Self::bar) is not called.
+    /// Sends Hellos to the memory node until a session is open or [`close`](Self::close) is called; sends none to a
+    /// [barred](Self::bar) node.
     pub fn connect(&mut self, now: Time) {
         if self.barred {
             return;
         }
-        if matches!(self.connection.phase(), Phase::Closed | Phase::Closing) {
+        if matches!(self.connection.phase(), ConnectionPhase::Closed | ConnectionPhase::Closing) {
             self.connection.refused = None;
         }
-        self.step(Event::Connect, now);
+        self.step(ConnectionEvent::Connect, now);
     }
 
-    /// Memory of the memory node was given to this end: if there was a session or a refusal before and there is no session
-    /// now, asks for one at once, and says that it [is expected](Self::is_expected).
+    /// Reports that this end was given memory of the memory node: a requester without a session, but with an earlier
+    /// session or refusal, requests a session at once, which is then [expected](Self::is_expected).
     pub fn expect(&mut self, now: Time) {
         let parted = self.connection.refused.is_some() || self.shared.counters.sessions > 0;
-        if self.barred || !parted || self.connection.phase() == Phase::Open {
+        if self.barred || !parted || self.connection.phase() == ConnectionPhase::Open {
             return;
         }
         self.connection.refused = None;
         self.expected_until = Some(now + self.config.timing.dead_after);
         match self.connection.phase() {
-            Phase::Closed | Phase::Closing => self.connect(now),
+            ConnectionPhase::Closed | ConnectionPhase::Closing => self.connect(now),
             _ => self.call_soon(now),
         }
     }
 
-    /// Whether a session is about to open, so that operations had better wait than fail. Ends with the session, with a
-    /// refusal other than that there is no memory here yet, and after the time in which a silent memory node is given up.
+    /// Whether a session is about to open, so that operations should wait rather than fail. Ends when the session
+    /// opens, when it is refused for another reason than missing memory, and when a silent memory node is given up.
     pub fn is_expected(&self) -> bool {
         self.expected_until.is_some()
     }
 
-    /// Asks for a session at once, if one is missed: what the memory node waited for before it answers has happened. Whose
-    /// session is sound, and only to be replaced, goes on as it does.
+    /// Requests a session at once if there is none, because the condition that delayed the memory node's answer is now
+    /// met. A sound session that is being replaced goes on.
     pub fn call_soon(&mut self, now: Time) {
-        if let Phase::Calling | Phase::Reopening(Standing::Suspect | Standing::Leaving) =
-            self.connection.phase()
+        if let ConnectionPhase::Calling
+        | ConnectionPhase::Reopening(OldSession::Suspect | OldSession::Leaving) = self.connection.phase()
         {
             self.call_newest(now);
         }
     }
 
-    /// Speaks with the memory node no more, as its key was taken back: the next [`poll`](Self::poll), which is due at once,
-    /// ends the session, and what is unanswered fails as if it had gone silent, so that what was to be written back is kept.
-    /// `false`: calls it again.
+    /// Ends all exchange with the memory node, whose key was withdrawn: the next [`poll`](Self::poll), due at once,
+    /// ends the session. Unanswered requests fail as if the node were silent, so that data to be written back is kept.
+    /// `false`: connects again.
     pub fn bar(&mut self, barred: bool, now: Time) {
         if core::mem::replace(&mut self.barred, barred) == barred {
             return;
@@ -69,40 +71,42 @@ impl Requester {
         }
     }
 
-    /// Ends the session of a memory node that has been barred since.
+    /// Ends the session with a memory node that is barred.
     #[cold]
     fn leave_barred(&mut self, now: Time, out: &mut dyn Completions) {
         self.fail_all(OpError::SessionDead, out);
-        self.step(Event::Close, now);
+        self.step(ConnectionEvent::Close, now);
         self.event(SessionEvent::Barred);
     }
 
-    /// Ends the session in order; what is unanswered fails with [`OpError::Closed`].
+    /// Ends the session in order; unanswered requests fail with [`OpError::Closed`].
     pub fn close(&mut self, now: Time, out: &mut dyn Completions) {
         self.fail_all(OpError::Closed, out);
-        self.step(Event::Close, now);
+        self.step(ConnectionEvent::Close, now);
     }
 
-    /// Asks for another session, with what the configuration says now. The present one goes on until then, unless its
-    /// frames have become too long.
+    /// Requests another session with the present configuration. The present session goes on until the other has
+    /// started, unless its frames have become too long.
     pub(super) fn agree_anew(&mut self, now: Time) {
         let outgrown = self.connection.max_frame() > self.config.max_frame;
-        self.step(if outgrown { Event::Outgrown } else { Event::LimitsChanged }, now);
+        self.step(if outgrown { ConnectionEvent::Outgrown } else { ConnectionEvent::LimitsChanged }, now);
     }
 
-    /// Goes where `event` leads, and does what is to be done about it, but for what needs frames or completions: that is
-    /// left to who has them, by the action returned.
-    pub(super) fn step(&mut self, event: Event, now: Time) -> Action {
+    /// Makes the transition of `event` and carries out its action. An action that needs frames or completions is
+    /// returned instead, for the caller to carry out.
+    pub(super) fn step(&mut self, event: ConnectionEvent, now: Time) -> Action {
         let before = self.connection.phase();
         let (phase, action) = next(before, event);
         match action {
             Action::Nothing | Action::Stop | Action::StopCalling => {}
-            Action::Call if event == Event::OtherVersion => self.call(self.connection.fallback, now),
+            Action::Call if event == ConnectionEvent::OtherVersion => {
+                self.call(self.connection.fallback, now)
+            }
             Action::Call => self.call_newest(now),
             Action::CallAfterGivingUp => {
                 let ack = self.connection.offered.as_ref().map(|offered| offered.ack);
                 self.call_newest(now);
-                // The memory node has forgotten the offer or restarted since, or it cannot open our frames.
+                // The memory node lost the offer, restarted, or cannot open this end's frames.
                 if let Some(ack) = ack.filter(|_| self.config.key.is_some()) {
                     self.tell_refused(HelloStatus::Integrity, &ack);
                 }
@@ -130,7 +134,13 @@ impl Requester {
                 self.timers.arm(Timer::Retry, now + self.connection.interval);
             }
             Action::Start => {
-                self.connection.interval = self.config.timing.hello_first;
+                // Operations wait for the StartAck: the Start is repeated at the interval at which a request would be
+                // probed.
+                let hello_first = self.config.timing.hello_first;
+                let rtt = &self.shared.rtt;
+                let wait_limit = Duration::from_nanos(rtt.probe_ns());
+                self.connection.interval =
+                    if rtt.is_measured() { wait_limit.min(hello_first) } else { hello_first };
                 self.timers.arm(Timer::Retry, now);
                 self.timers.arm(Timer::GiveUp, now + self.config.timing.suspect_after);
             }
@@ -149,10 +159,10 @@ impl Requester {
             self.timers.stop(Timer::Rekey);
         }
         if phase.takes_requests() && !before.takes_requests() {
-            // What waited for that is due.
+            // Requests that waited for the session are due.
             self.timers.arm(Timer::Streams, Time::ZERO);
         }
-        if let Phase::Closed | Phase::Open = phase {
+        if let ConnectionPhase::Closed | ConnectionPhase::Open = phase {
             self.timers.stop(Timer::Retry);
         }
         action
@@ -162,7 +172,7 @@ impl Requester {
         self.call(*self.connection.versions.end(), now);
     }
 
-    /// Asks for a session of this version.
+    /// Prepares and sends a Hello that requests `version`.
     fn call(&mut self, version: u16, now: Time) {
         self.connection.hello = Some(Hello {
             version,
@@ -180,15 +190,19 @@ impl Requester {
         self.prepare_keyed(now);
     }
 
-    /// Does what time demands: sends again, pings, calls, gives up. Sends through `tx`; flush afterwards.
+    /// Does all work that is due: retransmits, pings, sends Hellos, gives up. Frames go to `tx`; flush it afterwards.
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
-        if self.barred && !matches!(self.connection.phase(), Phase::Closed | Phase::Closing) {
+        if self.barred
+            && !matches!(self.connection.phase(), ConnectionPhase::Closed | ConnectionPhase::Closing)
+        {
             self.leave_barred(now, out);
         }
         if self.expected_until.is_some_and(|until| now >= until) {
             self.expected_until = None;
         }
-        if core::mem::take(&mut self.expelled) && self.step(Event::Expelled, now) == Action::RestAfterDeath {
+        if core::mem::take(&mut self.expelled)
+            && self.step(ConnectionEvent::Expelled, now) == Action::RestAfterDeath
+        {
             self.fail_all(OpError::SessionDead, out);
         }
         for timer in Timer::ALL {
@@ -214,14 +228,14 @@ impl Requester {
                     self.timers.arm(Timer::Rekey, now);
                 }
                 if now - self.last_heard.max(self.connection.last_ping) >= timing.ping_every {
-                    let action = self.step(Event::PingDue, now);
+                    let action = self.step(ConnectionEvent::PingDue, now);
                     self.send(action, now, tx);
                 }
             }
             Timer::Dead => {
                 let is_dead = |since| now - since >= timing.dead_after;
                 if self.owed_since().is_some_and(is_dead)
-                    && let Action::CallAfterDeath | Action::TellDeath = self.step(Event::Dead, now)
+                    && let Action::CallAfterDeath | Action::TellDeath = self.step(ConnectionEvent::Dead, now)
                 {
                     self.fail_all(OpError::SessionDead, out);
                 }
@@ -229,24 +243,27 @@ impl Requester {
             Timer::Suspect => {
                 let silent = |since: Time| now - since.max(self.last_heard) >= timing.suspect_after;
                 if self.owed_since().is_some_and(silent) {
-                    self.step(Event::Silent, now);
+                    self.step(ConnectionEvent::Silent, now);
                 }
             }
             Timer::GiveUp => {
-                self.step(Event::GivenUp, now);
+                self.step(ConnectionEvent::GivenUp, now);
             }
             Timer::Rekey => {
-                self.step(Event::LimitsChanged, now);
+                self.step(ConnectionEvent::LimitsChanged, now);
             }
             Timer::Retry => {
-                let spent = self.connection.phase() == Phase::Closing && self.connection.byes == BYES_MAX;
-                let action = self.step(if spent { Event::ByesSpent } else { Event::RetryDue }, now);
+                let spent =
+                    self.connection.phase() == ConnectionPhase::Closing && self.connection.byes == BYES_MAX;
+                let action = self
+                    .step(if spent { ConnectionEvent::ByesSpent } else { ConnectionEvent::RetryDue }, now);
                 self.send(action, now, tx);
             }
         }
     }
 
-    /// Sends what `action` says, if anything, and sees to it that it is sent again. What finds no room counts as lost.
+    /// Sends the frame of `action`, if there is one, and arms its repetition. If the ring is full, the frame counts as
+    /// lost.
     fn send(&mut self, action: Action, now: Time, tx: &mut dyn Transmit) {
         if action == Action::SendHello && self.keyed.is_some() {
             self.send_keyed_hello(now, tx);
@@ -283,30 +300,35 @@ impl Requester {
             _ => return,
         }
         if action == Action::SendHello
-            && let Some(soon) = self.crowded_retry(now)
+            && let Some(soon) = self.overload_retry(now)
         {
             self.timers.arm(Timer::Retry, soon);
             return;
         }
         let connection = &mut self.connection;
         self.timers.arm(Timer::Retry, now + connection.interval);
-        connection.interval = (connection.interval * 2).min(self.config.timing.hello_max);
+        // Hello intervals grow by an eighth, so that a memory node absent for some time gets a Hello within an eighth
+        // of it.
+        let more = if action == Action::SendHello { connection.interval / 8 } else { connection.interval };
+        connection.interval = (connection.interval + more).min(self.config.timing.hello_max);
     }
 
-    /// Since when something is owed: an answer in order to a stream's oldest request, or to a Ping. Other
-    /// frames do not count, lest a request that never gets through wait for ever beside others that do.
-    fn owed_since(&self) -> Option<Time> {
+    /// Time since which an answer is due, to a stream's oldest request or to a Ping. Other frames do not count:
+    /// otherwise a request that never gets through would wait for ever beside others that do.
+    pub(super) fn owed_since(&self) -> Option<Time> {
         let ping = self.connection.ping_since.filter(|at| *at > self.last_heard);
-        self.streams.iter().filter_map(Stream::waiting_since).chain(ping).min()
+        self.streams.iter().filter_map(RequestStream::waiting_since).chain(ping).min()
     }
 
-    /// Arms the timers that follow what has been sent and heard.
+    /// Arms the timers that depend on the last frames sent and received.
     fn rearm(&mut self, now: Time) {
         let (timing, phase) = (self.config.timing, self.connection.phase());
-        let streams = self.streams.iter().filter(|_| phase.takes_requests()).filter_map(Stream::deadline);
+        let streams =
+            self.streams.iter().filter(|_| phase.takes_requests()).filter_map(RequestStream::deadline);
         let streams = streams.min();
-        let owed_since = self.owed_since().filter(|_| phase.has_session() && phase != Phase::Closing);
-        let is_open = phase == Phase::Open;
+        let owed_since =
+            self.owed_since().filter(|_| phase.has_session() && phase != ConnectionPhase::Closing);
+        let is_open = phase == ConnectionPhase::Open;
         let silent_since = owed_since.map(|since| since.max(self.last_heard)).filter(|_| is_open);
         let idle_since = is_open.then(|| self.last_heard.max(self.connection.last_ping));
         self.timers.set(Timer::Streams, streams);

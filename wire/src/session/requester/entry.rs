@@ -4,7 +4,7 @@ use crate::frame::{FaultStatus, LINE_SIZE};
 use crate::session::slab::{Handle, NONE, Slab};
 use crate::time::Time;
 
-/// What an entry asks for.
+/// Operation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Read,
@@ -19,7 +19,7 @@ impl Op {
         matches!(self, Op::Read | Op::BurstRead { .. })
     }
 
-    /// Bytes of line data that travel with it, one way or the other.
+    /// Bytes of line data in the request frame or in the answer.
     #[inline]
     pub fn data_len(self) -> usize {
         LINE_SIZE
@@ -30,17 +30,17 @@ impl Op {
             }
     }
 
-    /// Whether `answer` is one to it.
+    /// Whether `answer` has the form that answers this operation.
     #[inline]
-    pub fn fits(self, answer: Answer<'_>) -> bool {
+    pub fn fits(self, answer: EntryAnswer<'_>) -> bool {
         match answer {
-            Answer::Data(data) => self.is_read() && data.len() == self.data_len(),
-            Answer::Done => !self.is_read(),
-            Answer::Fault(_) => true,
+            EntryAnswer::Data(data) => self.is_read() && data.len() == self.data_len(),
+            EntryAnswer::Done => !self.is_read(),
+            EntryAnswer::Fault(_) => true,
         }
     }
 
-    /// Bytes behind the header of its frame or of its answer's, whichever has more (R13).
+    /// Bytes behind the header of the request frame or of the answer, whichever has more (R13).
     #[inline]
     pub fn payload_len(self) -> usize {
         self.data_len()
@@ -52,15 +52,15 @@ impl Op {
     }
 }
 
-/// What has come back for an entry.
+/// Answer to a request, with its data.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer<'a> {
+pub(super) enum EntryAnswer<'a> {
     Data(&'a [u8]),
     Done,
     Fault(FaultStatus),
 }
 
-/// An answer that waits for earlier ones (R2).
+/// An early answer, kept until the answers to all earlier requests are there (R2).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Early {
     None,
@@ -81,12 +81,12 @@ pub(super) struct Entry {
     pub op: Op,
     pub addr: u64,
     pub token: u64,
-    /// Data of a write, for sending again.
+    /// Buffer with the data of a write, for retransmission.
     pub payload: Handle,
     pub last_sent: Time,
-    /// Transmissions in this session.
+    /// Number of times the request was sent in this session.
     pub sends: u32,
-    /// The memory node has it in its reorder buffer (R5).
+    /// Set once the memory node has the request in its reorder buffer (R5).
     pub sacked: bool,
     pub early: Early,
 }
@@ -103,7 +103,7 @@ impl Entry {
         early: Early::None,
     };
 
-    /// What it is to write; empty for a read.
+    /// Data to write; empty for a read.
     #[inline]
     pub fn data<'a>(&self, buffers: &'a Buffers) -> &'a [u8] {
         if self.payload == NONE { &[] } else { buffers.writes.get(self.payload, self.op.data_len()) }
@@ -112,8 +112,8 @@ impl Entry {
 
 /// Buffers shared by the streams of a session.
 pub(super) struct Buffers {
-    /// Data of writes not yet answered.
+    /// Data of unanswered writes.
     pub writes: Slab,
-    /// Answers that came early (R2).
+    /// Data of early answers (R2).
     pub early: Slab,
 }

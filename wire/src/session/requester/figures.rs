@@ -1,84 +1,84 @@
-//! A requester in figures: counters, and the state that operators look at.
+//! Counters of a requester, and its state for operators.
 
 use alloc::string::String;
 
 use serde::{Deserialize, Serialize};
 
-/// What a requester has counted since it was made.
+/// Counts of a requester since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequesterCounters {
-    /// Requests made: sent for the first time, alone or with others.
+    /// Requests sent for the first time, alone or in frames of many.
     pub requests: u64,
-    /// Frames that were sent as many requests.
+    /// Frames sent with many requests each.
     #[serde(default)]
     pub multi_frames: u64,
-    /// Requests in them.
+    /// Requests in the frames of many.
     #[serde(default)]
     pub multi_requests: u64,
-    /// Requests completed by an answer.
+    /// Requests that the memory node answered, and that are complete.
     pub answered: u64,
     /// Requests sent again.
     pub retransmitted: u64,
-    /// Bytes of lines that those carried or asked for.
+    /// Bytes of lines carried or requested by retransmitted requests.
     pub retransmitted_bytes: u64,
-    /// Selective acknowledgements received.
+    /// SackNak and SackNakAck frames received.
     pub sacks: u64,
-    /// Silences in which a request was sent again to learn what became of the others.
+    /// Probes: requests sent again in a silence, because their answer shows which other requests were lost (R8).
     pub probes: u64,
-    /// Time-outs.
+    /// Time-outs of requests (R8).
     pub timeouts: u64,
-    /// Answers that came early and waited.
+    /// Answers that waited for the answers to earlier requests.
     pub early: u64,
-    /// Answers received more than once.
+    /// Answers to requests that were answered before.
     pub duplicates: u64,
-    /// Requests the memory node refused.
+    /// Requests that the memory node answered with a Fault.
     pub faults: u64,
     /// Congestion frames received.
     pub congestion: u64,
     /// Sessions opened.
     pub sessions: u64,
-    /// Frames dropped: too short, or of a length their command does not have.
+    /// Frames dropped because they were too short, or their length was not that of their command.
     pub dropped_length: u64,
-    /// Frames dropped: integrity trailer wrong (damaged, replayed, of another session).
+    /// Frames dropped because their integrity trailer was wrong (damaged, replayed, of another session).
     pub dropped_trailer: u64,
-    /// Frames dropped: number outside the window.
+    /// Frames dropped because their number was outside the window.
     pub dropped_window: u64,
-    /// Frames dropped: the answer does not fit the request.
+    /// Frames dropped because the answer did not fit the request.
     pub dropped_unmatched: u64,
-    /// Frames dropped: no buffer for an early answer.
+    /// Frames dropped because no buffer was free for an early answer.
     pub dropped_full: u64,
-    /// Frames dropped: not for us, or no session to check them against.
+    /// Frames dropped because they were not for this node, or of no known session.
     pub dropped_foreign: u64,
 }
 
 /// A session as `cn-agent sessions` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RequesterStatus {
-    /// The memory node's address.
+    /// MAC address of the memory node.
     pub peer: String,
     /// `open`, `connecting`, `suspect` or `closed`.
     pub state: String,
-    /// Streams of the session.
+    /// Number of streams of the session.
     pub streams: u8,
-    /// Reads, and as many writes, a stream may have in flight.
+    /// Most reads in flight on a stream, and most writes.
     pub window: usize,
-    /// The largest frame, in bytes.
+    /// Largest frame of the session, in bytes.
     pub max_frame: usize,
-    /// Whether frames of many lines were agreed on.
+    /// Set if both ends agreed on frames of many lines.
     #[serde(default)]
     pub multi: bool,
-    /// `plain` or `sealed`.
+    /// Protection of the frames: `sealed`, `sealed (pre-shared)` or `insecure`.
     pub integrity: String,
-    /// Requests in flight.
+    /// Requests in flight on all streams.
     pub unanswered: usize,
-    /// Buffers in use: data of writes in flight, and of answers that came early.
+    /// Buffers in use: data of writes in flight, and of early answers.
     pub buffered: usize,
     /// Smoothed round-trip time in nanoseconds; 0 before the first sample.
     pub rtt_ns: u64,
-    /// Its variation in nanoseconds.
+    /// Variation of the round-trip time in nanoseconds.
     pub rtt_variation_ns: u64,
-    /// The present time-out in nanoseconds.
+    /// Longest present time-out of the streams, in nanoseconds.
     pub timeout_ns: u64,
-    /// The counters.
+    /// Counts since the requester was created.
     pub counters: RequesterCounters,
 }

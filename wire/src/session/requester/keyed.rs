@@ -1,5 +1,5 @@
-//! How a session between keys is agreed on: the Hello waits until its message 1 has been computed, the HelloAck until its
-//! message 2 has been. The session there is goes on meanwhile.
+//! Agreement on a session between keys: a Hello is sent once its message 1 is computed, and a HelloAck is used once its
+//! message 2 is checked. Until then the present session goes on.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use super::phase::{Event, Phase};
+use super::phase::{ConnectionEvent, ConnectionPhase};
 use super::timers::Timer;
-use super::{Requester, Stream};
+use super::{RequestStream, Requester};
 use crate::Transmit;
 use crate::frame::keyed::{
     ACK_FRAME_LEN, ANSWER_AT, CALL_AT, CALL_LEN, COOKIE_LEN, COOKIE_SEALED_LEN, HELLO_FRAME_LEN, MAC_LEN,
@@ -22,28 +22,30 @@ use crate::frame::{
 use crate::session::entropy::Nonces;
 use crate::session::framer::Framer;
 use crate::session::noise::{
-    Call, Concluded, HandshakeDone, HandshakeJob, HelloMac, KeyPair, Outcome, TimeStamp, Work,
+    Call, Concluded, HandshakeDone, HandshakeJob, HelloMac, JobOutcome, KeyPair, TimeStamp, Work,
     integrity_name, mac_of_cookie, open_cookie, prologue,
 };
 use crate::time::Time;
 
-/// A Hello is not repeated for longer than this: the memory node keeps an offer for 5 s, and takes no Hello twice.
+/// Longest time for which a Hello is repeated: the memory node keeps an offer for 5 s, and accepts no Hello twice.
 const HELLO_AGE_MAX: Duration = Duration::from_secs(4);
-/// How often a Hello is said again while cookies come for Hellos of others in this node's name, since then few of ours are
-/// heard; and for how long after one has come.
-const CROWDED_INTERVAL: Duration = Duration::from_micros(250);
+/// Interval of Hellos while cookies arrive that answer forged Hellos in this node's name: then few of the node's own
+/// Hellos get through.
+const OVERLOAD_INTERVAL: Duration = Duration::from_micros(250);
+/// Time for which one such cookie causes the short interval.
 const CROWDED_FOR: Duration = Duration::from_millis(10);
-/// A cookie is not used for longer.
+/// Longest time for which a cookie is used.
 const COOKIE_AGE_MAX: Duration = Duration::from_secs(110);
-/// Answers to the present Hello that wait to be looked at; anybody can send one, and the genuine one is among them.
+/// Most answers to the present Hello that wait for their check; any station can send one, and the genuine one is among
+/// them.
 const ANSWERS_MAX: usize = 16;
-/// Frames after which a session gets new keys.
+/// Number of frames after which a session is replaced, to get new keys.
 const FRAMES_MAX: u64 = 1 << 32;
-/// TAI64 counts from here to the Unix epoch, ten leap seconds included.
+/// TAI64 label of the Unix epoch, with the ten leap seconds of that time.
 const TAI64_EPOCH: u64 = (1 << 62) + 10;
 const NANOS: u64 = 1_000_000_000;
 
-/// The versions spoken with keys, and without.
+/// Range of versions supported: with keys, or without.
 pub(super) fn versions(keys: bool) -> RangeInclusive<u16> {
     if keys {
         PROTOCOL_VERSION_KEYED..=PROTOCOL_VERSION_KEYED
@@ -52,32 +54,32 @@ pub(super) fn versions(keys: bool) -> RangeInclusive<u16> {
     }
 }
 
-/// The attempt at a session between keys.
+/// State of the agreement on a session between keys.
 pub(super) struct Keyed {
     pair: KeyPair,
     mac: HelloMac,
     jobs: VecDeque<HandshakeJob>,
     ids: u64,
-    /// The job that makes message 1 of the present Hello, until it is done.
+    /// Number of the job that computes message 1 of the present Hello.
     calling: Option<u64>,
-    /// What the present Hello is made of.
+    /// Message 1 of the present Hello with its secrets, and the time it was made.
     call: Option<(Call, Time)>,
     message: Option<[u8; CALL_LEN]>,
-    /// The mac1 sent last, under which a cookie comes.
+    /// mac1 of the last Hello sent, needed to decrypt a cookie.
     mac1: [u8; MAC_LEN],
     cookie: Option<([u8; COOKIE_LEN], Time)>,
-    /// Hellos are said again soon until then.
-    crowded_until: Time,
-    /// The job that looks at an answer, and that answer.
-    concluding: Option<(u64, Answer)>,
-    /// Others, whose turn is to come.
-    answers: Vec<Answer>,
+    /// Time until which Hellos are repeated at [`OVERLOAD_INTERVAL`].
+    overloaded_until: Time,
+    /// Number of the job that checks an answer, and that answer.
+    concluding: Option<(u64, HelloAnswer)>,
+    /// Further answers that wait for their check.
+    answers: Vec<HelloAnswer>,
     stamped_ns: u64,
 }
 
-/// An answer to the present Hello, which may be anybody's.
+/// An answer to the present Hello, from any station.
 #[derive(Clone, Copy)]
-struct Answer {
+struct HelloAnswer {
     ack: HelloAck,
     frame: [u8; ACK_FRAME_LEN],
 }
@@ -94,7 +96,7 @@ impl Keyed {
             message: None,
             mac1: [0; MAC_LEN],
             cookie: None,
-            crowded_until: Time::ZERO,
+            overloaded_until: Time::ZERO,
             concluding: None,
             answers: Vec::with_capacity(ANSWERS_MAX),
             stamped_ns: 0,
@@ -107,9 +109,9 @@ impl Keyed {
         self.ids
     }
 
-    /// Keeps an answer until it is looked at. Where too many wait, it takes the place of any of them: whoever sends forged
-    /// ones before the genuine one has no more of the places than their share.
-    fn keep(&mut self, answer: Answer, nonces: &mut Nonces) {
+    /// Keeps an answer until it is checked. If too many wait, the answer replaces a random one: forged answers sent
+    /// before the genuine one get no more than their share of the places.
+    fn keep(&mut self, answer: HelloAnswer, nonces: &mut Nonces) {
         let known = self.concluding.iter().map(|(_, answer)| answer).chain(&self.answers);
         if known.into_iter().any(|known| known.frame == answer.frame) {
             return;
@@ -121,7 +123,7 @@ impl Keyed {
         }
     }
 
-    /// Has the next answer looked at, any of those that wait, if none is.
+    /// Starts the check of one of the waiting answers, chosen at random, if no check runs.
     fn conclude(&mut self, nonces: &mut Nonces) {
         let Some((call, _)) = self.call.as_ref().filter(|_| self.concluding.is_none()) else { return };
         if self.answers.is_empty() {
@@ -133,7 +135,7 @@ impl Keyed {
         self.concluding = Some((id, answer));
     }
 
-    /// The time, later than any before.
+    /// Time stamp of `now`, later than every earlier stamp.
     fn stamp(&mut self, now: Time) -> TimeStamp {
         self.stamped_ns = self.pair.epoch_ns.saturating_add(now.0).max(self.stamped_ns + 1);
         let mut stamp = TimeStamp::default();
@@ -144,8 +146,7 @@ impl Keyed {
 }
 
 impl Requester {
-    /// Speaks with the keys of both ends from now on, or without. A session that is agreed on otherwise goes on until
-    /// another has been agreed on.
+    /// Sets the keys of both ends, or none. A session with another protection goes on until the next one has started.
     pub fn set_keys(&mut self, keys: Option<KeyPair>, now: Time) {
         if self.config.keys == keys {
             return;
@@ -155,23 +156,23 @@ impl Requester {
         self.keyed = keys.clone().map(Keyed::new);
         self.config.keys = keys;
         self.timers.stop(Timer::Rekey);
-        self.step(Event::LimitsChanged, now);
+        self.step(ConnectionEvent::LimitsChanged, now);
     }
 
-    /// Diffie-Hellman that is to be done beside this machine. At most two are under way; without them there is no session
-    /// between keys.
+    /// Next Diffie-Hellman computation for the caller to run; at most two are under way. A session between keys needs
+    /// their results.
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<HandshakeJob> {
         self.keyed.as_mut()?.jobs.pop_front()
     }
 
-    /// Takes what has come of a job. What is no longer of use changes nothing.
+    /// Applies the result of a job; an outdated result changes nothing.
     pub fn handshake_done(&mut self, done: HandshakeDone, now: Time) {
         let Some(keyed) = &mut self.keyed else { return };
         let expects = self.connection.phase().awaits_offer();
         if keyed.calling == Some(done.id) {
             keyed.calling = None;
-            if let Ok(Outcome::Called(message)) = done.outcome {
+            if let Ok(JobOutcome::Called(message)) = done.outcome {
                 keyed.message = Some(message);
                 if expects {
                     self.timers.arm(Timer::Retry, now);
@@ -179,7 +180,7 @@ impl Requester {
             }
         } else if let Some((_, answer)) = keyed.concluding.take_if(|(id, _)| *id == done.id) {
             match done.outcome {
-                Ok(Outcome::Concluded(Concluded { secret })) => {
+                Ok(JobOutcome::Concluded(Concluded { secret })) => {
                     keyed.answers.clear();
                     self.hello_acked(answer.ack, Some(&secret), now);
                 }
@@ -191,7 +192,7 @@ impl Requester {
         }
     }
 
-    /// Has message 1 made for the Hello just prepared.
+    /// Starts the computation of message 1 for the Hello just prepared.
     pub(super) fn prepare_keyed(&mut self, now: Time) {
         let id = self.config.identity;
         let (Some(keyed), Some(hello)) = (&mut self.keyed, &self.connection.hello) else { return };
@@ -208,7 +209,7 @@ impl Requester {
         keyed.call = Some((call, now));
     }
 
-    /// Sends the present Hello if its message 1 is there; makes another one if it is too old to be taken.
+    /// Sends the present Hello if its message 1 is computed; prepares another Hello if it is too old to be accepted.
     pub(super) fn send_keyed_hello(&mut self, now: Time, tx: &mut dyn Transmit) {
         let Some(keyed) = &mut self.keyed else { return };
         if keyed.call.as_ref().is_some_and(|(_, at)| now - *at >= HELLO_AGE_MAX) && keyed.calling.is_none() {
@@ -232,13 +233,13 @@ impl Requester {
         });
     }
 
-    /// When the Hello that was just sent is said again, if others call in this node's name; `None`: as ever.
-    pub(super) fn crowded_retry(&self, now: Time) -> Option<Time> {
-        let crowded = self.keyed.as_ref().is_some_and(|keyed| now < keyed.crowded_until);
-        crowded.then(|| now + CROWDED_INTERVAL)
+    /// Time to repeat the last Hello while forged Hellos in this node's name are sent; `None`: at the usual interval.
+    pub(super) fn overload_retry(&self, now: Time) -> Option<Time> {
+        let overloaded = self.keyed.as_ref().is_some_and(|keyed| now < keyed.overloaded_until);
+        overloaded.then(|| now + OVERLOAD_INTERVAL)
     }
 
-    /// Takes an answer to the present Hello, which may be anybody's: what it says counts once it is known to be genuine.
+    /// Keeps an answer to the present Hello, which any station may have sent, until its check shows that it is genuine.
     pub(super) fn keyed_ack(&mut self, ack: HelloAck, frame: &[u8], now: Time) {
         let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
             return;
@@ -247,8 +248,8 @@ impl Requester {
         if keyed.call.is_none() || ack.hello_nonce != hello.nonce {
             self.shared.counters.dropped_foreign += 1;
             if ack.status == HelloStatus::Cookie && keyed.message.is_some() {
-                keyed.crowded_until = now + CROWDED_FOR;
-                self.timers.arm_by(Timer::Retry, now + CROWDED_INTERVAL);
+                keyed.overloaded_until = now + CROWDED_FOR;
+                self.timers.arm_by(Timer::Retry, now + OVERLOAD_INTERVAL);
             }
             return;
         }
@@ -266,31 +267,32 @@ impl Requester {
             }
         } else if let Some(whole) = frame.first_chunk::<ACK_FRAME_LEN>() {
             let nonces = &mut self.connection.nonces;
-            keyed.keep(Answer { ack, frame: *whole }, nonces);
+            keyed.keep(HelloAnswer { ack, frame: *whole }, nonces);
             keyed.conclude(nonces);
         } else if ack.status != HelloStatus::Ok {
-            // From an end without a key, or from anybody: said, and nothing else. It is never spoken to without keys.
+            // From an end without a key, or forged: the refusal is reported and has no other effect. There is no
+            // fallback to sessions without keys.
             self.tell_refused(ack.status, &ack);
         } else {
             self.shared.counters.dropped_unmatched += 1;
         }
     }
 
-    /// The session just begun gets new keys when it is time.
+    /// Arms the timer for new keys of the session just started.
     pub(super) fn rekey_later(&mut self, now: Time) {
         let keyed = self.connection.session.as_ref().is_some_and(|session| session.keyed);
         let every = self.config.timing.rekey_every;
         self.timers.set(Timer::Rekey, keyed.then(|| now + every));
     }
 
-    /// Whether so many frames were sent in a session between keys that it has to have others.
+    /// Whether the session between keys has sent so many frames that it needs new keys.
     pub(super) fn has_sent_enough(&self) -> bool {
-        let keyed = self.connection.phase() == Phase::Open
+        let keyed = self.connection.phase() == ConnectionPhase::Open
             && self.connection.session.as_ref().is_some_and(|session| session.keyed);
-        keyed && self.streams.iter().map(Stream::sent).sum::<u64>() >= FRAMES_MAX
+        keyed && self.streams.iter().map(RequestStream::sent).sum::<u64>() >= FRAMES_MAX
     }
 
-    /// The integrity that the next session is to have.
+    /// Integrity trailer that the next session is to have.
     pub(super) fn integrity_wanted(&self) -> Integrity {
         match (&self.keyed, self.is_to_be_sealed()) {
             (Some(_), _) => Integrity::Gcm,
@@ -299,13 +301,13 @@ impl Requester {
         }
     }
 
-    /// Whether sessions to come are to be sealed.
+    /// Whether the frames of the next session are to be sealed.
     pub(super) fn is_to_be_sealed(&self) -> bool {
         self.config.key.is_some() || self.config.keys.is_some()
     }
 
-    /// How the frames of the session are protected, or of the next one if there is none: `sealed`,
-    /// `sealed (pre-shared)` or `insecure`.
+    /// Protection of the session's frames, or, without a session, of the next one's: `sealed`, `sealed (pre-shared)` or
+    /// `insecure`.
     pub fn integrity(&self) -> &'static str {
         let (sealed, keyed) = match self.connection.latest() {
             Some(session) => (session.framer.seal.is_sealed(), session.keyed),

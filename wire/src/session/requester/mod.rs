@@ -1,12 +1,12 @@
-//! The compute node's end of a session: requests in, completions out, everything between them its business.
+//! The compute node's end of a session: takes requests, returns completions.
 //!
-//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::pack`: many requests in one frame;
-//!   `stream::recovery`: what is sent again when (R5, R6, R8).
-//! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: what it is about;
-//!   `control`, `drive`: what turns frames, commands and time into its events and does what it says; `timers`: what
-//!   waits for a time.
-//! * `keyed`: how a session between keys is agreed on.
-//! * `config`, `outcome`, `figures`: what it is told, what it tells, how it is doing.
+//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::pack`: many requests in one
+//!   frame; `stream::recovery`: retransmission (R5, R6, R8).
+//! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: its data;
+//!   `control`, `drive`: turn frames, commands and time into its events and carry out its actions; `timers`: its
+//!   timers.
+//! * `keyed`: agreement on a session between keys.
+//! * `config`, `outcome`, `figures`: configuration, results and events, counters.
 
 mod config;
 mod connection;
@@ -31,17 +31,17 @@ pub use figures::{RequesterCounters, RequesterStatus};
 pub use outcome::{Completions, OpError, Rejected, SessionEvent};
 
 use connection::Connection;
-use entry::{Answer, Buffers, Op};
+use entry::{Buffers, EntryAnswer, Op};
 use keyed::Keyed;
-use phase::Event;
-use stream::{Packing, Stream};
+use phase::ConnectionEvent;
+use stream::{Packing, RequestStream};
 use timers::{Timer, Timers};
 
 use super::entropy::Nonces;
 use super::framer::{Framer, Identity, Received};
 use super::rtt::RoundTrip;
 use super::slab::Slab;
-use super::{Retransmission, STREAMS_MAX, WINDOW, infer};
+use super::{STREAMS_MAX, WINDOW, infer};
 use crate::Transmit;
 use crate::frame::{
     BURST_LINES_MAX, Command, FEATURE_JOINT_ACKS, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURES, FrameView,
@@ -50,24 +50,24 @@ use crate::frame::{
 };
 use crate::time::Time;
 
-/// Early answers with data that are kept until they are in order; those beyond are dropped and asked for
-/// again (R10).
+/// Most early answers with data that are kept until they are in order; requests of further ones are sent again (R10).
 const EARLY_BUFFERS: usize = 256;
-/// Events kept until they are polled; the oldest go first.
+/// Most events kept until they are polled; the oldest are dropped first.
 const EVENTS_MAX: usize = 64;
 
-/// What the streams of a session share.
-struct Shared {
+/// State that the streams of a session share.
+struct SessionState {
     buffers: Buffers,
     rtt: RoundTrip,
     counters: RequesterCounters,
     packing: Packing,
-    /// Bytes of the wire that requests took when they were sent first, or their answers where those are larger (R13).
+    /// Bytes on the wire of first transmissions: of the request or its answer, whichever is larger (R13).
     wire_bytes: u64,
 }
 
-impl Shared {
-    /// Notes a frame sent first, which, or whose answer if that is larger, has so many bytes between header and trailer.
+impl SessionState {
+    /// Counts the bytes on the wire of a frame sent for the first time, or of its answer if that is larger; `payload`
+    /// is the length of the larger one between header and trailer.
     #[inline]
     fn charge(&mut self, payload: usize, framer: &Framer) {
         self.wire_bytes += (HEADER_LEN + payload + framer.seal.len() + WIRE_OVERHEAD) as u64;
@@ -81,32 +81,32 @@ impl Shared {
 /// [`poll_event`](Self::poll_event) after either.
 pub struct Requester {
     config: RequesterConfig,
-    /// What its buffers were made for.
+    /// Longest frame that the buffers were allocated for.
     max_frame_at_first: usize,
     connection: Connection,
-    streams: Vec<Stream>,
-    /// How many of them the session has.
+    streams: Vec<RequestStream>,
+    /// Number of streams granted to the session.
     granted: usize,
-    shared: Shared,
+    shared: SessionState,
     events: VecDeque<SessionEvent>,
-    /// When the last genuine frame of the session came.
+    /// Time of the last genuine frame of the session.
     last_heard: Time,
     timers: Timers,
     read_lines_max: usize,
     write_lines_max: usize,
-    /// What a session between keys is agreed on with; `None` without keys.
+    /// State of the agreement between keys; `None` without keys.
     keyed: Option<Keyed>,
-    /// The memory node is not to be spoken with.
+    /// Set while the memory node is [barred](Self::bar).
     barred: bool,
-    /// Until when a session is about to open: memory was given to this end a moment ago, and nothing has said no since.
+    /// End of the time in which a session is [expected](Self::is_expected); `None` after a refusal.
     expected_until: Option<Time>,
-    /// The memory node has said, by a handshake of its own key, that this end's key belongs to it no more: seen to at the
-    /// next poll.
+    /// Set once the memory node has stated, authenticated by its key, that this end's key is withdrawn; the next poll
+    /// handles it.
     expelled: bool,
 }
 
 impl Requester {
-    /// A requester that has not called its peer yet.
+    /// Makes a requester, closed until [`connect`](Self::connect).
     pub fn new(config: RequesterConfig) -> Requester {
         let streams = config.streams.clamp(1, STREAMS_MAX as u8);
         let config = RequesterConfig { streams, ..config };
@@ -117,9 +117,9 @@ impl Requester {
         Requester {
             keyed: config.keys.clone().map(Keyed::new),
             connection,
-            streams: (0..streams).map(Stream::new).collect(),
+            streams: (0..streams).map(RequestStream::new).collect(),
             granted: usize::from(streams),
-            shared: Shared {
+            shared: SessionState {
                 buffers: Buffers {
                     writes: Slab::new(WINDOW * usize::from(streams), lines * LINE_SIZE),
                     early: Slab::new(EARLY_BUFFERS, lines * LINE_SIZE),
@@ -142,50 +142,44 @@ impl Requester {
         }
     }
 
-    /// Repairs losses by another scheme, to compare them. The responder must be told the same, and both before they
-    /// connect.
-    pub fn set_retransmission(&mut self, scheme: Retransmission) {
-        self.streams.iter_mut().for_each(|stream| stream.scheme = scheme);
-    }
-
-    /// Speaks these versions of the protocol only: the newest that the memory node speaks too.
+    /// Limits the protocol versions: a session gets the newest of these that the memory node supports.
     ///
     /// # Panics
-    /// If there is none among them.
+    /// If this crate supports none of `versions`.
     pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
         assert!(!versions.is_empty(), "a version to speak");
         self.connection.versions = versions;
     }
 
-    /// Asks for these features at most, of those there are ([`FEATURES`]), in sessions yet to be agreed on.
+    /// Limits the features requested ([`FEATURES`]) in sessions agreed on from now on.
     pub fn set_features(&mut self, features: u32) {
         self.connection.features = features & FEATURES;
     }
 
-    /// Is shard `shard` of the CN `owner`, in sessions yet to be agreed on: this end's address has to be
-    /// `owner.shard(shard)`.
+    /// Makes this requester's sessions, from the next one on, those of shard `shard` of the CN `owner`: this end's
+    /// address has to be `owner.shard(shard)`.
     pub fn set_shard(&mut self, owner: Mac, shard: u8) {
         debug_assert_eq!(owner.shard(shard), self.config.identity.own);
         self.connection.shard = shard;
         self.connection.owner = if shard == 0 { Mac::default() } else { owner };
     }
 
-    /// More requests follow at once: single lines wait for each other from now on, to be sent many in a frame where the
-    /// session has such frames; likewise burst reads for the burst that goes on where they end. [`release`](Self::release) is to follow soon; what waits after that is sent by the next
-    /// [`poll`](Self::poll).
+    /// Announces that more requests follow at once: from now on single lines wait, to be sent in one frame of many
+    /// where the session has such frames, and burst reads wait for the burst that continues them. Call
+    /// [`release`](Self::release) soon after; requests that still wait are sent by the next [`poll`](Self::poll).
     #[inline]
     pub fn hold(&mut self) {
         self.shared.packing.held = true;
     }
 
-    /// No more requests follow at this moment: sends those that wait.
+    /// Announces that no more requests follow at this moment: sends the waiting requests.
     #[inline]
     pub fn release(&mut self, now: Time, tx: &mut dyn Transmit) {
         self.shared.packing.held = false;
         self.send_waiting(now, tx);
     }
 
-    /// Sends those that wait; more follow all the same.
+    /// Sends the waiting requests, though more may follow.
     #[inline]
     pub fn send_waiting(&mut self, now: Time, tx: &mut dyn Transmit) {
         let Some(framer) = self.connection.framer() else { return };
@@ -196,21 +190,21 @@ impl Requester {
         }
     }
 
-    /// Whether the session has frames of many lines.
+    /// Whether both ends agreed on frames of many lines.
     #[inline]
     pub fn has_multi(&self) -> bool {
         self.shared.packing.reads > 0
     }
 
-    /// Bytes of the wire that requests have taken so far, frame by frame, repetitions aside; or their answers where those
-    /// are larger (R13).
+    /// Bytes on the wire of all requests so far without repetitions, frame by frame: of the request or its answer,
+    /// whichever is larger (R13).
     #[inline]
     pub fn wire_bytes(&self) -> u64 {
         self.shared.wire_bytes
     }
 
-    /// The link carries frames of another length from now on: agrees on a new session, to which everything unanswered
-    /// goes over; what is too long for it fails with [`OpError::FrameTooLarge`]. Never more than at first.
+    /// Applies another frame length of the link: agrees on a new session, to which unanswered requests move; a request
+    /// too long for the new session fails with [`OpError::FrameTooLarge`]. The length is limited to that at creation.
     pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
         let max_frame = max_frame.min(self.max_frame_at_first);
         if max_frame != self.config.max_frame {
@@ -219,30 +213,51 @@ impl Requester {
         }
     }
 
-    /// Who talks to whom.
+    /// MAC addresses of both ends, and the EtherType.
     pub fn identity(&self) -> Identity {
         self.config.identity
     }
 
-    /// Whether requests are taken.
+    /// Whether a session is open, so that requests are taken.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.connection.framer().is_some()
     }
 
-    /// The incarnation of the memory of the open session.
+    /// Incarnation of the pool that the open session reaches; changes when the pool's content is lost.
     pub fn incarnation(&self) -> Option<u64> {
         self.connection.incarnation()
     }
 
-    /// Streams of the session; before there is one, those that will be asked for.
+    /// Number of streams of the session; without a session, the number to request.
     pub fn streams(&self) -> usize {
         self.granted
     }
 
-    /// Requests not yet answered, over all streams.
+    /// Unanswered requests of all streams.
     pub fn unanswered(&self) -> usize {
-        self.streams.iter().map(Stream::unanswered).sum()
+        self.streams.iter().map(RequestStream::unanswered).sum()
+    }
+
+    /// Whether a session is open and its window has room for one more write on `stream`.
+    #[inline]
+    pub fn has_room_to_write(&self, stream: u8) -> bool {
+        self.is_open() && self.streams[usize::from(stream) % self.granted].has_room(Op::Write)
+    }
+
+    /// Time since which an answer is due and nothing was received; `None` if no answer is due.
+    pub fn silent_since(&self) -> Option<Time> {
+        self.owed_since().map(|since| since.max(self.last_heard))
+    }
+
+    /// Time limits and intervals of the session.
+    pub fn timing(&self) -> Timing {
+        self.config.timing
+    }
+
+    /// Time of the last genuine frame of the session.
+    pub fn last_heard(&self) -> Time {
+        self.last_heard
     }
 
     /// Most lines of a burst read in this session; 0 before it is open.
@@ -257,15 +272,15 @@ impl Requester {
         self.write_lines_max
     }
 
-    /// The counters.
+    /// Counts since the requester was created.
     pub fn counters(&self) -> &RequesterCounters {
         &self.shared.counters
     }
 
-    /// The session in figures. The time-out is that of the stream with the longest.
+    /// State and counts for operators. The time-out is the longest of all streams.
     pub fn status(&self) -> RequesterStatus {
-        let Shared { buffers, rtt, counters, .. } = &self.shared;
-        let timeout = |stream: &Stream| stream.timeout_ns(rtt);
+        let SessionState { buffers, rtt, counters, .. } = &self.shared;
+        let timeout = |stream: &RequestStream| stream.timeout_ns(rtt);
         RequesterStatus {
             peer: self.config.identity.peer.to_string(),
             state: self.connection.phase().name().to_owned(),
@@ -283,7 +298,7 @@ impl Requester {
         }
     }
 
-    /// When to [`poll`](Self::poll) next; far in the future if there is nothing to wait for.
+    /// Time at which [`poll`](Self::poll) is due; far in the future if no timer is armed.
     #[inline]
     pub fn deadline(&self) -> Time {
         self.timers.next_timeout()
@@ -295,7 +310,7 @@ impl Requester {
         if self.events.is_empty() { None } else { self.events.pop_front() }
     }
 
-    /// Reads the line at CMem address `addr` on `stream`.
+    /// Sends a read of the line at CMem address `addr` on `stream`; its completion bears `token`.
     #[inline]
     pub fn read(
         &mut self,
@@ -308,7 +323,7 @@ impl Requester {
         self.request(stream, Op::Read, addr, &[], token, now, tx)
     }
 
-    /// Writes the line at `addr`.
+    /// Sends a write of the line at CMem address `addr`; its completion bears `token`.
     #[inline]
     pub fn write(
         &mut self,
@@ -322,7 +337,7 @@ impl Requester {
         self.request(stream, Op::Write, addr, data, token, now, tx)
     }
 
-    /// Reads `lines` lines from `addr` on, all in one page.
+    /// Sends a read of `lines` lines from `addr` on, all in one page; its completion bears `token`.
     #[inline]
     pub fn burst_read(
         &mut self,
@@ -339,7 +354,7 @@ impl Requester {
         self.request(stream, Op::BurstRead { lines }, addr, &[], token, now, tx)
     }
 
-    /// Writes the lines that `mask` names relative to `addr`, all in one page; `data` holds them in order.
+    /// Sends a write of the lines that `mask` selects relative to `addr`, all in one page; `data` holds them in order.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "a burst write is its parts")]
     pub fn burst_write(
@@ -387,8 +402,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Takes a frame from the memory node (the caller has looked at its source address). Frames that are
-    /// not what they should be are counted and change nothing (R9).
+    /// Handles a frame from the memory node; the caller has checked the source address. An invalid frame is counted and
+    /// changes nothing (R9).
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
         let Ok(frame) = FrameView::new_checked(frame) else {
@@ -413,7 +428,7 @@ impl Requester {
                 | Command::Fault,
             ) => self.handle_answer(frame, now, out),
             Some(command) => self.handle_control(command, frame, now, tx, out),
-            // A request, and one that is none of the protocol's: not for this end.
+            // A request or an unknown command: not for a compute node.
             None => self.shared.counters.dropped_foreign += 1,
         }
     }
@@ -423,7 +438,7 @@ impl Requester {
         let id = frame.stream();
         let shared = &mut self.shared;
         let (Some(framer), Some(stream)) =
-            (self.connection.framer(), self.streams[..self.granted].get_mut(usize::from(id)))
+            (self.connection.answer_framer(), self.streams[..self.granted].get_mut(usize::from(id)))
         else {
             shared.counters.dropped_foreign += 1;
             return;
@@ -440,37 +455,36 @@ impl Requester {
         };
         self.last_heard = now;
         match message {
-            Message::ReadResp { data } => stream.answered(seq, Answer::Data(data), now, shared, out),
+            Message::ReadResp { data } => stream.answered(seq, EntryAnswer::Data(data), now, shared, out),
             Message::BurstReadResp { data, .. } => {
-                stream.answered(seq, Answer::Data(data), now, shared, out);
+                stream.answered(seq, EntryAnswer::Data(data), now, shared, out);
             }
             Message::MultiReadResp { data } => {
-                stream.answered_all(seq, data.iter().map(|line| Answer::Data(line)), now, shared, out);
+                stream.answered_all(seq, data.iter().map(|line| EntryAnswer::Data(line)), now, shared, out);
             }
             Message::MultiWriteResp { lines } => {
-                let answers = core::iter::repeat_n(Answer::Done, lines.into());
+                let answers = core::iter::repeat_n(EntryAnswer::Done, lines.into());
                 stream.answered_all(seq, answers, now, shared, out);
             }
-            Message::WriteResp => stream.answered(seq, Answer::Done, now, shared, out),
-            Message::Fault { status } => stream.answered(seq, Answer::Fault(status), now, shared, out),
+            Message::WriteResp => stream.answered(seq, EntryAnswer::Done, now, shared, out),
+            Message::Fault { status } => stream.answered(seq, EntryAnswer::Fault(status), now, shared, out),
             Message::SackNak { last_in_order } => {
                 shared.counters.sacks += 1;
                 stream.sacked(seq, infer(oldest, last_in_order));
             }
             Message::SackNakAck { last_in_order, acked_seq, .. } => {
                 shared.counters.sacks += 1;
-                stream.answered(infer(oldest, acked_seq), Answer::Done, now, shared, out);
+                stream.answered(infer(oldest, acked_seq), EntryAnswer::Done, now, shared, out);
                 stream.sacked(seq, infer(oldest, last_in_order));
             }
             _ => return,
         }
-        // What the timer is armed for may stand, though it be for a request now answered: at worst it brings one poll too
-        // many.
+        // The timer may stay armed for a request that is answered now; that costs at most one poll.
         if let Some(at) = stream.deadline() {
             self.timers.arm_by(Timer::Streams, at);
         }
         if self.connection.is_suspect() {
-            self.step(Event::Heard, now);
+            self.step(ConnectionEvent::Heard, now);
         }
     }
 
@@ -481,15 +495,15 @@ impl Requester {
         self.events.push_back(event);
     }
 
-    /// Fails everything unanswered with `error`.
+    /// Fails all unanswered requests with `error`.
     fn fail_all(&mut self, error: OpError, out: &mut dyn Completions) {
         for stream in &mut self.streams {
             stream.fail_all(error, &mut self.shared, out);
         }
     }
 
-    /// Makes the limits of the session just opened those of the streams, and everything unanswered part of
-    /// it. What does not fit it any more fails.
+    /// Applies the limits of the session just opened to the streams, and moves all unanswered requests to it. Requests
+    /// above its limits fail.
     fn adopt_session(&mut self, now: Time, out: &mut dyn Completions) {
         let trailer = self.connection.framer().map_or(0, |f| f.seal.len());
         let max_frame = self.connection.max_frame();

@@ -1,11 +1,10 @@
-//! What a requester tells: what became of requests, and what happens to the session.
+//! Output of a requester: results of requests, and events of the session.
 
 use crate::frame::{FaultStatus, HelloStatus, PfcVector};
 #[cfg(doc)]
 use crate::session::Timing;
 
-/// Why a request was not carried out. A write that failed may still take effect until the next session
-/// starts.
+/// Reason why a request failed. A write that failed may still take effect until the next session starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
     /// The memory node refused it.
@@ -34,7 +33,7 @@ pub enum OpError {
     Closed,
 }
 
-/// Why a request was not even taken.
+/// Reason why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// No session is open: not yet, or not any more.
@@ -48,56 +47,55 @@ pub enum Rejected {
     BadBurst,
 }
 
-/// Takes what has become of requests, in the order in which each stream completes. `token` is what the
-/// request was made with.
+/// Receiver of the results of requests, called in the order of each stream. `token` is that of the request.
 pub trait Completions {
     /// A read is done; `data` holds its lines and is valid during the call only.
     fn read(&mut self, token: u64, data: &[u8]);
     /// A write is done.
     fn written(&mut self, token: u64);
-    /// The request failed. For a write, `data` is what it was to write; for a read it is empty.
+    /// The request failed. For a write, `data` is the data to write; for a read it is empty.
     fn failed(&mut self, token: u64, error: OpError, data: &[u8]);
-    /// The memory node's receive queue has passed its threshold, or has emptied again (all quanta 0).
+    /// The memory node's receive queue is above its threshold, or below it again (all quanta 0).
     fn congested(&mut self, vector: &PfcVector) {
         let _ = vector;
     }
 }
 
-/// What happens to a session, to be polled after every input.
+/// Event of a session, to be polled after every input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// A session is open.
+    /// A session has opened.
     Opened {
-        /// The memory's incarnation: changes when its content was lost.
+        /// Incarnation of the memory node's pool: another value means that the content was lost.
         incarnation: u64,
-        /// Whether requests of an earlier session go on in this one.
+        /// Set if requests of an earlier session continue in this one.
         resumed: bool,
     },
-    /// The memory node came back with another incarnation: what was in it is gone.
+    /// The memory node came back with another incarnation: its content is lost.
     DataLost {
-        /// The incarnation before.
+        /// Incarnation in the earlier session.
         before: u64,
-        /// The one now.
+        /// Incarnation in the new session.
         now: u64,
     },
-    /// Nothing was heard for [`Timing::suspect_after`]; a new session is being offered.
+    /// Nothing was received for [`Timing::suspect_after`]; a Hello for a new session is sent.
     Suspect,
-    /// Nothing was heard for [`Timing::dead_after`]; everything unanswered has failed.
+    /// Nothing was received for [`Timing::dead_after`]; all unanswered requests have failed.
     Dead,
-    /// The memory node says it is going away.
+    /// The memory node has announced that it stops.
     PeerLeft,
-    /// The memory node does not take us.
+    /// The memory node refuses the session.
     Refused {
-        /// Why. [`HelloStatus::Integrity`] also when a sealed session was agreed but its Start went
+        /// Reason of the refusal. [`HelloStatus::Integrity`] also means that the Start of a sealed session went
         /// unanswered: most likely the two ends have different keys.
         status: HelloStatus,
-        /// Oldest protocol version it speaks.
+        /// Oldest protocol version of the memory node.
         version_min: u16,
-        /// Newest protocol version it speaks.
+        /// Newest protocol version of the memory node.
         version_max: u16,
     },
-    /// The session was closed as we asked.
+    /// The session was closed by this end.
     Closed,
-    /// The session was ended, and no other is asked for: the memory node's key [was taken back](super::Requester::bar).
+    /// The session has ended for good: the memory node's key [was withdrawn](super::Requester::bar).
     Barred,
 }

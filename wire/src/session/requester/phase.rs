@@ -1,4 +1,4 @@
-//! The states of a connection and what leads from one to another: one table, without data, time or frames.
+//! The states of a connection and their transitions: one table, without data, time or frames.
 //!
 //! ```text
 //!                connect            HelloAck             StartAck
@@ -7,7 +7,7 @@
 //!        |  '----- close -----' |                                      Open --- Ping when idle
 //!        |                      | dead (also of Open)                   |  ^
 //!        |                      |              silence, new limits,     |  |  an answer, if it was
-//!        |                      |              or the peer says Bye     v  |  only suspected
+//!        |                      |              or the peer sends Bye    v  |  only suspected
 //!        |                      '------------------------- Reopening(standing)
 //!        |                                        given up ^            | HelloAck
 //!        |                                                 |            v
@@ -16,133 +16,133 @@
 //! ```
 //!
 //! A Hello ends nothing: in Reopening the old session goes on. From the first Start until its StartAck (Switching) no
-//! request is sent, so that none of the old session can be executed after one of the new. A Start that stays unanswered
-//! is given up and another Hello sent; until that has led to a session the old one may go on, if the memory node still
-//! has it.
+//! request is sent, so that none of the old session can be executed after one of the new; answers of the old one are
+//! taken. Start is repeated at the pace of round trips, because operations wait for its answer. One that stays
+//! unanswered is given up and another Hello sent; until that has led to a session the old one may go on, if the memory
+//! node still has it.
 
-/// What becomes of the old session while a new one is being agreed.
+/// State of the old session during the agreement on a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Nothing is wrong with it; the new one has other limits.
+pub(super) enum OldSession {
+    /// The old session works; the new one is to have other limits or keys.
     Sound,
-    /// Nothing was heard for long. An answer clears it.
+    /// Nothing was received for long; an answer makes the session sound again.
     Suspect,
-    /// The peer has said Bye, or its frames are too long for the link: it does not recover.
+    /// The peer sent Bye, or the session's frames are too long for the link: the session cannot go on.
     Leaving,
 }
 
-/// The state of a connection.
+/// State of a connection; see the diagram in the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// No session, and none is wanted.
+pub(super) enum ConnectionPhase {
+    /// No session, and no Hello is sent.
     Closed,
-    /// No session; Hello is sent until it is answered.
+    /// No session; Hello is sent until an answer comes.
     Calling,
-    /// No session; one was offered, and Start is sent until it is answered.
+    /// No session; a session was offered, and Start is sent until an answer comes.
     Starting,
-    /// A session.
+    /// A session is open.
     Open,
-    /// A session that goes on, and Hello is sent for the next.
-    Reopening(Standing),
-    /// A session in which nothing is sent any more, and Start is sent in the next.
-    Switching(Standing),
-    /// A session that is to end; Bye is sent until it is answered.
+    /// The old session goes on; Hello is sent for a new one.
+    Reopening(OldSession),
+    /// No request is sent in the old session any more; Start is sent for the new one.
+    Switching(OldSession),
+    /// The session is ending; Bye is sent until an answer comes.
     Closing,
 }
 
-/// What happens to a connection.
+/// Input of the transition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// The application wants a session.
+pub(super) enum ConnectionEvent {
+    /// The application requests a session.
     Connect,
-    /// The application wants none any more.
+    /// The application closes the session.
     Close,
-    /// The link carries frames of another length.
+    /// The link's frame length has changed.
     LimitsChanged,
-    /// The same, and those of the session are too long for it.
+    /// The link's frame length has changed, and the session's frames are too long for it.
     Outgrown,
-    /// The Hello was answered by a session.
+    /// A HelloAck has offered a session.
     Offered,
-    /// The Hello was answered by other versions, one of which suits.
+    /// A HelloAck has refused the version and named one that is supported here.
     OtherVersion,
-    /// The Hello was answered by a refusal.
+    /// A HelloAck has refused the session.
     Refused,
-    /// It was answered, by the memory node itself, that this end's key belongs to it no more.
+    /// An authenticated HelloAck states that this end's key is withdrawn.
     Expelled,
-    /// The Start was answered.
+    /// A StartAck has come for the offered session.
     Started,
-    /// The peer has said Bye.
+    /// The peer has sent Bye.
     PeerLeft,
-    /// The peer has answered a Bye.
+    /// A ByeAck has come.
     ByeAcked,
     /// A genuine frame of the session has come.
     Heard,
-    /// It is time to send Hello, Start or Bye (again).
+    /// The interval has passed after which Hello, Start or Bye is sent (again).
     RetryDue,
-    /// As many Byes as are sent have stayed unanswered.
+    /// The last Bye has stayed unanswered.
     ByesSpent,
-    /// The Start has stayed unanswered for too long.
+    /// The Start has stayed unanswered for its time limit.
     GivenUp,
-    /// The session is idle.
+    /// No frame has been sent or received for the Ping interval.
     PingDue,
-    /// Something has been owed, and nothing heard, for long.
+    /// An answer is due, and nothing was received for [`Timing::suspect_after`](super::Timing::suspect_after).
     Silent,
-    /// Something has been owed for so long that the session counts as lost.
+    /// An answer is due, and nothing was received for [`Timing::dead_after`](super::Timing::dead_after).
     Dead,
 }
 
-/// What is to be done about it.
+/// Output of the transition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing.
     Nothing,
     /// Prepare a new Hello and send it at once.
     Call,
-    /// The same; and if the session would have been sealed, say that the keys probably differ.
+    /// `Call`, and report that the keys probably differ if the session would have been sealed.
     CallAfterGivingUp,
-    /// The same as `Call`; say that the session is suspect.
+    /// `Call`, and report that the session is suspect.
     CallSuspecting,
-    /// The same as `Call`; say that the peer has left.
+    /// `Call`, and report that the peer has left.
     CallAfterPeerLeft,
-    /// The same as `Call`; everything unanswered fails, say that the session is dead.
+    /// `Call`, fail all unanswered requests, and report that the session is dead.
     CallAfterDeath,
-    /// Say that the peer has left; what is being sent goes on.
+    /// Report that the peer has left; the repetition of Hello or Start goes on.
     TellPeerLeft,
-    /// Everything unanswered fails, say that the session is dead; what is being sent goes on.
+    /// Fail all unanswered requests and report that the session is dead; the repetition of Hello or Start goes on.
     TellDeath,
-    /// Everything unanswered fails, say that the session is dead, and send the next Hello at leisure.
+    /// Fail all unanswered requests, report that the session is dead, and send the next Hello at the long interval.
     RestAfterDeath,
-    /// Send the next Hello at leisure.
+    /// Send the next Hello at the long interval.
     WaitLong,
-    /// Send Start at once, and for so long.
+    /// Send Start at once, and repeat it for a bounded time.
     Start,
-    /// The session offered becomes the session.
+    /// Make the offered session the present one.
     Adopt,
-    /// The session is well after all: stop calling.
+    /// Stop sending Hellos, because the session has recovered.
     StopCalling,
-    /// Send Bye at once, and so often.
+    /// Send Bye at once, and repeat it a bounded number of times.
     StartLeaving,
-    /// Send the present Hello.
+    /// Send the present Hello again.
     SendHello,
-    /// Send Start.
     SendStart,
-    /// Send Bye.
     SendBye,
-    /// Send Ping.
     SendPing,
-    /// Stop sending; nobody needs to be told.
+    /// Stop sending Hello, Start and Bye, without a report.
     Stop,
-    /// Stop sending, and say that the session is closed.
+    /// Stop sending Hello, Start and Bye, and report that the session is closed.
     TellClosed,
 }
 
-impl Phase {
-    /// Whether there is a session, be it one that is about to be replaced.
+impl ConnectionPhase {
+    /// Whether there is a session, including one that is about to be replaced.
     #[inline]
     pub const fn has_session(self) -> bool {
         match self {
-            Phase::Open | Phase::Reopening(_) | Phase::Switching(_) | Phase::Closing => true,
-            Phase::Closed | Phase::Calling | Phase::Starting => false,
+            ConnectionPhase::Open
+            | ConnectionPhase::Reopening(_)
+            | ConnectionPhase::Switching(_)
+            | ConnectionPhase::Closing => true,
+            ConnectionPhase::Closed | ConnectionPhase::Calling | ConnectionPhase::Starting => false,
         }
     }
 
@@ -150,118 +150,147 @@ impl Phase {
     #[inline]
     pub const fn takes_requests(self) -> bool {
         match self {
-            Phase::Open | Phase::Reopening(_) => true,
-            Phase::Closed | Phase::Calling | Phase::Starting | Phase::Switching(_) | Phase::Closing => false,
+            ConnectionPhase::Open | ConnectionPhase::Reopening(_) => true,
+            ConnectionPhase::Closed
+            | ConnectionPhase::Calling
+            | ConnectionPhase::Starting
+            | ConnectionPhase::Switching(_)
+            | ConnectionPhase::Closing => false,
         }
     }
 
-    /// Whether an answer to a Hello is waited for.
+    /// Whether answers to requests are taken, also those to requests that the memory node executed before Start. In a
+    /// suspect session an answer counts only if it makes the session sound again.
+    #[inline]
+    pub const fn takes_answers(self) -> bool {
+        self.takes_requests() || matches!(self, ConnectionPhase::Switching(OldSession::Sound))
+    }
+
+    /// Whether the phase waits for an answer to a Hello.
     pub const fn awaits_offer(self) -> bool {
-        matches!(self, Phase::Calling | Phase::Reopening(_))
+        matches!(self, ConnectionPhase::Calling | ConnectionPhase::Reopening(_))
     }
 
-    /// Whether an answer to a Start is waited for, so that there is a session offered.
+    /// Whether the phase waits for an answer to a Start, so that there is an offered session.
     pub const fn awaits_start(self) -> bool {
-        matches!(self, Phase::Starting | Phase::Switching(_))
+        matches!(self, ConnectionPhase::Starting | ConnectionPhase::Switching(_))
     }
 
-    /// As status shows it: `open`, `connecting`, `suspect` or `closed`.
+    /// Name in the status: `open`, `connecting`, `suspect` or `closed`.
     pub const fn name(self) -> &'static str {
         match self {
-            Phase::Closed => "closed",
-            Phase::Calling | Phase::Starting => "connecting",
-            Phase::Open
-            | Phase::Reopening(Standing::Sound)
-            | Phase::Switching(Standing::Sound)
-            | Phase::Closing => "open",
-            Phase::Reopening(Standing::Suspect | Standing::Leaving)
-            | Phase::Switching(Standing::Suspect | Standing::Leaving) => "suspect",
+            ConnectionPhase::Closed => "closed",
+            ConnectionPhase::Calling | ConnectionPhase::Starting => "connecting",
+            ConnectionPhase::Open
+            | ConnectionPhase::Reopening(OldSession::Sound)
+            | ConnectionPhase::Switching(OldSession::Sound)
+            | ConnectionPhase::Closing => "open",
+            ConnectionPhase::Reopening(OldSession::Suspect | OldSession::Leaving)
+            | ConnectionPhase::Switching(OldSession::Suspect | OldSession::Leaving) => "suspect",
         }
     }
 }
 
-/// What `event` makes of a connection in `phase`, and what is to be done.
-pub(super) const fn next(phase: Phase, event: Event) -> (Phase, Action) {
-    use Phase::*;
-    use Standing::{Leaving, Sound, Suspect};
+/// Transition of a connection in `phase` at `event`: the next phase, and the action.
+pub(super) const fn next(phase: ConnectionPhase, event: ConnectionEvent) -> (ConnectionPhase, Action) {
+    use ConnectionPhase::*;
+    use OldSession::{Leaving, Sound, Suspect};
     match (phase, event) {
-        (Closed, Event::Connect) => (Calling, Action::Call),
-        (Closing, Event::Connect) => (Reopening(Sound), Action::Call),
-        (Calling | Starting | Open | Reopening(_) | Switching(_), Event::Connect) => (phase, Action::Nothing),
-
-        (Closed, Event::Close) => (Closed, Action::Nothing),
-        (Calling | Starting, Event::Close) => (Closed, Action::Stop),
-        (Open | Reopening(_) | Switching(_) | Closing, Event::Close) => (Closing, Action::StartLeaving),
-
-        (Calling | Starting, Event::LimitsChanged | Event::Outgrown) => (Calling, Action::Call),
-        (Open, Event::LimitsChanged) => (Reopening(Sound), Action::Call),
-        (Reopening(old) | Switching(old), Event::LimitsChanged) => (Reopening(old), Action::Call),
-        (Open | Reopening(_) | Switching(_), Event::Outgrown) => (Reopening(Leaving), Action::Call),
-        (Closed | Closing, Event::LimitsChanged | Event::Outgrown) => (phase, Action::Nothing),
-
-        (Calling, Event::Offered) => (Starting, Action::Start),
-        (Reopening(old), Event::Offered) => (Switching(old), Action::Start),
-        (Calling | Reopening(_), Event::OtherVersion) => (phase, Action::Call),
-        (Calling | Reopening(_), Event::Refused) => (phase, Action::WaitLong),
-        (Calling, Event::Expelled) => (Calling, Action::WaitLong),
-        (Reopening(_), Event::Expelled) => (Calling, Action::RestAfterDeath),
-        (
-            Closed | Starting | Open | Switching(_) | Closing,
-            Event::Offered | Event::OtherVersion | Event::Refused | Event::Expelled,
-        ) => (phase, Action::Nothing),
-
-        (Starting | Switching(_), Event::Started) => (Open, Action::Adopt),
-        (Closed | Calling | Open | Reopening(_) | Closing, Event::Started) => (phase, Action::Nothing),
-
-        (Open, Event::PeerLeft) => (Reopening(Leaving), Action::CallAfterPeerLeft),
-        (Reopening(Sound | Suspect), Event::PeerLeft) => (Reopening(Leaving), Action::TellPeerLeft),
-        (Switching(Sound | Suspect), Event::PeerLeft) => (Switching(Leaving), Action::TellPeerLeft),
-        (Closing, Event::PeerLeft | Event::ByeAcked | Event::ByesSpent) => (Closed, Action::TellClosed),
-        (Closed | Calling | Starting | Reopening(Leaving) | Switching(Leaving), Event::PeerLeft) => {
+        (Closed, ConnectionEvent::Connect) => (Calling, Action::Call),
+        (Closing, ConnectionEvent::Connect) => (Reopening(Sound), Action::Call),
+        (Calling | Starting | Open | Reopening(_) | Switching(_), ConnectionEvent::Connect) => {
             (phase, Action::Nothing)
         }
+
+        (Closed, ConnectionEvent::Close) => (Closed, Action::Nothing),
+        (Calling | Starting, ConnectionEvent::Close) => (Closed, Action::Stop),
+        (Open | Reopening(_) | Switching(_) | Closing, ConnectionEvent::Close) => {
+            (Closing, Action::StartLeaving)
+        }
+
+        (Calling | Starting, ConnectionEvent::LimitsChanged | ConnectionEvent::Outgrown) => {
+            (Calling, Action::Call)
+        }
+        (Open, ConnectionEvent::LimitsChanged) => (Reopening(Sound), Action::Call),
+        (Reopening(old) | Switching(old), ConnectionEvent::LimitsChanged) => (Reopening(old), Action::Call),
+        (Open | Reopening(_) | Switching(_), ConnectionEvent::Outgrown) => (Reopening(Leaving), Action::Call),
+        (Closed | Closing, ConnectionEvent::LimitsChanged | ConnectionEvent::Outgrown) => {
+            (phase, Action::Nothing)
+        }
+
+        (Calling, ConnectionEvent::Offered) => (Starting, Action::Start),
+        (Reopening(old), ConnectionEvent::Offered) => (Switching(old), Action::Start),
+        (Calling | Reopening(_), ConnectionEvent::OtherVersion) => (phase, Action::Call),
+        (Calling | Reopening(_), ConnectionEvent::Refused) => (phase, Action::WaitLong),
+        (Calling, ConnectionEvent::Expelled) => (Calling, Action::WaitLong),
+        (Reopening(_), ConnectionEvent::Expelled) => (Calling, Action::RestAfterDeath),
+        (
+            Closed | Starting | Open | Switching(_) | Closing,
+            ConnectionEvent::Offered
+            | ConnectionEvent::OtherVersion
+            | ConnectionEvent::Refused
+            | ConnectionEvent::Expelled,
+        ) => (phase, Action::Nothing),
+
+        (Starting | Switching(_), ConnectionEvent::Started) => (Open, Action::Adopt),
+        (Closed | Calling | Open | Reopening(_) | Closing, ConnectionEvent::Started) => {
+            (phase, Action::Nothing)
+        }
+
+        (Open, ConnectionEvent::PeerLeft) => (Reopening(Leaving), Action::CallAfterPeerLeft),
+        (Reopening(Sound | Suspect), ConnectionEvent::PeerLeft) => (Reopening(Leaving), Action::TellPeerLeft),
+        (Switching(Sound | Suspect), ConnectionEvent::PeerLeft) => (Switching(Leaving), Action::TellPeerLeft),
+        (Closing, ConnectionEvent::PeerLeft | ConnectionEvent::ByeAcked | ConnectionEvent::ByesSpent) => {
+            (Closed, Action::TellClosed)
+        }
+        (
+            Closed | Calling | Starting | Reopening(Leaving) | Switching(Leaving),
+            ConnectionEvent::PeerLeft,
+        ) => (phase, Action::Nothing),
         (
             Closed | Calling | Starting | Open | Reopening(_) | Switching(_),
-            Event::ByeAcked | Event::ByesSpent,
+            ConnectionEvent::ByeAcked | ConnectionEvent::ByesSpent,
         ) => (phase, Action::Nothing),
 
-        (Reopening(Suspect), Event::Heard) => (Open, Action::StopCalling),
+        (Reopening(Suspect), ConnectionEvent::Heard) => (Open, Action::StopCalling),
         (
             Closed | Calling | Starting | Open | Reopening(Sound | Leaving) | Switching(_) | Closing,
-            Event::Heard,
+            ConnectionEvent::Heard,
         ) => (phase, Action::Nothing),
 
-        (Calling | Reopening(_), Event::RetryDue) => (phase, Action::SendHello),
-        (Starting | Switching(_), Event::RetryDue) => (phase, Action::SendStart),
-        (Closing, Event::RetryDue) => (Closing, Action::SendBye),
-        (Closed | Open, Event::RetryDue) => (phase, Action::Nothing),
+        (Calling | Reopening(_), ConnectionEvent::RetryDue) => (phase, Action::SendHello),
+        (Starting | Switching(_), ConnectionEvent::RetryDue) => (phase, Action::SendStart),
+        (Closing, ConnectionEvent::RetryDue) => (Closing, Action::SendBye),
+        (Closed | Open, ConnectionEvent::RetryDue) => (phase, Action::Nothing),
 
-        (Starting, Event::GivenUp) => (Calling, Action::CallAfterGivingUp),
-        (Switching(old), Event::GivenUp) => (Reopening(old), Action::CallAfterGivingUp),
-        (Closed | Calling | Open | Reopening(_) | Closing, Event::GivenUp) => (phase, Action::Nothing),
+        (Starting, ConnectionEvent::GivenUp) => (Calling, Action::CallAfterGivingUp),
+        (Switching(old), ConnectionEvent::GivenUp) => (Reopening(old), Action::CallAfterGivingUp),
+        (Closed | Calling | Open | Reopening(_) | Closing, ConnectionEvent::GivenUp) => {
+            (phase, Action::Nothing)
+        }
 
-        (Open, Event::PingDue) => (Open, Action::SendPing),
-        (Open, Event::Silent) => (Reopening(Suspect), Action::CallSuspecting),
+        (Open, ConnectionEvent::PingDue) => (Open, Action::SendPing),
+        (Open, ConnectionEvent::Silent) => (Reopening(Suspect), Action::CallSuspecting),
         (
             Closed | Calling | Starting | Reopening(_) | Switching(_) | Closing,
-            Event::PingDue | Event::Silent,
+            ConnectionEvent::PingDue | ConnectionEvent::Silent,
         ) => (phase, Action::Nothing),
 
-        (Open, Event::Dead) => (Calling, Action::CallAfterDeath),
-        (Reopening(_), Event::Dead) => (Calling, Action::TellDeath),
-        (Switching(_), Event::Dead) => (Starting, Action::TellDeath),
-        // One that is closing ends by itself, and sooner.
-        (Closed | Calling | Starting | Closing, Event::Dead) => (phase, Action::Nothing),
+        (Open, ConnectionEvent::Dead) => (Calling, Action::CallAfterDeath),
+        (Reopening(_), ConnectionEvent::Dead) => (Calling, Action::TellDeath),
+        (Switching(_), ConnectionEvent::Dead) => (Starting, Action::TellDeath),
+        // A closing session ends by itself, and sooner.
+        (Closed | Calling | Starting | Closing, ConnectionEvent::Dead) => (phase, Action::Nothing),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, Event, Phase, Standing, next};
-    use Phase::*;
-    use Standing::{Leaving, Sound, Suspect};
+    use super::{Action, ConnectionEvent, ConnectionPhase, OldSession, next};
+    use ConnectionPhase::*;
+    use OldSession::{Leaving, Sound, Suspect};
 
-    const PHASES: [Phase; 11] = [
+    const PHASES: [ConnectionPhase; 11] = [
         Closed,
         Calling,
         Starting,
@@ -275,14 +304,17 @@ mod tests {
         Closing,
     ];
 
-    /// Where an event leads from, where to, and what is done.
-    type Row = &'static [(Phase, Phase, Action)];
+    /// Transitions of one event: from, to, action.
+    type Row = &'static [(ConnectionPhase, ConnectionPhase, Action)];
 
-    /// Every row: what an event does where it does anything. Where a phase is not named, nothing happens.
-    const ROWS: [(Event, Row); 18] = [
-        (Event::Connect, &[(Closed, Calling, Action::Call), (Closing, Reopening(Sound), Action::Call)]),
+    /// All transitions of each event. In a phase without an entry, nothing changes.
+    const ROWS: [(ConnectionEvent, Row); 18] = [
         (
-            Event::Close,
+            ConnectionEvent::Connect,
+            &[(Closed, Calling, Action::Call), (Closing, Reopening(Sound), Action::Call)],
+        ),
+        (
+            ConnectionEvent::Close,
             &[
                 (Calling, Closed, Action::Stop),
                 (Starting, Closed, Action::Stop),
@@ -297,7 +329,7 @@ mod tests {
             ],
         ),
         (
-            Event::LimitsChanged,
+            ConnectionEvent::LimitsChanged,
             &[
                 (Calling, Calling, Action::Call),
                 (Starting, Calling, Action::Call),
@@ -311,7 +343,7 @@ mod tests {
             ],
         ),
         (
-            Event::Outgrown,
+            ConnectionEvent::Outgrown,
             &[
                 (Calling, Calling, Action::Call),
                 (Starting, Calling, Action::Call),
@@ -325,7 +357,7 @@ mod tests {
             ],
         ),
         (
-            Event::Offered,
+            ConnectionEvent::Offered,
             &[
                 (Calling, Starting, Action::Start),
                 (Reopening(Sound), Switching(Sound), Action::Start),
@@ -334,7 +366,7 @@ mod tests {
             ],
         ),
         (
-            Event::OtherVersion,
+            ConnectionEvent::OtherVersion,
             &[
                 (Calling, Calling, Action::Call),
                 (Reopening(Sound), Reopening(Sound), Action::Call),
@@ -343,7 +375,7 @@ mod tests {
             ],
         ),
         (
-            Event::Refused,
+            ConnectionEvent::Refused,
             &[
                 (Calling, Calling, Action::WaitLong),
                 (Reopening(Sound), Reopening(Sound), Action::WaitLong),
@@ -352,7 +384,7 @@ mod tests {
             ],
         ),
         (
-            Event::Expelled,
+            ConnectionEvent::Expelled,
             &[
                 (Calling, Calling, Action::WaitLong),
                 (Reopening(Sound), Calling, Action::RestAfterDeath),
@@ -361,7 +393,7 @@ mod tests {
             ],
         ),
         (
-            Event::Started,
+            ConnectionEvent::Started,
             &[
                 (Starting, Open, Action::Adopt),
                 (Switching(Sound), Open, Action::Adopt),
@@ -370,7 +402,7 @@ mod tests {
             ],
         ),
         (
-            Event::PeerLeft,
+            ConnectionEvent::PeerLeft,
             &[
                 (Open, Reopening(Leaving), Action::CallAfterPeerLeft),
                 (Reopening(Sound), Reopening(Leaving), Action::TellPeerLeft),
@@ -380,10 +412,10 @@ mod tests {
                 (Closing, Closed, Action::TellClosed),
             ],
         ),
-        (Event::ByeAcked, &[(Closing, Closed, Action::TellClosed)]),
-        (Event::Heard, &[(Reopening(Suspect), Open, Action::StopCalling)]),
+        (ConnectionEvent::ByeAcked, &[(Closing, Closed, Action::TellClosed)]),
+        (ConnectionEvent::Heard, &[(Reopening(Suspect), Open, Action::StopCalling)]),
         (
-            Event::RetryDue,
+            ConnectionEvent::RetryDue,
             &[
                 (Calling, Calling, Action::SendHello),
                 (Starting, Starting, Action::SendStart),
@@ -396,9 +428,9 @@ mod tests {
                 (Closing, Closing, Action::SendBye),
             ],
         ),
-        (Event::ByesSpent, &[(Closing, Closed, Action::TellClosed)]),
+        (ConnectionEvent::ByesSpent, &[(Closing, Closed, Action::TellClosed)]),
         (
-            Event::GivenUp,
+            ConnectionEvent::GivenUp,
             &[
                 (Starting, Calling, Action::CallAfterGivingUp),
                 (Switching(Sound), Reopening(Sound), Action::CallAfterGivingUp),
@@ -406,10 +438,10 @@ mod tests {
                 (Switching(Leaving), Reopening(Leaving), Action::CallAfterGivingUp),
             ],
         ),
-        (Event::PingDue, &[(Open, Open, Action::SendPing)]),
-        (Event::Silent, &[(Open, Reopening(Suspect), Action::CallSuspecting)]),
+        (ConnectionEvent::PingDue, &[(Open, Open, Action::SendPing)]),
+        (ConnectionEvent::Silent, &[(Open, Reopening(Suspect), Action::CallSuspecting)]),
         (
-            Event::Dead,
+            ConnectionEvent::Dead,
             &[
                 (Open, Calling, Action::CallAfterDeath),
                 (Reopening(Sound), Calling, Action::TellDeath),
@@ -431,14 +463,14 @@ mod tests {
                 assert_eq!(next(phase, event), expected, "{event:?} in {phase:?}");
             }
         }
-        // A row of its own for each event.
+        // Each event has one row.
         for (place, (event, _)) in ROWS.iter().enumerate() {
             assert_eq!(*event as usize, place, "rows in the order of the events, none missing");
         }
-        assert_eq!(Event::Dead as usize + 1, ROWS.len());
+        assert_eq!(ConnectionEvent::Dead as usize + 1, ROWS.len());
     }
 
-    /// What phases hold follows from where they lead: a session comes by Adopt and goes by Tell…, Stop and Call….
+    /// A session comes by Adopt and ends by Tell…, Stop and Call…, in accord with `has_session`.
     #[test]
     fn sessions_come_and_go_with_their_actions() {
         for (event, _) in ROWS {

@@ -1,4 +1,4 @@
-//! The timers of a requester: which there are, and when each goes off.
+//! The timers of a requester.
 //!
 //! | timer | armed by | when it goes off |
 //! |---|---|---|
@@ -10,63 +10,63 @@
 //! | [`Rekey`](Timer::Rekey) | a session between keys | Hello for a session with new keys |
 //! | [`Retry`](Timer::Retry) | Hello, Start and Bye, each time for the next | the same again |
 //!
-//! What is heard moves Ping, Dead and Suspect back. That would be work for each frame, so it is not done: they go off
-//! when they were armed for, look whether it is really time, and are armed again.
+//! Each frame received postpones Ping, Dead and Suspect. Re-arming them would be work for each frame, so it is not
+//! done: they go off when they were armed for, check whether it is really time, and are armed again.
 
 use core::time::Duration;
 
 use crate::time::Time;
 
-/// What waits for a time. In the order in which those that are due together go off.
+/// A timer; the order of the variants is that in which timers due at one time are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// A Start is not answered.
+    /// The Start stays unanswered.
     GiveUp,
-    /// The streams have something to send again.
+    /// A stream has requests to retransmit.
     Streams,
-    /// The session has been idle.
+    /// No frame has come for the Ping interval.
     Ping,
-    /// An answer has been owed for so long that the session is lost.
+    /// An answer has been due for so long that the session counts as lost.
     Dead,
-    /// An answer has been owed for long.
+    /// An answer has been due for so long that the session is suspect.
     Suspect,
-    /// The keys of the session have been in use for long enough.
+    /// The session's keys are due to be replaced.
     Rekey,
-    /// Hello, Start or Bye goes again.
+    /// Hello, Start or Bye is sent again.
     Retry,
 }
 
 impl Timer {
-    /// All, in the order in which they go off.
+    /// All timers, in the order in which they are handled.
     pub const ALL: [Timer; 7] =
         [Timer::GiveUp, Timer::Streams, Timer::Ping, Timer::Dead, Timer::Suspect, Timer::Rekey, Timer::Retry];
 }
 
-/// Not armed.
+/// Time of a timer that is not armed.
 const NEVER: Time = Time(u64::MAX);
 
-/// When each timer goes off.
+/// Time at which each timer goes off.
 #[derive(Clone, Debug)]
 pub(super) struct Timers {
     at: [Time; Timer::ALL.len()],
-    /// The earliest of them, or earlier.
+    /// Time of the earliest timer, or an earlier time.
     next: Time,
 }
 
 impl Timers {
-    /// None armed.
+    /// State in which no timer is armed.
     pub const fn new() -> Timers {
         Timers { at: [NEVER; Timer::ALL.len()], next: NEVER }
     }
 
-    /// `timer` goes off at `at`, whatever it was armed for before.
+    /// Arms `timer` for `at`, whatever it was armed for before.
     #[inline]
     pub fn arm(&mut self, timer: Timer, at: Time) {
         self.at[timer as usize] = at;
         self.next = self.next.min(at);
     }
 
-    /// `timer` goes off at `at`, or earlier if it was armed for earlier.
+    /// Arms `timer` for `at`, unless it is armed for an earlier time.
     #[inline]
     pub fn arm_by(&mut self, timer: Timer, at: Time) {
         if at < self.at[timer as usize] {
@@ -74,12 +74,12 @@ impl Timers {
         }
     }
 
-    /// `timer` does not go off.
+    /// Disarms `timer`.
     pub fn stop(&mut self, timer: Timer) {
         self.at[timer as usize] = NEVER;
     }
 
-    /// `timer` goes off at `at`, or not.
+    /// Arms `timer` for `at`, or disarms it.
     pub fn set(&mut self, timer: Timer, at: Option<Time>) {
         match at {
             Some(at) => self.arm(timer, at),
@@ -87,7 +87,7 @@ impl Timers {
         }
     }
 
-    /// Whether `timer` is due at `now`; it is not armed any more then.
+    /// Whether `timer` is due at `now`; disarms it if so.
     pub fn goes_off(&mut self, timer: Timer, now: Time) -> bool {
         let due = now >= self.at[timer as usize] && self.at[timer as usize] != NEVER;
         if due {
@@ -96,14 +96,14 @@ impl Timers {
         due
     }
 
-    /// When the next timer goes off; sometimes earlier, when one was stopped or armed for later.
+    /// Time of the earliest timer; may be too early after a timer was stopped or postponed.
     #[inline]
     pub fn next_timeout(&self) -> Time {
         self.next
     }
 
-    /// Finds out when the next goes off, at the end of a poll. One that could not do its work yet would be polled for
-    /// ever: it waits a microsecond.
+    /// Computes the next time-out at the end of a poll. A timer that could not do its work yet is set a microsecond
+    /// ahead, as it would otherwise be polled in a spin.
     pub fn settle(&mut self, now: Time) {
         let earliest = self.at.iter().fold(NEVER, |earliest, at| earliest.min(*at));
         self.next = earliest.max(now + Duration::from_micros(1));

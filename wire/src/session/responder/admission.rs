@@ -1,17 +1,17 @@
-//! Who has a session: Hello and Start, and what keeps or ends it.
+//! Admission of sessions: Hello and Start, and the frames and time limits that keep or end a session.
 //!
-//! A Hello is answered but ends nothing; the session it offers waits in a bounded list ([`Offers`](super::offers)) until
-//! Start arrives under the new session id. Session ids come from a generator nobody outside sees, so that Start can only
-//! come from whoever received the HelloAck.
+//! A Hello is answered but ends nothing; the session it offers waits in a bounded list ([`Offers`](super::offers))
+//! until Start arrives under the new session id. Session ids come from an unpredictable generator, so that Start can
+//! only come from the receiver of the HelloAck.
 
 use core::time::Duration;
 
-use super::keyed::Answer;
+use super::keyed::AckHandshake;
 use super::offers::Offer;
-use super::phase::{Action, Event, Liveness, Phase, next};
+use super::phase::{Action, Liveness, PhaseEvent, SessionPhase, next};
 use super::session::{Session, early_buffer_len};
 use super::stream::JOINT_ACKS_MAX;
-use super::{Responder, ResponderEvent, Stream};
+use super::{Responder, ResponderEvent, ResponseStream};
 use crate::Transmit;
 use crate::frame::{
     Aead, Axi, Command, FEATURE_JOINT_ACKS, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, Gcm,
@@ -23,20 +23,20 @@ use crate::session::slab::Slab;
 use crate::session::{Memory, ResponderCounters, WINDOW, infer};
 use crate::time::Time;
 
-/// How long an old instance has to show life before another takes its place.
+/// Time for which an old instance is pinged before another instance gets its session.
 const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// A session's frames carry at least a line, whatever the trailer.
+/// Least frame limit of a session: a line and the longest trailer.
 const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + Gcm::TRAILER_LEN;
 
-/// A sign of life older than this proves nothing.
+/// A frame received longer ago than this is no sign of life.
 const SIGN_OF_LIFE_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// How often it is looked at who is a guest, while guests are in the way.
+/// Interval at which sessions of guests (CNs without memory here) are ended, while a CN with memory finds no room.
 const GUEST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// What it has shown since it was challenged.
+    /// Signs of life since the session was challenged.
     fn liveness(&self, now: Time) -> Liveness {
         if self.last_heard >= self.challenged_at {
             if now - self.last_heard < SIGN_OF_LIFE_MAX_AGE { Liveness::Confirmed } else { Liveness::Stale }
@@ -53,7 +53,7 @@ impl Responder {
         Identity { own: self.config.own, peer: cn, ethertype: self.config.ethertype }
     }
 
-    /// Takes a frame that is no request.
+    /// Handles a frame that is no request.
     #[cold]
     pub(super) fn handle_control<M: Memory>(
         &mut self,
@@ -90,20 +90,20 @@ impl Responder {
                 };
                 if self.open_control(index, &mut frame, now) {
                     let event = match command {
-                        Command::Ping => Event::Ping,
-                        Command::Bye => Event::Bye,
-                        Command::ByeAck => Event::ByeAck,
-                        _ => Event::Pong,
+                        Command::Ping => PhaseEvent::Ping,
+                        Command::Bye => PhaseEvent::Bye,
+                        Command::ByeAck => PhaseEvent::ByeAck,
+                        _ => PhaseEvent::Pong,
                     };
                     self.step(index, event, tx);
                 }
             }
-            // Echo is served before frames come here, where it is served at all.
+            // Echo frames do not get here on nodes that answer them.
             _ => self.counters.dropped_foreign += 1,
         }
     }
 
-    /// Opens a control frame of a session; its number must be above all seen before.
+    /// Opens a control frame of a session; its number must be above all earlier numbers.
     fn open_control(&mut self, index: usize, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.sessions[index] else { return false };
         let seq = infer(session.heard, frame.seq());
@@ -128,12 +128,12 @@ impl Responder {
         }
     }
 
-    /// Decides on a Hello, `shown` with a key or without. `None`: no answer yet; the CN will ask again.
+    /// Decides on a Hello, with the key `shown` or none. `None`: no answer yet; the CN sends the Hello again.
     pub(super) fn hello<M: Memory>(
         &mut self,
         cn: Mac,
         hello: &Hello,
-        shown: Option<(PublicKey, &Answer)>,
+        shown: Option<(PublicKey, &AckHandshake)>,
         now: Time,
         memory: &mut M,
         tx: &mut dyn Transmit,
@@ -198,7 +198,7 @@ impl Responder {
             return Some(ack);
         }
         if hello.shard > 0 && !memory.is_current(hello.owner.to_u64(), hello.instance) {
-            // The CN itself comes first.
+            // A shard gets a session only after the CN itself.
             return None;
         }
         ack.session = self.nonces.next();
@@ -209,7 +209,7 @@ impl Responder {
             (Some(secret), _) => Seal::Gcm(Gcm::derive(secret, cn, self.config.own, hello, &ack)),
             (None, Some(key)) => match Aead::derive(key, cn, self.config.own, hello, &ack) {
                 Ok(aead) => Seal::Aead(aead),
-                // The key is too short to be one.
+                // The pre-shared key is shorter than the least length.
                 Err(_) => return Some(HelloAck { status: HelloStatus::Integrity, session: 0, ..ack }),
             },
         };
@@ -219,7 +219,7 @@ impl Responder {
         Some(ack)
     }
 
-    /// Whether there is, or can be made, room for the session of a CN with memory: a guest's place is taken.
+    /// Whether there is room for the session of a CN with memory, if need be by ending the session of a guest.
     fn has_room<M: Memory>(&mut self, now: Time, memory: &mut M) -> bool {
         self.by_cn.len() < self.config.sessions_max || self.a_guest(now, memory).is_some()
     }
@@ -246,7 +246,7 @@ impl Responder {
         guests.min().map(|(_, index)| index)
     }
 
-    /// Looks who is a guest by now: memory comes and goes while sessions last.
+    /// Finds the sessions whose CN is a guest now: mappings change while sessions last.
     fn look_for_guests<M: Memory>(&mut self, now: Time, memory: &mut M) {
         if now - self.guests_at >= GUEST_CHECK_INTERVAL {
             self.guests_at = now;
@@ -256,13 +256,13 @@ impl Responder {
         }
     }
 
-    /// What a Hello, of the instance that has the session or of another, makes of the session there is.
+    /// Makes the transition that a Hello causes in the present session, of the same or another instance.
     fn asked_by(&mut self, index: usize, hello: &Hello, now: Time, tx: &mut dyn Transmit) -> Action {
         let Some(session) = &self.sessions[index] else { return Action::Offer };
         let event = if session.instance == hello.instance {
-            Event::Hello
+            PhaseEvent::Hello
         } else {
-            Event::Rival(session.liveness(now))
+            PhaseEvent::Rival(session.liveness(now))
         };
         let action = self.step(index, event, tx);
         if let (Action::Challenge, Some(session)) = (action, &mut self.sessions[index]) {
@@ -271,8 +271,8 @@ impl Responder {
         action
     }
 
-    /// Takes what `event` makes of a session, and does what is to be done about it.
-    pub(super) fn step(&mut self, index: usize, event: Event, tx: &mut dyn Transmit) -> Action {
+    /// Makes the transition of `event` of a session, and carries out its action.
+    pub(super) fn step(&mut self, index: usize, event: PhaseEvent, tx: &mut dyn Transmit) -> Action {
         let (phase, action) = self.decide(index, event);
         match action {
             Action::Challenge | Action::AskAgain => self.answer(index, tx, &Message::Ping),
@@ -291,16 +291,16 @@ impl Responder {
         action
     }
 
-    fn decide(&self, index: usize, event: Event) -> (Phase, Action) {
-        next(self.sessions[index].as_ref().map_or(Phase::Absent, |session| session.phase), event)
+    fn decide(&self, index: usize, event: PhaseEvent) -> (SessionPhase, Action) {
+        next(self.sessions[index].as_ref().map_or(SessionPhase::Absent, |session| session.phase), event)
     }
 
-    /// The session at `index` is in `phase` now; tells what `action` says is to be told.
-    fn conclude(&mut self, index: usize, phase: Phase, action: Action) {
+    /// Sets the phase of the session at `index`, and queues the report of `action`.
+    fn conclude(&mut self, index: usize, phase: SessionPhase, action: Action) {
         let Some(session) = &mut self.sessions[index] else { return };
         let cn = session.cn;
         session.phase = phase;
-        if phase == Phase::Absent {
+        if phase == SessionPhase::Absent {
             self.end(index);
         }
         match action {
@@ -318,7 +318,7 @@ impl Responder {
         }
     }
 
-    /// The session offered takes over; or a Start is repeated because its answer was lost.
+    /// Starts the offered session, or answers a repeated Start whose answer was lost.
     fn start<M: Memory>(
         &mut self,
         cn: Mac,
@@ -334,7 +334,7 @@ impl Responder {
             match self.find(cn) {
                 Some(index) => {
                     if self.open_control(index, &mut frame, now) {
-                        self.step(index, Event::StartAgain, tx);
+                        self.step(index, PhaseEvent::StartAgain, tx);
                     }
                 }
                 None if offered => self.counters.dropped_trailer += 1,
@@ -344,7 +344,7 @@ impl Responder {
         };
         let Hello { shard, instance, .. } = offer.hello;
         let owner = offer.hello.cn(cn).unwrap_or(cn);
-        // The key may have been taken back since the offer, or have become known.
+        // The key may have been withdrawn or registered since the offer.
         let shown = offer.keyed.as_ref().map(|(key, _)| *key);
         if self.key_refusal(cn, owner, shown, memory).is_some() {
             self.counters.dropped_handshake += 1;
@@ -355,14 +355,15 @@ impl Responder {
             _ => memory.is_current(owner.to_u64(), instance),
         };
         if !ready {
-            // The CN says it again.
+            // The offer stays, as the CN sends its Start again.
             self.offers.add(offer);
             return;
         }
         self.finish_batch(tx);
         let old = self.by_cn.get(cn);
-        let (phase, _) =
-            old.map_or(next(Phase::Absent, Event::Start), |index| self.decide(index, Event::Start));
+        let (phase, _) = old.map_or(next(SessionPhase::Absent, PhaseEvent::Start), |index| {
+            self.decide(index, PhaseEvent::Start)
+        });
         if let Some(index) = old {
             self.end(index);
         }
@@ -372,7 +373,7 @@ impl Responder {
         }
         if self.by_cn.len() >= self.config.sessions_max {
             let Some(index) = self.a_guest(now, memory) else { return };
-            self.step(index, Event::Displace, tx);
+            self.step(index, PhaseEvent::Displace, tx);
         }
         let max_frame = usize::from(offer.ack.max_frame);
         let session = Session {
@@ -387,7 +388,7 @@ impl Responder {
             multi: offer.ack.features & FEATURE_MULTI != 0,
             long_bursts: offer.ack.features & FEATURE_LONG_BURSTS != 0,
             acks_max: if offer.ack.features & FEATURE_JOINT_ACKS != 0 { JOINT_ACKS_MAX } else { 1 },
-            streams: (0..offer.ack.streams).map(|id| Stream::new(id, self.scheme)).collect(),
+            streams: (0..offer.ack.streams).map(ResponseStream::new).collect(),
             buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
             counters: ResponderCounters::default(),
             sent: 0,
@@ -407,7 +408,7 @@ impl Responder {
         self.event(ResponderEvent::Started { cn, replaced: old.is_some() });
     }
 
-    /// Forgets a session; what it counted is kept in the sums.
+    /// Removes a session and adds its counts to the sums.
     pub(super) fn end(&mut self, index: usize) {
         if let Some(session) = self.sessions[index].take() {
             self.by_cn.remove(session.cn);
@@ -419,7 +420,7 @@ impl Responder {
         }
     }
 
-    /// Forgets silent sessions and stale offers. To be called about once a second.
+    /// Removes silent sessions and old offers. Call about once a second.
     pub fn poll(&mut self, now: Time) {
         self.offers.expire(now, self.config.max_frame);
         self.expire_handshakes(now);
@@ -427,34 +428,34 @@ impl Responder {
             if let Some(session) = &self.sessions[index]
                 && now - session.last_heard >= self.config.idle_after
             {
-                let (phase, action) = self.decide(index, Event::Idle);
+                let (phase, action) = self.decide(index, PhaseEvent::Idle);
                 self.conclude(index, phase, action);
             }
         }
     }
 
-    /// The link carries frames of another length from now on: so do sessions to come. Those whose frames are too long
-    /// are to be told ([`dismiss_outgrown`](Self::dismiss_outgrown)).
+    /// Applies another frame length of the link to sessions from now on. Sessions whose frames are too long are to be
+    /// ended by [`dismiss_outgrown`](Self::dismiss_outgrown).
     pub fn set_max_frame(&mut self, max_frame: usize) {
         self.config.max_frame = max_frame;
     }
 
-    /// Says Bye to CNs whose frames no longer fit the link, so that they agree on another session at once; call again
-    /// now and then, as such a frame may be lost. Returns how many were told.
+    /// Sends Bye to CNs whose frames no longer fit the link, so that they agree on another session at once; returns the
+    /// number of Byes. Call again now and then, as a Bye may be lost.
     pub fn dismiss_outgrown(&mut self, tx: &mut dyn Transmit) -> usize {
         let mut told = 0;
         for index in 0..self.sessions.len() {
             if self.sessions[index].as_ref().is_some_and(|session| session.max_frame > self.config.max_frame)
             {
-                self.step(index, Event::Dismiss, tx);
+                self.step(index, PhaseEvent::Dismiss, tx);
                 told += 1;
             }
         }
         told
     }
 
-    /// Tells every CN heard of since `since` what the receive queue has come to: the end-to-end form of a PFC frame,
-    /// which crosses switches. Returns how many were told.
+    /// Sends the receive queue's state to every CN from which a frame has come since `since`: a PFC frame's content in
+    /// a form that switches forward. Returns the number of frames.
     pub fn congested(&mut self, vector: &PfcVector, since: Time, tx: &mut dyn Transmit) -> usize {
         let mut told = 0;
         for index in 0..self.sessions.len() {
@@ -469,14 +470,14 @@ impl Responder {
         told
     }
 
-    /// Takes no new sessions and tells the present ones that this node is going; call again until
-    /// [`sessions`](Responder::sessions) is 0 or patience ends.
+    /// Accepts no new sessions and announces to the present ones that this node stops; call again until
+    /// [`sessions`](Responder::sessions) is 0 or a time limit has passed.
     pub fn drain(&mut self, tx: &mut dyn Transmit) {
         self.draining = true;
         self.offers.clear();
         self.finish_batch(tx);
         for index in 0..self.sessions.len() {
-            self.step(index, Event::Dismiss, tx);
+            self.step(index, PhaseEvent::Dismiss, tx);
         }
     }
 }

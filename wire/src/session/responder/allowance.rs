@@ -1,25 +1,25 @@
-//! How often something may be done that costs much: so often at once, and so often a second in the long run.
+//! Limit of an expensive action: a number at once, and a rate in the long run.
 
 use core::time::Duration;
 
 use crate::time::Time;
 
-/// What is left.
+/// State of the limit of one action.
 pub(super) struct Allowance {
     most: u32,
     interval: Duration,
     left: u32,
-    /// When the last one came back.
+    /// Time at which the last action was given back.
     at: Time,
 }
 
 impl Allowance {
-    /// `most` at once, and one more each `interval`.
+    /// Permits `most` actions at once, and one more after each `interval`.
     pub const fn new(most: u32, interval: Duration) -> Self {
         Self { most, interval, left: most, at: Time::ZERO }
     }
 
-    /// Takes one, if one is left.
+    /// Takes one action from the allowance; `false` if none is left.
     pub fn take(&mut self, now: Time) -> bool {
         let nanos = self.interval.as_nanos().max(1) as u64;
         let back = (now - self.at).as_nanos() as u64 / nanos;
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(taken(&mut allowance, 35), 2, "20 and 30");
         assert_eq!(taken(&mut allowance, 40), 1, "the rest was not lost");
         assert_eq!(taken(&mut allowance, 1_000_000), 4);
-        // A clock that stands still, or goes back, gives nothing.
+        // A clock that stands still, or is set back, gives no action.
         assert_eq!(taken(&mut allowance, 999_999), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What a responder needs to know before its first frame.
+//! Configuration of a responder, complete before the first frame.
 
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -10,39 +10,40 @@ use crate::session::noise::NodeKey;
 #[cfg(doc)]
 use crate::session::{Memory, STREAMS_MAX};
 
-/// What a responder needs to know.
+/// Configuration of a responder; fixed while it runs, except for the frame length.
 #[derive(Clone, Debug)]
 pub struct ResponderConfig {
-    /// The memory node's address.
+    /// MAC address of the memory node.
     pub own: Mac,
-    /// EtherType of the frames.
+    /// EtherType of the sessions' frames.
     pub ethertype: u16,
-    /// The largest frame this end's link carries.
+    /// Largest frame that this end's link carries, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: usize,
-    /// Sessions at most; a further CN is refused with `NoResources`.
+    /// Most sessions of all CNs; a further CN is refused with `NoResources`.
     pub sessions_max: usize,
-    /// Of these, sessions that guests ([`Memory::has_memory`]) may have; a further one is refused with `NotAllowed`.
+    /// Most sessions of guests (CNs without memory, [`Memory::has_memory`]); a further guest is refused with
+    /// `NotAllowed`.
     pub guests_max: usize,
-    /// Streams a session may have, at most [`STREAMS_MAX`].
+    /// Most streams of a session, at most [`STREAMS_MAX`].
     pub streams_max: u8,
-    /// Early writes a session may have waiting (R10).
+    /// Most early writes of one session that wait in buffers (R10).
     pub early_buffers: usize,
-    /// Early writes that may wait in all sessions together (R10).
+    /// Most early writes of all sessions together that wait in buffers (R10).
     pub early_buffers_total: usize,
-    /// A session without any frame for this long is forgotten.
+    /// Time without any frame after which a session is removed.
     pub idle_after: Duration,
-    /// Incarnation of the memory: changes when its content was lost.
+    /// Incarnation of the pool: another value means that its content was lost.
     pub incarnation: u64,
     /// Pre-shared key for the frames of CNs without a key of their own; `None` for the plain trailer.
     pub key: Option<PreSharedKey>,
-    /// This node's key, by which it talks with CNs that have one; `None`: with none of these.
+    /// Key of this node, for sessions with CNs that have a key; `None`: no such sessions.
     pub node_key: Option<Arc<NodeKey>>,
-    /// Where session ids, nonces and ephemeral keys come from.
+    /// Source of session ids, nonces and ephemeral keys.
     pub seed: Entropy,
 }
 
 impl ResponderConfig {
-    /// Usual limits for a node at `own`.
+    /// Default limits, for a node at the address `own`.
     pub fn new(own: Mac, max_frame: usize, incarnation: u64, seed: impl Into<Entropy>) -> Self {
         ResponderConfig {
             own,

@@ -1,23 +1,23 @@
-//! What a responder has counted, of one session and in sum.
+//! Counts of a responder, of one session and in sum.
 
 use serde::{Deserialize, Serialize};
 
-/// What a responder has counted.
+/// Counts of a responder: of one session, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponderCounters {
-    /// Requests executed.
+    /// Requests executed (R2).
     pub executed: u64,
     /// Requests answered with a Fault.
     pub faults: u64,
-    /// Frames that were many requests, executed and answered as one.
+    /// Frames of many requests that were executed and answered as a whole.
     #[serde(default)]
     pub multi_frames: u64,
-    /// Requests in them.
+    /// Requests in the frames of many.
     #[serde(default)]
     pub multi_requests: u64,
-    /// Requests that had been answered before, or waited already.
+    /// Requests that had been answered before or were already waiting.
     pub duplicates: u64,
-    /// Requests that came early and waited.
+    /// Requests that came before an earlier one and waited.
     pub early: u64,
     /// SackNak frames sent.
     pub sacks: u64,
@@ -27,29 +27,29 @@ pub struct ResponderCounters {
     pub congestion: u64,
     /// Sessions started.
     pub sessions: u64,
-    /// Frames dropped: too short, or of a length their command does not have.
+    /// Frames dropped because they were too short, or their length was not that of their command.
     pub dropped_length: u64,
-    /// Frames dropped: integrity trailer wrong (damaged, replayed, of another session).
+    /// Frames dropped because their integrity trailer was wrong (damaged, replayed, of another session).
     pub dropped_trailer: u64,
-    /// Frames dropped: number outside the window.
+    /// Frames dropped because their number was outside the window.
     pub dropped_window: u64,
-    /// Frames dropped: no room for the answer, or to keep them.
+    /// Frames dropped because there was no room for the answer, or to keep them.
     pub dropped_full: u64,
-    /// Frames dropped: from nobody with a session, or not for us.
+    /// Frames dropped because their sender has no session, or they were not for this node.
     pub dropped_foreign: u64,
-    /// Hellos dropped: from who does not know this node's key, or made no use of its cookie.
+    /// Hellos dropped because mac1 was invalid, or mac2 was made without a valid cookie.
     #[serde(default)]
     pub dropped_mac: u64,
-    /// Hellos dropped: not genuine, or older than one that was taken.
+    /// Hellos dropped because they were not genuine, or older than an accepted one.
     #[serde(default)]
     pub dropped_handshake: u64,
-    /// Cookies asked for.
+    /// HelloAcks sent with a cookie.
     #[serde(default)]
     pub cookies: u64,
 }
 
 impl ResponderCounters {
-    /// The sum of two.
+    /// Sums of the counts of `self` and `o`.
     pub fn plus(&self, o: &ResponderCounters) -> ResponderCounters {
         ResponderCounters {
             executed: self.executed + o.executed,

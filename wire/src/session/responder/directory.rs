@@ -1,4 +1,4 @@
-//! Which session is whose, looked up for every frame that is not of the same CN as the one before.
+//! Index of sessions by address, searched for every frame that comes from another CN than the frame before.
 
 use core::hash::{BuildHasherDefault, Hasher};
 
@@ -6,39 +6,38 @@ use hashbrown::HashMap;
 
 use crate::frame::Mac;
 
-/// From a CN's address to the place of its session.
+/// Map from the address of a CN to the index of its session.
 pub(super) struct Directory(HashMap<u64, usize, BuildHasherDefault<AddressHasher>>);
 
 impl Directory {
-    /// Empty, with room for `sessions` before it allocates.
+    /// Makes an empty map with room for `sessions` entries.
     pub fn with_capacity(sessions: usize) -> Directory {
         Directory(HashMap::with_capacity_and_hasher(sessions, BuildHasherDefault::default()))
     }
 
-    /// The place of `cn`'s session.
+    /// Index of the session of `cn`.
     #[inline]
     pub fn get(&self, cn: Mac) -> Option<usize> {
         self.0.get(&cn.to_u64()).copied()
     }
 
-    /// `cn` has the session at `index` from now on.
+    /// Sets the index of the session of `cn`.
     pub fn insert(&mut self, cn: Mac, index: usize) {
         self.0.insert(cn.to_u64(), index);
     }
 
-    /// `cn` has no session any more.
+    /// Removes the entry of `cn`.
     pub fn remove(&mut self, cn: Mac) {
         self.0.remove(&cn.to_u64());
     }
 
-    /// Sessions there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Spreads addresses over the table: one multiplication, the halves of its product folded. Without a secret: whoever
-/// invents addresses that meet in one place gains a few comparisons, as there are at most
+/// Spreads addresses over the table: one multiplication, the halves of its product folded. Without a secret: an
+/// attacker who invents colliding addresses gains a few comparisons, as there are at most
 /// [`sessions_max`](super::ResponderConfig::sessions_max) entries.
 #[derive(Default)]
 struct AddressHasher(u64);
@@ -77,7 +76,7 @@ mod tests {
         assert_eq!(directory.get(cn(1000)), None);
     }
 
-    /// Addresses of one maker, which differ in their last bytes, and those that differ in the first ones only.
+    /// Addresses of one vendor, which differ in the last bytes, and addresses that differ in the first bytes only.
     #[test]
     fn neighbours_are_spread() {
         for step in [1_u64, 1 << 8, 1 << 24, 1 << 40] {

@@ -1,58 +1,58 @@
-//! What happens to sessions, until it is taken.
+//! Events of sessions, kept until the node takes them.
 //!
-//! Room is bounded. What anybody can bring about by asking has a bounded part of it, so that a flood of it pushes nothing
-//! else out.
+//! The number of kept events is limited. Events that any station can cause have a small part of the room, so that a
+//! flood of them displaces no others.
 
 use alloc::collections::VecDeque;
 
 use crate::frame::{Mac, PublicKey};
 
-/// Events kept until polled; the oldest go first.
+/// Most events kept until polled; the oldest are dropped first.
 const EVENTS_MAX: usize = 64;
-/// Of these, those that anybody can bring about: further ones are not kept.
+/// Most kept events of the kinds that any station can cause; further ones are dropped.
 const COMPLAINTS_MAX: usize = 16;
 
-/// What happens to sessions.
+/// Event of a session, for the node's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponderEvent {
     /// A session has started.
     Started {
-        /// The compute node.
+        /// MAC address of the CN.
         cn: Mac,
-        /// Whether it replaced an earlier one.
+        /// Set if the session replaced an earlier one of the CN.
         replaced: bool,
     },
-    /// A session has ended in order.
+    /// A session was ended by a Bye.
     Ended(Mac),
-    /// A session was forgotten after silence.
+    /// A session was removed because no frame had come for [`idle_after`](super::ResponderConfig::idle_after).
     Expired(Mac),
-    /// A second agent with the same address was turned away.
+    /// The session of a second agent with the same MAC address was refused.
     Conflict(Mac),
-    /// A CN speaks another version.
+    /// A Hello was refused because the CN supports other versions only.
     VersionMismatch {
-        /// The compute node.
+        /// MAC address of the CN.
         cn: Mac,
-        /// Its version.
+        /// Version that the Hello requested.
         version: u16,
     },
-    /// Somebody asked for a session in the name of a CN whose key is known, and did not show that key.
+    /// A session was requested in the name of a CN with a key, without a proof of that key.
     KeyRefused {
-        /// The compute node.
+        /// MAC address of the CN.
         cn: Mac,
-        /// The key that was shown; none if none was.
+        /// Key that the sender has shown; `None` if it has shown none.
         shown: Option<PublicKey>,
     },
-    /// The session of a CN ended because its key is another by now, or none.
+    /// The session of a CN ended because its key was replaced or withdrawn.
     Revoked(Mac),
 }
 
 impl ResponderEvent {
-    /// Whether anybody can bring it about, as often as wanted.
+    /// Whether any station can cause this event, without limit.
     fn is_complaint(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::VersionMismatch { .. } | Self::KeyRefused { .. })
     }
 
-    /// Whether another one of the same kind says as much.
+    /// Whether `other` reports the same.
     fn is_said_by(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::KeyRefused { cn, shown }, Self::KeyRefused { cn: of, shown: by }) => {
@@ -63,7 +63,7 @@ impl ResponderEvent {
     }
 }
 
-/// Events not yet taken.
+/// Events not yet polled.
 pub(super) struct Events {
     queue: VecDeque<ResponderEvent>,
     complaints: usize,
@@ -74,7 +74,7 @@ impl Events {
         Events { queue: VecDeque::with_capacity(EVENTS_MAX), complaints: 0 }
     }
 
-    /// Keeps an event; a complaint once until it is taken.
+    /// Keeps an event; drops a complaint that equals a kept one.
     pub fn push(&mut self, event: ResponderEvent) {
         if event.is_complaint() {
             if self.complaints >= COMPLAINTS_MAX || self.queue.iter().any(|known| event.is_said_by(known)) {
@@ -88,7 +88,7 @@ impl Events {
         self.queue.push_back(event);
     }
 
-    /// The oldest.
+    /// Removes and returns the oldest event.
     pub fn pop(&mut self) -> Option<ResponderEvent> {
         let event = self.queue.pop_front()?;
         self.complaints -= usize::from(event.is_complaint());
@@ -118,10 +118,10 @@ mod tests {
         assert_eq!((all.len(), &all[0]), (1 + COMPLAINTS_MAX, &ResponderEvent::Revoked(cn(7))));
         let conflicts = all.iter().filter(|event| **event == ResponderEvent::Conflict(cn(0))).count();
         assert_eq!(conflicts, 1);
-        // Taken, there is room for others.
+        // A polled event makes room for others.
         events.push(ResponderEvent::Conflict(cn(0)));
         assert_eq!(events.pop(), Some(ResponderEvent::Conflict(cn(0))));
-        // Of the rest the oldest go.
+        // Of the other events the oldest are dropped.
         (0..100).for_each(|n| events.push(ResponderEvent::Ended(cn(n))));
         assert_eq!(events.pop(), Some(ResponderEvent::Ended(cn(36))));
     }

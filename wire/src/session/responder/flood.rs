@@ -1,8 +1,9 @@
-//! Whether Hellos come as a flood, and which of them the link is to drop before they cost a place in its ring and a look.
+//! Detection of floods of Hellos, and selection of the Hellos that the link is to drop before they take a slot of its
+//! ring.
 //!
-//! Each Hello that is looked at is counted, those of each compute node whose key is known by itself, all others together.
-//! What comes oftener than it may gets a share: so many of them, by chance, are let through as can be looked at. Whose name
-//! is not used in the flood is not concerned. When it ends, all are let through again.
+//! Each processed Hello is counted: separately for each compute node with a key, together for all other senders. If a
+//! rate is above the limit, a share is set: the link passes a random selection, as many as can be processed. Addresses
+//! not used in the flood are not affected. After the flood all Hellos pass again.
 //!
 //! ```text
 //!   a window ends: rate = Hellos counted / (share x length) --> above LIMIT: share = KEPT / rate
@@ -16,61 +17,62 @@ use core::time::Duration;
 use crate::frame::Mac;
 use crate::time::Time;
 
-/// Hellos are counted for so long.
+/// Length of a counting period.
 const WINDOW: Duration = Duration::from_millis(20);
-/// Hellos a second from which on they are a flood.
+/// Rate in Hellos per second above which Hellos are a flood.
 const LIMIT: u64 = 10_000;
-/// How many a second are let through of a flood in the name of one compute node: it is one of those who call, and has to get
+/// Hellos per second that pass in a flood in the name of one compute node: the node's own are among them and must get
 /// through within milliseconds.
 const KEPT_OF_ONE: u64 = 3_500;
-/// How many a second of a flood of strangers.
+/// Hellos per second that pass in a flood from addresses without a key.
 const KEPT_OF_OTHERS: u64 = 1_000;
-/// A flood has ended when there was none for so long.
+/// Time without a flood after which it has ended.
 const CALM: Duration = Duration::from_secs(1);
-/// Addresses that a sieve names at most. With more, strangers are not told apart from who is known, and all are let through.
+/// Most addresses in a sieve. If more compute nodes have keys, strangers are not told from known nodes, and all Hellos
+/// pass.
 const KNOWN_MAX: usize = 128;
 
-/// A share of frames: so many of 2^32 are let through, and with the highest number all.
+/// Share of frames that pass: this number of 2^32; the highest number passes all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share(pub u32);
 
 impl Share {
-    /// All.
+    /// Share that passes all frames.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// As many of `rate` a second as make `kept`.
+    /// Share that reduces `rate` to `kept` frames per second.
     fn of(kept: u64, rate: u64) -> Self {
         Self(((kept << 32) / rate.max(1)).min(u64::from(u32::MAX)) as u32)
     }
 
-    /// How many there were when so many came through.
+    /// Estimate of the number of frames sent, from the number that passed.
     fn undo(self, count: u64) -> u64 {
         if self == Self::ALL { count } else { (count << 32) / u64::from(self.0.max(1)) }
     }
 }
 
-/// Which Hellos a link lets through, by their source address.
+/// Shares of Hellos that a link is to pass, by their source address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelloSieve {
-    /// Addresses with a share of their own.
+    /// Addresses that have a share of their own.
     pub known: Vec<(Mac, Share)>,
-    /// What all others have together.
+    /// Share of all other addresses together.
     pub others: Share,
 }
 
-/// The Hellos of one address, or of all that are not known.
+/// Counts of Hellos of one address, or of all other addresses together.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     hellos: u64,
     share: Share,
-    /// The last time they were a flood.
+    /// End of the last period that had a flood.
     flooded: Time,
 }
 
 impl Count {
     const NEW: Self = Self { hellos: 0, share: Share::ALL, flooded: Time::ZERO };
 
-    /// A window ends; whether the share is another now.
+    /// Ends a counting period; returns whether the share has changed.
     fn turn(&mut self, kept: u64, elapsed: Duration, now: Time) -> bool {
         let counted = self.share.undo(core::mem::take(&mut self.hellos));
         let rate = counted.saturating_mul(1_000_000_000) / (elapsed.as_nanos() as u64).max(1);
@@ -78,7 +80,7 @@ impl Count {
         if rate > LIMIT {
             self.flooded = now;
             let share = Share::of(kept, rate);
-            // Rates that are counted by chance vary: what is about right stays.
+            // Random selection makes counts vary: a share that is nearly right stays.
             if share.0 < before.0 / 2 || share.0 / 2 > before.0 {
                 self.share = share;
             }
@@ -89,15 +91,15 @@ impl Count {
     }
 }
 
-/// Counts Hellos.
+/// Counts Hellos and sets the shares.
 #[derive(Debug)]
 pub(super) struct FloodWatch {
     known: BTreeMap<Mac, Count>,
-    /// Whether all addresses are among them whose key is known.
+    /// Set if all addresses with a key are counted separately.
     complete: bool,
     others: Count,
     since: Time,
-    /// Whether the sieve has become another one since it was last asked for.
+    /// Set if the sieve has changed since it was last taken.
     changed: bool,
 }
 
@@ -106,8 +108,8 @@ impl FloodWatch {
         Self { known: BTreeMap::new(), complete: true, others: Count::NEW, since: Time::ZERO, changed: false }
     }
 
-    /// These addresses are those of compute nodes whose key is known, and no others.
-    pub fn know(&mut self, addresses: impl Iterator<Item = Mac>) {
+    /// Sets the addresses of compute nodes that have a key; all others are strangers.
+    pub fn set_known(&mut self, addresses: impl Iterator<Item = Mac>) {
         let mut before = core::mem::take(&mut self.known);
         self.complete = true;
         for mac in addresses {
@@ -120,7 +122,7 @@ impl FloodWatch {
         self.changed |= self.sieve().is_some();
     }
 
-    /// Notes a Hello in the name of `from`.
+    /// Counts a Hello with the source address `from`.
     #[inline]
     pub fn note(&mut self, from: Mac, now: Time) {
         let count = self.known.get_mut(&from).unwrap_or(&mut self.others);
@@ -128,7 +130,7 @@ impl FloodWatch {
         self.tick(now);
     }
 
-    /// Notes that time passes.
+    /// Ends the counting period if its time is over.
     #[inline]
     pub fn tick(&mut self, now: Time) {
         if now - self.since >= WINDOW {
@@ -145,7 +147,7 @@ impl FloodWatch {
         self.changed |= self.others.turn(KEPT_OF_OTHERS, elapsed, now);
     }
 
-    /// The sieve, if it is another one than when this was asked last; `Some(None)`: none, all are let through.
+    /// Sieve, if it has changed since the last call; `Some(None)`: all Hellos pass.
     #[inline]
     pub fn changed(&mut self) -> Option<Option<HelloSieve>> {
         core::mem::take(&mut self.changed).then(|| self.sieve())
@@ -160,7 +162,7 @@ impl FloodWatch {
         })
     }
 
-    /// The link lets all through, as it did at first: what was counted is not to be taken for a share.
+    /// Resets the shares, because the link passes all Hellos again: counts are then not to be divided by a share.
     pub fn forget(&mut self) {
         self.known.values_mut().for_each(|count| *count = Count::NEW);
         self.others = Count::NEW;
@@ -176,7 +178,7 @@ mod tests {
     const QUIET: Mac = Mac([2, 0, 0, 0, 0, 2]);
     const MS: u64 = 1_000_000;
 
-    /// A link that lets through what it is told to, every so many-th instead of by chance.
+    /// A link that applies a sieve: it passes every n-th frame instead of a random selection.
     struct Gate {
         watch: FloodWatch,
         sieve: Option<HelloSieve>,
@@ -189,7 +191,7 @@ mod tests {
     impl Gate {
         fn new() -> Gate {
             let mut watch = FloodWatch::new();
-            watch.know([CN, QUIET].into_iter());
+            watch.set_known([CN, QUIET].into_iter());
             Gate { watch, sieve: None, passed: 0, owed: 0, changes: 0, now: 5_000 * MS }
         }
 
@@ -199,7 +201,8 @@ mod tests {
             })
         }
 
-        /// So many Hellos a millisecond for so long; how many pass in the last second of it, or in all of it.
+        /// Sends `per_ms` Hellos per millisecond for `ms` milliseconds; returns the number that pass in the last second
+        /// of that time.
         fn flood(&mut self, from: Mac, per_ms: u64, ms: u64) -> u64 {
             let mut passed = 0;
             for at in 0..ms {
@@ -227,18 +230,18 @@ mod tests {
     fn a_flood_is_thinned_out_and_everybody_passes_when_it_is_over() {
         for (from, kept) in [(CN, KEPT_OF_ONE), (Mac([6; 6]), KEPT_OF_OTHERS)] {
             let mut gate = Gate::new();
-            // Below the limit nothing happens.
+            // A rate below the limit changes nothing.
             assert_eq!((gate.flood(from, 9, 3_000), gate.changes), (9_000, 0));
             let passed = gate.flood(from, 100, 3_000);
             assert!((kept / 2..=kept * 2).contains(&passed), "{passed} of {kept}");
             assert!(gate.changes < 10, "{}", gate.changes);
             assert_eq!(gate.share(QUIET), Share::ALL, "whose name is not used");
-            // It grows, and becomes less.
+            // The flood grows, then subsides.
             let passed = gate.flood(from, 2_000, 2_000);
             assert!((kept / 2..=kept * 2).contains(&passed), "{passed} of {kept}");
             let passed = gate.flood(from, 50, 2_000);
             assert!((kept / 4..=kept * 2).contains(&passed), "{passed} of {kept}");
-            // It pauses for less than it takes to be over.
+            // The flood pauses for less than [`CALM`].
             gate.flood(from, 0, 900);
             assert!(gate.sieve.is_some());
             gate.flood(from, 0, 200);
@@ -250,23 +253,23 @@ mod tests {
     #[test]
     fn where_too_many_are_known_nobody_is_taken_for_a_stranger() {
         let mut gate = Gate::new();
-        gate.watch.know((0..1_000).map(Mac::from_u64));
+        gate.watch.set_known((0..1_000).map(Mac::from_u64));
         gate.flood(Mac([6; 6]), 100, 1_000);
         assert_eq!(gate.sieve, None);
-        // One of those that were taken in.
+        // Address 3 is one of the addresses that were added.
         gate.flood(Mac::from_u64(3), 100, 1_000);
         assert!(gate.share(Mac::from_u64(3)) < Share::ALL);
         assert_eq!((gate.share(Mac::from_u64(4)), gate.share(Mac([6; 6]))), (Share::ALL, Share::ALL));
     }
 
-    /// Who gets a key in a flood is not sifted with strangers any more, and what a new socket does not know is told anew.
+    /// A node that gets a key during a flood leaves the strangers' share, and a new socket is given the sieve again.
     #[test]
     fn a_sieve_follows_keys_and_links() {
         let mut gate = Gate::new();
         let new = Mac([2, 0, 0, 0, 0, 9]);
         gate.flood(Mac([6; 6]), 100, 1_000);
         assert!(gate.share(new) < Share::ALL);
-        gate.watch.know([CN, QUIET, new].into_iter());
+        gate.watch.set_known([CN, QUIET, new].into_iter());
         gate.flood(Mac([6; 6]), 100, 10);
         assert_eq!(gate.share(new), Share::ALL);
 

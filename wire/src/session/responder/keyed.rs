@@ -1,4 +1,4 @@
-//! Sessions between keys: what a Hello has to show before Diffie-Hellman is done for it, and what the outcome is worth.
+//! Sessions between keys: checks of a Hello before Diffie-Hellman, and the use of the result.
 //!
 //! ```text
 //!   Hello --> mac1? --> answered already? --> a key for the address? --> many under way: mac2? --> HandshakeJob
@@ -6,8 +6,8 @@
 //!   HelloAck <-- offer <-- free to have a session? <-- newer than any before? <-- whose key?
 //! ```
 //!
-//! Nothing is stored for who does not know this node's public key, and no offer is made to who cannot show the key that
-//! belongs to the address.
+//! Nothing is stored for a sender that does not know this node's public key, and no offer is made to one that cannot
+//! prove the key that belongs to its address.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use core::time::Duration;
 
 use super::allowance::Allowance;
 use super::flood::{FloodWatch, HelloSieve};
-use super::phase::Event;
+use super::phase::PhaseEvent;
 use super::{Responder, ResponderEvent};
 use crate::Transmit;
 use crate::frame::keyed::{
@@ -30,64 +30,65 @@ use crate::session::Memory;
 use crate::session::entropy::Nonces;
 use crate::session::framer::Framer;
 use crate::session::noise::{
-    Cookies, HandshakeDone, HandshakeJob, HelloMac, NodeKey, Outcome, Respond, Secret, TimeStamp, Work,
+    Cookies, HandshakeDone, HandshakeJob, HelloMac, JobOutcome, NodeKey, Respond, Secret, TimeStamp, Work,
     ack_mac, equal, prologue,
 };
 use crate::time::Time;
 
-/// Handshakes under way from which on a cookie is asked for: in all, and of one address.
+/// Number of handshakes under way from which on a cookie is required: in all, and of one address.
 const COOKIE_FROM: usize = 64;
 const COOKIE_FROM_OF_ONE: usize = 4;
-/// Handshakes under way at most: in all, of one address, and of addresses to which no key belongs, which are told no more than
-/// that.
+/// Most handshakes under way: in all, of one address, and of addresses without a key, which are only told so.
 const HANDSHAKES_MAX: usize = 256;
 const HANDSHAKES_OF_ONE_MAX: usize = 8;
 const HANDSHAKES_OF_STRANGERS_MAX: usize = 16;
-/// Handshakes that are begun without a cookie: at once, and one each so often. Each costs a fifth of a millisecond of a core.
+/// Handshakes begun without a cookie: number at once, and interval of further ones. Each takes a fifth of a millisecond
+/// of CPU time.
 const FREE_AT_ONCE: u32 = COOKIE_FROM as u32;
 const FREE_INTERVAL: Duration = Duration::from_millis(20);
-/// The same of addresses to which no key belongs.
+/// Handshakes begun without a cookie for addresses without a key: number at once, and interval of further ones.
 const FREE_OF_STRANGERS_AT_ONCE: u32 = HANDSHAKES_OF_STRANGERS_MAX as u32;
 const FREE_OF_STRANGERS_INTERVAL: Duration = Duration::from_millis(20);
-/// Hellos of addresses to which no key belongs that are looked at: at once, and one each so often.
+/// Hellos processed of addresses without a key: number at once, and interval of further ones.
 const LOOKS_AT_STRANGERS_AT_ONCE: u32 = 256;
 const LOOKS_AT_STRANGERS_INTERVAL: Duration = Duration::from_micros(500);
-/// Cookies that are given: at once, and one each so often. Each is a frame to be sent, and one to be received by whose name
-/// was borrowed; a CN in a flood asks often enough to get one.
+/// Cookies sent: number at once, and interval of further ones. Each costs a frame here and one at the address, which
+/// may be forged; a CN in a flood retries often enough to get one.
 const COOKIES_AT_ONCE: u32 = 64;
 const COOKIE_INTERVAL: Duration = Duration::from_micros(400);
-/// How long one may be under way: then it was lost.
+/// Time after which a handshake under way counts as lost.
 const HANDSHAKE_AGE_MAX: Duration = Duration::from_secs(5);
-/// How long it is remembered which Hello of an address was the newest. An older one leads to an offer that nobody can
-/// start; so forgetting it costs no more than a handshake, and a clock that was set back is not shut out for ever.
+/// Time for which the newest Hello of an address is remembered. An older Hello only leads to an offer that cannot be
+/// started; so the loss of the record costs at most a handshake, and a CN whose clock was set back is not shut out for
+/// ever.
 const STAMP_AGE_MAX: Duration = Duration::from_secs(600);
 
-/// What goes with the answer to a Hello of a CN with a key.
+/// Handshake data for the answer to a Hello of a CN with a key.
 #[derive(Clone)]
-pub(super) struct Answer {
+pub(super) struct AckHandshake {
     pub message: [u8; ANSWER_LEN],
     pub secret: Secret,
 }
 
-/// A handshake under way.
+/// A handshake whose computation has begun.
 struct UnderWay {
     id: u64,
     cn: Mac,
     hello: Hello,
     since: Time,
-    /// Whether no key belonged to its address when it came.
+    /// Set if the address had no key when the Hello came.
     stranger: bool,
 }
 
-/// The newest Hello of an address that led to an offer.
+/// Newest Hello of an address that led to an offer.
 struct Newest {
-    /// Who made it. Another key's clock may show something else.
+    /// Key of the Hello's sender; a sender with another key may have another clock.
     key: PublicKey,
     stamp: TimeStamp,
     at: Time,
 }
 
-/// This node's key and the handshakes under way.
+/// Key of this node, and the handshakes under way.
 pub(super) struct Keyed {
     own: Arc<NodeKey>,
     mac: HelloMac,
@@ -95,13 +96,13 @@ pub(super) struct Keyed {
     jobs: VecDeque<HandshakeJob>,
     under_way: Vec<UnderWay>,
     ids: u64,
-    /// What is done without a cookie.
+    /// Allowance of handshakes without a cookie.
     free: Allowance,
     free_of_strangers: Allowance,
     cookies_left: Allowance,
     looks_at_strangers: Allowance,
     flood: FloodWatch,
-    /// The newest Hello that led to an offer, by address. Only CNs whose key is known get here.
+    /// Newest Hello that led to an offer, by address; only CNs with a key have an entry.
     newest: BTreeMap<Mac, Newest>,
 }
 
@@ -126,35 +127,34 @@ impl Keyed {
 }
 
 impl Responder {
-    /// Whether a Hello is for sessions between keys, and this node has one.
+    /// Whether a Hello requests a session between keys, and this node has a key.
     pub(super) fn is_for_keys(&self, hello: &Hello) -> bool {
         self.keyed.is_some() && hello.version == PROTOCOL_VERSION_KEYED
     }
 
-    /// Diffie-Hellman that is to be done beside this machine; a bounded number is under way.
+    /// Next Diffie-Hellman computation for the caller to run; the number under way is limited.
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<HandshakeJob> {
         self.keyed.as_mut()?.jobs.pop_front()
     }
 
-    /// Which Hellos the link is to let through, if that has changed since this was asked last; `Some(None)`: all.
+    /// Hellos that the link is to pass, if that has changed since the last call; `Some(None)`: all.
     #[inline]
     pub fn hello_sieve(&mut self) -> Option<Option<HelloSieve>> {
         self.keyed.as_mut()?.flood.changed()
     }
 
-    /// The link lets all Hellos through, whatever it was told before.
+    /// Notes that the link passes all Hellos, whatever sieve it had before.
     pub fn forget_sieve(&mut self) {
         if let Some(keyed) = &mut self.keyed {
             keyed.flood.forget();
         }
     }
 
-    /// These are the addresses, and no others, that compute nodes whose key is known call from: a flood of other Hellos is
-    /// not to keep theirs out.
+    /// Sets the addresses of compute nodes with a key, so that a flood of other Hellos does not keep theirs out.
     pub fn know(&mut self, addresses: impl Iterator<Item = Mac>) {
         if let Some(keyed) = &mut self.keyed {
-            keyed.flood.know(addresses);
+            keyed.flood.set_known(addresses);
         }
     }
 
@@ -164,7 +164,7 @@ impl Responder {
         self.keyed.as_ref().is_some_and(|keyed| !keyed.under_way.is_empty())
     }
 
-    /// Looks at a Hello, `frame` to its end, as far as that costs little.
+    /// Checks a Hello as far as that is cheap, and begins the handshake; `frame` includes the parts behind the CRC-32C.
     pub(super) fn keyed_hello<M: Memory>(
         &mut self,
         cn: Mac,
@@ -194,7 +194,8 @@ impl Responder {
             return;
         }
         if !stranger {
-            // Not before mac1: who does not know this node's key thins out nobody else's Hellos.
+            // Counted after mac1 only: a sender without this node's public key cannot cause Hellos of others to be
+            // dropped.
             keyed.flood.note(cn, now);
         }
         let outside = Framer::at_mn(identity, Seal::OUTSIDE);
@@ -220,8 +221,8 @@ impl Responder {
             self.counters.dropped_full += 1;
             return;
         }
-        let crowded = keyed.under_way.len() >= COOKIE_FROM || of_one >= COOKIE_FROM_OF_ONE;
-        if crowded || (!stranger && !keyed.free.take(now)) {
+        let overloaded = keyed.under_way.len() >= COOKIE_FROM || of_one >= COOKIE_FROM_OF_ONE;
+        if overloaded || (!stranger && !keyed.free.take(now)) {
             let nonces = &mut self.nonces;
             if !keyed.cookies.accept(cn, &frame[..MAC2_AT], &frame[MAC2_AT..], now, nonces) {
                 if !keyed.cookies_left.take(now) {
@@ -254,7 +255,7 @@ impl Responder {
         keyed.under_way.push(UnderWay { id: keyed.ids, cn, hello: *hello, since: now, stranger });
     }
 
-    /// Takes what has come of a handshake, and answers the Hello if it was genuine.
+    /// Applies the result of a handshake, and answers the Hello if it was genuine.
     pub fn handshake_done<M: Memory>(
         &mut self,
         done: HandshakeDone,
@@ -265,7 +266,7 @@ impl Responder {
         let Some(keyed) = &mut self.keyed else { return };
         let Some(at) = keyed.under_way.iter().position(|under_way| under_way.id == done.id) else { return };
         let UnderWay { cn, hello, .. } = keyed.under_way.swap_remove(at);
-        let Ok(Outcome::Responded { key, stamp, message, secret }) = done.outcome else {
+        let Ok(JobOutcome::Responded { key, stamp, message, secret }) = done.outcome else {
             self.counters.dropped_handshake += 1;
             return;
         };
@@ -273,7 +274,7 @@ impl Responder {
             self.counters.dropped_handshake += 1;
             return;
         }
-        let answer = Answer { message, secret };
+        let answer = AckHandshake { message, secret };
         let Some(ack) = self.hello(cn, &hello, Some((key, &answer)), now, memory, tx) else { return };
         if let (HelloStatus::Ok, Some(keyed)) = (ack.status, &mut self.keyed) {
             keyed.newest.insert(cn, Newest { key, stamp, at: now });
@@ -281,7 +282,7 @@ impl Responder {
         send_ack(&Framer::at_mn(self.identity(cn), Seal::OUTSIDE), ack, &answer, tx);
     }
 
-    /// Why the session of `owner` is refused to who calls from `cn` and has shown this key, or none.
+    /// Reason to refuse a session for `owner` to a sender at `cn` that has shown this key or none; `None`: no refusal.
     pub(super) fn key_refusal<M: Memory>(
         &mut self,
         cn: Mac,
@@ -302,8 +303,8 @@ impl Responder {
         })
     }
 
-    /// Ends the sessions of CNs whose key is another by now than the one they have shown, or is known by now where they
-    /// have shown none. They are told by Bye, and why when they call again.
+    /// Ends the sessions of CNs whose key was replaced since they showed it, and of CNs that showed none but have a key
+    /// now. They get a Bye, and the reason in the answer to their next Hello.
     #[cold]
     pub fn end_revoked<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
         if self.keyed.is_none() {
@@ -314,21 +315,22 @@ impl Responder {
             let (cn, owner, key) = (session.cn, session.owner, session.key);
             if memory.key(owner.to_u64()) != key {
                 self.finish_batch(tx);
-                // Twice: nobody here knows of the session afterwards, and who has missed it waits until it suspects something.
-                self.step(index, Event::Dismiss, tx);
-                self.step(index, Event::Dismiss, tx);
+                // Bye is sent twice: no session is left here to repeat it, and a CN that misses it waits until its
+                // silence limit.
+                self.step(index, PhaseEvent::Dismiss, tx);
+                self.step(index, PhaseEvent::Dismiss, tx);
                 self.end(index);
                 self.event(ResponderEvent::Revoked(cn));
             }
         }
     }
 
-    /// Forgets handshakes that were lost, and time stamps that are old.
+    /// Removes lost handshakes, and old time stamps.
     pub(super) fn expire_handshakes(&mut self, now: Time) {
         if let Some(keyed) = &mut self.keyed {
             keyed.flood.tick(now);
             keyed.under_way.retain(|under_way| now - under_way.since < HANDSHAKE_AGE_MAX);
-            // Those that nobody has begun to compute go with them.
+            // Jobs that no caller has taken are removed with their handshakes.
             let Keyed { jobs, under_way, .. } = keyed;
             jobs.retain(|job| under_way.iter().any(|under_way| under_way.id == job.id));
             keyed.newest.retain(|_, newest| now - newest.at < STAMP_AGE_MAX);
@@ -336,7 +338,7 @@ impl Responder {
     }
 }
 
-fn send_ack(outside: &Framer, ack: HelloAck, answer: &Answer, tx: &mut dyn Transmit) {
+fn send_ack(outside: &Framer, ack: HelloAck, answer: &AckHandshake, tx: &mut dyn Transmit) {
     outside.send_keyed(tx, &Message::HelloAck(ack), ACK_FRAME_LEN, |frame| {
         frame[ANSWER_AT..ACK_SIGNED_LEN].copy_from_slice(&answer.message);
         let mac = ack_mac(&answer.secret, &frame[..ACK_SIGNED_LEN]);
@@ -344,7 +346,7 @@ fn send_ack(outside: &Framer, ack: HelloAck, answer: &Answer, tx: &mut dyn Trans
     });
 }
 
-/// What a cookie stands behind.
+/// Makes the HelloAck that carries a cookie.
 fn cookie_ack(hello: &Hello) -> HelloAck {
     HelloAck {
         hello_nonce: hello.nonce,

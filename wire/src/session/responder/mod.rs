@@ -1,10 +1,10 @@
 //! The memory node's end: the sessions of all compute nodes that one worker serves.
 //!
 //! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7); `multi`: frames that are many requests.
-//! * `phase`: what becomes of a session, as one table; `admission`: Hello, Start, Ping, Bye, and who may have one.
-//! * `keyed`: sessions between keys: what is looked at before Diffie-Hellman, and what its outcome is worth.
-//! * `session`: what there is of one; `directory`: which session is whose; `memory`: what they are served from.
-//! * `config`, `counters`, `event`: what it is told first, what it has counted, what it tells.
+//! * `phase`: states of a session, as one table; `admission`: Hello, Start, Ping, Bye, and limits;
+//! * `keyed`: sessions between keys: checks before Diffie-Hellman, and the use of its result.
+//! * `session`: data of one; `directory`: index of sessions; `memory`: the memory they are served from.
+//! * `config`, `counters`, `event`: configuration, counts, reports.
 //! * `offers`: Hellos answered and not yet followed by a Start.
 
 mod admission;
@@ -38,11 +38,11 @@ use keyed::Keyed;
 use multi::Multi;
 use offers::Offers;
 use session::Session;
-use stream::{Context, Op, Request, Stream};
+use stream::{Context, GenuineRequest, Op, ResponseStream};
 
 use super::entropy::Nonces;
 use super::framer::Received;
-use super::{Retransmission, STREAMS_MAX, infer};
+use super::{STREAMS_MAX, infer};
 use crate::Transmit;
 use crate::frame::{
     Command, FEATURES, FrameView, Mac, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_KEYED,
@@ -50,37 +50,35 @@ use crate::frame::{
 };
 use crate::time::Time;
 
-/// All sessions of one worker. Call [`handle`](Self::handle) for every frame,
-/// [`finish_batch`](Self::finish_batch) at the end of each receive batch, [`poll`](Self::poll) about once a
-/// second.
+/// All sessions of one worker. Call [`handle`](Self::handle) for every frame, [`finish_batch`](Self::finish_batch) at
+/// the end of each receive batch, and [`poll`](Self::poll) about once a second.
 pub struct Responder {
     config: ResponderConfig,
     sessions: Vec<Option<Session>>,
     by_cn: Directory,
-    /// The session of the last frame: the next is likely of the same.
+    /// Index of the last frame's session, as the next frame is likely of the same session.
     last: usize,
-    /// Session and stream with an acknowledgement due.
+    /// Session and stream whose acknowledgement is held back.
     due: Option<(usize, u8)>,
-    /// Whether requests may wait, in any session, for room for their answers only.
+    /// Set if a session may have requests that wait only for room for their answers.
     stalled: bool,
     offers: Offers,
-    /// When it was last looked at who is a guest.
+    /// Time of the last search for sessions of guests.
     guests_at: Time,
-    /// Early writes that wait, in all sessions.
+    /// Number of early writes that wait, in all sessions.
     early: usize,
     counters: ResponderCounters,
     events: Events,
     nonces: Nonces,
     draining: bool,
-    /// What sessions between keys are agreed on with.
+    /// Handshakes between keys; `None` if this node has no key.
     keyed: Option<Keyed>,
-    scheme: Retransmission,
     versions: RangeInclusive<u16>,
     features: u32,
 }
 
 impl Responder {
-    /// A responder without sessions.
+    /// Makes a responder without sessions.
     pub fn new(config: ResponderConfig) -> Responder {
         let mut nonces = Nonces::new(config.seed);
         let keyed = config.node_key.clone().map(|own| Keyed::new(own, &mut nonces));
@@ -103,7 +101,6 @@ impl Responder {
             events: Events::new(),
             nonces,
             draining: false,
-            scheme: Retransmission::Selective,
             keyed,
             versions: PROTOCOL_VERSION_OLDEST..=newest,
             features: FEATURES,
@@ -111,31 +108,26 @@ impl Responder {
         }
     }
 
-    /// Repairs losses in sessions yet to start by another scheme, to compare them.
-    pub fn set_retransmission(&mut self, scheme: Retransmission) {
-        self.scheme = scheme;
-    }
-
-    /// Takes sessions of these versions of the protocol only.
+    /// Limits the versions of sessions accepted.
     ///
     /// # Panics
-    /// If there is none among them.
+    /// If this crate supports none of `versions`.
     pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
         assert!(!versions.is_empty(), "a version to speak");
         self.versions = versions;
     }
 
-    /// Grants these features at most, of those there are ([`FEATURES`]), in sessions yet to be offered.
+    /// Limits the features granted ([`FEATURES`]) in sessions offered from now on.
     pub fn set_features(&mut self, features: u32) {
         self.features = features & FEATURES;
     }
 
-    /// What was counted outside sessions and in those that have ended.
+    /// Counts of frames outside sessions and of sessions that have ended.
     pub fn counters(&self) -> ResponderCounters {
         self.counters
     }
 
-    /// Everything counted, sessions included.
+    /// Sums of all counts, including those of present sessions.
     pub fn totals(&self) -> ResponderCounters {
         self.sessions.iter().flatten().fold(self.counters, |sum, s| sum.plus(&s.counters))
     }
@@ -145,7 +137,7 @@ impl Responder {
         self.by_cn.get(cn).is_some()
     }
 
-    /// Whose memory the session with `cn` reaches; `cn` itself if there is none.
+    /// CN whose memory the session with `cn` reaches; `cn` itself if there is no session.
     #[inline]
     pub fn owner(&self, cn: Mac) -> Mac {
         if let Some(Some(session)) = self.sessions.get(self.last)
@@ -157,7 +149,7 @@ impl Responder {
         session.map_or(cn, |session| session.owner)
     }
 
-    /// Ends the sessions of shards whose CN is another instance by now ([`Memory::is_current`]), without a word.
+    /// Ends the sessions of shards whose CN has another instance now ([`Memory::is_current`]), without a Bye.
     #[cold]
     pub fn end_replaced<M: Memory>(&mut self, memory: &mut M) {
         for index in 0..self.sessions.len() {
@@ -170,17 +162,17 @@ impl Responder {
         }
     }
 
-    /// Sessions that are open.
+    /// Number of open sessions.
     pub fn sessions(&self) -> usize {
         self.by_cn.len()
     }
 
-    /// Each session in figures.
+    /// State and counts of each session.
     pub fn statuses(&self, now: Time) -> Vec<SessionStatus> {
         self.sessions.iter().flatten().map(|session| session.status(now)).collect()
     }
 
-    /// The oldest event not yet taken.
+    /// Removes and returns the oldest event.
     pub fn poll_event(&mut self) -> Option<ResponderEvent> {
         self.events.pop()
     }
@@ -189,7 +181,7 @@ impl Responder {
         self.events.push(event);
     }
 
-    /// Takes a frame. Frames that are not what they should be are counted and change nothing (R9).
+    /// Handles a frame. An invalid frame is counted and changes nothing (R9).
     #[inline]
     pub fn handle<M: Memory>(&mut self, frame: &mut [u8], now: Time, memory: &mut M, tx: &mut dyn Transmit) {
         let Ok(mut frame) = FrameView::new_checked(frame) else {
@@ -207,7 +199,7 @@ impl Responder {
             self.counters.dropped_foreign += 1;
             return;
         };
-        // An acknowledgement due on another stream does not wait for this one.
+        // An acknowledgement held back on another stream is sent first.
         if let Some((session, stream)) = self.due
             && (session, stream) != (index, frame.stream())
         {
@@ -269,7 +261,7 @@ impl Responder {
         Some(index)
     }
 
-    /// To be called after each receive batch: sends the acknowledgement that waited for company (R4).
+    /// Ends a receive batch: sends the acknowledgement that was held back to cover more writes (R4).
     #[inline]
     pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
         if self.due.is_some() {
@@ -277,14 +269,14 @@ impl Responder {
         }
     }
 
-    /// Whether requests whose turn has come wait for room for their answers: [`resume`](Self::resume) when there may be
-    /// some, be it that no other frame comes.
+    /// Whether requests whose turn has come wait for room for their answers. If so, call [`resume`](Self::resume) once
+    /// there may be room, even if no frame comes.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         self.stalled
     }
 
-    /// Answers what [waits](Self::is_stalled) for room, as far as there is some.
+    /// Answers requests that [wait](Self::is_stalled) for room, as many as there is room for.
     #[cold]
     pub fn resume<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
         self.finish_batch(tx);
@@ -320,9 +312,9 @@ impl Responder {
     }
 }
 
-/// Reads a genuine request; what makes no sense, or was not agreed on, becomes [`Op::Malformed`] (R9).
+/// Decodes a genuine request; a request that is invalid, or of a feature not agreed on, becomes [`Op::Malformed`] (R9).
 #[inline(always)]
-fn request<'a>(frame: &'a Received<'_>) -> Request<'a> {
+fn request<'a>(frame: &'a Received<'_>) -> GenuineRequest<'a> {
     let (op, data) = match frame.message() {
         Ok(Message::ReadReq) => (Op::Read, &[][..]),
         Ok(Message::BurstReadReq { lines }) => (Op::BurstRead { lines }, &[][..]),
@@ -330,5 +322,5 @@ fn request<'a>(frame: &'a Received<'_>) -> Request<'a> {
         Ok(Message::BurstWriteReq { mask, data }) => (Op::BurstWrite { mask }, data),
         _ => (Op::Malformed, &[][..]),
     };
-    Request { op, addr: frame.addr(), axi: frame.axi(), data }
+    GenuineRequest { op, addr: frame.addr(), axi: frame.axi(), data }
 }

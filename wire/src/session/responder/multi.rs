@@ -1,31 +1,31 @@
 //! Frames that are many requests, of consecutive numbers: lines of any addresses (see `frame::multi`), and burst reads of more
 //! lines than an answer carries.
 //!
-//! In their turn, and if nothing is wrong with any of them, they are executed one after the other and answered by one
-//! frame. In every other case the frame is unrolled: each request goes the way of one that came by itself, so that
-//! order, repetition, early arrival and refusal are each number's own (R1, R2, R4, R7, R9).
+//! A frame in its turn, with valid requests only, is executed request by request and answered by one frame. Any other
+//! frame is unrolled: each request is handled as if it came in a frame of its own, so that order, repetition, early
+//! arrival and refusal are per number (R1, R2, R4, R7, R9).
 
 use super::super::framer::Received;
 use super::super::slab::Slab;
 use super::Memory;
-use super::stream::{Answered, Context, Op, Request, Stream, fault};
+use super::stream::{AnswerRecord, Context, GenuineRequest, Op, ResponseStream, fault};
 use crate::frame::{
     ADDRESS_LEN, Axi, Command, FaultStatus, HEADER_LEN, LINE_SIZE, Message, Space, address_of,
     burst_read_lines_max, frame_len, long_burst_parts, multi_read_lines_max, multi_write_lines_max,
 };
 
-/// The requests of a genuine frame.
+/// Requests of a genuine frame of many.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Multi<'a> {
     first: u64,
     others: &'a [[u8; ADDRESS_LEN]],
     axi: Axi,
-    /// The lines, if they are to be written.
+    /// Lines to write; `None` for reads.
     data: Option<&'a [[u8; LINE_SIZE]]>,
 }
 
 impl<'a> Multi<'a> {
-    /// The requests in `frame`; `None` if it makes no sense.
+    /// Decodes the requests in `frame`; `None` if the frame is malformed.
     #[inline]
     pub fn of(frame: &'a Received<'_>) -> Option<Self> {
         let (others, data) = match frame.message() {
@@ -46,21 +46,21 @@ impl<'a> Multi<'a> {
         core::iter::once(self.first).chain(self.others.iter().map(address_of))
     }
 
-    /// The AXI id of the request so many behind the first: tags count up with the numbers.
+    /// AXI id of the request `index` places behind the first: tags count up with the numbers.
     #[inline]
     fn axi(&self, index: usize) -> Axi {
         Axi { tag: self.axi.tag.wrapping_add(index as u8), ..self.axi }
     }
 
-    /// The requests from the `from`-th on, as if each had come by itself.
-    fn unrolled(self, from: usize) -> impl Iterator<Item = (usize, Request<'a>)> {
+    /// Requests from index `from` on, each as if it came in a frame of its own.
+    fn unrolled(self, from: usize) -> impl Iterator<Item = (usize, GenuineRequest<'a>)> {
         self.addresses().enumerate().skip(from).map(move |(index, addr)| {
             let (op, data) = match self.data {
                 _ if !is_line(addr) => (Op::Malformed, &[][..]),
                 None => (Op::Read, &[][..]),
                 Some(data) => (Op::Write, &data[index][..]),
             };
-            (index, Request { op, addr, axi: self.axi(index), data })
+            (index, GenuineRequest { op, addr, axi: self.axi(index), data })
         })
     }
 }
@@ -70,15 +70,15 @@ fn is_line(addr: u64) -> bool {
     addr.is_multiple_of(LINE_SIZE as u64)
 }
 
-impl Stream {
-    /// Takes a genuine burst read of so many lines, the first of whose numbers is `seq`: a burst for each answer that it takes,
-    /// as if each had come by itself.
+impl ResponseStream {
+    /// Handles a genuine burst read that takes several answers and as many numbers from `seq` on: one burst for each
+    /// answer, as if each came in a frame of its own.
     #[inline]
     pub fn take_burst_read<M: Memory>(
         &mut self,
         seq: u64,
         lines: u8,
-        request: &Request<'_>,
+        request: &GenuineRequest<'_>,
         buffers: &mut Slab,
         cx: &mut Context<'_, M>,
     ) {
@@ -86,11 +86,11 @@ impl Stream {
         for ((addr, lines), number) in long_burst_parts(request.addr, lines, most).zip(seq..) {
             let tag = request.axi.tag.wrapping_add((number - seq) as u8);
             let (op, axi) = (Op::BurstRead { lines }, Axi { tag, ..request.axi });
-            self.take(number, Request { op, addr, axi, data: &[] }, buffers, cx);
+            self.take(number, GenuineRequest { op, addr, axi, data: &[] }, buffers, cx);
         }
     }
 
-    /// Takes a genuine frame of many requests, the first of which is `seq`.
+    /// Handles a genuine frame of many requests, the first of which has number `seq`.
     #[inline]
     pub fn take_multi<M: Memory>(
         &mut self,
@@ -105,8 +105,8 @@ impl Stream {
             Some(_) => multi_write_lines_max(cx.max_frame, trailer),
         };
         if multi.len() > most {
-            // More than an answer carries: the frame is one senseless request.
-            let request = Request { op: Op::Malformed, addr: multi.first, axi: multi.axi, data: &[] };
+            // The answer would exceed a frame: the whole frame is one malformed request.
+            let request = GenuineRequest { op: Op::Malformed, addr: multi.first, axi: multi.axi, data: &[] };
             return self.take(seq, request, buffers, cx);
         }
         let mut done = 0;
@@ -117,7 +117,7 @@ impl Stream {
                 Some(data) => self.write_all(seq, multi, data, cx),
             };
             let Some(executed) = executed else {
-                // As lost.
+                // The frame counts as lost.
                 cx.counters.dropped_full += 1;
                 return;
             };
@@ -142,8 +142,8 @@ impl Stream {
         }
     }
 
-    /// Reads all lines into one answer and says how many: all, or none if any of them cannot be read, which has no
-    /// effect. `None` if there is no room for the answer.
+    /// Reads all lines into one answer and returns their number; returns 0, without any effect, if a line cannot be
+    /// read. `None` if there is no room for the answer.
     #[inline]
     fn read_all<M: Memory>(&mut self, seq: u64, multi: &Multi<'_>, cx: &mut Context<'_, M>) -> Option<usize> {
         let lines = multi.len();
@@ -159,12 +159,12 @@ impl Stream {
         cx.framer.header(Command::MultiReadResp as u8, seq, multi.axi, multi.first).emit(slot);
         cx.framer.finish(slot, body, Space::Stream(self.id), seq);
         cx.tx.commit();
-        self.executed_all(seq, multi, lines, Answered::Read, cx);
+        self.executed_all(seq, multi, lines, AnswerRecord::Read, cx);
         Some(lines)
     }
 
-    /// Writes lines until one cannot be written, acknowledges them in one frame, refuses that one, and says how many have
-    /// had an answer. `None`, with nothing written, if there is no room for the answer.
+    /// Writes lines until one cannot be written, acknowledges the written ones in one frame, refuses the failed one,
+    /// and returns the number of answered requests. `None`, with nothing written, if there is no room for the answer.
     #[inline]
     fn write_all<M: Memory>(
         &mut self,
@@ -173,7 +173,7 @@ impl Stream {
         data: &[[u8; LINE_SIZE]],
         cx: &mut Context<'_, M>,
     ) -> Option<usize> {
-        // The answer's slot first: what is executed is answered.
+        // The answer's slot is taken first, as every executed request must be answered.
         cx.tx.slot(frame_len(HEADER_LEN + 1, cx.framer.seal.len()))?;
         let (mut lines, mut refused) = (0, None);
         for (addr, line) in multi.addresses().zip(data) {
@@ -195,7 +195,7 @@ impl Stream {
         };
         if let Some(message) = message {
             cx.framer.send(cx.tx, Space::Stream(self.id), seq, multi.axi, multi.first, &message);
-            self.executed_all(seq, multi, lines, Answered::Write, cx);
+            self.executed_all(seq, multi, lines, AnswerRecord::Write, cx);
         }
         let Some((addr, status)) = refused else { return Some(lines) };
         let (at, axi) = (seq + lines as u64, multi.axi(lines));
@@ -204,7 +204,7 @@ impl Stream {
             cx.counters.executed += 1;
             return Some(lines + 1);
         }
-        // No room to say so: it and those behind it are as lost.
+        // There is no room for the refusal: the refused request and those behind it count as lost.
         cx.counters.dropped_full += 1;
         Some(multi.len())
     }
@@ -215,7 +215,7 @@ impl Stream {
         seq: u64,
         multi: &Multi<'_>,
         lines: usize,
-        answered: Answered,
+        answered: AnswerRecord,
         cx: &mut Context<'_, M>,
     ) {
         for (index, addr) in multi.addresses().take(lines).enumerate() {

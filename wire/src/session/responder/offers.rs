@@ -1,35 +1,34 @@
-//! Sessions offered: Hellos that were answered and not yet followed by a Start.
+//! Offered sessions: Hellos that were answered and not yet followed by a Start.
 //!
-//! Room is bounded, and what is given up to make some is decided by who takes it: a CN that asks again and again pushes
-//! out its own oldest offer, a guest pushes out guests' and nobody else's. So neither invented addresses nor a
-//! stranger who borrows one keep a CN with memory from starting the session it was offered.
+//! Room is limited. A new offer replaces the oldest of the same CN, or, for a guest, one of a guest. So neither
+//! invented nor forged addresses keep a CN with memory from starting the session that it was offered.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::keyed::Answer;
+use super::keyed::AckHandshake;
 use crate::frame::{Hello, HelloAck, Mac, PublicKey};
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// Offers to one CN. More than one, as a Hello may be a delayed copy, or somebody else's.
+/// Most offers to one CN; several, because a Hello may be a delayed copy or forged.
 pub(super) const OFFERS_PER_CN: usize = 16;
-/// Offers to guests, all together.
+/// Most offers to all guests together.
 pub(super) const GUEST_OFFERS_MAX: usize = 64;
-/// Offers in all.
+/// Most offers to all CNs together.
 pub(super) const OFFERS_MAX: usize = 1024;
 
-/// How long a session offered can be started: a Start delayed by more is of an attempt long given up.
+/// Time within which an offered session can be started; a later Start belongs to an attempt that was given up.
 const OFFER_LIFETIME: Duration = Duration::from_secs(5);
 
-/// A session offered.
+/// A session offered to a CN.
 pub(super) struct Offer {
     pub offered_at: Time,
     pub guest: bool,
     pub hello: Hello,
     pub ack: HelloAck,
-    /// Of a session between keys: who asked, and what goes with the answer.
-    pub keyed: Option<(PublicKey, Answer)>,
+    /// For a session between keys, the key shown and the handshake data of the answer.
+    pub keyed: Option<(PublicKey, AckHandshake)>,
     pub framer: Framer,
 }
 
@@ -39,7 +38,7 @@ impl Offer {
     }
 }
 
-/// All offers, the oldest first.
+/// All offers, oldest first.
 pub(super) struct Offers(VecDeque<Offer>);
 
 impl Offers {
@@ -47,19 +46,19 @@ impl Offers {
         Offers(VecDeque::with_capacity(OFFERS_PER_CN))
     }
 
-    /// The answer to this very Hello, if it has been answered before.
+    /// Answer to the same Hello, if it was answered before.
     pub fn repeat(&self, cn: Mac, hello: &Hello) -> Option<HelloAck> {
         let same = |offer: &&Offer| offer.keyed.is_none() && offer.cn() == cn && offer.hello == *hello;
         self.0.iter().find(same).map(|offer| offer.ack)
     }
 
-    /// The answer to this very Hello of a CN with a key, if it has been answered before.
-    pub fn repeat_keyed(&self, cn: Mac, hello: &Hello) -> Option<(HelloAck, &Answer)> {
+    /// Answer to the same Hello of a CN with a key, if it was answered before.
+    pub fn repeat_keyed(&self, cn: Mac, hello: &Hello) -> Option<(HelloAck, &AckHandshake)> {
         let offer = self.0.iter().find(|offer| offer.cn() == cn && offer.hello == *hello)?;
         offer.keyed.as_ref().map(|(_, answer)| (offer.ack, answer))
     }
 
-    /// Keeps an offer, in the place of an older one if there are too many.
+    /// Keeps an offer, in the place of an older one if the limit is reached.
     pub fn add(&mut self, offer: Offer) {
         let (cn, guest) = (offer.cn(), offer.guest);
         if self.0.iter().filter(|known| known.cn() == cn).count() >= OFFERS_PER_CN {
@@ -79,7 +78,7 @@ impl Offers {
         found.is_some_and(|at| self.0.remove(at).is_some())
     }
 
-    /// Takes the offer to `cn` that `opens`; all others to it are void then.
+    /// Takes the offer to `cn` for which `opens` returns `true`; removes all other offers to `cn`.
     pub fn take(&mut self, cn: Mac, mut opens: impl FnMut(&Offer) -> bool) -> Option<Offer> {
         let at = self.0.iter().position(|offer| offer.cn() == cn && opens(offer))?;
         let offer = self.0.remove(at)?;
@@ -87,12 +86,12 @@ impl Offers {
         Some(offer)
     }
 
-    /// Whether anything is offered to `cn`.
+    /// Whether there is an offer to `cn`.
     pub fn any_to(&self, cn: Mac) -> bool {
         self.0.iter().any(|offer| offer.cn() == cn)
     }
 
-    /// Forgets what is too old, or larger than `max_frame`.
+    /// Removes offers that are too old, or whose frames are larger than `max_frame`.
     pub fn expire(&mut self, now: Time, max_frame: usize) {
         let stays = |offer: &Offer| {
             now - offer.offered_at < OFFER_LIFETIME && usize::from(offer.ack.max_frame) <= max_frame
@@ -100,7 +99,6 @@ impl Offers {
         self.0.retain(stays);
     }
 
-    /// Forgets all.
     pub fn clear(&mut self) {
         self.0.clear();
     }

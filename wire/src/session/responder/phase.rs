@@ -1,5 +1,4 @@
-//! The states of a CN's session at the memory node and what leads from one to another: one table, without frames or
-//! memory.
+//! The states of a CN's session at the memory node and their transitions: one table, without frames or memory.
 //!
 //! ```text
 //!               Start of an offer
@@ -11,10 +10,10 @@
 //!             its place is needed
 //! ```
 //!
-//! An offer ends nothing; it waits in [`Offers`](super::offers) until its Start takes the session's place. Whether two
-//! instances of one CN are alive is found out by asking the one that has the session.
+//! An offer does not end the present session; it waits in [`Offers`](super::offers) until its Start replaces the
+//! session. A Ping to the instance that has the session shows whether two instances of one CN are alive.
 //!
-//! Nothing here has a time of its own: what depends on time is looked at when a Hello comes, or about once a second by
+//! No timers are used here: times are checked when a Hello comes, or about once a second by
 //! [`poll`](super::Responder::poll):
 //!
 //! | what | counts from | then |
@@ -23,146 +22,147 @@
 //! | an offer grows old | its Hello | it is forgotten |
 //! | a challenge is not answered | its first Ping | the other instance's next Hello is answered by an offer |
 
-/// The state of a CN's session.
+/// State of a CN's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// There is none.
+pub(super) enum SessionPhase {
+    /// The CN has no session.
     Absent,
-    /// It is served.
+    /// The session is served.
     Open,
-    /// It is served, and was asked for a sign of life because another instance wants its place.
+    /// The session is served; it was pinged because another instance requests a session.
     Challenged,
 }
 
-/// What a challenged session has shown.
+/// Signs of life of a challenged session since its first Ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Liveness {
-    /// It was heard since, and not long ago.
+    /// A frame has come, not long ago.
     Confirmed,
-    /// It was heard since, but long ago: the challenge is of an earlier attempt.
+    /// A frame has come, but long ago: the challenge belongs to an earlier attempt.
     Stale,
-    /// It was not heard yet.
+    /// No frame has come yet.
     Pending,
-    /// It was not heard for as long as is waited.
+    /// No frame has come within the time limit.
     TimedOut,
 }
 
-/// What happens.
+/// Input of the transition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum PhaseEvent {
     /// A Hello of the instance that has the session.
     Hello,
     /// A Hello of another instance.
     Rival(Liveness),
-    /// A Start of a session offered.
+    /// A Start of an offered session.
     Start,
-    /// A Start in the session there is: its answer was lost.
+    /// A repeated Start of the present session, because its answer was lost.
     StartAgain,
-    /// A Ping.
     Ping,
-    /// A Pong.
     Pong,
-    /// A Bye.
     Bye,
-    /// The answer to a Bye.
     ByeAck,
-    /// This end takes leave of the session: the node stops, or its frames are too long for the link.
+    /// The node ends the session: the node stops, or the session's frames are too long for the link.
     Dismiss,
-    /// A CN with memory needs the place.
+    /// A CN with memory needs the place of this session.
     Displace,
-    /// Nothing was heard for as long as a session lasts in silence.
+    /// No frame has come for [`idle_after`](super::ResponderConfig::idle_after).
     Idle,
 }
 
-/// What is to be done about it.
+/// Output of the transition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Nothing.
     Nothing,
-    /// Answer the Hello by an offer.
+    /// Answer the Hello with an offer.
     Offer,
-    /// Ask for a sign of life, from now on; the Hello is not answered yet.
+    /// Send a Ping and wait for a sign of life; leave the Hello unanswered.
     Challenge,
-    /// Ask once more; the Hello is not answered yet.
+    /// Send another Ping; leave the Hello unanswered.
     AskAgain,
-    /// Refuse the Hello, and say that there are two instances.
+    /// Refuse the Hello, and report that two instances are alive.
     Refuse,
-    /// The session offered becomes the session.
+    /// Make the offered session the present one.
     Adopt,
-    /// Send StartAck.
     SendStartAck,
-    /// Send Pong.
     SendPong,
-    /// Send ByeAck, and say that the session has ended.
+    /// Send ByeAck, and report that the session has ended.
     SendByeAck,
-    /// Send Bye.
     SendBye,
-    /// Say that the session has ended.
+    /// Report that the session has ended.
     TellEnded,
-    /// Say that the session was forgotten.
+    /// Report that the session was removed after silence.
     TellExpired,
 }
 
-/// What `event` makes of a session in `phase`, and what is to be done.
-pub(super) const fn next(phase: Phase, event: Event) -> (Phase, Action) {
-    use Phase::*;
+/// Transition of a session in `phase` at `event`: the next phase, and the action.
+pub(super) const fn next(phase: SessionPhase, event: PhaseEvent) -> (SessionPhase, Action) {
+    use SessionPhase::*;
     match (phase, event) {
-        (Absent | Open | Challenged, Event::Hello) => (phase, Action::Offer),
-        (Absent, Event::Rival(_)) => (Absent, Action::Offer),
-        (Open, Event::Rival(_)) => (Challenged, Action::Challenge),
-        (Challenged, Event::Rival(Liveness::Confirmed)) => (Open, Action::Refuse),
-        (Challenged, Event::Rival(Liveness::Stale)) => (Challenged, Action::Challenge),
-        (Challenged, Event::Rival(Liveness::Pending)) => (Challenged, Action::AskAgain),
-        (Challenged, Event::Rival(Liveness::TimedOut)) => (Challenged, Action::Offer),
+        (Absent | Open | Challenged, PhaseEvent::Hello) => (phase, Action::Offer),
+        (Absent, PhaseEvent::Rival(_)) => (Absent, Action::Offer),
+        (Open, PhaseEvent::Rival(_)) => (Challenged, Action::Challenge),
+        (Challenged, PhaseEvent::Rival(Liveness::Confirmed)) => (Open, Action::Refuse),
+        (Challenged, PhaseEvent::Rival(Liveness::Stale)) => (Challenged, Action::Challenge),
+        (Challenged, PhaseEvent::Rival(Liveness::Pending)) => (Challenged, Action::AskAgain),
+        (Challenged, PhaseEvent::Rival(Liveness::TimedOut)) => (Challenged, Action::Offer),
 
-        (Absent | Open | Challenged, Event::Start) => (Open, Action::Adopt),
-        (Open | Challenged, Event::StartAgain) => (phase, Action::SendStartAck),
+        (Absent | Open | Challenged, PhaseEvent::Start) => (Open, Action::Adopt),
+        (Open | Challenged, PhaseEvent::StartAgain) => (phase, Action::SendStartAck),
 
-        (Open | Challenged, Event::Ping) => (phase, Action::SendPong),
-        (Open | Challenged, Event::Pong) => (phase, Action::Nothing),
-        (Open | Challenged, Event::Bye) => (Absent, Action::SendByeAck),
-        (Open | Challenged, Event::ByeAck) => (Absent, Action::TellEnded),
+        (Open | Challenged, PhaseEvent::Ping) => (phase, Action::SendPong),
+        (Open | Challenged, PhaseEvent::Pong) => (phase, Action::Nothing),
+        (Open | Challenged, PhaseEvent::Bye) => (Absent, Action::SendByeAck),
+        (Open | Challenged, PhaseEvent::ByeAck) => (Absent, Action::TellEnded),
 
-        (Open | Challenged, Event::Dismiss) => (phase, Action::SendBye),
-        (Open | Challenged, Event::Displace) => (Absent, Action::TellEnded),
-        (Open | Challenged, Event::Idle) => (Absent, Action::TellExpired),
+        (Open | Challenged, PhaseEvent::Dismiss) => (phase, Action::SendBye),
+        (Open | Challenged, PhaseEvent::Displace) => (Absent, Action::TellEnded),
+        (Open | Challenged, PhaseEvent::Idle) => (Absent, Action::TellExpired),
 
         (
             Absent,
-            Event::StartAgain
-            | Event::Ping
-            | Event::Pong
-            | Event::Bye
-            | Event::ByeAck
-            | Event::Dismiss
-            | Event::Displace
-            | Event::Idle,
+            PhaseEvent::StartAgain
+            | PhaseEvent::Ping
+            | PhaseEvent::Pong
+            | PhaseEvent::Bye
+            | PhaseEvent::ByeAck
+            | PhaseEvent::Dismiss
+            | PhaseEvent::Displace
+            | PhaseEvent::Idle,
         ) => (Absent, Action::Nothing),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, Event, Liveness, Phase, next};
+    use super::{Action, Liveness, PhaseEvent, SessionPhase, next};
     use Action::*;
-    use Phase::*;
+    use SessionPhase::*;
 
-    /// Every row: the event, and what it does in [`Absent`], [`Open`] and [`Challenged`].
-    const ROWS: [(Event, [(Phase, Action); 3]); 14] = [
-        (Event::Hello, [(Absent, Offer), (Open, Offer), (Challenged, Offer)]),
-        (Event::Rival(Liveness::Confirmed), [(Absent, Offer), (Challenged, Challenge), (Open, Refuse)]),
-        (Event::Rival(Liveness::Stale), [(Absent, Offer), (Challenged, Challenge), (Challenged, Challenge)]),
-        (Event::Rival(Liveness::Pending), [(Absent, Offer), (Challenged, Challenge), (Challenged, AskAgain)]),
-        (Event::Rival(Liveness::TimedOut), [(Absent, Offer), (Challenged, Challenge), (Challenged, Offer)]),
-        (Event::Start, [(Open, Adopt), (Open, Adopt), (Open, Adopt)]),
-        (Event::StartAgain, [(Absent, Nothing), (Open, SendStartAck), (Challenged, SendStartAck)]),
-        (Event::Ping, [(Absent, Nothing), (Open, SendPong), (Challenged, SendPong)]),
-        (Event::Pong, [(Absent, Nothing), (Open, Nothing), (Challenged, Nothing)]),
-        (Event::Bye, [(Absent, Nothing), (Absent, SendByeAck), (Absent, SendByeAck)]),
-        (Event::ByeAck, [(Absent, Nothing), (Absent, TellEnded), (Absent, TellEnded)]),
-        (Event::Dismiss, [(Absent, Nothing), (Open, SendBye), (Challenged, SendBye)]),
-        (Event::Displace, [(Absent, Nothing), (Absent, TellEnded), (Absent, TellEnded)]),
-        (Event::Idle, [(Absent, Nothing), (Absent, TellExpired), (Absent, TellExpired)]),
+    /// All rows of the table: the event, and its transition from [`Absent`], [`Open`] and [`Challenged`].
+    const ROWS: [(PhaseEvent, [(SessionPhase, Action); 3]); 14] = [
+        (PhaseEvent::Hello, [(Absent, Offer), (Open, Offer), (Challenged, Offer)]),
+        (PhaseEvent::Rival(Liveness::Confirmed), [(Absent, Offer), (Challenged, Challenge), (Open, Refuse)]),
+        (
+            PhaseEvent::Rival(Liveness::Stale),
+            [(Absent, Offer), (Challenged, Challenge), (Challenged, Challenge)],
+        ),
+        (
+            PhaseEvent::Rival(Liveness::Pending),
+            [(Absent, Offer), (Challenged, Challenge), (Challenged, AskAgain)],
+        ),
+        (
+            PhaseEvent::Rival(Liveness::TimedOut),
+            [(Absent, Offer), (Challenged, Challenge), (Challenged, Offer)],
+        ),
+        (PhaseEvent::Start, [(Open, Adopt), (Open, Adopt), (Open, Adopt)]),
+        (PhaseEvent::StartAgain, [(Absent, Nothing), (Open, SendStartAck), (Challenged, SendStartAck)]),
+        (PhaseEvent::Ping, [(Absent, Nothing), (Open, SendPong), (Challenged, SendPong)]),
+        (PhaseEvent::Pong, [(Absent, Nothing), (Open, Nothing), (Challenged, Nothing)]),
+        (PhaseEvent::Bye, [(Absent, Nothing), (Absent, SendByeAck), (Absent, SendByeAck)]),
+        (PhaseEvent::ByeAck, [(Absent, Nothing), (Absent, TellEnded), (Absent, TellEnded)]),
+        (PhaseEvent::Dismiss, [(Absent, Nothing), (Open, SendBye), (Challenged, SendBye)]),
+        (PhaseEvent::Displace, [(Absent, Nothing), (Absent, TellEnded), (Absent, TellEnded)]),
+        (PhaseEvent::Idle, [(Absent, Nothing), (Absent, TellExpired), (Absent, TellExpired)]),
     ];
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
                 assert_eq!(next(phase, event), expected, "{event:?} in {phase:?}");
             }
         }
-        // No row twice; the match itself is exhaustive.
+        // No event has two rows; the match itself is exhaustive.
         for (place, (event, _)) in ROWS.iter().enumerate() {
             assert!(ROWS[..place].iter().all(|(other, _)| other != event), "{event:?}");
         }

@@ -1,4 +1,4 @@
-//! A CN's session, and how it looks in figures.
+//! A CN's session, and its status.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -7,76 +7,76 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::ResponderCounters;
-use super::phase::Phase;
-use super::stream::Stream;
+use super::phase::SessionPhase;
+use super::stream::ResponseStream;
 use crate::frame::{BURST_LINES_MAX, HEADER_LEN, LINE_SIZE, Mac, PublicKey};
 use crate::session::framer::Framer;
 use crate::session::noise::integrity_name;
 use crate::session::slab::Slab;
 use crate::time::Time;
 
-/// A session as `mn-server sessions` shows it.
+/// Status of a session as `mn-server sessions` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// The compute node.
+    /// MAC address of the CN.
     pub cn: String,
-    /// How its frames are protected: `sealed`, `sealed (pre-shared)` or `insecure`.
+    /// Protection of the session's frames: `sealed`, `sealed (pre-shared)` or `insecure`.
     #[serde(default)]
     pub integrity: String,
-    /// Streams of the session.
+    /// Number of streams of the session.
     pub streams: u8,
-    /// The largest frame, in bytes.
+    /// Largest frame of the session, in bytes.
     pub max_frame: usize,
-    /// Requests waiting in reorder buffers.
+    /// Number of requests that wait in reorder buffers.
     pub waiting: usize,
-    /// Buffers in use: data of writes among them.
+    /// Number of buffers in use, each with the data of an early write.
     pub buffered: usize,
-    /// Nanoseconds since its last frame.
+    /// Nanoseconds since the session's last frame.
     pub idle_ns: u64,
-    /// What it has done.
+    /// Counts of the session.
     pub counters: ResponderCounters,
 }
 
 pub(super) struct Session {
-    /// The address at the other end.
+    /// MAC address at the other end.
     pub cn: Mac,
-    /// Whose memory it reaches, and by which of that CN's shards.
+    /// CN whose memory the session reaches, and its shard that has the session.
     pub owner: Mac,
     pub shard: u8,
-    /// Whether the CN had no memory here when this was last looked at.
+    /// Set if the CN had no memory here at the last check.
     pub guest: bool,
     pub instance: u64,
-    /// The key that the CN has shown.
+    /// Key that the CN has shown; `None` in a session without keys.
     pub key: Option<PublicKey>,
     pub framer: Framer,
     pub max_frame: usize,
-    /// Whether frames that are many requests were agreed on.
+    /// Set if frames of many requests were agreed on.
     pub multi: bool,
-    /// Whether burst reads of more lines than an answer carries were agreed on.
+    /// Set if burst reads of more lines than an answer carries were agreed on.
     pub long_bursts: bool,
-    /// Writes that one acknowledgement may stand for.
+    /// Most writes that one acknowledgement may cover.
     pub acks_max: u8,
-    pub streams: Vec<Stream>,
+    pub streams: Vec<ResponseStream>,
     pub buffers: Slab,
     pub counters: ResponderCounters,
-    /// Control frames sent and the highest received.
+    /// Number of the last control frame sent.
     pub sent: u64,
+    /// Highest number of the control frames received.
     pub heard: u64,
     pub last_heard: Time,
-    pub phase: Phase,
-    /// When it was last asked for a sign of life because of another instance's Hello.
+    pub phase: SessionPhase,
+    /// Time of the last Ping that a Hello of another instance caused.
     pub challenged_at: Time,
 }
 
 impl Session {
-    /// It in figures.
     pub fn status(&self, now: Time) -> SessionStatus {
         SessionStatus {
             cn: self.cn.to_string(),
             integrity: integrity_name(self.framer.seal.is_sealed(), self.key.is_some()).to_owned(),
             streams: self.streams.len() as u8,
             max_frame: self.max_frame,
-            waiting: self.streams.iter().map(Stream::waiting).sum(),
+            waiting: self.streams.iter().map(ResponseStream::waiting).sum(),
             buffered: self.buffers.used(),
             idle_ns: (now - self.last_heard).as_nanos() as u64,
             counters: self.counters,
@@ -84,7 +84,7 @@ impl Session {
     }
 }
 
-/// Size of a buffer for an early write in a session with frames of `max_frame` bytes.
+/// Bytes of a buffer for an early write in a session with frames of at most `max_frame` bytes.
 pub(super) fn early_buffer_len(max_frame: usize) -> usize {
     (max_frame.saturating_sub(HEADER_LEN) / LINE_SIZE).clamp(1, BURST_LINES_MAX) * LINE_SIZE
 }

@@ -15,10 +15,10 @@ use crate::frame::{
 
 use super::super::framer::Framer;
 use super::super::slab::{Handle, NONE, Slab};
-use super::super::{FIRST, Retransmission, SLOTS};
+use super::super::{FIRST, SLOTS};
 use super::{Memory, ResponderCounters};
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Read,
@@ -29,23 +29,23 @@ pub(super) enum Op {
     BurstWrite {
         mask: u64,
     },
-    /// Genuine, but makes no sense: consumes its number and is answered Fault 5 (R9).
+    /// A genuine but malformed request: it consumes its number and is answered with Fault 5 (R9).
     Malformed,
 }
 
-/// A genuine request.
+/// A request whose trailer is right, decoded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct GenuineRequest<'a> {
     pub op: Op,
     pub addr: u64,
     pub axi: Axi,
     pub data: &'a [u8],
 }
 
-/// How a request was answered: enough to answer again (R7). Reads are read again, which saves keeping
-/// their data; the engine at the CN never has a later write of the same line in flight beside a read.
+/// Record of an answer, for repetition (R7). A read is executed again, which saves keeping its data: the CN's engine
+/// never has a later write of the same line in flight beside a read.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answered {
+pub(super) enum AnswerRecord {
     Read,
     BurstRead { lines: u8 },
     Write,
@@ -54,12 +54,12 @@ pub(super) enum Answered {
 
 #[derive(Clone, Copy, Debug)]
 struct Retry {
-    answered: Answered,
+    answered: AnswerRecord,
     addr: u64,
     axi: Axi,
 }
 
-/// A request that came before its turn.
+/// A request kept until all earlier ones have come.
 #[derive(Clone, Copy, Debug)]
 struct Early {
     op: Op,
@@ -69,104 +69,99 @@ struct Early {
     len: usize,
 }
 
-/// Writes that one acknowledgement stands for at most, where that was agreed on: few enough that one that is lost does not
-/// cost a window.
+/// Most writes that one acknowledgement covers, where that was agreed on: few, so that the loss of one acknowledgement
+/// does not cost a whole window.
 pub(super) const JOINT_ACKS_MAX: u8 = 8;
 
-/// The acknowledgement of a write, or of several of consecutive numbers where that was agreed on, that leaves with the next
-/// frame of its stream, or at the end of the batch (R4).
+/// A held-back acknowledgement of a write, or of several of consecutive numbers where that was agreed on. It leaves
+/// with the next frame of its stream, or at the end of the batch (R4).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DueAck {
-    /// The first number.
+    /// Number of the first write acknowledged.
     seq: u64,
     axi: Axi,
     writes: u8,
 }
 
-pub(super) struct Stream {
+pub(super) struct ResponseStream {
     pub(super) id: u8,
     pub(super) expected: u64,
     retry: Box<[Retry; SLOTS]>,
     early: Box<[Option<Early>; SLOTS]>,
     pub(super) early_count: usize,
     pub due: Option<DueAck>,
-    scheme: Retransmission,
-    /// The number expected when a NAK was last sent (Go-Back-N).
-    naked_at: u64,
 }
 
-/// What a stream works with: its session's frames and memory.
+/// Frames and memory of a stream's session, passed to each call.
 pub(super) struct Context<'a, M> {
     pub cn: u64,
     pub framer: &'a Framer,
     pub max_frame: usize,
-    /// Writes that one acknowledgement may stand for.
+    /// Most writes that one acknowledgement may cover.
     pub acks_max: u8,
     pub counters: &'a mut ResponderCounters,
-    /// How many more early writes all sessions together may keep.
+    /// Number of further early writes that all sessions together may keep.
     pub room: usize,
     pub memory: &'a mut M,
     pub tx: &'a mut dyn Transmit,
 }
 
-impl Stream {
-    pub fn new(id: u8, scheme: Retransmission) -> Stream {
-        let none = Retry { answered: Answered::Write, addr: 0, axi: Axi { stream: 0, tag: 0 } };
+impl ResponseStream {
+    pub fn new(id: u8) -> ResponseStream {
+        let none = Retry { answered: AnswerRecord::Write, addr: 0, axi: Axi { stream: 0, tag: 0 } };
         let (retry, early) = (vec![none; SLOTS].into_boxed_slice(), vec![None; SLOTS].into_boxed_slice());
-        Stream {
+        ResponseStream {
             id,
             expected: FIRST,
             retry: retry.try_into().expect("a vector of SLOTS"),
             early: early.try_into().expect("a vector of SLOTS"),
             early_count: 0,
             due: None,
-            scheme,
-            naked_at: 0,
         }
     }
 
-    /// The number expected next: what 16-bit numbers are completed from (R11).
+    /// Next number to execute, from which 16-bit numbers are completed (R11).
     #[inline]
     pub fn expected(&self) -> u64 {
         self.expected
     }
 
-    /// Requests waiting for earlier ones.
+    /// Number of requests that wait for earlier ones.
     pub fn waiting(&self) -> usize {
         self.early_count
     }
 
-    /// Whether the request whose turn it is has come, and there was no room for its answer.
+    /// Whether the request whose turn it is has come but had no room for its answer.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         self.early_count > 0 && self.early[self.expected as usize % SLOTS].is_some()
     }
 
-    /// Goes on with what is [stalled](Self::is_stalled), as far as there is room.
+    /// Executes requests that are [stalled](Self::is_stalled), as many as there is room for.
     #[cold]
     pub fn resume<M: Memory>(&mut self, buffers: &mut Slab, cx: &mut Context<'_, M>) {
         self.drain_early(buffers, cx);
         self.flush_due(cx.framer, cx.tx);
     }
 
-    /// Takes genuine request `seq`.
+    /// Handles the genuine request with number `seq`.
     #[inline]
     pub fn take<M: Memory>(
         &mut self,
         seq: u64,
-        request: Request<'_>,
+        request: GenuineRequest<'_>,
         buffers: &mut Slab,
         cx: &mut Context<'_, M>,
     ) {
         if self.early_count > 0 {
-            // Those whose turn has come but for whose answers there was no room.
+            // Executes first the requests whose turn has come but whose answers had no room.
             self.drain_early(buffers, cx);
         }
         if seq == self.expected {
             self.flush_due_before(request.op, cx);
             if self.execute(seq, &request, cx) && self.early_count > 0 {
-                // Should another one under this number still wait for room, it is not for a later number.
-                self.forget_early(seq, buffers);
+                // If another request with this number still waits for room, it must not stay for a later number.
+                self.drop_early(seq, buffers);
                 self.drain_early(buffers, cx);
             }
         } else if seq < self.expected {
@@ -177,11 +172,16 @@ impl Stream {
         }
     }
 
-    /// Executes the request whose turn it is and answers it. `false`, with nothing executed, when there is
-    /// no room for the answer: then the request counts as lost.
+    /// Executes the request whose turn it is and answers it. `false`, with nothing executed, if there is no room for
+    /// the answer: then the request counts as lost.
     #[inline]
-    fn execute<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) -> bool {
-        let Request { op, addr, axi, data } = *request;
+    fn execute<M: Memory>(
+        &mut self,
+        seq: u64,
+        request: &GenuineRequest<'_>,
+        cx: &mut Context<'_, M>,
+    ) -> bool {
+        let GenuineRequest { op, addr, axi, data } = *request;
         let answered = match op {
             Op::Read => read(cx, self.id, seq, axi, addr, 1, false),
             Op::BurstRead { lines } => read(cx, self.id, seq, axi, addr, lines, true),
@@ -198,9 +198,9 @@ impl Stream {
         true
     }
 
-    /// Notes how the request whose turn it was has been answered.
+    /// Records the answer to the request that was just executed.
     #[inline]
-    pub(super) fn executed(&mut self, seq: u64, answered: Answered, addr: u64, axi: Axi) {
+    pub(super) fn executed(&mut self, seq: u64, answered: AnswerRecord, addr: u64, axi: Axi) {
         self.retry[seq as usize % SLOTS] = Retry { answered, addr, axi };
         self.expected = seq + 1;
     }
@@ -214,8 +214,8 @@ impl Stream {
         mask: u64,
         data: &[u8],
         cx: &mut Context<'_, M>,
-    ) -> Option<Answered> {
-        // The answer's slot first: what is executed is answered.
+    ) -> Option<AnswerRecord> {
+        // The answer's slot is taken first, as every executed request must be answered.
         cx.tx.slot(frame_len(HEADER_LEN + 1, cx.framer.seal.len()))?;
         match cx.memory.write(cx.cn, addr, mask, data) {
             Ok(()) => {
@@ -223,7 +223,7 @@ impl Stream {
                     Some(due) => due.writes += 1,
                     None => self.due = Some(DueAck { seq, axi, writes: 1 }),
                 }
-                Some(Answered::Write)
+                Some(AnswerRecord::Write)
             }
             Err(status) => {
                 self.flush_due(cx.framer, cx.tx);
@@ -232,7 +232,7 @@ impl Stream {
         }
     }
 
-    /// Sends the acknowledgement that is due by itself.
+    /// Sends the held-back acknowledgement in a frame of its own.
     #[inline]
     pub fn flush_due(&mut self, framer: &Framer, tx: &mut dyn Transmit) {
         if let Some(DueAck { seq, axi, writes }) = self.due.take() {
@@ -242,8 +242,8 @@ impl Stream {
         }
     }
 
-    /// Sends the acknowledgement that is due before the request whose turn it is, unless that one's can join it: what is due
-    /// is of the numbers right before it, as every other answer has it sent.
+    /// Sends the held-back acknowledgement before the next request is executed, unless that request's acknowledgement
+    /// can join it: the held-back one covers the numbers right before, because it is sent before any other answer.
     #[inline]
     fn flush_due_before<M>(&mut self, op: Op, cx: &mut Context<'_, M>) {
         let writes = matches!(op, Op::Write | Op::BurstWrite { .. });
@@ -252,9 +252,9 @@ impl Stream {
         }
     }
 
-    /// R7: answered before, so answered again, not executed again.
+    /// R7: answers a request that was answered before, without executing it again.
     #[cold]
-    fn again<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) {
+    fn again<M: Memory>(&mut self, seq: u64, request: &GenuineRequest<'_>, cx: &mut Context<'_, M>) {
         cx.counters.duplicates += 1;
         if self.expected - seq > SLOTS as u64 || seq < FIRST {
             cx.counters.dropped_window += 1;
@@ -262,26 +262,26 @@ impl Stream {
         }
         let Retry { answered, addr, axi } = self.retry[seq as usize % SLOTS];
         if addr != request.addr {
-            // Cannot come from a window that keeps its limit; there is nothing sensible to answer.
+            // A CN that keeps to its window does not send this number; no answer makes sense.
             cx.counters.dropped_window += 1;
             return;
         }
         match answered {
-            Answered::Read => drop(read(cx, self.id, seq, axi, addr, 1, false)),
-            Answered::BurstRead { lines } => drop(read(cx, self.id, seq, axi, addr, lines, true)),
-            Answered::Write => {
+            AnswerRecord::Read => drop(read(cx, self.id, seq, axi, addr, 1, false)),
+            AnswerRecord::BurstRead { lines } => drop(read(cx, self.id, seq, axi, addr, lines, true)),
+            AnswerRecord::Write => {
                 cx.framer.send(cx.tx, Space::Stream(self.id), seq, axi, addr, &Message::WriteResp);
             }
-            Answered::Fault(status) => drop(fault(cx, self.id, seq, axi, addr, status)),
+            AnswerRecord::Fault(status) => drop(fault(cx, self.id, seq, axi, addr, status)),
         }
     }
 
-    /// R2, R4: keeps what came early and says so.
+    /// R2, R4: keeps an early request and sends a SACK for it.
     #[cold]
     fn keep_early<M: Memory>(
         &mut self,
         seq: u64,
-        request: &Request<'_>,
+        request: &GenuineRequest<'_>,
         buffers: &mut Slab,
         cx: &mut Context<'_, M>,
     ) {
@@ -289,19 +289,12 @@ impl Stream {
             cx.counters.dropped_window += 1;
             return;
         }
-        if self.scheme == Retransmission::GoBackN {
-            cx.counters.dropped_full += 1;
-            if core::mem::replace(&mut self.naked_at, self.expected) != self.expected {
-                self.tell_gap(seq, request, cx);
-            }
-            return;
-        }
         let place = &mut self.early[seq as usize % SLOTS];
         if place.is_none() {
             let data = if request.data.is_empty() {
                 NONE
             } else {
-                // R10: no room, no SACK; it is as if lost.
+                // R10: no room, no SACK; the request counts as lost.
                 let handle = if cx.room > 0 { buffers.store(request.data) } else { None };
                 let Some(handle) = handle else {
                     cx.counters.dropped_full += 1;
@@ -310,20 +303,20 @@ impl Stream {
                 cx.room -= 1;
                 handle
             };
-            let Request { op, addr, axi, .. } = *request;
+            let GenuineRequest { op, addr, axi, .. } = *request;
             *place = Some(Early { op, addr, axi, data, len: request.data.len() });
             self.early_count += 1;
             cx.counters.early += 1;
         } else {
             cx.counters.duplicates += 1;
         }
-        self.tell_gap(seq, request, cx);
+        self.send_sack(seq, request, cx);
     }
 
-    /// R4: says that request `seq` has come and from where on something is missing.
-    fn tell_gap<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) {
+    /// R4: sends the SACK of request `seq`, with the number up to which everything has arrived.
+    fn send_sack<M: Memory>(&mut self, seq: u64, request: &GenuineRequest<'_>, cx: &mut Context<'_, M>) {
         if self.due.is_some_and(|due| due.writes > 1) {
-            // A SackNakAck names one.
+            // A SackNakAck has room for one acknowledged write only.
             self.flush_due(cx.framer, cx.tx);
         }
         let last_in_order = self.expected.wrapping_sub(1) as u16;
@@ -339,22 +332,22 @@ impl Stream {
         }
     }
 
-    /// Executes what waited and whose turn it is now: a gap has closed, or there is room again.
+    /// Executes early requests whose turn has come, after a gap has closed or room has become free.
     #[cold]
     fn drain_early<M: Memory>(&mut self, buffers: &mut Slab, cx: &mut Context<'_, M>) {
         while let Some(Early { op, addr, axi, data, len }) = self.early[self.expected as usize % SLOTS] {
             self.flush_due_before(op, cx);
             let seq = self.expected;
             let data = if data == NONE { &[][..] } else { buffers.get(data, len) };
-            if !self.execute(seq, &Request { op, addr, axi, data }, cx) {
+            if !self.execute(seq, &GenuineRequest { op, addr, axi, data }, cx) {
                 return;
             }
-            self.forget_early(seq, buffers);
+            self.drop_early(seq, buffers);
         }
     }
 
-    /// Empties the place of request `seq`.
-    fn forget_early(&mut self, seq: u64, buffers: &mut Slab) {
+    /// Removes the early request with number `seq`.
+    fn drop_early(&mut self, seq: u64, buffers: &mut Slab) {
         if let Some(early) = self.early[seq as usize % SLOTS].take() {
             buffers.release(early.data);
             self.early_count -= 1;
@@ -362,7 +355,7 @@ impl Stream {
     }
 }
 
-/// Reads straight into a transmit slot. `None` if there is none free.
+/// Reads lines into a transmit slot. `None` if no slot is free.
 #[inline]
 fn read<M: Memory>(
     cx: &mut Context<'_, M>,
@@ -372,7 +365,7 @@ fn read<M: Memory>(
     addr: u64,
     lines: u8,
     burst: bool,
-) -> Option<Answered> {
+) -> Option<AnswerRecord> {
     let trailer = cx.framer.seal.len();
     if burst && usize::from(lines) > burst_read_lines_max(cx.max_frame, trailer) {
         return fault(cx, stream, seq, axi, addr, FaultStatus::Malformed);
@@ -385,9 +378,9 @@ fn read<M: Memory>(
     }
     let (command, answered) = if burst {
         slot[HEADER_LEN] = lines;
-        (Command::BurstReadResp, Answered::BurstRead { lines })
+        (Command::BurstReadResp, AnswerRecord::BurstRead { lines })
     } else {
-        (Command::ReadResp, Answered::Read)
+        (Command::ReadResp, AnswerRecord::Read)
     };
     cx.framer.header(command as u8, seq, axi, addr).emit(slot);
     cx.framer.finish(slot, body, Space::Stream(stream), seq);
@@ -402,11 +395,11 @@ pub(super) fn fault<M>(
     axi: Axi,
     addr: u64,
     status: FaultStatus,
-) -> Option<Answered> {
+) -> Option<AnswerRecord> {
     let message = Message::Fault { status };
     if !cx.framer.send(cx.tx, Space::Stream(stream), seq, axi, addr, &message) {
         return None;
     }
     cx.counters.faults += 1;
-    Some(Answered::Fault(status))
+    Some(AnswerRecord::Fault(status))
 }

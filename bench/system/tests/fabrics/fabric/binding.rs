@@ -1,4 +1,4 @@
-//! Logical devices of one memory node, bound to and taken from compute nodes that know nothing of each other.
+//! Logical devices of one memory node, bound to and unbound from compute nodes that are independent of each other.
 
 use cxloe_client::client::{self, ClientError};
 use cxloe_cn_core::engine::EngineError;
@@ -15,12 +15,12 @@ fn unbind(rig: &Star, ld: u16, option: UnbindOption, wait_ms: u64) -> Outcome<Un
     Ok(rig.ask(rig.manager.unbind(&Unbind { memory_node: name("mn0"), ld, option, wait_ms }))?)
 }
 
-/// Waits until a compute node has nothing on the memory node any more.
+/// Waits until a compute node has no memory left on the memory node.
 fn unbound(rig: &Star, owner: usize) -> Outcome {
     eventually(&format!("cn{owner} is unbound"), || rig.device(0, owner).ok()?.is_none().then_some(()))
 }
 
-/// How a region's going away looks to who was using it.
+/// True if an error is one that users of a removed region get.
 fn is_gone(error: &ClientError) -> bool {
     matches!(
         error,
@@ -74,7 +74,7 @@ pub fn unbinding_one_leaves_the_other_alone() -> Outcome {
                 rig.end("cn0", Signal::SIGTERM)?;
             }
             UnbindOption::Surprise => {
-                // What the victim has modified and not written back is lost with its memory, and said.
+                // Modified lines that were not written back are lost with the memory, and logged.
                 cxloe_lab::expect_error("a modified line could not be written back");
                 let victim = Load::start(rig.socket(0), hpa, bytes);
                 victim.goes_on()?;
@@ -127,7 +127,7 @@ pub fn devices_come_and_go_while_the_agent_runs() -> Outcome {
         twice.as_ref().err().and_then(cxloe_fabric::ClientError::code) == Some(ErrorCode::WrongState),
         format!("{twice:?}"),
     )?;
-    // Hot-added: there, and usable through a port that was open before.
+    // The region is added while the agent runs, and can be used through a port opened before.
     let region = rig.attached(0, "mn0-ld3")?;
     ensure(region.size == LD, format!("{region:?}"))?;
     rig.says("cn0", "hot-add")?;

@@ -1,5 +1,5 @@
-//! A program at work on a region: a thread that writes and reads back without a pause, and stops at the first operation
-//! that fails or brings something else than was written.
+//! Load on a region: a thread that continuously writes lines and reads them back, and stops at the first operation that
+//! fails or returns other data than written.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,21 +10,20 @@ use cxloe_client::client::{Client, ClientError};
 
 use cxloe_system::star::{Outcome, eventually, line};
 
-/// Lines in one round.
+/// Number of lines written and read in one round.
 const LINES: u64 = 256;
 
-/// Why it stopped by itself.
+/// Reason for which a load has stopped before its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
-    /// An operation failed.
     #[error(transparent)]
     Failed(ClientError),
-    /// A line is not what was written last.
+    /// The line at this HPA differs from the last write to it.
     #[error("the line at {0:#x} is not what was written last")]
     Wrong(u64),
 }
 
-/// The thread. Dropped without [`end`](Self::end), it ends too.
+/// A load thread. Dropping this value without [`end`](Self::end) also ends the thread.
 pub struct Load {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
@@ -32,7 +31,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts on `bytes` from `hpa` on, by a port of the agent at `socket`.
+    /// Starts a load on `bytes` bytes from `hpa` on, through a port of the agent at `socket`.
     pub fn start(socket: PathBuf, hpa: u64, bytes: u64) -> Load {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (told, counted) = (Arc::clone(&stop), Arc::clone(&rounds));
@@ -40,7 +39,7 @@ impl Load {
         Load { stop, rounds, thread: Some(thread) }
     }
 
-    /// Waits until it has done some more rounds than now, or has stopped.
+    /// Waits until the load has completed some more rounds, or has stopped.
     pub fn goes_on(&self) -> Outcome {
         let wanted = self.rounds.load(Ordering::Relaxed) + 20;
         let stopped = || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
@@ -49,14 +48,14 @@ impl Load {
         })
     }
 
-    /// Ends it; what it stopped of, if it did.
+    /// Ends the load; returns the number of its rounds, or the reason for which it had stopped.
     pub fn end(mut self) -> Result<u64, Trouble> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("ended once");
         thread.join().expect("no panic").map(|()| self.rounds.load(Ordering::Relaxed))
     }
 
-    /// Waits until it has stopped by itself.
+    /// Waits until the load has stopped because of an error or wrong data.
     pub fn trouble(mut self) -> Outcome<Trouble> {
         let thread = self.thread.take().ok_or("ended once")?;
         eventually("the load stops", || thread.is_finished().then_some(()))?;
@@ -77,7 +76,7 @@ fn work(socket: &Path, hpa: u64, bytes: u64, stop: &AtomicBool, rounds: &AtomicU
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        // Strides, so that the cache has to evict and every memory node has its share.
+        // Lines are accessed in strides, so that the cache has to evict lines and every memory node is used.
         let start = round * LINES * 64 * 7 % bytes;
         let hpas: Vec<u64> = (0..LINES).map(|i| hpa + (start + i * 64 * 3) % bytes).collect();
         let lines: Vec<_> = hpas.iter().map(|hpa| (*hpa, line(*hpa, round))).collect();

@@ -1,4 +1,4 @@
-//! Regions and what is in them: interleaving, growth, quotas, disabling, losses, and that nobody sees what was there before.
+//! Regions and their content: interleaving, growth, quotas, disabling, losses, and zeroing before reuse.
 
 use cxloe_client::client::{self, ClientError};
 use cxloe_cn_core::engine::EngineError;
@@ -17,7 +17,7 @@ fn grow(rig: &Star, region: &str, bytes: u64) -> Outcome {
     Ok(())
 }
 
-/// Requests that went to each memory node.
+/// Number of requests sent to each memory node so far.
 fn requests(rig: &Star, owner: usize) -> Outcome<Vec<u64>> {
     let sessions = client::sessions(&rig.socket(owner))?;
     Ok(sessions.iter().map(|session| session.status.counters.requests).collect())
@@ -41,13 +41,14 @@ pub fn interleaved_regions_hold_every_byte_and_grow_under_load() -> Outcome {
     port.flush()?;
     verify(&mut port, wide, four, 1)?;
     verify(&mut port, odd, three, 2)?;
-    // Each leg has its share: a quarter of the one, and of three memory nodes a third of the other, twice.
+    // Each memory node gets its share of the requests: a quarter of those for the first region, and on three memory
+    // nodes a third of those for the second, written and read.
     let lines = |bytes: u64| bytes / 64 * 2;
     for (after, before) in requests(&rig, 0)?.iter().zip(before) {
         ensure(after - before >= lines(four) / 4, format!("a leg was asked {} times", after - before))?;
     }
 
-    // Growth changes nothing of what is there, and nobody notices.
+    // Growth does not change the content, and does not disturb the load.
     let load = Load::start(rig.socket(0), wide, four);
     load.goes_on()?;
     for step in 2..4 {
@@ -69,7 +70,7 @@ pub fn interleaved_regions_hold_every_byte_and_grow_under_load() -> Outcome {
         verify(&mut port, wide + (step - 1) * four, four, 3 + step)?;
     }
     verify(&mut port, odd, three, 2)?;
-    // Behind the last decoder nothing is mapped.
+    // Addresses above the last decoder are unmapped.
     let beyond = port.read(wide + 3 * four).expect_err("nobody maps it");
     ensure(matches!(beyond, ClientError::Engine(EngineError::Unmapped(_))), beyond.to_string())
 }
@@ -109,7 +110,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
     let load = Load::start(rig.socket(0), other, bytes);
     load.goes_on()?;
     fill(&mut port, hpa, bytes, 1)?;
-    // In the cache only, as far as anybody knows.
+    // Written lines that are in the cache and not yet at the memory node.
     for i in 0..64 {
         port.write(hpa + i * 64, &line(hpa + i * 64, 2))?;
     }
@@ -127,7 +128,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
     ensure(rig.attached(0, "r")?.hpa == hpa, "it keeps its address")?;
     check(&mut port, hpa, bytes, content)?;
 
-    // Disabled over a restart of the agent, too.
+    // A disabled region stays disabled when the agent restarts.
     load.end().map_err(|trouble| format!("another region was disturbed: {trouble}"))?;
     rig.ask(rig.manager.disable_region(&name("r"), disable))?;
     rig.end("cn0", Signal::SIGTERM)?;
@@ -143,7 +144,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
 
 pub fn new_regions_never_show_old_bytes() -> Outcome {
     cxloe_lab::expect_error("a modified line could not be written back");
-    // Room for two regions: every extent is used again and again.
+    // The pool has room for two regions only, so that every extent is reused repeatedly.
     let rig = Star::whole(1, 2, "8MiB")?;
     let bytes = 4 * MIB;
     for round in 0..8_u64 {
@@ -155,7 +156,7 @@ pub fn new_regions_never_show_old_bytes() -> Outcome {
             .map_err(|e| format!("round {round}: {}", e.message().unwrap_or_default()))?;
         fill(&mut port, hpa, bytes, round + 1)?;
         port.flush()?;
-        // Taken away while somebody writes: what is on its way then must not reach who comes next.
+        // The region is destroyed during writes: writes in flight must not reach the next owner's memory.
         let load = Load::start(rig.socket(owner), hpa, bytes);
         load.goes_on()?;
         rig.destroy(&region)?;
@@ -223,7 +224,8 @@ pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
     ensure(rig.ask(rig.manager.memory_nodes())?.is_empty(), "it is forgotten")?;
     eventually("the region is detached", || client::regions(&rig.socket(0)).ok()?.is_empty().then_some(()))?;
 
-    // With its pool, content and mappings, as if nothing had happened: it keeps them until they are released.
+    // The memory node restarts with its pool and still has content and mappings, which it keeps until they are
+    // released.
     rig.start_mn(0, &options)?;
     eventually("it says what it keeps", || {
         let nodes = rig.ask(rig.manager.memory_nodes()).ok()?;
@@ -239,11 +241,11 @@ pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
     Ok(())
 }
 
-/// While one client's flush waits for a memory node that is stopped, another one's writes go on.
+/// While one client's flush waits for a stopped memory node, another client's writes continue.
 pub fn a_flush_holds_up_nobody() -> Outcome {
     let rig = Star::new(2, 1, &[])?;
     (0..2).try_for_each(|index| rig.start_mn(index, &["--pool-size", "16MiB"]))?;
-    // Longer than any wait here: it is not the end of a session that lets the others go on.
+    // This time-out exceeds every wait in the test, so that others cannot continue because the session has ended.
     rig.start_agent_with(0, "60s", &[])?;
     let stuck = rig.create("stuck", 0, 2 * MIB, &[0], 4096)?;
     let free = rig.create("free", 0, 2 * MIB, &[1], 4096)?;

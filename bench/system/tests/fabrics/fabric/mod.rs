@@ -1,6 +1,6 @@
 //! The fabric from end to end: a manager, memory nodes and compute nodes around a switch, real daemons and real frames.
-//! Regions over several memory nodes that grow while they are used, binding and unbinding under load, hot-add, nodes held
-//! in reset, fabrics that need no manager, and memory that never shows what was in it before.
+//! The tests cover interleaved regions that grow while in use, binding and unbinding under load, hot-add, nodes held in
+//! reset, fabrics without a manager, and memory that is zeroed before reuse.
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
@@ -10,10 +10,10 @@ mod memory;
 mod starting;
 mod store;
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::{Test, tests};
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![
         memory::interleaved_regions_hold_every_byte_and_grow_under_load,
         memory::quotas_are_kept,

@@ -1,4 +1,4 @@
-//! The three ways in which a fabric comes up: held in reset until the manager has made what is declared, static, and (as
+//! Ways to start a fabric: held in reset until the manager has created the declared regions, without a manager, and (as
 //! in all other tests) at once.
 
 use cxloe_client::client::{self, ClientError};
@@ -34,13 +34,13 @@ pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
     let told = rig.cli(0, &["read", "0x10000000000"])?;
     ensure(told.status.code() == Some(5), format!("{told:?}"))?;
 
-    // The memory node comes; with it the region, and with that the release.
+    // Once the memory node has registered, the region is created and the compute node is released from reset.
     rig.start_mn(0, &["--pool-size", "16MiB"])?;
     let hpa = rig.attached(0, "declared")?.hpa;
     ensure(!client::node(&rig.socket(0))?.held, "it is released")?;
     fill(&mut port, hpa, 4 * MIB, 1)?;
 
-    // Held by hand: what was modified is kept, and the address.
+    // A compute node is held in reset by a command: modified lines and the region's address are kept.
     let node = Owner::CnId(cn(0));
     rig.ask(rig.manager.hold(&node))?;
     rig.listed(0, "declared", |region| region.attachment == Attaching::InReset)?;
@@ -81,7 +81,7 @@ pub fn static_fabrics_need_no_manager() -> Outcome {
     fill(&mut port, b, 4 * MIB, 2)?;
     port.flush()?;
 
-    // From here on there is no manager.
+    // From here on the fabric has no manager.
     rig.end("gmm", Signal::SIGTERM)?;
     rig.end("mn0", Signal::SIGTERM)?;
     rig.end("cn0", Signal::SIGTERM)?;

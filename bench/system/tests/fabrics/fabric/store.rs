@@ -1,5 +1,5 @@
-//! A store of the manager that is put back, or emptied: nodes do not follow it, at any of its starts, and lose nothing, until
-//! somebody says that what it lacks may go. And a store on a disk that is full.
+//! Stores that are restored from a copy, or emptied: whenever a manager with such a store starts, nodes do not follow
+//! it and keep their content, until an operator releases what the store lacks. Also a store on a full disk.
 
 use std::fs;
 use std::io::Write;
@@ -18,8 +18,8 @@ use cxloe_system::star::*;
 
 const BYTES: u64 = 4 * MIB;
 
-/// One memory node with a pool in a file, one compute node, region `a` with content, and a copy of the store as of then;
-/// after that region `b`. Returns the options of the memory node, and where the regions are.
+/// Starts one memory node with a pool in a file and one compute node, creates region `a` with content, copies the
+/// store, and creates region `b`. Returns the options of the memory node, and the HPAs of the regions.
 fn with_a_copy(rig: &Star) -> Outcome<(Vec<String>, [u64; 2])> {
     let pool = format!("file:{}", rig.path("pool").display());
     let options = ["--pool", &pool, "--pool-size", "16MiB"].map(str::to_owned).to_vec();
@@ -38,7 +38,7 @@ fn with_a_copy(rig: &Star) -> Outcome<(Vec<String>, [u64; 2])> {
     Ok((options, [a, b]))
 }
 
-/// How often a manager with a wrong store is started.
+/// Number of times a manager with a wrong store is started.
 fn rounds() -> u32 {
     if cxloe_system::all_are_run() { 3 } else { 2 }
 }
@@ -50,7 +50,7 @@ fn put_back(rig: &Star) -> Outcome {
     rig.start_gmm(&[])
 }
 
-/// Waits until the manager shows both nodes as refused.
+/// Waits until the manager lists both nodes as refused.
 fn both_refused(rig: &Star) -> Outcome {
     eventually("both nodes are refused", || {
         let refused = rig.ask(rig.manager.refused_nodes()).ok()?;
@@ -64,7 +64,7 @@ fn both_refused(rig: &Star) -> Outcome {
     Ok(())
 }
 
-/// That nothing of either region has changed, for who has them and for who asks anew.
+/// Checks that the content of both regions is unchanged, through existing and new connections.
 fn all_there(rig: &Star, [a, b]: [u64; 2]) -> Outcome {
     let regions = client::regions(&rig.socket(0))?;
     let hpas: Vec<u64> = regions.iter().map(|region| region.hpa).collect();
@@ -87,7 +87,7 @@ pub fn an_older_store_changes_nothing_however_often_it_is_started() -> Outcome {
         rig.start_gmm(&[])?;
     }
     both_refused(&rig)?;
-    // Not after their own restarts either.
+    // The nodes still refuse the manager after they have restarted.
     rig.end("cn0", Signal::SIGTERM)?;
     rig.end("mn0", Signal::SIGTERM)?;
     rig.start_mn_alone(0, &options.iter().map(String::as_str).collect::<Vec<_>>())?;
@@ -97,7 +97,7 @@ pub fn an_older_store_changes_nothing_however_often_it_is_started() -> Outcome {
     rig.attached(0, "b")?;
     all_there(&rig, hpas)?;
 
-    // The newest store is followed as if nothing had been.
+    // A manager with the newest store is followed again without any recovery.
     rig.end("gmm", Signal::SIGTERM)?;
     fs::rename(rig.path("newest.redb"), rig.path("gmm.redb"))?;
     rig.start_gmm(&[])?;
@@ -152,7 +152,7 @@ pub fn an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_relea
     verify(&mut port, a, BYTES, 1)?;
     let error = port.read(b).expect_err("it is nobody's");
     ensure(matches!(error, ClientError::Engine(EngineError::Unmapped(_))), error.to_string())?;
-    // Kept, and given to nobody: 8 of 16 MiB are free, and stay so over a restart of the manager.
+    // The memory is kept and not assigned: 8 of 16 MiB are free, also after a restart of the manager.
     let node = || rig.ask(rig.manager.memory_nodes()).ok().and_then(|mut nodes| nodes.pop());
     let kept = || node().filter(|node| (node.orphan_bytes, node.free_bytes) == (BYTES, 8 * MIB));
     eventually("the memory node reports what it keeps", kept)?;
@@ -174,7 +174,7 @@ pub fn an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_relea
     verify(&mut port, a, BYTES, 1)
 }
 
-/// What changes something, a little, each time.
+/// Makes `count` small changes of the manager's state.
 fn change(rig: &Star, count: u64) -> Result<(), cxloe_fabric::ClientError> {
     rig.ask(rig.manager.set_quota(&Owner::CnId(cn(0)), Some((1 << 40) + count))).map(drop)
 }
@@ -182,12 +182,12 @@ fn change(rig: &Star, count: u64) -> Result<(), cxloe_fabric::ClientError> {
 pub fn a_full_disk_stops_changes_and_nothing_else() -> Outcome {
     cxloe_lab::expect_error("nothing can be changed until the store can be written");
     let rig = Star::new(1, 1, &[])?;
-    // The store on a disk of its own, a small one.
+    // The store is on its own small disk.
     let disk = rig.path("disk");
     fs::create_dir(&disk)?;
     mount(Some("none"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=24m"))?;
     rig.end("gmm", Signal::SIGTERM)?;
-    // Pages of it that are free take no room of the disk yet.
+    // Free pages of the copied store occupy no disk space yet.
     let sparse = ["--sparse=always", "gmm.redb", "disk/"];
     let copied = std::process::Command::new("cp").args(sparse).current_dir(rig.dir.path()).status()?;
     ensure(copied.success(), "the store cannot be copied")?;
@@ -215,7 +215,7 @@ pub fn a_full_disk_stops_changes_and_nothing_else() -> Outcome {
         ensure(refused.code() == Some(ErrorCode::StoreFull), refused.to_string())?;
         ensure(refused.to_string().contains("No space left on device"), refused.to_string())?;
         let before = rig.ask(rig.manager.compute_nodes())?;
-        // Looks and nodes go on, for longer than the node time-out.
+        // Queries are answered and nodes stay reachable, for longer than the node time-out.
         let until = Instant::now() + Duration::from_millis(2500);
         while Instant::now() < until {
             let health = rig.ask(rig.manager.health())?;
@@ -239,7 +239,7 @@ pub fn a_full_disk_stops_changes_and_nothing_else() -> Outcome {
         rig.region_is("r", RegionState::Active)?;
         fill(&mut port, hpa, BYTES, 2 + round)?;
     }
-    // The store is whole.
+    // After a restart, the manager's store is consistent.
     rig.end("gmm", Signal::SIGTERM)?;
     rig.start_gmm(&[])?;
     let quota = rig.ask(rig.manager.compute_nodes())?.first().and_then(|node| node.quota);

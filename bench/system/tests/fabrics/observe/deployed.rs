@@ -1,33 +1,33 @@
-//! What is shipped for Prometheus and Grafana, without a running fabric: documentation, alerts, dashboard.
+//! Checks of the files for Prometheus and Grafana that need no fabric: documentation, alerts, dashboard.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use cxloe_daemon::metrics::{Definition, Kind, PROCESS, document};
+use cxloe_daemon::metrics::{Definition, MetricKind, PROCESS, document};
 use serde_json::Value;
 
 use super::scrape::promtool;
 use cxloe_system::pair::{Outcome, ensure};
 
-/// Set to have the documentation written anew.
+/// Environment variable that makes the test rewrite the documentation of metrics.
 const UPDATE: &str = "CXLOE_UPDATE";
 
-/// Where it is.
+/// Folder of the files for Prometheus and Grafana.
 pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/observe")
 }
 
-/// All metrics, by daemon.
+/// Definitions of all metrics, by daemon.
 pub fn documented() -> [(&'static str, Vec<&'static Definition>); 3] {
-    let with_process = |own: &'static [&'static Definition]| own.iter().copied().chain(PROCESS).collect();
+    let with_process = |own: Vec<&'static Definition>| own.into_iter().chain(PROCESS).collect();
     [
-        ("gmm", with_process(cxloe_gmm::server::metrics::ALL)),
-        ("mn-server", with_process(cxloe_mn::metrics::ALL)),
-        ("cn-agent", with_process(cxloe_cn::metrics::ALL)),
+        ("gmm", with_process(cxloe_gmm::server::metrics::ALL.to_vec())),
+        ("mn-server", with_process(cxloe_mn::metrics::all())),
+        ("cn-agent", with_process(cxloe_cn::metrics::all())),
     ]
 }
 
-/// Names of metrics that expressions speak of, without the endings of a histogram's series.
+/// Names of metrics in an expression; of a histogram, the name without the suffixes of its series.
 pub fn named(expression: &str) -> BTreeSet<String> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let ours = |word: &&str| word.starts_with("cxloe_") || word.starts_with("process_");
@@ -35,7 +35,7 @@ pub fn named(expression: &str) -> BTreeSet<String> {
         documented()
             .iter()
             .flat_map(|(_, all)| all)
-            .any(|metric| metric.name == name && metric.kind == Kind::Histogram)
+            .any(|metric| metric.name == name && metric.kind == MetricKind::Histogram)
     };
     words
         .filter(ours)
@@ -46,7 +46,7 @@ pub fn named(expression: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The expressions of a dashboard's panels, with the panel's title.
+/// Expressions of the dashboard's panels, each with the title of its panel.
 pub fn panels() -> Outcome<Vec<(String, String)>> {
     let dashboard: Value =
         serde_json::from_str(&std::fs::read_to_string(folder().join("grafana/cxloe.json"))?)?;
@@ -77,11 +77,11 @@ pub fn the_documentation_is_that_of_the_code() -> Outcome {
          begin at 0 with each start of their daemon unless they say otherwise.\n",
     );
     let own = [
-        ("gmm", "The manager: `gmm serve`", cxloe_gmm::server::metrics::ALL),
-        ("mn-server", "Memory nodes: `mn-server`", cxloe_mn::metrics::ALL),
-        ("cn-agent", "Compute nodes: `cn-agent run`", cxloe_cn::metrics::ALL),
+        ("gmm", "The manager: `gmm serve`", cxloe_gmm::server::metrics::ALL.to_vec()),
+        ("mn-server", "Memory nodes: `mn-server`", cxloe_mn::metrics::all()),
+        ("cn-agent", "Compute nodes: `cn-agent run`", cxloe_cn::metrics::all()),
     ];
-    for (_, title, metrics) in own {
+    for (_, title, metrics) in &own {
         text += &format!("\n## {title}\n\n{}", document(metrics.iter().copied()));
     }
     text += &format!("\n## Each process\n\n{}", document(PROCESS));
@@ -94,7 +94,10 @@ pub fn the_documentation_is_that_of_the_code() -> Outcome {
     ensure(names.len() == all.len(), "two metrics have one name")?;
     for metric in all {
         let total = metric.name.ends_with("_total");
-        ensure(total == (metric.kind == Kind::Counter), format!("{}: counters end in _total", metric.name))?;
+        ensure(
+            total == (metric.kind == MetricKind::Counter),
+            format!("{}: counters end in _total", metric.name),
+        )?;
         ensure(metric.help.ends_with('.'), format!("{}: its help is no sentence", metric.name))?;
     }
     Ok(())
@@ -107,7 +110,7 @@ pub fn promtool_takes_alerts_and_configuration() -> Outcome {
     promtool(&["test", "rules", "alerts_test.yml"], "", &folder).map(drop)
 }
 
-/// Prometheus's own parser reads each expression, as that of a rule.
+/// Prometheus's own parser accepts the expression of each panel, as that of a rule.
 pub fn every_panel_is_valid() -> Outcome {
     let dir = tempfile::tempdir()?;
     let mut rules = String::from("groups:\n  - name: panels\n    rules:\n");

@@ -1,18 +1,17 @@
-//! Metrics of a fabric at work: every documented one is served, nothing else is, and what dashboard and alerts speak of
-//! is among them.
+//! Metrics of a working fabric: exactly the documented metrics are served, and dashboard and alerts use no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cxloe_client::client;
 use cxloe_client::mapping::{MapOptions, Mapping};
-use cxloe_daemon::metrics::Kind;
+use cxloe_daemon::metrics::MetricKind;
 use cxloe_lab::Lab;
 
 use super::deployed::{documented, folder, named, panels};
 use super::scrape::{Scrape, get, promtool};
 use cxloe_system::pair::*;
 
-/// A fabric that serves metrics, with something written to its region.
+/// Starts a fabric that serves metrics and has data in its region.
 pub fn rig() -> Outcome<Pair> {
     let mut rig = Pair::on(Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0"))?;
     rig.observed = true;
@@ -20,7 +19,7 @@ pub fn rig() -> Outcome<Pair> {
     Ok(rig)
 }
 
-/// Lines, then pages: more than may be resident, read twice. What is mapped stays so as long as the answer is kept.
+/// Accesses lines, then twice as many pages as may be resident. The mapping lasts as long as the returned value.
 pub fn work(rig: &Pair) -> Outcome<Mapping> {
     let (mut port, hpa) = rig.written(1)?;
     verify(&mut port, hpa, 1)?;
@@ -28,13 +27,13 @@ pub fn work(rig: &Pair) -> Outcome<Mapping> {
     let expected = written_lines(hpa, 1);
     let options = MapOptions { limit: 1 << 20, prefetch: false, ..MapOptions::default() };
     let mut memory = Mapping::open(&rig.socket(), "scratch", options).map_err(|error| error.to_string())?;
-    // SAFETY: nobody else has this region mapped.
+    // SAFETY: no other process has this region mapped.
     let bytes = unsafe { memory.as_mut_slice() };
     for _ in 0..2 {
         let right = |(at, line): (u64, &[u8; 64])| bytes[at as usize..][..64] == *line;
         let lines = expected.iter().map(|(at, line)| (at - hpa, line));
         ensure(lines.into_iter().all(right), "another line than was written")?;
-        // All the rest, a byte of each page: more than may be resident.
+        // A byte of each remaining page is read: more pages than may be resident.
         ensure(bytes[LINES as usize * 64..].iter().step_by(4096).all(|byte| *byte == 0), "not zero")?;
     }
     Ok(memory)
@@ -49,15 +48,15 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
     let mut scrapes: BTreeMap<&str, Scrape> = BTreeMap::new();
     for daemon in daemons {
         let scrape = Scrape::of(&socket(daemon))?;
-        let said = promtool(&["check", "metrics"], &scrape.text, rig.dir.path())?;
-        ensure(said.trim().is_empty(), format!("{daemon}: {said}"))?;
+        let output_text = promtool(&["check", "metrics"], &scrape.text, rig.dir.path())?;
+        ensure(output_text.trim().is_empty(), format!("{daemon}: {output_text}"))?;
         ensure(get(&socket(daemon), "/healthz")?.0 == 200, format!("{daemon} is not well"))?;
         scrapes.insert(daemon, scrape);
     }
     figures_are_right(&rig, &scrapes)?;
     drop(mapped);
 
-    // Its memory node gone, the region is degraded: the manager names it.
+    // Once the memory node is killed, the region is degraded, and the manager's metric names the region.
     cxloe_lab::expect_error("has not answered within the limit");
     rig.kill("mn")?;
     let last = eventually("the manager names the region", || {
@@ -78,9 +77,9 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
                 .remove(metric.name)
                 .ok_or_else(|| format!("{daemon} documents {} and does not serve it", metric.name))?;
             let expected = match metric.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram => "histogram",
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
+                MetricKind::Histogram => "histogram",
             };
             let documented: BTreeSet<String> =
                 metric.labels.iter().map(|label| (*label).to_owned()).collect();
@@ -97,12 +96,12 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
         let unknown: Vec<String> = named(&expression).difference(&served).cloned().collect();
         ensure(unknown.is_empty(), format!("{place} speaks of {unknown:?}, which nobody serves"))?;
     }
-    // Who serves metrics ends as others do, and its socket with it.
+    // A daemon that serves metrics ends like others, and removes the socket.
     rig.stop("agent")?;
     ensure(!socket("cn-agent").exists(), "the socket of the metrics is left")
 }
 
-/// What is served is what the other ways of asking tell.
+/// Checks that served values equal those that other interfaces report.
 fn figures_are_right(rig: &Pair, scrapes: &BTreeMap<&str, Scrape>) -> Outcome {
     let (gmm, mn, cn) = (&scrapes["gmm"], &scrapes["mn-server"], &scrapes["cn-agent"]);
     let counters = client::counters(&rig.socket())?;
@@ -123,7 +122,7 @@ fn figures_are_right(rig: &Pair, scrapes: &BTreeMap<&str, Scrape>) -> Outcome {
         let found = cn.value(series)?;
         ensure(found == expected as f64, format!("{series} is {found}, not {expected}"))?;
     }
-    // Every fault on an absent page took some time, which is in one of the three histograms.
+    // Every fault on an absent page is counted in exactly one of the three histograms of durations.
     let timed = cn.sum("cxloe_cn_page_fault_duration_seconds_count");
     let faults = counters.paging.faults as f64;
     ensure(faults > 500.0 && timed == faults, format!("{timed} of {faults} faults were timed"))?;

@@ -1,5 +1,5 @@
-//! Logs for programs: with `--log-format json` every line is an object, and what happened carries its peer, region and
-//! cause as fields, not only in words.
+//! Structured logs: with `--log-format json` every line is a JSON object, and peer, region and cause of an event are
+//! fields, not only in the message.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ pub fn logs_are_json_with_fields() -> Outcome {
     let rig = rig()?;
     let (port, _) = rig.written(3)?;
     drop(port);
-    // A memory node logs what happened to its sessions twice a second.
+    // A memory node logs events of its sessions at intervals of half a second.
     let log = rig.log("mn");
     eventually("the memory node logs its session", || saying(&log, "session started"))?;
     cxloe_lab::expect_error("has not answered within the limit");
@@ -51,8 +51,9 @@ pub fn logs_are_json_with_fields() -> Outcome {
         ("gmm", "region", "region", "scratch"),
     ] {
         let is = |(name, fields): &&(String, Value)| {
-            let said = fields["message"].as_str().is_some_and(|said| said.contains(message));
-            name.starts_with(daemon) && said && fields[field] == value
+            let output_text =
+                fields["message"].as_str().is_some_and(|output_text| output_text.contains(message));
+            name.starts_with(daemon) && output_text && fields[field] == value
         };
         ensure(
             lines.iter().any(|line| is(&line)),
@@ -62,7 +63,7 @@ pub fn logs_are_json_with_fields() -> Outcome {
     Ok(())
 }
 
-/// What lands in a file has no colours.
+/// Daemons write no colours to log files.
 pub fn logs_in_files_have_no_colours() -> Outcome {
     let rig = Pair::with_region("anon", &[])?;
     rig.stop("agent")?;
@@ -78,11 +79,11 @@ pub fn logs_in_files_have_no_colours() -> Outcome {
     ensure(logs == 3, format!("{logs} logs"))?;
     let mut bench = Command::new(program("cxloe-bench")?);
     bench.args(["echo", "-i", "no-such-interface", "--peer", MN]).env("CXLOE_LOG", "trace");
-    let said = bench.output()?.stderr;
-    ensure(!said.is_empty() && !said.contains(&0x1b), String::from_utf8_lossy(&said))
+    let output_text = bench.output()?.stderr;
+    ensure(!output_text.is_empty() && !output_text.contains(&0x1b), String::from_utf8_lossy(&output_text))
 }
 
-/// A manager and an agent whose standard error goes there.
+/// Starts a manager and an agent whose standard error is redirected to `error`.
 fn daemons(rig: &Pair, error: impl Fn() -> Outcome<OwnedFd>) -> Outcome<[Process; 2]> {
     let quiet = |mut command: Command| -> Outcome<Command> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(error()?);
@@ -100,7 +101,7 @@ fn daemons(rig: &Pair, error: impl Fn() -> Outcome<OwnedFd>) -> Outcome<[Process
     Ok([gmm, agent])
 }
 
-/// They go on answering, and end well when they are told to.
+/// Checks that the daemons answer, and that they end with status 0 at SIGTERM.
 fn end_well(rig: &Pair, daemons: [Process; 2]) -> Outcome {
     for _ in 0..20 {
         rig.gmm(&["list", "-R"])?;
@@ -113,7 +114,7 @@ fn end_well(rig: &Pair, daemons: [Process; 2]) -> Outcome {
     Ok(())
 }
 
-/// The disk of their logs is full.
+/// Daemons continue to serve while the disk with their logs is full.
 pub fn daemons_outlive_a_full_disk() -> Outcome {
     let rig = Pair::bare()?;
     let full = || Ok(OpenOptions::new().write(true).open("/dev/full")?.into());
@@ -121,7 +122,8 @@ pub fn daemons_outlive_a_full_disk() -> Outcome {
     end_well(&rig, daemons)
 }
 
-/// Nobody reads the pipe of their logs, which is full; then somebody does, and learns that lines are lost.
+/// Daemons continue to serve while their log pipe is full and nothing reads it; a later reader gets a line about lost
+/// lines.
 pub fn daemons_do_not_wait_for_a_reader() -> Outcome {
     let rig = Pair::bare()?;
     let path = rig.path("pipe");
@@ -130,7 +132,7 @@ pub fn daemons_do_not_wait_for_a_reader() -> Outcome {
     let mut filler = OpenOptions::new().write(true).custom_flags(nix::libc::O_NONBLOCK).open(&path)?;
     while filler.write(&[b'.'; 4096]).is_ok() {}
     let daemons = daemons(&rig, || Ok(OpenOptions::new().write(true).open(&path)?.into()))?;
-    // So many connections have more to log than the manager keeps.
+    // This number of connections causes more log lines than the manager buffers.
     let mut room = vec![0; 1 << 16];
     for _ in 0..8000 {
         let mut manager = UnixStream::connect(rig.path("gmm.sock"))?;
@@ -147,7 +149,7 @@ pub fn daemons_do_not_wait_for_a_reader() -> Outcome {
     end_well(&rig, daemons)
 }
 
-/// Whoever reads their logs has gone.
+/// Daemons continue to serve after the reader of their log pipe has closed it.
 pub fn daemons_outlive_a_broken_pipe() -> Outcome {
     let rig = Pair::bare()?;
     let daemons = daemons(&rig, || {

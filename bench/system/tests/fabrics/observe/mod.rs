@@ -1,5 +1,5 @@
-//! Looking on from outside: what daemons serve to Prometheus, what their logs say, and the live view of an agent, in a
-//! real terminal; and whether dashboard, alerts and documentation speak of what there is.
+//! Observation: Prometheus metrics of daemons, their logs, and the live view of an agent in a real terminal; and
+//! dashboard, alerts and documentation, which have to agree with the metrics.
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
@@ -11,10 +11,10 @@ mod scrape;
 mod terminal;
 pub mod top;
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::{Test, tests};
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![
         deployed::the_documentation_is_that_of_the_code,
         deployed::promtool_takes_alerts_and_configuration,

@@ -1,4 +1,4 @@
-//! Asks a daemon for its metrics, as Prometheus does, and reads the answer; and runs `promtool`.
+//! Fetches a daemon's metrics as Prometheus does, and parses the answer; runs `promtool`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use cxloe_system::pair::{LIMIT, Outcome, ensure};
 
-/// What a daemon answers to a GET of `path`: status and body.
+/// Answer of a daemon to a GET of `path`: status and body.
 pub fn get(socket: &Path, path: &str) -> Outcome<(u16, String)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -23,13 +23,12 @@ pub fn get(socket: &Path, path: &str) -> Outcome<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
-/// One reading of a daemon's metrics.
 #[derive(Debug)]
 pub struct Scrape {
     pub text: String,
-    /// Families by name: kind, and names of labels.
+    /// Metric families by name, each with its kind and its label names.
     pub families: BTreeMap<String, (String, BTreeSet<String>)>,
-    /// Values by name and labels, as in `up{a="b"}`.
+    /// Values of series by name and labels, as in `up{a="b"}`.
     pub values: BTreeMap<String, f64>,
 }
 
@@ -61,19 +60,19 @@ impl Scrape {
         Ok(Scrape { text, families, values })
     }
 
-    /// The value of a series.
+    /// Value of the series of this name and these labels.
     pub fn value(&self, series: &str) -> Outcome<f64> {
         Ok(*self.values.get(series).ok_or_else(|| format!("no {series} in\n{}", self.text))?)
     }
 
-    /// All values of a metric together.
+    /// Sum of the values of all series of a metric.
     pub fn sum(&self, name: &str) -> f64 {
         let of = |series: &str| series.split('{').next() == Some(name);
         self.values.iter().filter(|(series, _)| of(series)).map(|(_, value)| value).sum()
     }
 }
 
-/// Runs `promtool` over `input`; it has to be content, and to say nothing but that.
+/// Runs `promtool` with `input` as its standard input; `promtool` has to report success and nothing else.
 pub fn promtool(arguments: &[&str], input: &str, folder: &Path) -> Outcome<String> {
     let mut command = Command::new("promtool");
     command.args(arguments).current_dir(folder);
@@ -83,8 +82,8 @@ pub fn promtool(arguments: &[&str], input: &str, folder: &Path) -> Outcome<Strin
         .map_err(|error| format!("promtool: {error}; deploy/install/need.sh promtool installs it"))?;
     child.stdin.take().ok_or("no standard input")?.write_all(input.as_bytes())?;
     let output = child.wait_with_output()?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    ensure(output.status.success(), format!("promtool {}: {said}", arguments.join(" ")))?;
-    Ok(said)
+    let output_text = [output.stdout, output.stderr].concat();
+    let output_text = String::from_utf8_lossy(&output_text).into_owned();
+    ensure(output.status.success(), format!("promtool {}: {output_text}", arguments.join(" ")))?;
+    Ok(output_text)
 }

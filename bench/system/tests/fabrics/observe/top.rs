@@ -1,4 +1,4 @@
-//! `cn-agent top` in a real terminal against a real agent; and what scripts get of it.
+//! `cn-agent top` in a real terminal with a real agent, and its output to a pipe.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::terminal::Terminal;
 use cxloe_system::copies::ROLE;
 use cxloe_system::pair::*;
 
-/// Starts the live view in the terminal's shell; its process id is in the file `pid`.
+/// Starts the live view in the terminal's shell; writes its process id to the file `pid`.
 fn started(rig: &Pair, terminal: &Terminal, interval: &str) -> Outcome {
     let (program, socket, pid) = (program("cn-agent")?, rig.socket(), rig.path("pid"));
     let (program, socket, pid) = (program.display(), socket.display(), pid.display());
@@ -45,7 +45,7 @@ pub fn the_live_view_shows_an_agent_at_work() -> Outcome {
     ensure(!screen.contains("before"), format!("the shell's screen shines through:\n{screen}"))?;
     ensure(terminal.state()? == (true, false), "a screen of its own, without a cursor")?;
 
-    // What happens is seen: lines, and pages.
+    // The view shows accesses to lines and pages.
     let socket = rig.socket();
     let busy = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let working = std::sync::Arc::clone(&busy);
@@ -97,7 +97,7 @@ pub fn the_live_view_outlives_its_agent() -> Outcome {
     started(&rig, &terminal, "100ms")?;
     terminal.shows(&["scratch"])?;
     rig.kill("agent")?;
-    // The last figures stay, and it is said that they are old.
+    // The last figures stay on the screen, marked as old.
     terminal.shows(&["no agent at", "these figures are", "trying again", "scratch"])?;
     rig.start_agent(&[])?;
     let back = terminal.until("it is connected again", |screen| !screen.contains("trying again"))?;
@@ -105,7 +105,7 @@ pub fn the_live_view_outlives_its_agent() -> Outcome {
     terminal.key("C-c")?;
     terminal.is_given_back()?;
 
-    // Ended by a signal, it gives the terminal back as well.
+    // The view also restores the terminal when it is ended by a signal.
     terminal.command("clear")?;
     started(&rig, &terminal, "100ms")?;
     let pid = std::fs::read_to_string(rig.path("pid"))?.trim().parse()?;
@@ -134,7 +134,7 @@ pub fn scripts_get_text_and_json() -> Outcome {
     failed_with(&rig.cli(&["top", "--once"])?, 3, &["agent.sock"])
 }
 
-/// Plays the live view of an agent that makes it panic, if that is what this process is for.
+/// Runs, as a role of the test program, a live view with a fake agent that makes the view panic.
 pub fn play() -> ExitCode {
     let mut asked = 0;
     let take = move || {

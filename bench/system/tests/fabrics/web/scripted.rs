@@ -1,5 +1,5 @@
-//! A memory node without memory, which speaks to the manager as one and says what the test wants: for what no well-meant
-//! node says, and for pools larger than this machine.
+//! A simulated memory node without memory, which registers with the manager and reports values set by the test: values
+//! that no real node reports, and pools larger than this machine's memory.
 
 use cxloe_fabric::api::{MemoryNodeSync, RegisterMemoryNode};
 use cxloe_fabric::model::{CommandResult, DeviceKind, NodeAction, Watermark};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use cxloe_system::star::{Outcome, Star, name};
 
-/// Such a node. It does what it is told only while [`answer`](Scripted::answer) runs.
+/// A simulated node. It executes commands only while [`answer`](Scripted::answer) runs.
 pub struct Scripted<'a> {
     rig: &'a Star,
     name: &'static str,
@@ -15,7 +15,7 @@ pub struct Scripted<'a> {
 }
 
 impl<'a> Scripted<'a> {
-    /// Registers one with a pool of `pool` bytes.
+    /// Registers a node with a pool of `pool` bytes.
     pub fn register(rig: &'a Star, node: &'static str, pool: u64) -> Outcome<Scripted<'a>> {
         let register = RegisterMemoryNode {
             name: name(node),
@@ -23,6 +23,7 @@ impl<'a> Scripted<'a> {
             macs: vec!["02:00:00:00:09:01".parse()?],
             udp: None,
             key: None,
+            rack: None,
             pool_bytes: pool,
             extent_bytes: 2 << 20,
             incarnation: 1,
@@ -43,7 +44,7 @@ impl<'a> Scripted<'a> {
         Ok(Scripted { rig, name: node, sync })
     }
 
-    /// Carries out every command there is; mapping is refused with the words of `refusal`, if there are any. Reports
+    /// Executes every pending command, but refuses mappings with the message `refusal` if that is given. Reports
     /// `stats`.
     pub fn answer(&mut self, refusal: Option<&str>, stats: Value) -> Outcome {
         self.sync.stats = stats;

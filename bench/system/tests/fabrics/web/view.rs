@@ -1,4 +1,4 @@
-//! What is seen on the page.
+//! Content of the page at first and after changes of the fabric.
 
 use cxloe_fabric::api::{CreateRegion, GrowRegion, ResetRegion};
 use nix::sys::signal::Signal;
@@ -8,13 +8,13 @@ use super::scripted::Scripted;
 use cxloe_system::browser::Browser;
 use cxloe_system::star::*;
 
-/// Where the manager serves, the same after each start.
+/// Address on which the manager listens, the same after each start.
 const ADDRESS: &str = "127.0.0.1:7440";
 const LISTEN: [&str; 3] = ["--insecure", "--listen", ADDRESS];
-/// A phone, in CSS pixels.
+/// Size of a phone's screen, in CSS pixels.
 const PHONE: (u32, u32) = (390, 844);
 
-/// Opens the page and leaves a mark in it that no later load has.
+/// Opens the page and sets a variable in it that a reload would remove.
 fn page(rig: &Star) -> Outcome<Browser> {
     let browser = Browser::start_in(rig.lab.namespace("switch")?)?;
     browser.open(&format!("http://{ADDRESS}/"))?;
@@ -32,7 +32,7 @@ fn no_errors(browser: &Browser) -> Outcome {
     ensure(errors.is_empty(), format!("{errors:?}"))
 }
 
-/// The page fits a phone, and so does a dialog on it.
+/// Checks that the page, and the dialog with this title, fit a phone's screen.
 fn fits_a_phone(browser: &Browser, title: &str) -> Outcome {
     browser.viewport(PHONE.0, PHONE.1, true)?;
     browser.until(&format!("innerWidth === {}", PHONE.0))?;
@@ -57,7 +57,7 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     )?;
     browser.shows("#no-regions", "gmm create-region")?;
 
-    // Nodes come.
+    // The page shows nodes that start.
     rig.start_mn(0, &["--pool-size", "64MiB"])?;
     rig.start_mn(1, &["--pool-size", "64MiB"])?;
     rig.start_agent(0, &[])?;
@@ -66,7 +66,7 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     browser.shows("#health", "All is well")?;
     browser.shows("#memory-of", "of 128 MiB in use")?;
 
-    // A region, and traffic to it.
+    // The page shows a new region, and traffic to it.
     let hpa = rig.create("heap", 0, 32 * MIB, &[0, 1], 1024)?;
     browser.shows("#regions tr", "heap")?;
     browser.until("/active[^]*cn0[^]*32 MiB[^]*2 × 1 KiB[^]*mn0, mn1/.test(document.querySelector('#regions tr').innerText)")?;
@@ -77,12 +77,12 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     browser.until("[...document.querySelectorAll('#memory-nodes .rate')].every(e => /in .*\\/s[^]*requests\\/s/.test(e.innerText))")?;
     browser.until("/requests\\/s/.test(document.querySelector('#compute-nodes .rate').innerText)")?;
 
-    // In full: by keyboard, and back to where one was.
+    // A dialog with details opens by keyboard; closing it returns the focus.
     browser.run("document.querySelector('#regions button.title').focus()")?;
     browser.fill("#regions button.title", "\u{E007}")?;
     browser.shows("#details-body", "2 ways, pieces of 1 KiB")?;
     browser.shows("#details-body .decoder td", "mn1")?;
-    // What is open follows what happens.
+    // An open dialog is updated when its region changes.
     let grow = GrowRegion { size: size(48 * MIB), on: Vec::new(), wait_ms: WAIT_MS };
     rig.ask(rig.manager.grow_region(&name("heap"), &grow))?;
     browser.shows("#details-body h3", "HDM decoder 1")?;
@@ -98,7 +98,7 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     browser.fill("body", "/")?;
     browser.until("document.activeElement.id === 'search'")?;
 
-    // A memory node dies, and comes back.
+    // A memory node is killed and restarted.
     rig.end("mn1", Signal::SIGKILL)?;
     browser.shows("#memory-nodes li.unwell", "unreachable")?;
     browser.shows("#memory-nodes li.unwell", "last report")?;
@@ -108,7 +108,7 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     browser.shows("#events li.bad", "Memory node mn1 is silent.")?;
     browser.shows("#events-zone", "UTC")?;
     browser.shows("#events li.day", "20")?;
-    // Each problem says whose it is, and what to do.
+    // Each problem names the node and the remedy.
     browser.shows("#trouble-list li.bad", "Memory node mn1 has been silent")?;
     browser.shows("#trouble-list li.bad code", "systemctl status mn-server")?;
     browser.shows("#trouble-list li.warn", "Region heap of cn0 waits for mn1")?;
@@ -118,7 +118,7 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     browser.until("document.title === '(2) CXLoE fabric'")?;
 
     fits_a_phone(&browser, "Region heap")?;
-    // Back without its content: the region is lost, and the page names the command that goes on without it.
+    // The memory node restarts without its content: the region is lost, and the page names the command that resets it.
     rig.start_mn(1, &["--pool-size", "64MiB"])?;
     browser.shows("#trouble-list li.bad", "Region heap of cn0 has lost content")?;
     browser.shows("#trouble-list li.bad code", "gmm reset-region heap")?;
@@ -149,7 +149,7 @@ pub fn a_manager_that_is_gone_is_missed_and_welcomed_back() -> Outcome {
     let since = standing.strip_prefix("No answer since ").unwrap_or_default();
     ensure(since.split(':').count() == 3, format!("since when is not in {standing:?}"))?;
     browser.shows(".stale #memory-nodes", "mn0")?;
-    // The time it began stays, however long it lasts.
+    // The time at which the manager became unreachable stays the same for as long as it is unreachable.
     let first = since.split(' ').next().unwrap_or_default();
     browser.until("/\\((?!0 s|1 s)/.test(document.querySelector('#standing').innerText)")?;
     ensure(browser.text("#standing")?.contains(first), "it fails since another time")?;
@@ -157,7 +157,7 @@ pub fn a_manager_that_is_gone_is_missed_and_welcomed_back() -> Outcome {
     rig.start_gmm(&LISTEN)?;
     browser.shows("#standing", "Live")?;
     ensure(browser.count("#banner:not([hidden]), .stale")? == 0, "the warning stays")?;
-    // What has happened meanwhile is there, and goes on.
+    // The page lists the events that occurred while it had no connection, and new ones.
     browser.shows("#events", "The manager took over, term 2.")?;
     rig.start_agent(0, &[])?;
     browser.shows("#compute-nodes", "cn0")?;
@@ -166,12 +166,12 @@ pub fn a_manager_that_is_gone_is_missed_and_welcomed_back() -> Outcome {
 }
 
 pub fn text_stays_text_and_many_regions_are_searched() -> Outcome {
-    // Long enough for a node that speaks only when the test lets it.
+    // The time-out is long enough for a simulated node, which reports only when the test calls it.
     let rig = Star::new(0, 0, &[&LISTEN[..], &["--node-timeout-ms", "60000"]].concat())?;
     let mut node = Scripted::register(&rig, "mn-scripted", 4 << 30)?;
     let browser = page(&rig)?;
 
-    // What a memory node says is shown, and nothing else.
+    // The page shows text from a memory node as text, not as markup.
     let hostile = "<img src=x onerror='window.hit=1'><script>window.hit=2</script><b>bold</b>";
     let region = |text: &str| CreateRegion { wait_ms: 0, ..CreateRegion::new(name(text), 2 * MIB, cn(0)) };
     rig.ask(rig.manager.create_region(&region("refused")))?;
@@ -179,13 +179,13 @@ pub fn text_stays_text_and_many_regions_are_searched() -> Outcome {
     browser.shows("#events li", hostile)?;
     ensure(browser.count("#fabric b, #fabric script, #fabric img")? == 0, "text has become markup")?;
     ensure(browser.run("return window.hit ?? null")?.is_null(), "text has become a script")?;
-    // Not even a mistake of the page could make markup of text.
+    // Trusted Types block the conversion of text into markup, even if the page's code attempts it.
     let forced = "try { document.body.innerHTML = '<b>x</b>'; return 'done' } catch (e) { return e.name }";
     ensure(browser.run(forced)? == json!("TypeError"), "the page may turn text into markup")?;
-    // The policy's own report of that.
+    // The only console errors are those of the policy just tested.
     ensure(browser.errors()?.iter().all(|e| e.text.contains("TrustedHTML")), "there are other errors")?;
 
-    // Names that mean something to scripts, the longest there can be, and many.
+    // Region names that are special in JavaScript, the longest possible name, and many regions.
     let longest = "w".repeat(63);
     for text in ["constructor", "toString", &longest] {
         rig.ask(rig.manager.create_region(&region(text)))?;
@@ -196,7 +196,7 @@ pub fn text_stays_text_and_many_regions_are_searched() -> Outcome {
     node.answer(None, json!(null))?;
     browser.shows("#regions-count", "243 regions, 486 MiB, the first 100 shown")?;
     browser.shows("#region-states", "243 active")?;
-    // What came in one go is one entry, which opens.
+    // Events of the same kind at the same time are one entry, which can be expanded.
     let line = "document.querySelector('#events li.many summary').innerText";
     browser.until(&format!("/^[0-9]+ regions of [^]* are active: [^]* and [0-9]+ more/.test({line})"))?;
     ensure(browser.count("#events > li")? < 20, "every event of many has a line of its own")?;

@@ -1,4 +1,4 @@
-//! What one frame has to show, in tshark's words, according to the decoder of `cxloe_wire`.
+//! Fields that the dissector has to show for one frame, in tshark's format, computed with the decoder of `cxloe_wire`.
 
 use cxloe_wire::frame::{
     ADDRESS_LEN, FrameError, HEADER_LEN, Header, Hello, HelloAck, LINE_SIZE, Message, PfcVector, Seal,
@@ -7,7 +7,7 @@ use cxloe_wire::frame::{
 
 use super::tshark::Row;
 
-/// Fields that follow from the bytes of the frame alone.
+/// Fields that depend on the bytes of one frame alone.
 pub const FIELDS: [&str; 47] = [
     "cxloe.command",
     "cxloe.seq",
@@ -58,7 +58,7 @@ pub const FIELDS: [&str; 47] = [
     "cxloe.unknown",
 ];
 
-/// What says that a frame is malformed, one for each case of [`FrameError`].
+/// Expert messages for a malformed frame, one for each case of [`FrameError`].
 pub const MALFORMED: [&str; 8] = [
     "cxloe.truncated",
     "cxloe.undelimited",
@@ -73,13 +73,13 @@ pub const MALFORMED: [&str; 8] = [
 /// Bytes of a sealed frame's tag.
 const TAG_LEN: usize = 16;
 
-/// Whether a frame can be that of a sealed session: there is room for a tag, which is not just a checksum and padding.
+/// True if a frame can belong to a sealed session: it has room for a tag beyond checksum and padding.
 pub fn may_be_sealed(frame: &[u8]) -> bool {
     let Some(rest) = body_len(frame).ok().map(|end| &frame[end..]) else { return false };
     rest.len() >= TAG_LEN && rest[Seal::PLAIN_LEN..].iter().any(|byte| *byte != 0)
 }
 
-/// Adds what `frame`, without a tag, has to show.
+/// Adds the expected fields of `frame`, which has no 802.1Q tag, to `row`.
 pub fn describe(row: &mut Row, frame: &[u8], sealed: bool) {
     let mut put = |name: &str, value: String| {
         row.insert(format!("cxloe.{name}"), value);
@@ -113,7 +113,7 @@ pub fn describe(row: &mut Row, frame: &[u8], sealed: bool) {
         0 => {}
         Seal::PLAIN_LEN if !sealed => put("trailer.crc", format!("0x{}", hex(trailer))),
         TAG_LEN => put("trailer.tag", hex(trailer)),
-        // Not a whole one.
+        // The trailer is truncated.
         _ => put("unknown", hex(trailer)),
     }
     let padding = match trailer.len() {
@@ -131,7 +131,7 @@ pub fn describe(row: &mut Row, frame: &[u8], sealed: bool) {
     describe_clear(&mut put, header.command, &payload[..clear.min(payload.len())]);
 }
 
-/// Bytes behind the checksum of a handshake that only ends with keys read.
+/// Number of bytes behind the checksum of a handshake frame that only peers with keys read.
 fn keyed_len(command: u8, payload: &[u8]) -> usize {
     match command {
         0x10 if payload.starts_with(&[0, 2]) => 108 + 16 + 16,
@@ -141,7 +141,7 @@ fn keyed_len(command: u8, payload: &[u8]) -> usize {
     }
 }
 
-/// What the payload of a frame that can be delimited shows, also when it makes no sense.
+/// Adds the fields of the payload of a frame whose length is known, even if its content is invalid.
 fn describe_clear(put: &mut dyn FnMut(&str, String), command: u8, payload: &[u8]) {
     if payload.is_empty() {
         return;
@@ -157,7 +157,7 @@ fn describe_clear(put: &mut dyn FnMut(&str, String), command: u8, payload: &[u8]
         0x02 | 0x81 => lines(put, 0),
         0x05 | 0x06 => {
             put("lines", payload[0].to_string());
-            // Of a sealed frame, no more than the count.
+            // In a sealed frame, only the count is readable.
             let others = usize::from(payload[0]).saturating_sub(1) * ADDRESS_LEN;
             let others = payload[1..].get(..others).unwrap_or_default();
             let shown: Vec<String> =
@@ -240,7 +240,7 @@ fn name_of(error: &FrameError) -> &'static str {
     }
 }
 
-/// Bytes as tshark prints them.
+/// Bytes as tshark displays them.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

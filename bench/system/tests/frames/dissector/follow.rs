@@ -1,5 +1,5 @@
-//! What belongs together in a capture, found with the sessions' own means: [`Seal`] says whether a frame is genuine, and
-//! full sequence numbers (R11) say which request an answer is for.
+//! Related frames of a capture, found with the session code of `cxloe_wire`: [`Seal`] checks whether a frame is
+//! genuine, and full sequence numbers (R11) relate answers to requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use cxloe_wire::frame::{
 use super::decoder;
 use super::tshark::Row;
 
-/// Fields that follow from frames before and behind.
+/// Fields that depend on earlier and later frames.
 pub const FIELDS: [&str; 13] = [
     "cxloe.direction",
     "cxloe.session",
@@ -32,10 +32,10 @@ pub const FIELDS: [&str; 13] = [
 const BAD: u8 = 0;
 const GOOD: u8 = 1;
 const UNVERIFIED: u8 = 2;
-/// The command before which a session is not in force.
+/// Command that begins the validity of a session.
 const START: u8 = Command::Start as u8;
 
-/// When something was asked first, and which frame answered.
+/// Time of a request's first transmission, and number of the frame that answers it.
 struct Asked {
     number: usize,
     time: Duration,
@@ -52,11 +52,11 @@ struct Stream {
 struct Session {
     id: Option<u64>,
     sealed: Option<bool>,
-    /// Lines of an answer, where burst reads may take several.
+    /// Number of lines per answer, if burst reads may have several answers.
     burst: usize,
     streams: BTreeMap<u8, Stream>,
     control: [Option<u64>; 2],
-    /// Start, Ping and Bye without an answer, by command and direction.
+    /// Start, Ping and Bye frames without an answer so far, by command and direction.
     asked: BTreeMap<(u8, u8), Asked>,
 }
 
@@ -69,7 +69,7 @@ impl Session {
 
 #[derive(Default)]
 struct Peer {
-    /// The session in force first, then the one before.
+    /// Valid sessions of the peer: the current one first, then the previous one.
     sessions: Vec<Session>,
     pending: Option<Session>,
     hellos: BTreeMap<u64, Asked>,
@@ -79,11 +79,11 @@ struct Peer {
 #[derive(Default)]
 pub struct Follower {
     peers: BTreeMap<(Mac, Mac), Peer>,
-    /// Which frame answers which, found when the answer is met.
+    /// Number of the frame that answers each request, recorded when that frame is reached.
     answered: BTreeMap<usize, usize>,
 }
 
-/// What one frame has to show, as far as the frames so far tell.
+/// Expected fields of one frame that depend on the frames before it.
 pub struct Followed {
     pub row: Row,
     pub sealed: bool,
@@ -109,7 +109,7 @@ impl Followed {
 }
 
 impl Follower {
-    /// Takes frame `number`; `None` if it is none of the protocol's.
+    /// Processes frame `number`; returns `None` if the frame does not belong to the protocol.
     pub fn follow(&mut self, number: usize, time: Duration, frame: &[u8]) -> Option<Followed> {
         if frame.get(12..14) != Some(&[0x88, 0xb5]) {
             return None;
@@ -200,7 +200,7 @@ impl Follower {
             }
             return Some(out);
         }
-        // What a frame of many shows is the first one's.
+        // The fields of a frame with many requests are those of its first request.
         let others = full + 1..full + numbers(command, frame, session.burst);
         let stream = session.stream(header.axi.stream);
         if code < 0x80 {
@@ -251,7 +251,7 @@ impl Follower {
         Some(out)
     }
 
-    /// CN and MN of a frame, and which way it goes. Ping, Bye and their answers go both ways.
+    /// CN and MN of a frame, and its direction. Ping, Bye and their answers occur in both directions.
     fn ends(&self, header: &Header) -> ((Mac, Mac), Direction) {
         let (from, to) = ((header.src, header.dst), (header.dst, header.src));
         let agreed = |ends| {
@@ -265,7 +265,7 @@ impl Follower {
         if to_mn { (from, Direction::ToMn) } else { (to, Direction::ToCn) }
     }
 
-    /// Adds to each frame of `rows` which one answers it, if `two_passes` let tshark know.
+    /// Adds to each request of `rows` the number of the frame that answers it; with `two_passes`, tshark shows it.
     pub fn link(&self, rows: &mut [Row]) {
         for (asked, answer) in &self.answered {
             rows[asked - 1].insert("cxloe.response_in".into(), answer.to_string());
@@ -273,8 +273,8 @@ impl Follower {
     }
 }
 
-/// How many numbers a frame stands for: one, unless it is of many, or a burst read that takes several answers of `burst` lines,
-/// and makes sense.
+/// Number of sequence numbers that a frame uses: one, unless the frame carries many requests or is a valid burst read
+/// with several answers of `burst` lines.
 fn numbers(command: Option<Command>, frame: &[u8], burst: usize) -> u64 {
     use Command::{MultiReadReq, MultiReadResp, MultiWriteReq, MultiWriteResp};
     match command {
@@ -327,14 +327,14 @@ fn handshake(
     }
 }
 
-/// The number nearest to `near` whose low 16 bits are `low`.
+/// Number nearest to `near` whose low 16 bits are `low`.
 fn infer(near: Option<u64>, low: u16) -> u64 {
     let Some(near) = near else { return u64::from(low) };
     let ahead = low.wrapping_sub(near as u16);
     near.checked_add_signed(i64::from(ahead.cast_signed())).unwrap_or(near + u64::from(ahead))
 }
 
-/// A time as tshark prints it.
+/// A time as tshark displays it.
 fn seconds(time: Duration) -> String {
     format!("{}.{:09}", time.as_secs(), time.subsec_nanos())
 }

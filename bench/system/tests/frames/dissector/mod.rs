@@ -1,8 +1,10 @@
-//! The Wireshark dissector beside our own decoder: tshark reads captures of real traffic, and every field that it shows is
-//! compared with what `cxloe_wire` makes of the same bytes. Then frames of every kind with random bytes changed.
+//! The Wireshark dissector compared with this project's decoder: tshark reads captures of real traffic, and every field
+//! that it shows is compared with the result of `cxloe_wire` for the same bytes. Then tshark reads frames of every kind
+//! with random bytes changed.
 //!
 //! [`traffic`] makes the captures (dumpcap at the switch between a line port and a real `mn-server`), [`tshark`] runs
-//! the dissector, [`decoder`] says what one frame has to show, and [`follow`] what belongs together.
+//! the dissector, [`decoder`] computes the expected fields of one frame, and [`follow`] computes those that relate
+//! frames.
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
@@ -14,14 +16,14 @@ mod tshark;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::{Failed, Test, tests};
 use cxloe_system::{Outcome, ensure};
 use cxloe_wire::frame::Command;
 use traffic::{Captured, Traffic};
 use tshark::Row;
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![
         a_quiet_session_is_followed_from_hello_to_bye,
         frames_inside_datagrams_are_followed_alike,
@@ -34,7 +36,7 @@ pub fn tests(_: Standing) -> Vec<Test> {
     ]
 }
 
-/// Compares all rows with what the decoder and the follower make of the frames; how often each command came.
+/// Compares all rows with the fields that decoder and follower compute; returns the number of frames of each command.
 fn compare(captured: &Captured, rows: &[Row], two_passes: bool) -> Result<BTreeMap<Command, usize>, Failed> {
     ensure(rows.len() == captured.frames.len(), format!("{} rows", rows.len()))?;
     let mut follower = follow::Follower::default();
@@ -51,7 +53,7 @@ fn compare(captured: &Captured, rows: &[Row], two_passes: bool) -> Result<BTreeM
         }
         expected.push(row);
     }
-    // Only a second pass knows what comes later.
+    // Only in a second pass does tshark know later frames.
     if two_passes {
         follower.link(&mut expected);
     }
@@ -83,11 +85,12 @@ const SESSION: [Command; 14] = [
     Command::BurstReadResp,
 ];
 
-/// Frames of many lines.
+/// Commands of frames with many requests.
 const MANY: [Command; 4] =
     [Command::MultiReadReq, Command::MultiReadResp, Command::MultiWriteReq, Command::MultiWriteResp];
 
-/// Every kind of frame that a session has when nothing goes wrong, and a Fault; each request with its answer and time.
+/// A capture with every kind of frame of a session without losses, and a Fault; each request is shown with its answer
+/// and the time in between.
 fn a_quiet_session_is_followed_from_hello_to_bye() -> Outcome {
     let captured = Traffic { echo: true, priority: Some(3), ..Traffic::quiet() }.capture()?;
     let rows = captured.read(&["-2"])?;
@@ -102,7 +105,7 @@ fn a_quiet_session_is_followed_from_hello_to_bye() -> Outcome {
     let answered = rows.iter().filter(|row| row.contains_key("cxloe.response_in")).count();
     let answers: Vec<_> = rows.iter().filter(|row| row.contains_key("cxloe.response_time")).collect();
     let asked: BTreeSet<_> = answers.iter().filter_map(|row| row.get("cxloe.response_to")).collect();
-    // An acknowledgement of writes that came one by one shows the first of them.
+    // The acknowledgement of writes sent in single frames refers to the first of them.
     let is = |row: &Row, command: Command| {
         row.get("cxloe.command").is_some_and(|code| *code == format!("{:#04x}", command as u8))
     };
@@ -120,16 +123,16 @@ fn a_quiet_session_is_followed_from_hello_to_bye() -> Outcome {
         asked.len(),
         answers.len()
     );
-    // Pages are asked for by one frame, and answered by several.
+    // A page is requested by one frame, and answered by several.
     ensure(answered == asked.len() + others && answered > 1000 && answers.len() > asked.len(), counts)?;
     ensure(rows.iter().any(|row| row.contains_key("vlan.priority")), "no frame was tagged")
 }
 
-/// Link `udp` puts frames into datagrams as they are.
+/// Frames inside UDP are dissected and related like raw ones: the link `udp` puts unchanged frames into datagrams.
 fn frames_inside_datagrams_are_followed_alike() -> Outcome {
     let captured = Traffic::quiet().capture()?.inside_datagrams(63669)?;
     has(&compare(&captured, &captured.read(&["-2"])?, true)?, &SESSION)?;
-    // Another port is somebody else's, until the dissector is told.
+    // Datagrams to another port are not dissected, unless the dissector is configured for that port.
     let elsewhere = Traffic::quiet().capture()?.inside_datagrams(4791)?;
     let shown = |rows: &[Row]| rows.iter().filter(|row| row.contains_key("cxloe.command")).count();
     ensure(shown(&elsewhere.read(&[])?) == 0, "port 4791 is not ours")?;
@@ -174,7 +177,7 @@ fn sealed_payloads_are_named_as_such() -> Outcome {
     )
 }
 
-/// A capture that begins in the middle: what belongs together is found, checksums stay unverified.
+/// In a capture that begins during a session, related frames are found, and checksums stay unverified.
 fn without_the_handshake_nothing_is_verified() -> Outcome {
     let mut captured = Traffic::quiet().capture()?;
     captured.drop_first(|frame| frame.get(14) != Some(&(Command::StartAck as u8)))?;
@@ -191,11 +194,11 @@ fn without_the_handshake_nothing_is_verified() -> Outcome {
     Ok(())
 }
 
-/// Wireshark's first pass over a file may have no tree; what the second one shows is the same.
+/// In Wireshark's first pass over a file the dissector may build no tree; the second pass shows the same fields.
 fn one_pass_shows_what_it_can() -> Outcome {
     let captured = Traffic::quiet().capture()?;
     let (once, mut twice) = (captured.read(&[])?, captured.read(&["-2"])?);
-    // Only a second pass knows what comes later.
+    // Only in a second pass does tshark know later frames.
     for row in &mut twice {
         row.remove("cxloe.response_in");
     }

@@ -1,21 +1,21 @@
-//! A capture of frames of every kind, as they are in the fuzzers' corpus, and thousands of copies with bytes changed, cut
-//! off or added. Each frame comes from a node of its own, so that no two of them are of one session.
+//! A capture of frames of every kind, from the fuzzers' corpus, and of thousands of copies with bytes changed, removed
+//! or added. Each frame has a source address of its own, so that no two frames belong to one session.
 
 use std::fs;
 use std::path::Path;
 
 use cxloe_system::Failed;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::traffic::Captured;
 
-/// Mutants of each frame of the corpus.
+/// Number of mutants of each frame of the corpus.
 const EACH: usize = 250;
-/// Shorter frames have no EtherType.
+/// Length below which frames have no EtherType.
 const SHORTEST: usize = 14;
 
-/// The frames as a capture.
+/// Makes the capture of corpus frames and mutants.
 pub fn captured() -> Result<Captured, Failed> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wire/fuzz/corpus/message");
     let mut paths: Vec<_> =
@@ -33,7 +33,8 @@ pub fn captured() -> Result<Captured, Failed> {
                 mutate(&mut frame, &mut random);
             }
             number += 1;
-            // Locally administered addresses, in both places since a changed command changes who is the CN.
+            // Locally administered addresses, for source and destination: a changed command changes which of them is
+            // the CN.
             frame[..12].fill(2);
             frame[2..6].copy_from_slice(&number.to_be_bytes());
             frame[8..12].copy_from_slice(&number.to_be_bytes());
@@ -48,7 +49,7 @@ pub fn captured() -> Result<Captured, Failed> {
 fn mutate(frame: &mut Vec<u8>, random: &mut StdRng) {
     for _ in 0..random.random_range(1..=3) {
         match random.random_range(0..8) {
-            // What the frame says about itself: command, address, and count or mask.
+            // Header fields: command, address, and count or mask.
             0 if frame.len() > SHORTEST => frame[SHORTEST] = random.random(),
             1..=3 if frame.len() > SHORTEST => {
                 let at = random.random_range(SHORTEST..frame.len().min(34));

@@ -1,18 +1,18 @@
-//! Makes captures of real traffic: a memory node and a compute node at a switch, with dumpcap at the switch's port to the
-//! compute node. (At the node itself, frames that bypass the queueing discipline would not be seen.)
+//! Captures of real traffic: a memory node and a compute node at a switch, with dumpcap at the switch's port to the
+//! compute node. A capture at the node itself would lack frames that bypass the queueing discipline.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station, StationKeys};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, SessionKeys, SessionSettings};
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_cn_core::engine::{Engine, Route, Target};
+use cxloe_cn_core::engine::{Engine, Route, RouteTarget};
 use cxloe_lab::{Lab, Process};
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_link::{Backend, LinkConfig, Middlewares, open_with};
 use cxloe_port::port::Port;
 use cxloe_system::Failed;
 use cxloe_wire::frame::{
@@ -24,37 +24,36 @@ use tempfile::TempDir;
 
 use super::tshark::{self, Row};
 use cxloe_system::node::MemoryNode;
-use cxloe_system::raw::Raw;
+use cxloe_system::raw::RawSocket;
 use cxloe_system::{LIMIT, ensure, eventually};
 
-/// The addresses that the nodes of a star have.
+/// MAC address of the compute node of a star.
 const CN: Mac = Mac([2, 0, 0, 0, 1, 0]);
 const MN: Mac = Mac([2, 0, 0, 0, 2, 0]);
 const BYTES: u64 = 2 << 20;
-/// Lines written and read, one by one and then many at once.
+/// Number of lines written and read, first one by one and then many at once.
 const LINES: u64 = 600;
 const KEY: &str = "a key for captures, long enough";
-/// Bytes of a pcap file's header, and of the header of each frame in it.
+/// Bytes of a pcap file's header; the next constant is that of the header of each frame.
 const FILE_HEADER: usize = 24;
 const FRAME_HEADER: usize = 16;
 
-/// What lies around a frame inside a datagram: Ethernet, IPv4 from 10.0.0.1 to 10.0.0.2, UDP without a checksum.
+/// Headers of a frame inside UDP: Ethernet, IPv4 from 10.0.0.1 to 10.0.0.2, UDP without a checksum.
 const OUTER: [u8; 42] = [
     2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, // Ethernet
     0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4: its length at 16
     0, 0, 0, 0, 0, 0, 0, 0, // UDP: ports at 34 and 36, its length at 38
 ];
 
-/// A frame as it was captured.
 #[derive(Clone)]
 pub struct Frame {
-    /// Since the epoch.
+    /// Time of capture since the Unix epoch.
     pub time: Duration,
-    /// Without an 802.1Q tag.
+    /// Bytes of the frame without an 802.1Q tag.
     pub bytes: Vec<u8>,
 }
 
-/// A capture: the file, and the frames in it.
+/// A capture: the content of its pcap file, and its frames.
 pub struct Captured {
     pub frames: Vec<Frame>,
     file: Vec<u8>,
@@ -62,20 +61,20 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// From the content of a pcap file.
+    /// Parses the content of a pcap file.
     pub fn new(file: Vec<u8>) -> Result<Captured, Failed> {
         let frames = frames(&file)?.into_iter().map(|(_, frame)| frame).collect();
         Ok(Captured { frames, file, dir: tempfile::tempdir()? })
     }
 
-    /// What tshark shows of each frame.
+    /// Fields that tshark shows of each frame, with further `options`.
     pub fn read(&self, options: &[&str]) -> Result<Vec<Row>, Failed> {
         let path = self.dir.path().join("capture.pcap");
         fs::write(&path, &self.file)?;
         tshark::read(&path, options)
     }
 
-    /// The same frames, each in a datagram of IPv4 to this port.
+    /// The same capture with each frame inside a UDP datagram to this port.
     pub fn inside_datagrams(&self, port: u16) -> Result<Captured, Failed> {
         let mut file = self.file[..FILE_HEADER].to_vec();
         for frame in &self.frames {
@@ -95,7 +94,7 @@ impl Captured {
         Ok(Captured { frames: self.frames.clone(), file, dir: tempfile::tempdir()? })
     }
 
-    /// Forgets the frames at the beginning for which `is_early` holds.
+    /// Removes the leading frames for which `is_early` returns true.
     pub fn drop_first(&mut self, is_early: impl Fn(&[u8]) -> bool) -> Result<(), Failed> {
         let at = frames(&self.file)?.into_iter().find(|(_, frame)| !is_early(&frame.bytes));
         let (at, _) = at.ok_or("no frame is left")?;
@@ -105,7 +104,7 @@ impl Captured {
     }
 }
 
-/// The frames of a pcap file with microseconds, each with where it begins.
+/// Frames of a pcap file with timestamps in microseconds, each with its offset in the file.
 fn frames(file: &[u8]) -> Result<Vec<(usize, Frame)>, Failed> {
     let word = |at: usize| file.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     ensure(word(0) == Some(0xa1b2_c3d4), "not a pcap file with microseconds")?;
@@ -121,28 +120,28 @@ fn frames(file: &[u8]) -> Result<Vec<(usize, Frame)>, Failed> {
     Ok(frames)
 }
 
-/// What is to happen while frames are captured.
+/// Kind of traffic to capture.
 #[derive(Clone, Copy)]
 pub struct Traffic {
-    /// Faults that both ends make to what they send.
+    /// Faults that both ends apply to frames that they send, in the syntax of the option.
     pub faults: Option<&'static str>,
-    /// The memory node's queue is to pass its threshold, and a switch to say so too.
+    /// Set if the memory node's queue has to exceed its threshold, and a switch signals congestion as well.
     pub congestion: bool,
-    /// With a pre-shared key.
+    /// Set if frames are sealed with a pre-shared key.
     pub sealed: bool,
-    /// Echo frames besides.
+    /// Set if Echo frames are sent as well.
     pub echo: bool,
-    /// Tags.
+    /// Priority in the frames' 802.1Q tags; `None` for untagged frames.
     pub priority: Option<u8>,
 }
 
 impl Traffic {
-    /// Nothing special.
+    /// Traffic without faults, congestion, key, Echo frames and tags.
     pub fn quiet() -> Traffic {
         Traffic { faults: None, congestion: false, sealed: false, echo: false, priority: None }
     }
 
-    /// Does it, with a capture going on.
+    /// Runs the traffic and captures it.
     pub fn capture(self) -> Result<Captured, Failed> {
         let dir = tempfile::tempdir()?;
         let lab = Lab::star(1, 1).build()?;
@@ -152,9 +151,9 @@ impl Traffic {
         let log = dir.path().join("dumpcap.log");
         Process::log_to(&mut dumpcap, &log)?;
         let mut dumpcap = lab.spawn("switch", dumpcap)?;
-        // It says where the frames go once the socket is there.
+        // dumpcap prints the name of its file once its socket is open.
         eventually("dumpcap captures", || {
-            fs::read_to_string(&log).is_ok_and(|said| said.contains("File: "))
+            fs::read_to_string(&log).is_ok_and(|output_text| output_text.contains("File: "))
         })?;
 
         self.run(&lab, &dir)?;
@@ -183,7 +182,7 @@ impl Traffic {
         let node = MemoryNode::start_with(lab, "mn0", Backend::Packet, &[(CN, BYTES)], dir.path(), &more)?;
 
         let faults = of(6).map(|faults| faults.parse()).transpose()?;
-        let extras = Extras { faults, ..Extras::default() };
+        let extras = Middlewares { faults, ..Middlewares::default() };
         let config = LinkConfig {
             backend: Backend::Packet,
             busy_poll: false,
@@ -191,26 +190,30 @@ impl Traffic {
             ..LinkConfig::new("cn0")
         };
         let link = lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
-        let station = Station {
+        let station = SessionSettings {
             own: CN,
             ethertype: ETHERTYPE_DEFAULT,
             max_frame: link.info().max_frame,
             streams: STREAMS_DEFAULT,
             instance: 0x5EED,
             key: self.sealed.then(|| KEY.as_bytes().into()),
-            keys: StationKeys::none(cxloe_link::keys::SYSTEM),
+            keys: SessionKeys::none(cxloe_link::keys::SYSTEM),
             timing: Timing { ping_every: Duration::from_millis(5), ..Timing::default() },
         };
         let wait = WaitStyle::Adaptive { spin: Duration::from_micros(50) };
         let mut port = Port::new(link, Engine::new(CacheConfig::OFF), wait);
         if self.congestion {
-            // Frames of many lines would leave no queue.
+            // Frames of many lines would leave the queue empty.
             port.engine().set_features(0);
         }
         let now = port.clock().now();
         let peer = port.engine().add_peer(station.requester(MN), now);
-        // Twice what the memory node gives: what lies beyond is a Fault.
-        port.engine().add_route(Route::direct(0, 2 * BYTES, Target { peer, cmem: 0, incarnation: None }))?;
+        // The route covers twice the memory node's memory: accesses beyond that memory give a Fault.
+        port.engine().add_route(Route::direct(
+            0,
+            2 * BYTES,
+            RouteTarget { peer, cmem: 0, incarnation: None, mirror: None },
+        ))?;
         port.connect(LIMIT)?;
         self.work(lab, &mut port)?;
         port.close()?;
@@ -233,7 +236,7 @@ impl Traffic {
             ensure(port.read(*hpa)? == *line, "another line than was written")?;
         }
         let mut read = vec![[0; 64]; lines.len()];
-        // Until a queue was long, which takes some tries where the memory node is quick.
+        // Requests are repeated until the queue was long, which takes some attempts if the memory node is fast.
         for _ in 0..100 {
             port.write_batch(&lines)?;
             port.read_batch(&hpas, &mut read)?;
@@ -248,7 +251,7 @@ impl Traffic {
         port.read_bytes(BYTES / 2, &mut back)?;
         ensure(bytes == back, "other bytes than were written")?;
         ensure(port.read(BYTES + 64).is_err(), "beyond what the memory node gives")?;
-        let pinged = Raw::open_in(lab, "cn0")?;
+        let pinged = RawSocket::open_in(lab, "cn0")?;
         eventually("an idle session is asked for a sign of life", || {
             let _ = port.idle();
             heard(&pinged, FrameCommand::Pong)
@@ -273,8 +276,8 @@ impl Traffic {
     }
 }
 
-/// Whether a frame with `command` is among those that have arrived.
-fn heard(raw: &Raw, command: FrameCommand) -> bool {
+/// True if a frame with `command` is among those received so far.
+fn heard(raw: &RawSocket, command: FrameCommand) -> bool {
     let frames = std::iter::from_fn(|| raw.receive(Duration::from_millis(1)).ok().flatten()).take(1000);
     frames.into_iter().any(|frame| frame.bytes.get(14) == Some(&(command as u8)))
 }

@@ -1,4 +1,5 @@
-//! Runs tshark with the dissector over a capture file, and gives what it shows as rows of fields.
+//! Runs tshark with the dissector over a capture file, and returns the fields that tshark prints, one row for each
+//! frame.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,20 +10,20 @@ use cxloe_system::Failed;
 use super::{decoder, follow};
 use cxloe_system::{Outcome, ensure};
 
-/// The fields a frame shows, those that come more than once joined by `|`.
+/// Fields of a frame by name; values of a field that occurs more than once are joined by `|`.
 pub type Row = BTreeMap<String, String>;
 
-/// Fields of other dissectors that the tests ask for as well.
+/// Fields of Wireshark's own dissectors that the tests use as well.
 const OTHERS: [&str; 2] = ["vlan.priority", "macc.opcode"];
-/// Where Wireshark says that a script has failed.
+/// Field in which Wireshark reports that a Lua script has failed.
 const LUA_FAILED: &str = "_ws.lua.text";
 
-/// The dissector.
+/// Path of the dissector's Lua script.
 pub fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/wireshark/cxloe.lua")
 }
 
-/// What tshark shows of the frames in `file`, with further `options`.
+/// Fields that tshark shows of the frames in `file`, with further `options`.
 pub fn read(file: &Path, options: &[&str]) -> Result<Vec<Row>, Failed> {
     let fields: Vec<&str> = decoder::FIELDS
         .iter()
@@ -34,13 +35,13 @@ pub fn read(file: &Path, options: &[&str]) -> Result<Vec<Row>, Failed> {
         .collect();
     let mut command = Command::new("tshark");
     command.arg("-X").arg(format!("lua_script:{}", script().display()));
-    // Nothing of the user's own, and no names in place of addresses.
+    // tshark runs without the user's configuration, and shows addresses instead of names.
     command.env("HOME", "/nonexistent").args(["-n", "-C", "Default", "-o", "eth.fcs:Never"]).args(options);
     command.args(["-T", "fields", "-E", "separator=/t", "-E", "occurrence=a", "-E", "aggregator=|"]);
     command.args(fields.iter().flat_map(|field| ["-e", field])).arg("-r").arg(file);
     let output = command.output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure(output.status.success() && !said.contains("Lua"), format!("tshark: {said}"))?;
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    ensure(output.status.success() && !output_text.contains("Lua"), format!("tshark: {output_text}"))?;
     let text = String::from_utf8(output.stdout)?;
     let row = |line: &str| -> Row {
         let cells = fields.iter().zip(line.split('\t')).filter(|(_, cell)| !cell.is_empty());
@@ -52,7 +53,7 @@ pub fn read(file: &Path, options: &[&str]) -> Result<Vec<Row>, Failed> {
     Ok(rows)
 }
 
-/// That frame `number` shows what it should; fields of other dissectors aside.
+/// Checks that frame `number` shows exactly the expected fields; those of Wireshark's own dissectors are ignored.
 pub fn same(number: usize, expected: &Row, shown: &Row) -> Outcome {
     let names = expected.keys().chain(shown.keys()).filter(|name| name.starts_with("cxloe."));
     for name in names {

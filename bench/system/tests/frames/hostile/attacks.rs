@@ -1,9 +1,9 @@
-//! Frames that a neighbour should not send, by kind of attack.
+//! Invalid frames that a neighbour sends, by kind of attack.
 
 use super::work::{Numbers, Work};
 use super::*;
 
-/// A frame outside any session, with a trailer that is right.
+/// A frame that belongs to no session, with a valid trailer.
 pub fn outside(from: Mac, to: Mac, direction: Direction, message: &Message<'_>) -> Vec<u8> {
     let header = Header {
         dst: to,
@@ -15,7 +15,7 @@ pub fn outside(from: Mac, to: Mac, direction: Direction, message: &Message<'_>) 
         addr: 0,
     };
     let body = message.body_len();
-    let mut frame = vec![0; (body + Seal::PLAIN_LEN).max(60)];
+    let mut frame = vec![0; (body + Seal::PLAIN_LEN).max(MIN_FRAME)];
     message.emit(&header, &mut frame);
     Seal::OUTSIDE.seal(direction, Space::Control, &mut frame, body, 0);
     frame
@@ -36,15 +36,15 @@ pub fn hello(from: Mac, instance: u64, nonce: u64) -> Vec<u8> {
     outside(from, MN, Direction::ToMn, &Message::Hello(hello))
 }
 
-/// One kind of attack: the frame that is sent as number `n`.
+/// A kind of attack: its name, and a function that makes its frame number `n`.
 pub type Attack<'a> = (&'static str, Box<dyn FnMut(u64) -> Vec<u8> + 'a>);
 
-/// Attacks that make sense at both ends, on frames to `to` that claim to come from `from`.
+/// Attacks that apply to both ends, with destination `to` and source `from`, derived from genuine frames.
 pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
     let start = move |frame: &mut Vec<u8>| {
-        frame[..6].copy_from_slice(&to.0);
-        frame[6..12].copy_from_slice(&from.0);
-        frame[12..14].copy_from_slice(&ETHERTYPE_DEFAULT.to_be_bytes());
+        frame[field::DST].copy_from_slice(&to.0);
+        frame[field::SRC].copy_from_slice(&from.0);
+        frame[field::ETHERTYPE].copy_from_slice(&ETHERTYPE_DEFAULT.to_be_bytes());
     };
     let [mut a, mut b, mut c, mut d, mut e, mut f] = [1, 2, 3, 4, 5, 6].map(Numbers);
     let command = |n: u64| Command::ALL[n as usize % Command::ALL.len()] as u8;
@@ -53,7 +53,7 @@ pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
             "cut-off frames",
             Box::new(move |_| {
                 let whole = &good[a.below(good.len())];
-                whole[..14 + a.below(whole.len() - 14)].to_vec()
+                whole[..field::COMMAND + a.below(whole.len() - field::COMMAND)].to_vec()
             }),
         ),
         (
@@ -61,17 +61,17 @@ pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
             Box::new(move |n| {
                 let mut frame = good[b.below(good.len())].clone();
                 frame.resize(1514 - b.below(200), n as u8);
-                frame[14] = command(n);
+                frame[field::COMMAND] = command(n);
                 frame
             }),
         ),
         (
             "random bytes",
             Box::new(move |n| {
-                let len = 14 + c.below(1500);
+                let len = field::COMMAND + c.below(1500);
                 let mut frame = c.bytes(len);
                 start(&mut frame);
-                if let (Some(code), true) = (frame.get_mut(14), n % 2 == 0) {
+                if let (Some(code), true) = (frame.get_mut(field::COMMAND), n % 2 == 0) {
                     *code = command(n / 2);
                 }
                 frame
@@ -81,9 +81,9 @@ pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
             "damaged copies of good frames",
             Box::new(move |_| {
                 let mut frame = good[d.below(good.len())].clone();
-                // Not in the addresses or the padding: where it matters.
+                // A bit of the body is flipped, not of the addresses or the padding.
                 let end = cxloe_wire::frame::body_len(&frame).unwrap_or(frame.len()) + Seal::PLAIN_LEN;
-                let bit = 14 * 8 + d.below((end.min(frame.len()) - 14) * 8);
+                let bit = field::COMMAND * 8 + d.below((end.min(frame.len()) - field::COMMAND) * 8);
                 frame[bit / 8] ^= 1 << (bit % 8);
                 frame
             }),
@@ -93,7 +93,7 @@ pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
             "good frames of another station",
             Box::new(move |n| {
                 let mut frame = good[f.below(good.len())].clone();
-                frame[6..12].copy_from_slice(&Mac([2, 0xF0, 0, 0, (n >> 8) as u8, n as u8]).0);
+                frame[field::SRC].copy_from_slice(&Mac([2, 0xF0, 0, 0, (n >> 8) as u8, n as u8]).0);
                 frame
             }),
         ),
@@ -102,7 +102,7 @@ pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
             Box::new(move |n| {
                 let mut frame = PfcVector { enabled: 0xFF, quanta: [0xFFFF; 8] }.frame(from).to_vec();
                 if n % 2 == 0 {
-                    frame[..6].copy_from_slice(&to.0);
+                    frame[field::DST].copy_from_slice(&to.0);
                 }
                 frame
             }),
@@ -110,7 +110,7 @@ pub fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
     ]
 }
 
-/// What only a memory node is sent.
+/// Attacks that apply to a memory node only.
 pub fn attacks_on_memory_node() -> Vec<Attack<'static>> {
     let mut numbers = Numbers(11);
     let mut forged = Numbers(12);
@@ -143,13 +143,13 @@ pub fn in_guessed_session(
     session: u64,
 ) -> Vec<u8> {
     let mut frame = outside(from, to, direction, message);
-    frame[15..17].copy_from_slice(&seq.to_be_bytes());
+    frame[field::SEQ].copy_from_slice(&seq.to_be_bytes());
     let space = message.command().space(0).unwrap_or(Space::Control);
     Seal::Plain { session }.seal(direction, space, &mut frame, message.body_len(), seq.into());
     frame
 }
 
-/// What only a compute node is sent.
+/// Attacks that apply to a compute node only.
 pub fn attacks_on_compute_node() -> Vec<Attack<'static>> {
     let mut forged = Numbers(13);
     let line = &[0xEE; 64];
@@ -192,15 +192,15 @@ pub fn attacks_on_compute_node() -> Vec<Attack<'static>> {
     ]
 }
 
-/// Good frames as they pass the cable at `tap` while the compute node works.
-pub fn capture(tap: &Raw, work: &Work) -> Result<Vec<Vec<u8>>, Failed> {
+/// Captures genuine frames at `tap` while the compute node works.
+pub fn capture(tap: &RawSocket, work: &Work) -> Result<Vec<Vec<u8>>, Failed> {
     let mut good = VecDeque::new();
     tap.drain()?;
     eventually("good frames pass by", || {
         for _ in 0..50 {
             let Ok(Some(seen)) = tap.receive(Duration::from_millis(20)) else { continue };
             let frame = Outer::inner(&seen.bytes).unwrap_or(&seen.bytes);
-            if frame.len() >= 60 && frame[12..14] == ETHERTYPE_DEFAULT.to_be_bytes() {
+            if frame.len() >= MIN_FRAME && frame[field::ETHERTYPE] == ETHERTYPE_DEFAULT.to_be_bytes() {
                 good.push_back(frame.to_vec());
             }
         }
@@ -210,8 +210,8 @@ pub fn capture(tap: &Raw, work: &Work) -> Result<Vec<Vec<u8>>, Failed> {
     Ok(good.into())
 }
 
-/// Sends each attack from `from`, with the compute node at work all the time.
-pub fn attack(from: &Raw, attacks: Vec<Attack<'_>>, work: &Work) -> Outcome {
+/// Sends the frames of each attack from `from` while the compute node works.
+pub fn attack(from: &RawSocket, attacks: Vec<Attack<'_>>, work: &Work) -> Outcome {
     for (what, mut make) in attacks {
         for number in 0..FLOOD {
             let frame = make(number);

@@ -1,5 +1,5 @@
-//! A session between keys, and a neighbour who has others: forged and replayed Hellos, floods, and frames in the names of
-//! both ends.
+//! A session sealed with node keys, and a neighbour with other keys that sends forged and replayed Hellos, floods, and
+//! frames with the addresses of both ends.
 
 use std::collections::BTreeMap;
 use std::process::Command as Process;
@@ -8,13 +8,13 @@ use cxloe_bench::keys::flood;
 use cxloe_lab::program;
 use cxloe_link::keys::node_key;
 use cxloe_system::node::keyed_port;
-use cxloe_wire::frame::PublicKey;
 use cxloe_wire::frame::keyed::{CALL_AT, HELLO_FRAME_LEN, MAC1_AT};
+use cxloe_wire::frame::{PROTOCOL_VERSION_KEYED, PublicKey};
 use cxloe_wire::session::NodeKey;
 
 use super::*;
 
-/// A Hello that somebody with `own` makes in the name of `from`.
+/// A Hello made with the key `own` and the source address `from`.
 fn keyed_hello(from: Mac, own: &Arc<NodeKey>, mn: PublicKey, seed: u64) -> Result<Vec<u8>, Failed> {
     Ok(flood::hello((from, MN), mn, own, seed)?)
 }
@@ -34,7 +34,7 @@ pub fn strangers_without_the_key_get_nowhere() -> Outcome {
     let node =
         MemoryNode::start_with(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path(), &options)?;
     let neighbour = neighbour(&lab, Backend::Packet.into(), "cn0")?;
-    let tap = lab.enter("mn", || Raw::open("mn0"))??;
+    let tap = lab.enter("mn", || RawSocket::open("mn0"))??;
 
     let config = config_to(Backend::Packet, MN);
     let keys = BTreeMap::from([(MN, mn)]);
@@ -45,14 +45,18 @@ pub fn strangers_without_the_key_get_nowhere() -> Outcome {
     let mut genuine = None;
     for _ in 0..100_000 {
         let Some(seen) = tap.receive(Duration::from_millis(200))? else { break };
-        if seen.bytes.len() >= HELLO_FRAME_LEN && seen.bytes[14] == Command::Hello as u8 {
+        if seen.bytes.len() >= HELLO_FRAME_LEN && seen.bytes[field::COMMAND] == Command::Hello as u8 {
             genuine = Some(seen.bytes);
             break;
         }
     }
     drop(tap);
     let genuine = genuine.ok_or("the Hello was not seen")?;
-    ensure(genuine[26] == 2, "the Hello is one of version 2")?;
+    let keyed = matches!(
+        Message::parse(&genuine),
+        Ok((_, Message::Hello(Hello { version: PROTOCOL_VERSION_KEYED, .. })))
+    );
+    ensure(keyed, "the Hello is one of version 2")?;
 
     let stranger = Arc::new(NodeKey::from_bytes([3; 32]));
     let his = keyed_hello(NOBODY, &stranger, mn, 5)?;
@@ -67,7 +71,7 @@ pub fn strangers_without_the_key_get_nowhere() -> Outcome {
             "the Hello of the CN, changed",
             Box::new(|n| {
                 let mut frame = genuine.clone();
-                let at = 14 + n as usize % (frame.len() - 14);
+                let at = field::COMMAND + n as usize % (frame.len() - field::COMMAND);
                 frame[at] ^= 1 << (n % 8);
                 frame
             }),
@@ -84,7 +88,10 @@ pub fn strangers_without_the_key_get_nowhere() -> Outcome {
         ("Hellos of an unknown key", Box::new(|_| his.clone())),
         ("many Hellos of an unknown key", Box::new(|n| others[n as usize % others.len()].clone())),
         ("Hellos of another key in the name of the CN", Box::new(|_| in_our_name.clone())),
-        ("cut-off Hellos", Box::new(|n| genuine[..60 + n as usize % (HELLO_FRAME_LEN - 60)].to_vec())),
+        (
+            "cut-off Hellos",
+            Box::new(|n| genuine[..MIN_FRAME + n as usize % (HELLO_FRAME_LEN - MIN_FRAME)].to_vec()),
+        ),
     ];
     attack(&neighbour, attacks, &work)?;
     let after = node.resident_kib()?;
@@ -96,8 +103,12 @@ pub fn strangers_without_the_key_get_nowhere() -> Outcome {
     let all = sessions.as_array().ok_or("no sessions")?;
     ensure(all.len() == 1 && all[0]["cn"] == CN.to_string(), sessions.to_string())?;
     ensure(all[0]["integrity"] == "sealed", sessions.to_string())?;
-    let said = node.said();
-    ensure(said.contains("showed no key") && said.contains("showed a key which is not the one"), said)?;
+    let output_text = node.output_text();
+    ensure(
+        output_text.contains("without a key, although one is registered")
+            && output_text.contains("with a key that is not registered for it"),
+        output_text,
+    )?;
     work.goes_on("all of that")?;
     work.end()?;
     ensure(node.end()?.success(), "an orderly end")

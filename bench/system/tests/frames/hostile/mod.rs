@@ -1,9 +1,11 @@
-//! Hostile frames: a memory node and a compute node at work, and a neighbour that sends them everything it should not.
+//! Hostile frames: a memory node and a compute node at work, and a neighbour that sends them invalid frames of every
+//! kind.
 //!
-//! A real `mn-server` with a static map serves a compute node whose every read is checked against what it wrote.
-//! Meanwhile raw sockets on the same cable send cut-off, oversized, random, damaged and replayed frames, floods of
-//! handshakes from invented stations, forged ends of sessions and pauses, first to the memory node, then to the compute
-//! node; inside UDP also what is wrong around a frame. What must hold: no wrong byte, no failed operation, bounded memory, and an orderly end.
+//! A real `mn-server` with a static map serves a compute node whose every read is checked against its writes. At the
+//! same time raw sockets on the same cable send cut-off, oversized, random, damaged and replayed frames, floods of
+//! handshakes from addresses without a station, forged ends of sessions and pauses, first to the memory node, then to
+//! the compute node; inside UDP also invalid outer headers. Required: no wrong byte, no failed operation, bounded
+//! memory, and an orderly end.
 
 mod attacks;
 mod keys;
@@ -18,17 +20,17 @@ use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::EngineError;
-use cxloe_lab::{Lab, Standing};
+use cxloe_lab::{Lab, LabPrivilege};
 use cxloe_link::{Backend, LinkConfig};
 use cxloe_port::port::{Port, PortError};
-use cxloe_system::cable::{CN_AT, MN_AT, Over, cable, cable_for, ip};
+use cxloe_system::cable::{CN_AT, LinkKind, MN_AT, cable, cable_for, ip};
 use cxloe_system::node::{MemoryNode, config_to, link_on, port};
-use cxloe_system::raw::{Outer, Raw};
+use cxloe_system::raw::{Outer, RawSocket};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{LIMIT, Outcome, ensure, eventually};
 use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, Hello, HelloAck, HelloStatus, Integrity,
-    Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space,
+    MIN_FRAME, Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space, field,
 };
 use cxloe_wire::session::OpError;
 
@@ -37,18 +39,19 @@ use work::Work;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// The second station on the CN's cable, with memory of its own.
+/// MAC address of a second station on the CN's cable, with memory of its own.
 const OTHER: Mac = Mac([2, 0, 0, 0, 0, 3]);
-/// A station that has no memory.
+/// MAC address of a station without memory.
 const NOBODY: Mac = Mac([2, 0, 0, 0, 0, 4]);
 const HPA: u64 = 1 << 32;
 const REGION: u64 = 8 << 20;
-/// What a process may grow by while it is flooded, in KiB: sessions it may hold, and the allocator's slack.
+/// Permitted growth of a process during a flood, in KiB: for the sessions that it may hold, and the allocator's
+/// overhead.
 const GROWTH_KIB: u64 = 16 << 10;
-/// Frames of each kind of attack.
+/// Number of frames of each kind of attack.
 const FLOOD: u64 = 12_000;
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![
         Test::new("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet.into())),
         Test::new("packet::echoes_stop_nobody", || echoes_stop_nobody(Backend::Packet)),
@@ -57,10 +60,11 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("wrong_addresses_are_named", wrong_addresses_are_named),
         Test::new("strangers_without_the_key_get_nowhere", keys::strangers_without_the_key_get_nowhere),
     ];
-    let mut all = vec![Over::from(Backend::Packet), Backend::Udp.into(), Over::encap(Backend::Packet)];
-    if standing == Standing::Root {
+    let mut all =
+        vec![LinkKind::from(Backend::Packet), Backend::Udp.into(), LinkKind::encap(Backend::Packet)];
+    if standing == LabPrivilege::Root {
         tests.push(Test::new("xdp::echoes_stop_nobody", || echoes_stop_nobody(Backend::Xdp)));
-        all.extend([Backend::Xdp.into(), Over::encap(Backend::Xdp)]);
+        all.extend([Backend::Xdp.into(), LinkKind::encap(Backend::Xdp)]);
     }
     for over in all {
         let called = |name: &str| format!("{over}::{name}");
@@ -74,11 +78,11 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     tests
 }
 
-fn lab_for(over: Over) -> Result<Lab, Failed> {
+fn lab_for(over: LinkKind) -> Result<Lab, Failed> {
     Ok(cable_for(over).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
-/// Cuts frames off where the outer headers leave no room for more.
+/// Truncates frames so that they fit into a datagram with outer headers.
 fn fit_datagrams(attacks: &mut [Attack<'_>]) {
     for (_, make) in attacks {
         let mut whole = std::mem::replace(make, Box::new(|_| Vec::new()));
@@ -94,10 +98,10 @@ fn lab() -> Result<Lab, Failed> {
     Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
-/// A raw socket at `interface`, whose frames go by the way of this kind of link: over UDP with the outer address of the
-/// peer that they claim to come from.
-fn neighbour(lab: &Lab, over: Over, interface: &str) -> Result<Raw, Failed> {
-    let raw = Raw::open_in(lab, interface)?;
+/// A raw socket at `interface`, whose frames use the encapsulation of this kind of link: inside UDP, frames get the
+/// outer address of the peer whose source address they have.
+fn neighbour(lab: &Lab, over: LinkKind, interface: &str) -> Result<RawSocket, Failed> {
+    let raw = RawSocket::open_in(lab, interface)?;
     let (cn, mn) = (CN_AT.parse()?, MN_AT.parse()?);
     Ok(match (over.is_inside_udp(), interface) {
         (true, "cn0") => raw.inside_udp(Outer { next: MN, from: cn, to: mn }),
@@ -106,14 +110,14 @@ fn neighbour(lab: &Lab, over: Over, interface: &str) -> Result<Raw, Failed> {
     })
 }
 
-fn memory_node_withstands(over: Over) -> Outcome {
+fn memory_node_withstands(over: LinkKind) -> Outcome {
     let lab = lab_for(over)?;
     let folder = tempfile::tempdir()?;
     let node = MemoryNode::start(&lab, "mn0", over, &[(CN, REGION)], folder.path())?;
     let config = config_to(over, MN);
-    // The capture needs frames that pass by the memory node's socket, as those to pnet and packet rings do.
+    // The capture needs frames that pass through sockets of the memory node, as those to pnet and packet rings do.
     let neighbour = neighbour(&lab, over, "cn0")?;
-    let tap = lab.enter("mn", || Raw::open("mn0"))??;
+    let tap = lab.enter("mn", || RawSocket::open("mn0"))??;
     let link = link_on(&lab, &config)?;
     let mut port = port(link, MN, HPA, REGION, CacheConfig::OFF)?;
     port.connect(LIMIT)?;
@@ -133,7 +137,7 @@ fn memory_node_withstands(over: Over) -> Outcome {
     attack(&neighbour, all, &work)?;
     let after = node.resident_kib()?;
     ensure(after <= before + GROWTH_KIB, format!("mn-server grew from {before} to {after} KiB"))?;
-    // Longer than the rings have room for, until the node has made new ones for the MTU of now.
+    // Frames longer than the slots of the rings, sent until the node has made new rings for the changed MTU.
     if over.backend != Backend::Xdp && !over.is_inside_udp() {
         for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
             ip(&lab, namespace, &["link", "set", "dev", interface, "mtu", "9000"])?;
@@ -143,9 +147,9 @@ fn memory_node_withstands(over: Over) -> Outcome {
         attack(&neighbour, vec![("frames longer than a slot", Box::new(move |_| long.clone()))], &work)?;
     }
     work.end()?;
-    let said = node.said();
-    ensure(!said.contains("panicked") && !said.contains("ERROR"), said)?;
-    // The flood has not used up what a new station needs.
+    let output_text = node.output_text();
+    ensure(!output_text.contains("panicked") && !output_text.contains("ERROR"), output_text)?;
+    // After the flood, resources for new stations must be left.
     let again = link_on(&lab, &config)?;
     let mut again = cxloe_system::node::port(again, MN, HPA, REGION, CacheConfig::OFF)?;
     again.connect(LIMIT)?;
@@ -155,31 +159,30 @@ fn memory_node_withstands(over: Over) -> Outcome {
     ensure(status.code() == Some(0), format!("mn-server ended with {status}"))
 }
 
-/// An Echo that asks for as many long frames as it can.
+/// An Echo that requests as many and as long frames as possible.
 fn greedy_echo(from: Mac) -> Vec<u8> {
     let header = Header {
         dst: MN,
         src: from,
         ethertype: ETHERTYPE_DEFAULT,
-        command: Command::Echo as u8,
+        command: 0,
         seq: 0,
         axi: Axi { stream: 0, tag: 0 },
         addr: 0,
     };
-    let mut frame = vec![0; 60];
-    header.emit(&mut frame);
-    frame[25..27].copy_from_slice(&1400_u16.to_be_bytes());
-    frame[27..29].copy_from_slice(&u16::MAX.to_be_bytes());
+    let mut frame = vec![0; MIN_FRAME];
+    Message::Echo { reply_len: 1400, reply_count: u16::MAX }.emit(&header, &mut frame);
     frame
 }
 
-/// Replies to Echo frames of this station that pass by at `tap`.
-fn echo_replies(tap: &Raw, to: Mac) -> Result<usize, Failed> {
+/// Number of replies to Echo frames of the station `to` that arrive at `tap`.
+fn echo_replies(tap: &RawSocket, to: Mac) -> Result<usize, Failed> {
     let mut replies = 0;
     while let Some(seen) = tap.receive(Duration::from_millis(100))? {
-        let reply = seen.bytes.len() > 14 && seen.bytes[14] == Command::EchoReply as u8;
-        replies += usize::from(reply && seen.bytes[..6] == to.0);
-        // Bounded: the compute node's frames pass here as well, without an end.
+        let header = Header::parse(&seen.bytes);
+        let reply = header.is_some_and(|h| (h.command, h.dst) == (Command::EchoReply as u8, to));
+        replies += usize::from(reply);
+        // The loop is bounded, because the compute node's frames arrive here as well.
         if replies > 64 {
             break;
         }
@@ -187,16 +190,17 @@ fn echo_replies(tap: &Raw, to: Mac) -> Result<usize, Failed> {
     Ok(replies)
 }
 
-/// A memory node that answers echoes for measuring, and a stranger who sends 300 of them a second, and more.
+/// A memory node answers Echo frames for measurements while a stranger sends 300 of them a second, and more; the
+/// compute node's work continues.
 fn echoes_stop_nobody(backend: Backend) -> Outcome {
     let lab = lab()?;
     let folder = tempfile::tempdir()?;
     let named = OTHER.to_string();
     let more = ["--echo", "--echo-for", &named];
     let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, REGION)], folder.path(), &more)?;
-    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let neighbour = lab.enter("cn", || RawSocket::open("cn0"))??;
     let asks = |from: Mac, count: u32| -> Result<usize, Failed> {
-        let tap = lab.enter("cn", || Raw::open("cn0"))??;
+        let tap = lab.enter("cn", || RawSocket::open("cn0"))??;
         for _ in 0..count {
             neighbour.send(&greedy_echo(from))?;
         }
@@ -235,13 +239,13 @@ fn echoes_stop_nobody(backend: Backend) -> Outcome {
     ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
 }
 
-/// Stations that do not exist say Hello and Start, as many as the memory node has sessions and more: who has memory
-/// gets a session all the same.
+/// Hello and Start frames from more addresses without a station than the memory node has sessions: a station with
+/// memory still gets a session.
 fn invented_stations_take_no_session() -> Outcome {
     let lab = lab()?;
     let folder = tempfile::tempdir()?;
     let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path())?;
-    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let neighbour = lab.enter("cn", || RawSocket::open("cn0"))??;
     let mut started = 0;
     for n in 0..400_u64 {
         let invented = Mac([2, 0xF2, 0, 0, (n >> 8) as u8, n as u8]);
@@ -249,9 +253,8 @@ fn invented_stations_take_no_session() -> Outcome {
         let mut ack = None;
         eventually("the Hello is answered", || {
             let Ok(Some(mut seen)) = neighbour.receive(Duration::from_millis(100)) else { return false };
-            if seen.bytes.len() >= 60
-                && seen.bytes[..6] == invented.0
-                && let Ok((_, Message::HelloAck(found))) = Message::parse(&seen.bytes)
+            if let Ok((header, Message::HelloAck(found))) = Message::parse(&seen.bytes)
+                && header.dst == invented
             {
                 ack = Some(found);
             }
@@ -281,13 +284,13 @@ fn invented_stations_take_no_session() -> Outcome {
     ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
 }
 
-fn compute_node_withstands(over: Over) -> Outcome {
+fn compute_node_withstands(over: LinkKind) -> Outcome {
     let lab = lab_for(over)?;
     let folder = tempfile::tempdir()?;
     let theirs = if over.is_inside_udp() { over } else { Backend::Packet.into() };
     let node = MemoryNode::start(&lab, "mn0", theirs, &[(CN, REGION)], folder.path())?;
     let neighbour = neighbour(&lab, over, "mn0")?;
-    let tap = lab.enter("cn", || Raw::open("cn0"))??;
+    let tap = lab.enter("cn", || RawSocket::open("cn0"))??;
     let link = link_on(&lab, &config_to(over, MN))?;
     let mut port = port(link, MN, HPA, REGION, CacheConfig::default())?;
     port.connect(LIMIT)?;
@@ -314,7 +317,7 @@ fn compute_node_withstands(over: Over) -> Outcome {
     ensure(status.code() == Some(0), format!("mn-server ended with {status}"))
 }
 
-/// The error of an operation that must fail.
+/// The error of an operation; fails if the operation has succeeded.
 fn error<T>(result: Result<T, PortError>) -> Result<EngineError, Failed> {
     match result {
         Err(PortError::Engine(e)) => Ok(e),
@@ -339,7 +342,7 @@ fn memory_of_others_is_out_of_reach() -> Outcome {
         .mac("cn2", &NOBODY.to_string())
         .build()?;
     let folder = tempfile::tempdir()?;
-    // The other has twice as much, so that its addresses go on where this one's end.
+    // The other station's memory is twice as large as this station's; it is mapped at the following pool addresses.
     let map = [(CN, REGION), (OTHER, 2 * REGION)];
     let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &map, folder.path())?;
     let reach = |interface: &str| -> Result<Port, Failed> {
@@ -362,13 +365,13 @@ fn memory_of_others_is_out_of_reach() -> Outcome {
         refused(own.write_bytes(hpa, &[2; 64]), FaultStatus::Nxm)?;
         other.idle()?;
     }
-    // The same address means other memory to another.
+    // The same address refers to other memory for another CN.
     ensure(own.read(HPA)? == [1; 64], "own memory holds other bytes")?;
     for hpa in [HPA, beyond, beyond + REGION - 64] {
         ensure(other.read(hpa)? == secret, "the other's memory has changed")?;
     }
     refused(other.read(HPA + 2 * REGION), FaultStatus::Nxm)?;
-    // Who has no memory here is told so.
+    // A station without memory gets an error.
     let mut nobody = reach("cn2")?;
     refused(nobody.read(HPA), FaultStatus::Denied)?;
     refused(nobody.write(beyond, &[3; 64]), FaultStatus::Denied)?;
@@ -406,7 +409,7 @@ fn wrong_addresses_are_named() -> Outcome {
             ensure(error(port.write_bytes(hpa, &[0; 64]))? == unmapped, format!("write_bytes {hpa:#x}"))?;
             ensure(unmapped.to_string().contains("cn-agent list"), unmapped.to_string())?;
         }
-        // Over the end: what is inside is read, the rest named.
+        // A read beyond the end reads the part inside the region, and its error names the rest.
         let over = error(port.read_bytes(HPA + REGION - 64, &mut [0; 192]))?;
         ensure(over == EngineError::Unmapped(HPA + REGION), format!("{over:?}"))?;
         match port.read_bytes(HPA, &mut [0; 65]) {

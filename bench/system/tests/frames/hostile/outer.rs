@@ -1,4 +1,4 @@
-//! What a neighbour can do wrong around a frame inside UDP: addresses, ports, lengths, fragments of the outer headers.
+//! Invalid outer headers around a frame inside UDP: wrong addresses, ports, lengths, and fragments.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -8,10 +8,10 @@ use cxloe_system::text;
 use super::work::{Numbers, Work};
 use super::*;
 
-/// Frames inside, each of which would do harm if it were taken from another address.
+/// Inner frames that would have an effect if they were accepted from another address.
 type Harm<'a> = Box<dyn FnMut() -> Vec<u8> + 'a>;
 
-/// Packets that look like those of `right`, but for their outer headers.
+/// Packets like those with the valid headers `right`, with one header field changed.
 fn attacks_on_outer<'a>(right: Outer, mut harm: Harm<'a>) -> impl FnMut(&str, u64) -> Vec<u8> + 'a {
     let mut numbers = Numbers(21);
     move |what, n| {
@@ -32,19 +32,19 @@ fn attacks_on_outer<'a>(right: Outer, mut harm: Harm<'a>) -> impl FnMut(&str, u6
             }
             CUT => packet.truncate(14 + numbers.below(Outer::LEN - 14 + 14)),
             WRONG_LENGTHS => {
-                // Without padding, so that a shorter datagram is not the whole frame still.
+                // The frame has no padding, so that a shorter datagram truncates the frame.
                 let body = cxloe_wire::frame::body_len(&frame).unwrap_or(0);
                 packet = right.around(&frame[..body + Seal::PLAIN_LEN]);
                 let length = if n % 4 < 2 { numbers.next() as u16 } else { numbers.below(64) as u16 };
                 let at = if n % 2 == 0 { 16 } else { 38 };
-                // Not by chance what it should be.
+                // The valid length is excluded.
                 let right = u16::from_be_bytes([packet[at], packet[at + 1]]);
                 let wrong = if length == right { right ^ 1 } else { length };
                 packet[at..at + 2].copy_from_slice(&wrong.to_be_bytes());
                 Outer::sum(&mut packet);
             }
             FRAGMENTS => {
-                // The first of more, one that is not the first, or the last.
+                // The first fragment, a middle one, or the last one.
                 let word = [0x2000, 0x2000 | (1 + u16::from(other)), 1 + u16::from(other)][n as usize % 3];
                 packet[20..22].copy_from_slice(&word.to_be_bytes());
                 packet[18..20].copy_from_slice(&(n as u16).to_be_bytes());
@@ -82,9 +82,9 @@ const RANDOM: &str = "random packets";
 const ALL: [&str; 8] =
     [FORGED, WRONG_PORTS, CUT, WRONG_LENGTHS, FRAGMENTS, WRONG_CHECKSUMS, WRONG_PROTOCOLS, RANDOM];
 
-/// Sends all kinds from `interface`, where the compute node works all the time.
+/// Sends packets of all kinds from `interface`, while the compute node works.
 fn deceive(lab: &Lab, interface: &str, right: Outer, harm: Harm<'_>, work: &Work) -> Outcome {
-    let raw = Raw::open_in(lab, interface)?;
+    let raw = RawSocket::open_in(lab, interface)?;
     let mut make = attacks_on_outer(right, harm);
     for what in ALL {
         for number in 0..FLOOD / 4 {
@@ -95,8 +95,8 @@ fn deceive(lab: &Lab, interface: &str, right: Outer, harm: Harm<'_>, work: &Work
     Ok(())
 }
 
-/// The session that the memory node's answer to a Hello names, as it passes at `tap`.
-fn session_at(tap: &Raw) -> Result<u64, Failed> {
+/// Session id in the memory node's answer to a Hello, captured at `tap`.
+fn session_at(tap: &RawSocket) -> Result<u64, Failed> {
     eventually("a HelloAck passes", || {
         let seen = tap.receive(Duration::from_millis(20)).ok()??;
         match Message::parse(Outer::inner(&seen.bytes)?) {
@@ -106,15 +106,15 @@ fn session_at(tap: &Raw) -> Result<u64, Failed> {
     })
 }
 
-/// A neighbour who has seen the session, and can do nothing but send from other addresses, ends and changes nothing.
-pub fn headers_deceive_nobody(over: Over) -> Outcome {
+/// A neighbour that has the session id, but other outer addresses, can neither end nor change the session.
+pub fn headers_deceive_nobody(over: LinkKind) -> Outcome {
     let lab = lab_for(over)?;
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("mn.sock");
     let more = ["--socket", text(&socket)];
     let node = MemoryNode::start_with(&lab, "mn0", over, &[(CN, REGION)], folder.path(), &more)?;
-    // Of an AF_XDP socket nobody hears: there it is guessed.
-    let tap = Raw::open_in(&lab, "cn0")?;
+    // Frames of an AF_XDP socket cannot be captured: there the session id is guessed.
+    let tap = RawSocket::open_in(&lab, "cn0")?;
     let mut port = port(link_on(&lab, &config_to(over, MN))?, MN, HPA, REGION, CacheConfig::OFF)?;
     port.connect(LIMIT)?;
     let session = if over.backend == Backend::Xdp { 1 } else { session_at(&tap)? };
@@ -141,7 +141,7 @@ pub fn headers_deceive_nobody(over: Over) -> Outcome {
     let status = ask(&socket).map_err(|error| error.to_string())?;
     let theirs = status.workers.first().ok_or("no worker")?.report.link;
     for link in [ended.link, theirs] {
-        // What of the floods found room: forged addresses, and half of the wrong ports.
+        // Forged frames that found room in the queue: those with forged addresses, and half of those with wrong ports.
         ensure(link.rx_forged > FLOOD / 8, format!("{link:?}"))?;
     }
     ensure(node.end()?.code() == Some(0), "mn-server did not end in order")

@@ -1,11 +1,11 @@
-//! A compute node at work while it is attacked: every byte it reads is checked.
+//! A compute node that works during attacks, and checks every byte that it reads.
 
 use cxloe_link::LinkCounters;
 use cxloe_wire::session::RequesterCounters;
 
 use super::*;
 
-/// Numbers that look random and are the same in every run.
+/// A deterministic random generator.
 pub struct Numbers(pub u64);
 
 impl Numbers {
@@ -25,19 +25,19 @@ impl Numbers {
     }
 }
 
-/// What a compute node has counted at its end.
+/// Counters of a compute node's session and link when its work ended.
 pub struct Ended {
     pub session: RequesterCounters,
     pub link: LinkCounters,
 }
 
-/// A compute node at work on a thread of its own: writes, reads, bursts, all checked.
+/// A compute node at work on its own thread: writes, reads and bursts, whose data is checked.
 pub struct Work {
     pub stop: Arc<AtomicBool>,
     pub rounds: Arc<AtomicU64>,
-    /// Why it has ended, if it has on its own.
+    /// Failure that ended the work, if any.
     pub failure: Arc<Mutex<Option<String>>>,
-    /// Ends with what the session has counted.
+    /// The working thread, which returns the session's counters.
     pub thread: JoinHandle<Result<Ended, String>>,
 }
 
@@ -57,7 +57,7 @@ impl Work {
                 }
                 done.fetch_add(1, Ordering::Relaxed);
             }
-            // What was written last is there, all of it.
+            // All last writes are at the memory node.
             let mut all = vec![0; REGION as usize];
             port.read_bytes(HPA, &mut all).map_err(|e| e.to_string())?;
             if all != lines.as_flattened() {
@@ -71,7 +71,7 @@ impl Work {
         Work { stop, rounds, failure, thread }
     }
 
-    /// Waits for more rounds, or the failure that prevents them.
+    /// Waits until the work has completed more rounds; fails with the failure that ended it.
     pub fn goes_on(&self, during: &str) -> Outcome {
         let before = self.rounds.load(Ordering::Relaxed);
         let enough = || self.rounds.load(Ordering::Relaxed) >= before + 3;
@@ -88,7 +88,7 @@ impl Work {
     }
 }
 
-/// Some of every operation at random places; `lines` is what the region should hold.
+/// Runs operations of every kind at random addresses; `lines` is the expected content of the region.
 pub fn round(port: &mut Port, numbers: &mut Numbers, lines: &mut [[u8; 64]]) -> Result<(), Failed> {
     let hpa = |line: usize| HPA + line as u64 * 64;
     for _ in 0..8 {

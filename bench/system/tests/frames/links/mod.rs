@@ -1,9 +1,9 @@
-//! Links over real interfaces: what goes in at one end of a cable comes out at the other, whole, in order, and
-//! nothing else does.
+//! Links over real interfaces: the frames sent at one end of a cable, and no others, arrive at the other end, unchanged
+//! and in order.
 //!
-//! Each backend is held against the same promises of the `Link` trait: packet rings and pnet as root and as an
-//! ordinary user, AF_XDP as root only. Raw sockets play the neighbours; processes that are to be killed, or have no
-//! rights, are copies of this program.
+//! Each backend is tested for the guarantees of the `Link` trait: packet rings and pnet as root and as an ordinary
+//! user, AF_XDP as root only. Raw sockets act as neighbours; processes that are killed, or that have no rights, are
+//! copies of this program.
 
 mod promises;
 mod roles;
@@ -17,10 +17,10 @@ use std::process::{ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cxloe_lab::{Lab, Process, Standing};
+use cxloe_lab::{Lab, LabPrivilege, Process};
 use cxloe_link::{Backend, Link, LinkConfig, LinkError, open};
 use cxloe_system::node::link_on;
-use cxloe_system::raw::Raw;
+use cxloe_system::raw::RawSocket;
 use cxloe_system::{Failed, Test};
 use cxloe_system::{
     LIMIT, Outcome, Role, cable::cable, cable::ip, copies::copy_without_rights_as, copy_as, ensure,
@@ -34,15 +34,14 @@ use roles::*;
 use traffic::*;
 use xdp::*;
 
-/// Environment variable that tells a copy of this program what to open: backend and interface.
+/// Environment variable with the link that a copy of this program opens: backend and interface.
 const OPEN: &str = "CXLOE_TEST_OPEN";
 
 type ForBackend = fn(Backend) -> Outcome;
 
-/// What copies of this program do.
 pub const ROLES: &[Role] = &[("opener", opener), ("holder", holder)];
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let for_each: [(&str, ForBackend); 12] = [
         ("frames_pass_whole_at_1500", |b| frames_pass_whole(b, 1500)),
         ("frames_pass_whole_at_9000", |b| frames_pass_whole(b, 9000)),
@@ -58,7 +57,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         ("missing_rights_are_named", missing_rights_are_named),
     ];
     let mut backends = vec![Backend::Packet, Backend::Pnet];
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         backends.push(Backend::Xdp);
     }
     let mut tests = Vec::new();
@@ -70,7 +69,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     tests.push(Test::new("packet::two_links_share_an_interface", two_links_share_an_interface));
     tests.push(Test::new("pnet::has_one_queue", pnet_has_one_queue));
     tests.push(Test::new("auto_says_what_it_takes", move || auto_says_what_it_takes(standing)));
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.push(Test::new("xdp::two_queues", xdp_two_queues));
         tests.push(Test::new("xdp::second_opener_is_told", xdp_second_opener_is_told));
         tests.push(Test::new("xdp::program_goes_with_the_link", xdp_program_goes_with_the_link));
@@ -81,11 +80,11 @@ pub fn tests(standing: Standing) -> Vec<Test> {
 
 fn two_links_share_an_interface() -> Outcome {
     let lab = cable().build()?;
-    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let neighbour = lab.enter("cn", || RawSocket::open("cn0"))??;
     let queue = |queue| link_on(&lab, &LinkConfig { queue, queues: 2, ..config(Backend::Packet, "mn0") });
     let mut links = [queue(0)?, queue(1)?];
     let own = links[0].info().mac;
-    // 32 neighbours, 20 frames each, interleaved.
+    // Each of 32 neighbours sends 20 frames, in turns with the others.
     for number in 0..20_u64 {
         for source in 0..32_u8 {
             neighbour.send(&ours(own, Mac([2, 0, 0, 0, 7, source]), 60 + number as usize, number))?;
@@ -121,7 +120,7 @@ fn pnet_has_one_queue() -> Outcome {
     }
 }
 
-/// A log kept in memory.
+/// A log that is kept in memory.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -135,8 +134,9 @@ impl Write for Kept {
     }
 }
 
-/// On a veth AF_XDP copies each frame, so packet rings are taken unless most frames a second are asked for.
-fn auto_says_what_it_takes(standing: Standing) -> Outcome {
+/// On a veth AF_XDP copies each frame, so `auto` selects packet rings, unless the greatest number of frames per second
+/// is requested.
+fn auto_says_what_it_takes(standing: LabPrivilege) -> Outcome {
     let lab = cable().build()?;
     for asked in [Backend::Auto, Backend::AutoLatency, Backend::AutoThroughput] {
         let kept = Kept::default();
@@ -145,24 +145,24 @@ fn auto_says_what_it_takes(standing: Standing) -> Outcome {
             let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
             tracing::subscriber::with_default(log, || open(&config(asked, "cn0")).map(|l| l.info().clone()))
         })??;
-        let said = String::from_utf8_lossy(&kept.0.lock().map_err(|_| "poisoned")?).into_owned();
+        let output_text = String::from_utf8_lossy(&kept.0.lock().map_err(|_| "poisoned")?).into_owned();
         let wants_xdp = asked == Backend::AutoThroughput;
-        let expected = if wants_xdp && standing == Standing::Root { "xdp" } else { "packet" };
-        ensure(info.backend == expected, format!("{asked}: {} was taken: {said}", info.backend))?;
+        let expected = if wants_xdp && standing == LabPrivilege::Root { "xdp" } else { "packet" };
+        ensure(info.backend == expected, format!("{asked}: {} was taken: {output_text}", info.backend))?;
         ensure(info.detail.contains("taken because"), info.detail)?;
         ensure(
-            said.contains("link open") && said.contains(&format!("backend=\"{expected}\"")),
-            said.clone(),
+            output_text.contains("link open") && output_text.contains(&format!("backend=\"{expected}\"")),
+            output_text.clone(),
         )?;
-        let refused = said.lines().filter(|line| line.contains("link not taken")).collect::<Vec<_>>();
+        let refused = output_text.lines().filter(|line| line.contains("link not taken")).collect::<Vec<_>>();
         match standing {
-            Standing::UserNamespace if wants_xdp => ensure(
+            LabPrivilege::UserNamespace if wants_xdp => ensure(
                 refused.len() == 1
                     && refused[0].contains("backend=xdp")
                     && refused[0].contains("AF_XDP needs"),
-                said.clone(),
+                output_text.clone(),
             )?,
-            _ => ensure(refused.is_empty(), said.clone())?,
+            _ => ensure(refused.is_empty(), output_text.clone())?,
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What every kind of link promises.
+//! Guarantees that every kind of link gives.
 
 use super::traffic::*;
 use super::*;
@@ -12,9 +12,9 @@ pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
     if backend != Backend::Xdp {
         ensure(at_a.max_frame == at_a.mtu + 14, "less than the MTU carries")?;
     }
-    // A page in one frame, wherever the MTU has room for it.
+    // A page fits into one frame if the MTU permits.
     ensure(at_a.max_frame >= (at_a.mtu + 14).min(MAX_FRAME_LIMIT), format!("{at_a:?}"))?;
-    // Around what one chunk of AF_XDP holds, and a page.
+    // Lengths close to that of an AF_XDP chunk, and to a page.
     let edges = [3835, 3836, 3837, 3840, 3841, 4096, 4097, MAX_FRAME_LIMIT];
     let mut lengths = vec![60, 93, 256, 1514, at_a.max_frame - 1, at_a.max_frame];
     lengths.extend(edges.into_iter().filter(|edge| *edge < at_a.max_frame - 1));
@@ -36,7 +36,7 @@ pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
     ensure((got.rx_dropped, sent.tx_errors) == (0, 0), format!("{sent:?} {got:?}"))
 }
 
-/// Short frames and pages by turns, many times around all rings, so that chunks come in every order.
+/// Short frames alternate with pages, for several turns of all rings, so that chunks are used in every order.
 pub fn pages_and_lines_take_turns(backend: Backend) -> Outcome {
     let lab = cable().mtu(9000).build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
@@ -54,14 +54,14 @@ pub fn batches_keep_their_order(backend: Backend) -> Outcome {
     let lab = cable().build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
     let (from, to) = (a.info().mac, b.info().mac);
-    // Many times around both rings, in batches that a veth (256 frames) has room for.
+    // Several turns of both rings, in batches that a veth can hold (256 frames).
     for batch in 0..40_u64 {
         let frames: Vec<_> = (0..100)
             .map(|i| ours(to, from, 60 + ((batch * 100 + i) * 37 % 1400) as usize, batch * 100 + i))
             .collect();
         pass(&mut *a, &mut *b, &frames)?;
     }
-    // No more than the budget at a time.
+    // A receiver gets at most as many frames at a time as its budget permits.
     for number in 0..10 {
         queue(&mut *a, &ours(to, from, 60, number))?;
     }
@@ -104,7 +104,7 @@ pub fn slots_are_lent_once(backend: Backend) -> Outcome {
 pub fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
     let lab = cable().build()?;
     let mut a = link_on(&lab, &LinkConfig { priority: Some(5), ..config(backend, "cn0") })?;
-    let neighbour = lab.enter("mn", || Raw::open("mn0"))??;
+    let neighbour = lab.enter("mn", || RawSocket::open("mn0"))??;
     let b = link_on(&lab, &config(Backend::Packet, "mn0"))?;
     let (from, to, max) = (a.info().mac, b.info().mac, a.info().max_frame);
     drop(b);
@@ -126,7 +126,7 @@ pub fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
         ensure(seen.tag == Some(5 << 13), format!("tag {:x?}: not priority 5 with VLAN 0", seen.tag))?;
         ensure(&seen.bytes == sent, "other bytes beside the tag")?;
     }
-    // A receiver, tagging or not, never sees the tag.
+    // A receiver never gets the tag with the frame, whether it tags its own frames or not.
     for priority in [None, Some(2)] {
         let mut b = link_on(&lab, &LinkConfig { priority, ..config(backend, "mn0") })?;
         pass(&mut *a, &mut *b, &sent)?;
@@ -136,7 +136,7 @@ pub fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
 
 pub fn frames_of_others_stay_out(backend: Backend) -> Outcome {
     let lab = cable().build()?;
-    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let neighbour = lab.enter("cn", || RawSocket::open("cn0"))??;
     let mut link = link_on(&lab, &config(backend, "mn0"))?;
     let (own, from) = (link.info().mac, Mac([2, 0, 0, 0, 9, 9]));
     let mut near = own;
@@ -184,8 +184,8 @@ pub fn waiting_sleeps_and_wakes(backend: Backend) -> Outcome {
     ensure(came == 1, format!("{came} frames after all waits"))
 }
 
-/// Waits with nothing to wait for take their time: the thread sleeps. (A wait may end early now and then, when a
-/// frame of somebody else has come, so a part of the time is asked for.)
+/// Checks that waits without an event last as long as requested, because the thread sleeps. A frame of another station
+/// may end a wait early, so only a part of the time is required.
 pub fn sleeps(link: &mut dyn Link) -> Outcome {
     let began = Instant::now();
     for _ in 0..10 {
@@ -198,7 +198,7 @@ pub fn sleeps(link: &mut dyn Link) -> Outcome {
 pub fn losses_are_counted(backend: Backend) -> Outcome {
     const SENT: u64 = 40_000;
     let lab = cable().build()?;
-    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let neighbour = lab.enter("cn", || RawSocket::open("cn0"))??;
     let mut link = link_on(&lab, &config(backend, "mn0"))?;
     let frame = ours(link.info().mac, Mac([2, 0, 0, 0, 9, 9]), 60, 1);
     for _ in 0..SENT {
@@ -217,7 +217,7 @@ pub fn losses_are_counted(backend: Backend) -> Outcome {
         ensure(got + lost == SENT, format!("{got} received, {lost} lost, of {SENT}"))?;
     }
     ensure(link.counters().rx_dropped == lost, "asked again, the count has changed")?;
-    // The ring works on after having been full.
+    // The ring works again after having been full.
     neighbour.send(&frame)?;
     same(&[frame], &take(&mut *link, 1)?)
 }
@@ -228,7 +228,7 @@ pub fn link_outlives_its_interface_going_down(backend: Backend) -> Outcome {
     let (at_a, at_b) = (a.info().mac, b.info().mac);
     pass(&mut *a, &mut *b, &[ours(at_b, at_a, 60, 1)])?;
     lab.link_down("mn0")?;
-    // Both ends go on trying, more often than any ring has slots.
+    // Both ends continue to send, more frames than any ring has slots.
     for number in 0..3_000 {
         for (link, to, from) in [(&mut a, at_b, at_a), (&mut b, at_a, at_b)] {
             if let Some(slot) = link.transmit().slot(60) {
@@ -255,7 +255,7 @@ pub fn link_outlives_its_interface_going_down(backend: Backend) -> Outcome {
                 && came
         })?;
     }
-    // What is still on its way, then rest.
+    // Frames in flight arrive, and none after them.
     for _ in 0..200 {
         a.receive(64, &mut |_, _| {})?;
         b.receive(64, &mut |_, _| {})?;

@@ -1,9 +1,9 @@
-//! What copies of this program do with a link, and what they say without the rights for one.
+//! Roles of copies of this program: opening a link, and errors if the rights for it are missing.
 
 use super::traffic::*;
 use super::*;
 
-/// The copy that opens a link and prints what comes of it.
+/// Role: opens the link named in the environment, and prints the result.
 pub fn opener() -> ExitCode {
     match open_as_told() {
         Ok(link) => println!("opened {}", link.info().backend),
@@ -12,7 +12,7 @@ pub fn opener() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The copy that opens a link, says so, takes and answers frames for a while, and is killed meanwhile.
+/// Role: opens a link, reports that, and receives and answers frames until it is killed.
 pub fn holder() -> ExitCode {
     let mut link = match open_as_told() {
         Ok(link) => link,
@@ -45,10 +45,13 @@ pub fn missing_rights_are_named(backend: Backend) -> Outcome {
         let log = folder.path().join("log");
         Process::log_to(&mut command, &log)?;
         lab.spawn("cn", command)?.wait(LIMIT)?;
-        let said = fs::read_to_string(&log)?;
-        ensure(said.starts_with("Permission"), format!("{asked}: {said}"))?;
-        ensure(said.contains("no permission to") && said.contains("`cn0`"), said.clone())?;
-        ensure(said.contains("CAP_NET_RAW") && said.contains("run as root"), said)?;
+        let output_text = fs::read_to_string(&log)?;
+        ensure(output_text.starts_with("Permission"), format!("{asked}: {output_text}"))?;
+        ensure(
+            output_text.contains("no permission to") && output_text.contains("`cn0`"),
+            output_text.clone(),
+        )?;
+        ensure(output_text.contains("CAP_NET_RAW") && output_text.contains("run as root"), output_text)?;
     }
     Ok(())
 }

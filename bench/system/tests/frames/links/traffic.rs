@@ -1,4 +1,4 @@
-//! Links at both ends of a cable, and frames that are told by their numbers.
+//! Links at both ends of a cable, and frames identified by numbers.
 
 use super::*;
 
@@ -6,12 +6,12 @@ pub fn config(backend: Backend, interface: &str) -> LinkConfig {
     LinkConfig { backend, ..LinkConfig::new(interface) }
 }
 
-/// Links of one backend at both ends of the cable.
+/// Opens links of one backend at both ends of the cable.
 pub fn ends(lab: &Lab, backend: Backend) -> Result<[Box<dyn Link>; 2], Failed> {
     Ok([link_on(lab, &config(backend, "cn0"))?, link_on(lab, &config(backend, "mn0"))?])
 }
 
-/// A frame whose bytes are told by its number.
+/// A frame whose bytes are derived from its number.
 pub fn frame(to: Mac, from: Mac, ethertype: u16, len: usize, number: u64) -> Vec<u8> {
     let mut frame = vec![0; len];
     let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -31,7 +31,7 @@ pub fn ours(to: Mac, from: Mac, len: usize, number: u64) -> Vec<u8> {
     frame(to, from, ETHERTYPE_DEFAULT, len, number)
 }
 
-/// Queues a frame, sending what is queued when there is no room for it.
+/// Queues a frame; if there is no room, first sends the queued frames.
 pub fn queue(link: &mut dyn Link, frame: &[u8]) -> Outcome {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -46,7 +46,7 @@ pub fn queue(link: &mut dyn Link, frame: &[u8]) -> Outcome {
     }
 }
 
-/// Takes frames until there are `count`, or fails.
+/// Receives `count` frames; fails if fewer arrive.
 pub fn take(link: &mut dyn Link, count: usize) -> Result<Vec<Vec<u8>>, Failed> {
     let mut frames = Vec::new();
     let deadline = Instant::now() + LIMIT;
@@ -73,7 +73,7 @@ pub fn same(sent: &[Vec<u8>], got: &[Vec<u8>]) -> Outcome {
     Ok(())
 }
 
-/// Sends `frames` from one end and checks that exactly they come out at the other.
+/// Sends `frames` from one end and checks that these frames and no others arrive at the other.
 pub fn pass(from: &mut dyn Link, to: &mut dyn Link, frames: &[Vec<u8>]) -> Outcome {
     for frame in frames {
         queue(from, frame)?;

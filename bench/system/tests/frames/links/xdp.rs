@@ -1,4 +1,4 @@
-//! What only AF_XDP has.
+//! Properties that only AF_XDP has.
 
 use super::traffic::*;
 use super::*;
@@ -18,7 +18,7 @@ pub fn xdp_two_queues() -> Outcome {
         pass(&mut *far[queue], &mut *near[queue], &back)?;
     }
     ensure(far.iter_mut().all(|l| l.counters().rx_frames == 50), "a frame arrived on the other queue")?;
-    // One ends; the other works on.
+    // One queue is closed; the other continues to receive.
     let [mut first, second] = far;
     drop(second);
     pass(&mut *near[0], &mut *first, &[ours(to, from, 60, 9)])
@@ -29,10 +29,10 @@ pub fn xdp_holder(lab: &Lab) -> Result<Process, Failed> {
     let mut command = copy_as("holder")?;
     command.env(OPEN, "xdp mn0").stdout(Stdio::piped());
     let mut holder = lab.spawn("mn", command)?;
-    let mut said = String::new();
+    let mut output_text = String::new();
     let output = holder.child_mut().stdout.take().ok_or("no pipe")?;
-    BufReader::new(output).read_line(&mut said)?;
-    ensure(said == "opened\n", said)?;
+    BufReader::new(output).read_line(&mut output_text)?;
+    ensure(output_text == "opened\n", output_text)?;
     Ok(holder)
 }
 
@@ -46,18 +46,21 @@ pub fn xdp_second_opener_is_told() -> Outcome {
     let config = config(Backend::Xdp, "mn0");
     match lab.enter("mn", || open(&config).map(drop))? {
         Err(e @ LinkError::Unsupported { backend: "xdp", .. }) => {
-            let said = e.to_string();
-            ensure(said.contains("another program holds it") && said.contains("ip link show mn0"), said)?;
+            let output_text = e.to_string();
+            ensure(
+                output_text.contains("another program holds it") && output_text.contains("ip link show mn0"),
+                output_text,
+            )?;
         }
         other => return Err(format!("{other:?}").into()),
     }
-    // The same queue a second time in one process.
+    // The process opens the same queue a second time.
     drop(holder);
     eventually("the program is gone", || has_program(&lab).is_ok_and(|has| !has))?;
     let mut link = link_on(&lab, &config)?;
     let again = lab.enter("mn", || open(&config).map(drop))?;
     ensure(matches!(again, Err(LinkError::Unsupported { .. })), format!("{again:?}"))?;
-    // The attempt has not harmed the first.
+    // The failed attempt has not affected the first link.
     let mut near = link_on(&lab, &LinkConfig { backend: Backend::Packet, ..LinkConfig::new("cn0") })?;
     let frame = ours(link.info().mac, near.info().mac, 60, 1);
     pass(&mut *near, &mut *link, &[frame])
@@ -75,7 +78,7 @@ pub fn xdp_program_goes_with_the_link() -> Outcome {
     holder.signal(Signal::SIGKILL)?;
     holder.wait(LIMIT)?;
     eventually("the program goes with its killed holder", || has_program(&lab).is_ok_and(|has| !has))?;
-    // And the interface is free for the next.
+    // The interface can be opened again.
     drop(link_on(&lab, &config(Backend::Xdp, "mn0"))?);
     Ok(())
 }
@@ -89,7 +92,7 @@ pub fn xdp_settings_are_put_back() -> Outcome {
     let mut near = link_on(&lab, &config(Backend::Packet, "cn0"))?;
     let from = near.info().mac;
     lab.enter("mn", || -> Outcome {
-        // Values of somebody's own, so that putting zeros back would show.
+        // The values differ from zero, so that a reset to zero would be detected.
         fs::write("/sys/class/net/mn0/napi_defer_hard_irqs", "7")?;
         fs::write("/sys/class/net/mn0/gro_flush_timeout", "12345")?;
         let before = settings()?;

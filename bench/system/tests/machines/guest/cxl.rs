@@ -1,11 +1,12 @@
-//! Real CXL memory: an emulated CXL type 3 device, the kernel's own driver, decoders and device files, and a fabric beside
-//! it. The same commands use a region over Ethernet, as long as there is no device, and one on the device, when there is.
+//! Real CXL memory: an emulated CXL type 3 device, the kernel's own driver, decoders and device files, and a fabric on
+//! the same machine. The same commands use a region over Ethernet if the device is missing, and a region on the device
+//! otherwise.
 
 use cxloe_system::guest::*;
 use cxloe_system::{Outcome, ensure};
 
-/// What a user does with a region, whatever serves it; `carriers` shows what that is,
-/// region by region in the order of their addresses.
+/// A user's commands on a region; `carriers` prints what serves each region (Ethernet or a device), in the order of
+/// addresses.
 const USE: &str = r#"
     agent=$programs/cn-agent
     carriers() { echo $($agent list | sed -n 's/.*"served_by": "\(.*\)".*/\1/p'); }
@@ -19,7 +20,8 @@ const USE: &str = r#"
     head -c 64K /dev/urandom >/run/image
 "#;
 
-/// Without the device, with it, after the agent was killed, and when the kernel takes the device back.
+/// The commands work without the device, with the device, after the agent was killed, and after the kernel has removed
+/// the device.
 pub fn device_serves_what_fits() -> Outcome {
     let command = USE.to_owned()
         + r#"
@@ -61,18 +63,18 @@ pub fn device_serves_what_fits() -> Outcome {
         $agent read scratch+1M | grep -o 'lines of a reg'
     "#;
     let options = ["--cxl", "256M", "--timeout", "300"];
-    let said = ended(guest_with_fabric(&options, &command)?, 0)?;
+    let output_text = ended(guest_with_fabric(&options, &command)?, 0)?;
     for line in [
         "without: ethernet",
         "region0: no DAX device is on it",
         "with: ethernet cxl:dax0.0",
         "after: ethernet cxl:dax0.0",
     ] {
-        ensure(said.lines().any(|found| found == line), format!("no {line:?} in:\n{said}"))?;
+        ensure(output_text.lines().any(|found| found == line), format!("no {line:?} in:\n{output_text}"))?;
     }
-    let lines = said.lines().filter(|line| *line == "lines of a reg").count();
-    ensure(lines == 3 && said.contains("the CXL device that serves HPA"), said.clone())?;
-    // A page, or what a frame would carry, is one of them.
-    let local = said.lines().find_map(|line| line.strip_prefix("\"local_writes\":"));
-    ensure(local.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n >= 16), said)
+    let lines = output_text.lines().filter(|line| *line == "lines of a reg").count();
+    ensure(lines == 3 && output_text.contains("the CXL device that serves HPA"), output_text.clone())?;
+    // A page, or the lines of a frame, count as one write.
+    let local = output_text.lines().find_map(|line| line.strip_prefix("\"local_writes\":"));
+    ensure(local.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n >= 16), output_text)
 }

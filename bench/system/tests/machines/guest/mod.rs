@@ -1,16 +1,16 @@
-//! What needs a kernel of its own: tests inside a virtual machine with Debian's, emulated by QEMU. Each boots in some
-//! ten seconds; every wait is bounded.
+//! Tests that need a kernel of their own: they run in a virtual machine with Debian's kernel, emulated by QEMU, which
+//! boots in about ten seconds. Every wait is bounded.
 
 mod cxl;
 mod nbd;
 mod rdma;
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::guest::*;
 use cxloe_system::{Outcome, ensure};
 use cxloe_system::{Test, tests};
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     let mut tests = tests![
         command_ends_as_it_does,
         time_is_bounded,
@@ -30,9 +30,9 @@ fn command_ends_as_it_does() -> Outcome {
     let command = format!(
         "cat /share/in; echo ' and inside' >/share/out; echo $(id -u) $(pwd) $(cat); echo x >{share}/mine || exit 9; exit 7"
     );
-    let said = ended(guest(&["--share", share], &command)?, 7)?;
+    let output_text = ended(guest(&["--share", share], &command)?, 7)?;
     let here = std::env::current_dir()?;
-    ensure(said == format!("from outside0 {}\n", here.display()), said)?;
+    ensure(output_text == format!("from outside0 {}\n", here.display()), output_text)?;
     ensure(
         std::fs::read_to_string(folder.path().join("out"))? == " and inside\n",
         "the shared folder is shared",
@@ -42,14 +42,14 @@ fn command_ends_as_it_does() -> Outcome {
 
 fn time_is_bounded() -> Outcome {
     let output = guest(&["--timeout", "2"], "true")?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
     ended(output, 124)?;
-    ensure(said.contains("not done after 2 s"), said)
+    ensure(output_text.contains("not done after 2 s"), output_text)
 }
 
 fn death_is_told() -> Outcome {
     let output = guest(&["--memory", "512"], "echo c >/proc/sysrq-trigger; sleep 60")?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
     ended(output, 125)?;
-    ensure(said.contains("sysrq_trigger") && said.contains("without a status"), said)
+    ensure(output_text.contains("sysrq_trigger") && output_text.contains("without a status"), output_text)
 }

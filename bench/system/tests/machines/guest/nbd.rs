@@ -3,8 +3,8 @@
 use cxloe_system::guest::*;
 use cxloe_system::{Outcome, ensure};
 
-/// A file system is made, filled, and read again after it was mounted anew; then a file of 2 MiB
-/// in a tmpfs is swapped out and read again. Sizes are small: a frame takes an emulated machine long.
+/// A file system is made, filled, and read again after a remount; then a file of 2 MiB in a tmpfs is swapped out and
+/// read again. Sizes are small: an emulated machine is slow.
 pub fn kernel_swaps_and_mounts() -> Outcome {
     let command = r#"
         fabric $programs 16M
@@ -37,10 +37,10 @@ pub fn kernel_swaps_and_mounts() -> Outcome {
         cmp /run/copy /run/random && echo swap
         echo swapped: $(awk '/pswpout/ { print $2 }' /proc/vmstat) out, $(awk '/pswpin/ { print $2 }' /proc/vmstat) in
     "#;
-    let said = ended(guest_with_fabric(&["--memory", "1024", "--timeout", "280"], command)?, 0)?;
-    let lines: Vec<&str> = said.lines().collect();
-    ensure(lines == ["16777216", "file system", "swap", lines.last().unwrap_or(&"")], said.clone())?;
+    let output_text = ended(guest_with_fabric(&["--memory", "1024", "--timeout", "280"], command)?, 0)?;
+    let lines: Vec<&str> = output_text.lines().collect();
+    ensure(lines == ["16777216", "file system", "swap", lines.last().unwrap_or(&"")], output_text.clone())?;
     let figures = lines.last().and_then(|line| line.strip_prefix("swapped: ")).ok_or("no figures")?;
     let pages: Vec<u64> = figures.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    ensure(matches!(pages[..], [out, back] if out >= 400 && back >= 200), said)
+    ensure(matches!(pages[..], [out, back] if out >= 400 && back >= 200), output_text)
 }

@@ -1,10 +1,11 @@
-//! RDMA as a machine without a card has it: the kernel's soft-RoCE at both ends of a cable, measured by perftest, with this
-//! system beside it on the same kernel.
+//! RDMA without an RDMA card: the kernel's soft-RoCE at both ends of a cable, measured by perftest, and this system
+//! measured on the same kernel.
 
 use cxloe_system::guest::*;
 use cxloe_system::{Outcome, ensure};
 
-/// Every figure of both, and nothing left of the devices. Sizes are small: a packet takes an emulated machine long.
+/// Every figure of both systems is measured, and the devices are removed afterwards. Sizes are small, because an
+/// emulated machine is slow.
 pub fn soft_roce_beside_this_system() -> Outcome {
     let bench = cxloe_lab::program("cxloe-bench")?;
     let programs = bench.parent().ok_or("a program lies in a folder")?.display().to_string();
@@ -20,23 +21,23 @@ pub fn soft_roce_beside_this_system() -> Outcome {
         {soft_roce} down
         ls /sys/class/infiniband | wc -l"
     );
-    let said = ended(guest(&["--memory", "1536", "--timeout", "500"], &command)?, 0)?;
+    let output_text = ended(guest(&["--memory", "1536", "--timeout", "500"], &command)?, 0)?;
     for peer in ["rdma", "cxloe-packet"] {
         for pattern in ["read64", "write64", "read4k", "stream64", "bulk_read", "bulk_write"] {
             let start = format!("{peer},{pattern},");
-            let line = said
+            let line = output_text
                 .lines()
                 .find(|line| line.starts_with(&start))
-                .ok_or(format!("no {start} in:\n{said}"))?;
+                .ok_or(format!("no {start} in:\n{output_text}"))?;
             let positive =
                 line.split(',').skip(2).any(|field| field.parse().is_ok_and(|value: f64| value > 0.0));
             ensure(positive && line.ends_with(",1"), line)?;
         }
     }
-    // Of the tool's own list of times: as many as it was told to make, less the first.
+    // The tool lists a time for each requested round except the first.
     let count = |start: &str| -> Option<u64> {
-        said.lines().find(|line| line.starts_with(start))?.split(',').nth(8)?.parse().ok()
+        output_text.lines().find(|line| line.starts_with(start))?.split(',').nth(8)?.parse().ok()
     };
-    ensure(count("rdma,read64,") == Some(99), said.clone())?;
-    ensure(said.lines().last() == Some("0"), said)
+    ensure(count("rdma,read64,") == Some(99), output_text.clone())?;
+    ensure(output_text.lines().last() == Some("0"), output_text)
 }

@@ -1,4 +1,4 @@
-//! What is left of a machine when it has ended: nothing, whoever was away at that moment.
+//! Resources of a machine after its end: all are released, even if daemons were down when the machine ended.
 
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
@@ -13,10 +13,10 @@ use nix::sys::signal::Signal;
 use cxloe_system::copies::ROLE;
 use cxloe_system::pair::*;
 
-/// What makes it leave pages modified: four times what may be here.
+/// Options that make modified pages be evicted: the memory is four times the resident limit.
 const SIZES: [&str; 4] = ["--size", "16M", "--local", "4M"];
 
-/// Maps the file that it is told of, writes to all of it, and finds it written.
+/// Role: maps the given file, writes to all of it, and checks it.
 pub fn play() -> ExitCode {
     let fill = || -> Outcome {
         let arguments: Vec<String> = std::env::args().collect();
@@ -26,10 +26,10 @@ pub fn play() -> ExitCode {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: new memory, at an address of the kernel's choice.
         let memory = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) }?;
-        // SAFETY: all of the mapping, which nobody else uses.
+        // SAFETY: all of the mapping, which has no other user.
         let words = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u64>(), bytes.get() / 8) };
         words.iter_mut().zip(1..).for_each(|(word, index)| *word = index);
-        // What would put guards there is refused; what drops pages from the page table keeps what they hold.
+        // Installing guards is refused; dropping pages from the page table keeps their content.
         const GUARD_INSTALL: i32 = 102;
         let advise = |advice| {
             // SAFETY: whole pages of the mapping, whose content stays.
@@ -61,8 +61,7 @@ fn fabric() -> Outcome<Pair> {
     Ok(rig)
 }
 
-/// Machines that have modified all of their memory end without a word in anybody's log, and what they had of this machine's
-/// memory is free at once.
+/// Machines that have modified all of their memory end without log messages, and their resident pages are free at once.
 pub fn a_machine_leaves_nothing_behind() -> Outcome {
     let rig = fabric()?;
     for _ in 0..3 {
@@ -82,14 +81,14 @@ pub fn a_machine_leaves_nothing_behind() -> Outcome {
     for file in std::fs::read_dir(rig.dir.path())? {
         let path = file?.path();
         let log = path.extension().is_some_and(|extension| extension == "log");
-        let said = if log { std::fs::read_to_string(&path)? } else { String::new() };
-        let bad = said.lines().find(|line| line.contains("ERROR") || line.contains("given up"));
+        let output_text = if log { std::fs::read_to_string(&path)? } else { String::new() };
+        let bad = output_text.lines().find(|line| line.contains("ERROR") || line.contains("given up"));
         ensure(bad.is_none(), format!("{}: {bad:?}", path.display()))?;
     }
     Ok(())
 }
 
-/// A machine, or a program, that lives until there is the file `stop`.
+/// Starts a machine, or a program, that runs until the file `stop` exists.
 fn running(rig: &Pair, what: &str) -> Outcome<Process> {
     let script = format!("echo > {0}.runs; while ! test -e {0}.stop; do sleep 0.05; done", what);
     let mut command = Command::new(program("cn-agent")?);
@@ -108,8 +107,11 @@ fn running(rig: &Pair, what: &str) -> Outcome<Process> {
 fn end(rig: &Pair, what: &str, process: &mut Process) -> Outcome {
     std::fs::write(rig.path(&format!("{what}.stop")), "")?;
     let status = process.wait(LIMIT)?;
-    let said = std::fs::read_to_string(rig.path(&format!("{what}.log")))?;
-    ensure(status.success() && said.contains("is not destroyed yet"), format!("{status}: {said}"))
+    let output_text = std::fs::read_to_string(rig.path(&format!("{what}.log")))?;
+    ensure(
+        status.success() && output_text.contains("is not destroyed yet"),
+        format!("{status}: {output_text}"),
+    )
 }
 
 fn no_region_is_left(rig: &Pair) -> Outcome {
@@ -125,8 +127,8 @@ fn no_region_is_left(rig: &Pair) -> Outcome {
     })
 }
 
-/// The manager is away when a program and a machine end; the agent, also one that was started since, sees to their regions
-/// when it is back.
+/// The manager is down when a program and a machine end; once it runs again, the agent destroys their regions, even if
+/// the agent was restarted.
 pub fn regions_go_when_the_manager_is_back() -> Outcome {
     let rig = fabric()?;
     let (mut machine, mut program) = (running(&rig, "vm")?, running(&rig, "exec")?);
@@ -141,17 +143,17 @@ pub fn regions_go_when_the_manager_is_back() -> Outcome {
     no_region_is_left(&rig)
 }
 
-/// Whoever holds a region is killed: its program ends, and then the region goes.
+/// The process that holds a region is killed: first the program that it started ends, then the region is destroyed.
 pub fn regions_of_killed_programs_go() -> Outcome {
     let rig = fabric()?;
     for what in ["vm", "exec"] {
         let mut process = running(&rig, what)?;
-        // It alone: its program is told by the kernel.
+        // Only this process is killed: the kernel then signals its program.
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(process.id().cast_signed()), Signal::SIGKILL)?;
         process.wait(LIMIT)?;
         no_region_is_left(&rig)?;
     }
-    // Somebody's region is never taken for one of these.
+    // A region that a user has created is not destroyed with those of ended programs.
     rig.create_region("scratch")?;
     rig.attached("scratch", "active")?;
     let name = cxloe_fabric::model::Name::new("scratch")?;

@@ -1,4 +1,4 @@
-//! `cn-agent serve-uffd`, with a monitor that does what Firecracker does.
+//! `cn-agent serve-uffd`, with a monitor that behaves like Firecracker.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use super::monitor::{Monitor, PAGE, PAGES, snapshot};
 use cxloe_system::pair::*;
 
-/// A fabric with a region, and the server that has put a snapshot into it.
+/// A fabric with a region, and the server process that has loaded a snapshot into the region.
 struct Served {
     server: Process,
     rig: Pair,
@@ -43,20 +43,21 @@ impl Served {
         Ok(monitor)
     }
 
-    /// The server ends as it should when its machine has.
+    /// Checks that the server ends with status 0 after its machine.
     fn ends_with_the_machine(&mut self) -> Outcome {
         let status = self.server.wait(LIMIT)?;
         let log = std::fs::read_to_string(self.rig.path("serve.log"))?;
         ensure(status.success(), format!("the server ended with {status}: {log}"))
     }
 
-    /// Both have ended, the machine by force, and this was said of it.
-    fn ended_by_force(mut self, mut monitor: Monitor, code: Option<i32>, said: &str) -> Outcome {
+    /// Checks that server and machine have ended, the machine by a signal, and that the server has printed this
+    /// message.
+    fn ended_by_force(mut self, mut monitor: Monitor, code: Option<i32>, output_text: &str) -> Outcome {
         let status = monitor.process().wait(LIMIT)?;
         ensure(!status.success() && status.code().is_none(), format!("the monitor ended with {status}"))?;
         let status = self.server.wait(LIMIT)?;
         ensure(status.code() == code, format!("the server ended with {status}"))?;
-        eventually(said, || saying(&self.rig.path("serve.log"), said))
+        eventually(output_text, || saying(&self.rig.path("serve.log"), output_text))
     }
 }
 
@@ -69,8 +70,8 @@ fn serve(rig: &Pair, arguments: &[&str]) -> Outcome<Process> {
     let server = rig.lab.spawn("cn", command)?;
     eventually("the server waits for a machine", || saying(&log, "waiting for a machine")).map_err(
         |error| {
-            let said = std::fs::read_to_string(&log).unwrap_or_default();
-            format!("{}; its log:\n{said}", error.message().unwrap_or_default())
+            let output_text = std::fs::read_to_string(&log).unwrap_or_default();
+            format!("{}; its log:\n{output_text}", error.message().unwrap_or_default())
         },
     )?;
     Ok(server)
@@ -83,10 +84,10 @@ fn text(path: &std::path::Path) -> &str {
 pub fn snapshot_is_served_and_balloon_heeded() -> Outcome {
     let mut served = Served::start(&[])?;
     let mut machine = served.monitor()?;
-    // Across both pieces, by several threads.
+    // Several threads read pages of both pieces of memory.
     machine.does("read 1500 1600")?;
     machine.does(&format!("read 0 {PAGES}"))?;
-    // Given back: zeros from then on, and as good as new memory.
+    // Pages removed by the balloon contain zeros afterwards, and can be used like new memory.
     machine.does("remove 100 200")?;
     machine.does("zeros 100 150")?;
     machine.does("write 150 160")?;
@@ -96,12 +97,12 @@ pub fn snapshot_is_served_and_balloon_heeded() -> Outcome {
     machine.does("zeros 1540 1541")?;
     machine.does("read 0 100")?;
     machine.does(&format!("read 1541 {PAGES}"))?;
-    machine.tell("end")?;
+    machine.send_command("end")?;
     ensure(machine.process().wait(LIMIT)?.success(), "the monitor ends as it likes")?;
     let status = served.server.wait(LIMIT)?;
     ensure(status.success(), format!("the server ended with {status}"))?;
     ensure(!served.socket().exists(), "its socket is gone")?;
-    // The region is a snapshot still, and free again.
+    // The region still contains the snapshot, and can be mapped again.
     let expected = snapshot();
     let at = 150 * PAGE;
     let read = eventually("the region is free again", || {
@@ -111,8 +112,8 @@ pub fn snapshot_is_served_and_balloon_heeded() -> Outcome {
     ensure(read == expected[at..at + PAGE], "nothing was written back")
 }
 
-/// Each machine finds the whole snapshot, however soon it comes after the last one: one that ended by itself, whatever it
-/// had written, or one that ended with its server.
+/// Each machine reads the unchanged snapshot, however soon it follows the previous machine, whether that ended by
+/// itself after writing, or ended with its server.
 pub fn machines_follow_each_other_at_once() -> Outcome {
     let mut served = Served::start(&[])?;
     for round in 0..4 {
@@ -121,7 +122,7 @@ pub fn machines_follow_each_other_at_once() -> Outcome {
         machine.does("write 300 600")?;
         machine.does("remove 1000 1100")?;
         if round % 2 == 0 {
-            machine.tell("end")?;
+            machine.send_command("end")?;
             served.ends_with_the_machine()?;
         } else {
             nix::sys::signal::kill(
@@ -134,7 +135,7 @@ pub fn machines_follow_each_other_at_once() -> Outcome {
     }
     let mut machine = served.monitor()?;
     machine.does(&format!("read 0 {PAGES}"))?;
-    // A second one at the same time is refused, and says why.
+    // A second server for the same region at the same time is refused with a reason.
     let second = served.rig.cli(&["serve-uffd", "--region", "snapshot", "--socket", "second.uffd"])?;
     failed_with(&second, 5, &["snapshot", "mapped already"])?;
     machine.does("read 0 100")
@@ -161,39 +162,39 @@ pub fn machine_goes_on_with_the_next_agent() -> Outcome {
     machine.does("read 0 100")?;
     machine.does("remove 50 60")?;
     served.rig.kill("agent")?;
-    machine.tell("read 100 300")?;
+    machine.send_command("read 100 300")?;
     served.rig.start_agent(&[])?;
     ensure(machine.answer()? == "ok", "what was touched meanwhile is there")?;
     machine.does("zeros 50 60")?;
     machine.does(&format!("read 60 {PAGES}"))?;
     machine.does("remove 300 310")?;
     machine.does("zeros 300 310")?;
-    machine.tell("end")?;
+    machine.send_command("end")?;
     served.ends_with_the_machine()
 }
 
 pub fn machine_ends_when_no_agent_comes() -> Outcome {
-    cxloe_lab::expect_error("nobody serves the machine's memory any more");
+    cxloe_lab::expect_error("the machine's memory is no longer served");
     let served = Served::start(&["--wait", "500ms"])?;
     let mut machine = served.monitor()?;
     machine.does("read 0 10")?;
     served.rig.kill("agent")?;
-    machine.tell("read 10 20")?;
-    served.ended_by_force(machine, Some(75), "nobody serves the machine's memory any more")
+    machine.send_command("read 10 20")?;
+    served.ended_by_force(machine, Some(75), "the machine's memory is no longer served")
 }
 
 pub fn machine_ends_with_its_server() -> Outcome {
-    for (signal, code, said) in [
+    for (signal, code, output_text) in [
         (Signal::SIGKILL, None, "serve-uffd has died"),
-        (Signal::SIGTERM, Some(75), "told to end; the machine is ended"),
+        (Signal::SIGTERM, Some(75), "asked to stop; the machine is ended"),
     ] {
         let served = Served::start(&[])?;
         let mut machine = served.monitor()?;
         machine.does("read 0 10")?;
-        // It alone: what guards the machine goes on.
+        // Only this process is signalled: the process that guards the machine continues.
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(served.server.id().cast_signed()), signal)?;
-        machine.tell("read 10 20")?;
-        served.ended_by_force(machine, code, said)?;
+        machine.send_command("read 10 20")?;
+        served.ended_by_force(machine, code, output_text)?;
     }
     Ok(())
 }
@@ -206,6 +207,6 @@ pub fn machine_ends_when_its_memory_is_lost() -> Outcome {
     let mut machine = served.monitor()?;
     machine.does("read 0 10")?;
     served.rig.kill("mn")?;
-    machine.tell("read 1000 1010")?;
+    machine.send_command("read 1000 1010")?;
     served.ended_by_force(machine, Some(75), "are lost; the machine is ended")
 }

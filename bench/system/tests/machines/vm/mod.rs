@@ -1,5 +1,5 @@
-//! Virtual machines with remote memory: real daemons and frames, QEMU machines with Debian's kernel, and a monitor that
-//! hands its memory over as Firecracker does.
+//! Virtual machines with remote memory: real daemons and frames, QEMU machines with Debian's kernel, and a virtual
+//! machine monitor that passes its memory to the server as Firecracker does.
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
@@ -8,10 +8,10 @@ mod firecracker;
 pub mod monitor;
 mod qemu;
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::{Test, tests};
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![
         firecracker::snapshot_is_served_and_balloon_heeded,
         firecracker::machines_follow_each_other_at_once,
@@ -25,6 +25,8 @@ pub fn tests(_: Standing) -> Vec<Test> {
         endings::regions_of_killed_programs_go,
         qemu::all_memory_is_remote,
         qemu::second_node_is_remote,
+        qemu::private_memory_is_refused,
+        qemu::preallocated_memory_leaves_again,
         qemu::wrong_commands_are_told,
     ]
 }

@@ -1,8 +1,9 @@
-//! A virtual machine monitor as Firecracker is one when it loads a snapshot, without the machine: anonymous memory in two
-//! pieces, a userfaultfd with removal events for it, both handed over on a Unix socket in one message; and then threads
-//! that touch the memory, as vCPUs do, and a balloon that gives parts of it back. A copy of the test program plays it.
+//! A virtual machine monitor that loads a snapshot as Firecracker does, but runs no machine. The monitor has anonymous
+//! memory in two pieces, with a userfaultfd that reports removals, and passes the addresses and the userfaultfd over a
+//! Unix socket in one message. Then its threads access the memory as vCPUs do, and a balloon removes parts of the
+//! memory. The monitor runs in a copy of the test program.
 //!
-//! It reads words on standard input and answers each line with `ok`, or with what is wrong.
+//! The monitor reads commands on standard input and answers each line with `ok` or an error.
 
 use std::io::{BufRead, BufReader, Write};
 use std::num::NonZeroUsize;
@@ -21,31 +22,32 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 use cxloe_system::{LIMIT, Outcome, copy_as, ensure};
 
 pub const PAGE: usize = 4096;
-/// Pages of the two pieces, which follow each other in the snapshot and not in the monitor's addresses.
+/// Number of pages in each of the two pieces, which are adjacent in the snapshot but not in the monitor's address
+/// space.
 const PIECES: [usize; 2] = [1536, 512];
-/// Pages of the machine.
+/// Number of pages in both pieces.
 pub const PAGES: usize = PIECES[0] + PIECES[1];
-/// vCPUs.
+/// Number of threads that access the memory as vCPUs do.
 const THREADS: usize = 4;
 
-/// The word `index` of the snapshot.
+/// Value of word `index` in the snapshot.
 fn word(index: usize) -> u64 {
     (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// The snapshot's memory file.
+/// Content of the snapshot's memory file.
 pub fn snapshot() -> Vec<u8> {
     (0..PAGES * PAGE / 8).flat_map(|index| word(index).to_le_bytes()).collect()
 }
 
-/// The monitor's process, as a test has it.
+/// Handle of the monitor's process, for a test.
 pub struct Monitor {
     process: Process,
     answers: Receiver<String>,
 }
 
 impl Monitor {
-    /// Starts it; its memory is handed over to who listens at `socket`.
+    /// Starts the monitor, which passes its memory to the server at `socket`.
     pub fn start(lab: &Lab, socket: &Path) -> Outcome<Monitor> {
         let mut command = copy_as("monitor")?;
         command.arg(socket).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -58,14 +60,14 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Tells it something, without waiting for the answer.
-    pub fn tell(&mut self, words: &str) -> Outcome {
+    /// Sends a command, without waiting for the answer.
+    pub fn send_command(&mut self, words: &str) -> Outcome {
         let input = self.process.child_mut().stdin.as_mut().ok_or("no input")?;
         writeln!(input, "{words}")?;
         Ok(input.flush()?)
     }
 
-    /// What it answers.
+    /// Waits for the monitor's next answer.
     pub fn answer(&mut self) -> Outcome<String> {
         Ok(self
             .answers
@@ -73,9 +75,9 @@ impl Monitor {
             .map_err(|error| format!("the machine gives no answer: {error}"))?)
     }
 
-    /// Has it do something; it has to succeed.
+    /// Sends a command that has to succeed.
     pub fn does(&mut self, words: &str) -> Outcome {
-        self.tell(words)?;
+        self.send_command(words)?;
         let answer = self.answer()?;
         ensure(answer == "ok", format!("{words}: `{answer}`"))
     }
@@ -85,10 +87,10 @@ impl Monitor {
     }
 }
 
-/// Plays the monitor.
+/// Role: runs the monitor.
 pub fn play() -> ExitCode {
     let socket = std::env::args().nth(1).unwrap_or_default();
-    match Machine::hand_over(&socket).and_then(|machine| machine.obey()) {
+    match Machine::hand_over(&socket).and_then(|machine| machine.run_commands()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("{}", error.message().unwrap_or("failed"));
@@ -99,7 +101,7 @@ pub fn play() -> ExitCode {
 
 #[derive(Clone, Copy)]
 struct Machine {
-    /// Addresses of the pieces.
+    /// First addresses of the two pieces.
     pieces: [usize; 2],
 }
 
@@ -120,7 +122,7 @@ impl Machine {
         for (address, pages) in pieces.into_iter().zip(PIECES) {
             let bytes = pages * PAGE;
             let range = address as u64..(address + bytes) as u64;
-            // SAFETY: this process's memory, which nothing relies on yet.
+            // SAFETY: this process's memory, which has no users yet.
             unsafe { uffd.register(range, Modes::MISSING) }?;
             message.push(serde_json::json!({
                 "base_host_virt_addr": address, "size": bytes, "offset": offset,
@@ -130,12 +132,12 @@ impl Machine {
         }
         let stream = UnixStream::connect(socket)?;
         send_with_descriptor(&stream, &serde_json::to_vec(&message)?, uffd.as_fd())?;
-        // Both stay open as long as the monitor lives.
+        // Socket and userfaultfd stay open until the monitor's process ends.
         std::mem::forget((stream, uffd));
         Ok(Machine { pieces })
     }
 
-    fn obey(self) -> Outcome {
+    fn run_commands(self) -> Outcome {
         println!("ok");
         for line in std::io::stdin().lines() {
             let line = line?;
@@ -162,7 +164,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Where a word is.
+    /// Address of word `index` in the monitor's memory.
     fn place(self, index: usize) -> *mut u64 {
         let first = PIECES[0] * PAGE / 8;
         let (piece, index) = if index < first { (0, index) } else { (1, index - first) };
@@ -175,7 +177,7 @@ impl Machine {
         unsafe { self.place(index).write_volatile(value) }
     }
 
-    /// Compares every word of some pages, by several threads at once that begin at different places.
+    /// Compares every word of some pages with its expected value, by several threads that begin at different pages.
     fn touch(
         self,
         pages: std::ops::Range<usize>,
@@ -204,10 +206,10 @@ impl Machine {
         })
     }
 
-    /// A balloon's way to give memory back.
+    /// Removes pages as a balloon does.
     fn remove(self, pages: std::ops::Range<usize>) -> Result<(), String> {
         let start = std::ptr::NonNull::new(self.place(pages.start * PAGE / 8)).ok_or("null")?;
-        // SAFETY: pages of one piece, whose content is given up.
+        // SAFETY: pages of one piece, whose content is no longer used.
         unsafe { madvise(start.cast(), pages.len() * PAGE, MmapAdvise::MADV_DONTNEED) }
             .map_err(|e| e.to_string())
     }

@@ -1,14 +1,14 @@
-//! `cxloe-bench compare` as its user runs it: the real program, with every peer that can be measured on this kernel, on a
-//! little memory. Each peer's data are compared by the program itself, which fails if a byte is wrong; here is looked at
-//! whether every peer brings the figures it promises, in every form. Nothing here asks how fast anything was.
+//! `cxloe-bench compare` from its command line: the real program, with every peer that can be measured on this kernel,
+//! with little memory. The program itself checks each peer's data, and fails if a byte is wrong; the tests check that
+//! every peer has its figures, in every format. They assert no speed.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use cxloe_bench::compare::{Pattern, peers};
-use cxloe_bench::report::Report;
-use cxloe_lab::{Standing, program};
+use cxloe_compare::{Pattern, peers};
+use cxloe_lab::{LabPrivilege, program};
+use cxloe_measure::report::Report;
 use cxloe_system::{Failed, Test};
 use cxloe_system::{Outcome, ensure};
 use serde_json::Value;
@@ -16,11 +16,11 @@ use serde_json::Value;
 const TIMES: &[&str] = &["read64", "write64", "read4k"];
 const RATES: &[&str] = &["stream64", "bulk_read", "bulk_write"];
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = vec![Test::new("peers_side_by_side", move || peers_side_by_side(standing))];
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.push(Test::new("what_is_missing_is_named", what_is_missing_is_named));
-        tests.push(Test::new("a_peer_that_fails_is_told", a_peer_that_fails_is_told));
+        tests.push(Test::new("a_peer_that_fails_is_told", a_failing_peer_is_reported));
     }
     tests
 }
@@ -31,11 +31,11 @@ fn bench(folder: &Path, arguments: &[&str]) -> Result<Command, Failed> {
     Ok(command)
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
 }
 
-/// What a peer promises: figures that not every peer has.
+/// Names of figures that only this peer has, and of those that it lacks.
 fn promised(peer: &str) -> (&'static [&'static str], &'static [&'static str]) {
     match peer {
         "libfabric-tcp" => (&["read64", "read4k"], &[]),
@@ -44,23 +44,23 @@ fn promised(peer: &str) -> (&'static [&'static str], &'static [&'static str]) {
     }
 }
 
-/// Whether this machine has what `peer` needs beside programs of packages: XDP programs are root's, a user may not open
-/// `/dev/fuse` everywhere, and not every machine has verbs devices.
-fn may_run(peer: &str, standing: Standing) -> bool {
+/// True if this machine meets the requirements of `peer` that no package provides: XDP programs require root,
+/// `/dev/fuse` is not open to all users everywhere, and some machines have no verbs devices.
+fn may_run(peer: &str, standing: LabPrivilege) -> bool {
     match peer {
-        "cxloe-xdp" => standing == Standing::Root,
+        "cxloe-xdp" => standing == LabPrivilege::Root,
         "nbd-mapped" => fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok(),
         _ => true,
     }
 }
 
-fn peers_side_by_side(standing: Standing) -> Outcome {
+fn peers_side_by_side(standing: LabPrivilege) -> Outcome {
     let folder = tempfile::tempdir()?;
     let forms = ["--json", "x.json", "--csv", "x.csv", "--html", "x.html", "--hdr", "x.hdr"];
     let arguments =
         [&["--quick", "--trials", "1", "--each", "20ms", "--without", "rdma"][..], &forms].concat();
     let output = bench(folder.path(), &arguments)?.output()?;
-    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
+    ensure(output.status.success(), format!("{}: {}", output.status, output_text(&output)))?;
 
     let path = folder.path().join("x.json");
     let report = Report::read_json(&path)?;
@@ -85,7 +85,7 @@ fn peers_side_by_side(standing: Standing) -> Outcome {
             ensure(figure["ratio"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
             let p50 = figure["p50_ns"].as_f64();
             ensure(p50.is_some() == (name != "libfabric-tcp"), figure.to_string())?;
-            // Runs of their own, and so not in order.
+            // The two quantiles come from separate runs, and so may be in any order.
             let ordered =
                 name == "ucx-tcp" || figure["p99_ns"].as_f64().unwrap_or(f64::MAX) >= p50.unwrap_or(0.0);
             ensure(ordered, figure.to_string())?;
@@ -100,13 +100,16 @@ fn peers_side_by_side(standing: Standing) -> Outcome {
             format!("{name} has figures that nobody promised"),
         )?;
     }
-    // What cannot run here is left out by name, with the reason; everything else is measured.
+    // Peers that cannot run here are listed with the reason; all others are measured.
     let absent = json["comparison"]["absent"].as_array().ok_or("no list of absent peers")?;
     let names: Vec<&str> = absent.iter().filter_map(|one| one["peer"].as_str()).collect();
     ensure(names == left_out, format!("absent: {absent:?}, to be expected here: {left_out:?}"))?;
     for one in absent {
         let reason = one["reason"].as_str().unwrap_or_default();
-        ensure(!reason.is_empty() && said(&output).contains(reason), format!("{one}: {}", said(&output)))?;
+        ensure(
+            !reason.is_empty() && output_text(&output).contains(reason),
+            format!("{one}: {}", output_text(&output)),
+        )?;
     }
     ensure(report.result("tcp-spin.read64").is_some_and(|read| read.count >= 20), "no times of TCP")?;
 
@@ -125,20 +128,20 @@ fn what_is_missing_is_named() -> Outcome {
     let folder = tempfile::tempdir()?;
     let refused = bench(folder.path(), &["--only", "redis,carrier-pigeon"])?.output()?;
     ensure(
-        !refused.status.success() && said(&refused).contains("no peer is called `carrier-pigeon`"),
-        said(&refused),
+        !refused.status.success() && output_text(&refused).contains("no peer is called `carrier-pigeon`"),
+        output_text(&refused),
     )?;
-    // A machine without verbs devices, as this one is.
+    // This machine has no such verbs device.
     let list = bench(folder.path(), &["--list", "--rdma", "mlx5_0"])?.output()?;
-    ensure(list.status.success(), said(&list))?;
+    ensure(list.status.success(), output_text(&list))?;
     for peer in peers() {
-        ensure(said(&list).contains(peer.name()), said(&list))?;
+        ensure(output_text(&list).contains(peer.name()), output_text(&list))?;
     }
     Ok(())
 }
 
-/// A server that ends at once is no reason to lose the others' figures.
-fn a_peer_that_fails_is_told() -> Outcome {
+/// A peer whose server ends at once is reported, and does not affect the other peers' figures.
+fn a_failing_peer_is_reported() -> Outcome {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir()?;
     let broken = folder.path().join("bin/redis-server");
@@ -148,9 +151,9 @@ fn a_peer_that_fails_is_told() -> Outcome {
     let path = format!("{}:{}", folder.path().join("bin").display(), std::env::var("PATH")?);
     let arguments = ["--quick", "--trials", "1", "--only", "redis,tcp-block", "--csv", "x.csv"];
     let output = bench(folder.path(), &arguments)?.env("PATH", path).output()?;
-    ensure(output.status.code() == Some(1), format!("{}: {}", output.status, said(&output)))?;
+    ensure(output.status.code() == Some(1), format!("{}: {}", output.status, output_text(&output)))?;
     for words in ["these peers failed: redis", "no memory for me", "tcp-block"] {
-        ensure(said(&output).contains(words), format!("no `{words}` in: {}", said(&output)))?;
+        ensure(output_text(&output).contains(words), format!("no `{words}` in: {}", output_text(&output)))?;
     }
     let csv = fs::read_to_string(folder.path().join("x.csv"))?;
     ensure(csv.contains("tcp-block,bulk_read") && !csv.contains("redis"), csv)

@@ -1,4 +1,5 @@
-//! The page in a real browser: drawn, silent, alone, and readable.
+//! The page of results in a real browser: pictures are drawn, there are no console errors and no external resources,
+//! and the text is readable.
 
 use cxloe_system::Failed;
 use serde_json::Value;
@@ -7,7 +8,7 @@ use super::run::{everything, ways};
 use cxloe_system::browser::Browser;
 use cxloe_system::{Outcome, ensure};
 
-/// The page, under a name that browsers take for one.
+/// Opens a copy of the page whose name has an extension that browsers recognise.
 fn opened() -> Result<Browser, Failed> {
     let run = everything()?;
     let page = run.path("page.html");
@@ -17,7 +18,7 @@ fn opened() -> Result<Browser, Failed> {
     Ok(browser)
 }
 
-/// For each picture: its section, and how many marks of data in it can be seen.
+/// Script that returns, for each picture, its section and the number of visible data marks.
 const PICTURES: &str = "return [...document.querySelectorAll('figure > svg')].map(svg => {
     const frame = svg.getBoundingClientRect();
     const seen = e => {
@@ -56,7 +57,7 @@ pub fn is_drawn() -> Outcome {
     let ways = ways().len();
     let rows = |section: &str| -> u64 {
         match section {
-            // A mark for each of three quantiles of each rate; for each hot share.
+            // A mark for each of three quantiles of each rate; a mark for each share of hot pages.
             "load-latency" => 9,
             "hot-cold" => 2,
             "chase" => 1,
@@ -84,7 +85,7 @@ pub fn is_drawn() -> Outcome {
             )?;
         }
     }
-    // Every figure stands in a table as well, and data was right.
+    // Every figure is in a table as well, and the page reports that the data was correct.
     let cells = browser.count("tbody tr")?;
     let measured = everything()?.report.conditions.len() as u64;
     ensure(cells == measured, format!("{cells} rows for {measured} measurements"))?;
@@ -118,7 +119,7 @@ pub fn is_readable_on_a_phone() -> Outcome {
         )?;
         ensure(small.as_array().is_some_and(Vec::is_empty), format!("small print: {small}"))?;
     }
-    // In the dark, words must not vanish.
+    // Text has sufficient contrast in dark mode.
     browser.prefer_dark(true)?;
     let colours = browser.run(
         "const style = getComputedStyle(document.body); const text = document.querySelector('figure svg text');

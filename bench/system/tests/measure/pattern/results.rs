@@ -1,9 +1,9 @@
-//! What the run of everything brought: complete, consistent in itself, and the same in every form.
+//! Results of the run of all patterns: complete, consistent, and equal in every format.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use cxloe_bench::report::{Conditions, Unit};
+use cxloe_measure::report::{AxisUnit, Conditions};
 use cxloe_system::Failed;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use cxloe_system::{Outcome, ensure};
 
 const LINES: u64 = WORKING_SET / 64;
 
-/// The names there have to be, but those of load-latency, whose rates are found out.
+/// Names of results that the run must have, except those of load-latency, whose rates the run determines.
 fn expected() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for way in ways() {
@@ -68,10 +68,10 @@ pub fn all_are_there() -> Outcome {
             ))
         })?;
     }
-    ensure(run.said.contains("every one right"), format!("it said: {}", run.said))
+    ensure(run.output_text.contains("every one right"), format!("it said: {}", run.output_text))
 }
 
-/// One measurement: its counts against each other, and its data.
+/// Checks that the counts of one measurement agree with each other, and that its data was correct.
 fn agrees(run: &Everything, c: &Conditions) -> Outcome {
     let (times, rate) = (run.report.result(&c.name), run.report.rate(&c.name));
     let rate = rate.ok_or("no rate")?;
@@ -95,7 +95,7 @@ fn agrees(run: &Everything, c: &Conditions) -> Outcome {
     }
     let count = times.map(|t| t.count);
     match (c.pattern.as_str(), c.mix.as_deref()) {
-        // Every read of a flow is compared, and reads and writes are in exact proportion.
+        // Every read of a mixed flow is compared, and reads and writes are in the exact proportion.
         (_, Some(mix)) => {
             ensure(count == Some(c.operations + c.not_begun.unwrap_or(0)), format!("{count:?} times"))?;
             let reads = match mix {
@@ -161,7 +161,7 @@ pub fn forms_agree() -> Outcome {
         ensure(row.len() == head.len(), format!("{row:?}"))?;
         Ok(row[at].parse().map_err(|e| format!("{column} of {name}: {e}"))?)
     };
-    // Numbers in JSON are read to within their last bit.
+    // Numbers in JSON are equal except for the rounding of their last bit.
     let same = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
     for conditions in &run.report.conditions {
         ensure(cell(&conditions.name, "checked")? == conditions.checked as f64, &conditions.name)?;
@@ -194,7 +194,7 @@ pub fn curves_agree() -> Outcome {
     let (load, sweep) = (plots("load-latency"), plots("hot-cold"));
     ensure(load.len() == ways().len() && sweep.len() == ways().len(), "a picture for each way")?;
     for (way, plot) in ways().iter().zip(&load) {
-        ensure((plot.x.unit, plot.y.unit) == (Unit::OpsPerS, Unit::Ns), format!("{plot:?}"))?;
+        ensure((plot.x.unit, plot.y.unit) == (AxisUnit::OpsPerS, AxisUnit::Ns), format!("{plot:?}"))?;
         let offered = run.report.conditions.iter().filter(|c| c.over == *way && c.offered_per_s.is_some());
         let names: Vec<&str> = offered.map(|c| c.name.as_str()).collect();
         for (curve, quantile) in plot.curves.iter().zip(["p50", "p99", "p99.9"]) {

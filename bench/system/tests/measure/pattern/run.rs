@@ -1,4 +1,4 @@
-//! Runs of the program: one of everything that several tests look at, and small ones for corners.
+//! Runs of the program: one of all patterns, shared by several tests, and small ones for special cases.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::report::Report;
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
+use cxloe_measure::report::Report;
 use cxloe_system::Failed;
 use cxloe_system::copies::as_nobody;
 use nix::sys::signal::{Signal, kill};
@@ -15,46 +15,46 @@ use nix::unistd::Pid;
 
 use cxloe_system::{self, Outcome, ensure, eventually};
 
-/// A whole run, on a busy machine, in a build that is not optimised.
+/// Time limit on a whole run, on a busy machine, in a build without optimisation.
 const RUN_LIMIT: Duration = Duration::from_secs(240);
-/// Bytes gone through in the run of everything.
+/// Bytes of the working set in the run of all patterns.
 pub const WORKING_SET: u64 = 2 << 20;
-/// Iterations of STREAM in it.
+/// Iterations of STREAM in the run of all patterns.
 pub const ITERATIONS: u64 = 2;
 
-/// The run of everything, and where its files are.
+/// The run of all patterns, with its report and files.
 pub struct Everything {
     folder: tempfile::TempDir,
-    /// Its report.
+    /// Report of the run, parsed from its JSON file.
     pub report: Report,
-    /// What it printed.
-    pub said: String,
+    /// Output of the run.
+    pub output_text: String,
 }
 
 impl Everything {
-    /// A file it has written: `json`, `csv`, `html` or `hdr`.
+    /// Path of a file that the run has written: `json`, `csv`, `html` or `hdr`.
     pub fn path(&self, kind: &str) -> PathBuf {
         self.folder.path().join(kind)
     }
 
-    /// The same as text.
+    /// Content of a file that the run has written.
     pub fn text(&self, kind: &str) -> Result<String, Failed> {
         Ok(fs::read_to_string(self.path(kind))?)
     }
 }
 
-/// With what rights this program runs; set by `main`.
-pub static STANDING: OnceLock<Standing> = OnceLock::new();
+/// Rights of this test program; set by `main`.
+pub static STANDING: OnceLock<LabPrivilege> = OnceLock::new();
 
-/// Ways that can be measured here: only root is sure to have faults of the kernel served.
+/// Ways to access memory that can be measured here: only root is certain to be allowed to serve kernel faults.
 pub fn ways() -> &'static [&'static str] {
     match STANDING.get() {
-        Some(Standing::Root) => &["port", "mapped", "inline", "local"],
+        Some(LabPrivilege::Root) => &["port", "mapped", "inline", "local"],
         _ => &["port", "inline", "local"],
     }
 }
 
-/// Runs everything, the first time it is asked for.
+/// Runs all patterns at the first call; returns the run's results.
 pub fn everything() -> Result<&'static Everything, Failed> {
     static RUN: OnceLock<Result<Everything, String>> = OnceLock::new();
     let run =
@@ -78,13 +78,13 @@ fn measure() -> Result<Everything, Failed> {
     for kind in ["json", "csv", "html", "hdr"] {
         command.arg(format!("--{kind}")).arg(folder.path().join(kind));
     }
-    let (status, said) = to_the_end(command, folder.path())?;
-    ensure(status.success(), format!("{status}; it said: {said}"))?;
+    let (status, output_text) = to_the_end(command, folder.path())?;
+    ensure(status.success(), format!("{status}; it said: {output_text}"))?;
     let report = Report::read_json(&folder.path().join("json"))?;
-    Ok(Everything { folder, report, said })
+    Ok(Everything { folder, report, output_text })
 }
 
-/// Starts a command that may write into `folder` only; what it says goes to `log` there.
+/// Starts a command whose files and temporary files are in `folder`; its output goes to `log` there.
 fn start(mut command: Command, folder: &Path) -> Result<Child, Failed> {
     let out = fs::File::create(folder.join("log"))?;
     let temporary = folder.join("tmp");
@@ -111,12 +111,12 @@ fn end(child: &mut Child) -> Result<ExitStatus, Failed> {
 
 fn to_the_end(command: Command, folder: &Path) -> Result<(ExitStatus, String), Failed> {
     let status = end(&mut start(command, folder)?);
-    let said = fs::read_to_string(folder.join("log"))?;
+    let output_text = fs::read_to_string(folder.join("log"))?;
     let status =
-        status.map_err(|error| format!("{}; it said: {said}", error.message().unwrap_or_default()))?;
+        status.map_err(|error| format!("{}; it said: {output_text}", error.message().unwrap_or_default()))?;
     let left: Vec<_> = fs::read_dir(folder.join("tmp"))?.flatten().map(|entry| entry.path()).collect();
     ensure(left.is_empty(), format!("left behind: {left:?}"))?;
-    Ok((status, said))
+    Ok((status, output_text))
 }
 
 pub fn wrong_usage() -> Outcome {
@@ -138,22 +138,22 @@ pub fn wrong_usage() -> Outcome {
     for (arguments, code, words) in cases {
         let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
         command.arg("pattern").args(arguments);
-        let (status, said) = to_the_end(command, folder.path())?;
-        ensure(status.code() == Some(code), format!("{arguments:?}: {status}; it said: {said}"))?;
-        ensure(said.contains(words), format!("{arguments:?}: no `{words}` in: {said}"))?;
+        let (status, output_text) = to_the_end(command, folder.path())?;
+        ensure(status.code() == Some(code), format!("{arguments:?}: {status}; it said: {output_text}"))?;
+        ensure(output_text.contains(words), format!("{arguments:?}: no `{words}` in: {output_text}"))?;
     }
     Ok(())
 }
 
-/// Without rates named, they lead in steps from little to more than there is.
+/// The default rates rise from low ones to more than can be sustained.
 pub fn steps_of_load() -> Outcome {
     let folder = tempfile::tempdir()?;
     let json = folder.path().join("json");
     let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
     command.args(["pattern", "load-latency", "--over", "local", "--size", "2M", "--time", "5ms"]);
     command.args(["--arrivals", "even", "--json"]).arg(&json);
-    let (status, said) = to_the_end(command, folder.path())?;
-    ensure(status.success(), format!("{status}; it said: {said}"))?;
+    let (status, output_text) = to_the_end(command, folder.path())?;
+    ensure(status.success(), format!("{status}; it said: {output_text}"))?;
     let report = Report::read_json(&json)?;
     let offered: Vec<f64> = report.conditions.iter().filter_map(|c| c.offered_per_s).collect();
     ensure(offered.len() == 13 && offered.is_sorted_by(|a, b| a < b), format!("{offered:?}"))?;
@@ -167,7 +167,7 @@ pub fn interrupted() -> Outcome {
     command.args(["pattern", "chase", "--over", "port,inline", "--size", "4M", "--time", "1h"]);
     let mut child = start(command, folder.path())?;
     let pid = Pid::from_raw(child.id().cast_signed());
-    // It pins itself, and the memory node beside it, when all is set up: from then on it measures.
+    // The program pins itself and the memory node to CPUs once everything is set up: from then on it measures.
     let measures = eventually("the memory node is up", || {
         let labs = fs::read_dir(folder.path().join("tmp")).into_iter().flatten().flatten();
         let mut logs = labs.map(|lab| lab.path().join("mn1/mn-server.log"));
@@ -177,8 +177,8 @@ pub fn interrupted() -> Outcome {
     kill(pid, Signal::SIGINT)?;
     let status = end(&mut child)?;
     measures?;
-    let said = fs::read_to_string(folder.path().join("log"))?;
-    ensure(status.code() == Some(130), format!("{status}; it said: {said}"))?;
+    let output_text = fs::read_to_string(folder.path().join("log"))?;
+    ensure(status.code() == Some(130), format!("{status}; it said: {output_text}"))?;
     let left: Vec<_> = fs::read_dir(folder.path().join("tmp"))?.flatten().map(|entry| entry.path()).collect();
     ensure(left.is_empty(), format!("left behind: {left:?}"))
 }
@@ -188,25 +188,25 @@ pub fn ordinary_user() -> Outcome {
     let programs = tempfile::tempdir()?;
     let program = cxloe_lab::program("cxloe-bench")?;
     let mut command = as_nobody(programs.path(), &program, &["gmm", "mn-server", "cn-agent"])?;
-    // By default mapped memory is among what is measured, as far as it can be.
+    // By default mapped memory is measured if that is possible.
     command.args(["pattern", "chase", "gups", "--size", "4M", "--time", "15ms"]);
-    let (status, said) = to_the_end(command, folder.path())?;
-    ensure(status.success(), format!("{status}; it said: {said}"))?;
+    let (status, output_text) = to_the_end(command, folder.path())?;
+    ensure(status.success(), format!("{status}; it said: {output_text}"))?;
     for words in ["chase_port_r0", "gups_port_r0", "every one right"] {
-        ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
+        ensure(output_text.contains(words), format!("no `{words}` in: {output_text}"))?;
     }
-    let is_left_out = said.contains("left out");
+    let is_left_out = output_text.contains("left out");
     ensure(
-        is_left_out != said.contains("chase_mapped_r50"),
-        format!("neither measured nor left out: {said}"),
+        is_left_out != output_text.contains("chase_mapped_r50"),
+        format!("neither measured nor left out: {output_text}"),
     )?;
-    // Named, what cannot be measured is an error.
+    // If a way that cannot be measured is named explicitly, the program fails.
     if is_left_out {
         let mut command = as_nobody(programs.path(), &program, &[])?;
         command.args(["pattern", "chase", "--over", "mapped", "--size", "4M", "--time", "15ms"]);
-        let (status, said) = to_the_end(command, folder.path())?;
-        ensure(status.code() == Some(1), format!("{status}; it said: {said}"))?;
-        ensure(said.contains("cxloe-bench: "), said)?;
+        let (status, output_text) = to_the_end(command, folder.path())?;
+        ensure(status.code() == Some(1), format!("{status}; it said: {output_text}"))?;
+        ensure(output_text.contains("cxloe-bench: "), output_text)?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Clients and the agent on one CPU and on two, and the end of either while the other waits. That they take turns is
-//! seen by operations going through; how fast is the benchmark's matter.
+//! Clients and the agent on one CPU and on two, and the end of either while the other waits. Completed operations show
+//! that client and agent alternate on a CPU; their speed is measured by the benchmark.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -10,7 +10,7 @@ use cxloe_system::pair::*;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The CPUs this thread may use, two at most.
+/// CPUs that this thread may use, at most two of them.
 fn two_cpus() -> Outcome<Vec<usize>> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
     Ok((0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu) == Ok(true)).take(2).collect())
@@ -22,7 +22,7 @@ fn pin(cpu: usize) -> Outcome {
     Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
 }
 
-/// This thread's CPUs as they were, when this ends: daemons that are started later have them too.
+/// Restores this thread's CPUs on drop, because daemons that are started later inherit them.
 struct Unpin(CpuSet);
 
 impl Unpin {
@@ -37,7 +37,8 @@ impl Drop for Unpin {
     }
 }
 
-/// Wherever agent and client are, whatever style the agent waits in, and however the client moves meanwhile.
+/// Clients work with every placement of agent and client on CPUs, with every wait style of the agent, and while the
+/// client migrates between CPUs.
 pub fn clients_work_on_the_agents_cpu_and_on_others() -> Outcome {
     let cpus = two_cpus()?;
     let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
@@ -55,7 +56,7 @@ pub fn clients_work_on_the_agents_cpu_and_on_others() -> Outcome {
                 let at = hpa + i as u64 * 64;
                 ensure(port.read(at)? == line(at, seed), format!("line {i}, {style} on CPU {home}"))?;
             }
-            // Many at once, and bytes.
+            // Many operations at once, and accesses of single bytes.
             verify(&mut port, hpa, seed)?;
             let mut page = [0; 4096];
             port.read_bytes(hpa + 4096, &mut page)?;
@@ -66,7 +67,8 @@ pub fn clients_work_on_the_agents_cpu_and_on_others() -> Outcome {
     Ok(())
 }
 
-/// More clients than there are CPUs, one of them computing on the agent's and asking for nothing: all get on.
+/// With more clients than CPUs, one of which computes on the agent's CPU without making requests, all clients make
+/// progress.
 pub fn a_crowded_agent_serves_all() -> Outcome {
     let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (_, hpa) = rig.written(32)?;
@@ -99,8 +101,8 @@ pub fn a_crowded_agent_serves_all() -> Outcome {
     })
 }
 
-/// A read that cannot be answered, for the memory node is held; then the agent is killed: on its own CPU or another, the
-/// client hears of it.
+/// A read waits for a stopped memory node when the agent is killed: on the agent's CPU or another, the wait ends with
+/// an error.
 pub fn killed_agent_ends_a_wait_on_any_cpu() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let cpus = two_cpus()?;
@@ -113,7 +115,7 @@ pub fn killed_agent_ends_a_wait_on_any_cpu() -> Outcome {
             pin(cpu).map_err(|e| e.message().unwrap_or_default().to_owned())?;
             loop {
                 match port.read(hpa) {
-                    // On a slow machine the session may end first.
+                    // On a slow machine the session may end before the agent is killed.
                     Err(ClientError::Engine(_)) => {}
                     ended => return Ok(ended),
                 }
@@ -130,7 +132,8 @@ pub fn killed_agent_ends_a_wait_on_any_cpu() -> Outcome {
     Ok(())
 }
 
-/// A client that is killed in the middle of many operations leaves nothing behind, and nobody else's data is touched.
+/// A client that is killed with many operations in flight leaves none at the agent, and other clients' data stays
+/// unchanged.
 pub fn killed_client_leaves_its_operations() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Pair::with_region("anon", &["--cache-size", "0"])?;

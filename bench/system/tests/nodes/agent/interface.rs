@@ -1,5 +1,5 @@
-//! The interface goes away under running nodes, and comes back: deleted and made again, taken down, with another MTU or
-//! another address. Sessions and the pool outlast it, and every byte is right afterwards.
+//! The interface is removed under running nodes, and returns: deleted and recreated, taken down, with another MTU or
+//! another address. Sessions and the pool survive, and all data is correct afterwards.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use cxloe_client::client::{self, Client};
 
 use cxloe_system::pair::*;
 
-/// An address that is nobody's.
+/// MAC address that no station has.
 const OTHER: &str = "02:00:00:00:00:77";
 const ENDS: [(&str, &str); 2] = [("cn0", CN), ("mn0", MN)];
 
-/// A program that writes and checks lines, round after round, on a thread of its own. An operation may fail while the
-/// link is away for longer than a session lasts: then it is done again.
+/// A thread that writes and checks lines, round after round. An operation may fail while the link is down for longer
+/// than the session time-out; it is then repeated.
 struct Work {
     agent: PathBuf,
     stop: AtomicBool,
@@ -47,7 +47,7 @@ impl Work {
         Ok(())
     }
 
-    /// Waits until some more rounds have passed.
+    /// Waits until the thread has completed some more rounds.
     fn goes_on(&self, after: &str) -> Outcome {
         let before = self.rounds.load(Ordering::Relaxed);
         eventually(&format!("work goes on after: {after}"), || {
@@ -60,7 +60,7 @@ fn text(error: libtest_mimic::Failed) -> String {
     error.message().unwrap_or_default().to_owned()
 }
 
-/// Waits until both nodes have opened their link once more than `before`.
+/// Waits until the nodes have reopened their links once more than `before`; returns the new count.
 fn reopened(rig: &Pair, before: u64) -> Outcome<u64> {
     eventually("the agent opens its link again", || {
         let counters = client::counters(&rig.socket()).ok()?;
@@ -73,7 +73,7 @@ pub fn comes_back(link: &'static str, wait: &'static str) -> Outcome {
     rig.link = link;
     rig.start_all("anon", &["--cache-size", "0", "--wait", wait])?;
     let hpa = rig.attached("scratch", "active")?.hpa;
-    // Written before all, never again, and read after all: what the pool keeps.
+    // These lines are written once at the beginning, and read at the end: the pool keeps their content.
     let kept = hpa + REGION / 2;
     let mut port = rig.connect()?;
     eventually("a session is open", || port.read(hpa).ok())?;
@@ -95,9 +95,12 @@ pub fn comes_back(link: &'static str, wait: &'static str) -> Outcome {
     outcome?;
     verify(&mut port, kept, 99)?;
     for daemon in ["mn", "agent"] {
-        let said = rig.logs(daemon);
-        ensure(!said.contains("panicked") && !said.contains("content was lost"), said.clone())?;
-        ensure(said.contains("the link is open again"), said)?;
+        let output_text = rig.logs(daemon);
+        ensure(
+            !output_text.contains("panicked") && !output_text.contains("content was lost"),
+            output_text.clone(),
+        )?;
+        ensure(output_text.contains("the link is open again"), output_text)?;
     }
     rig.stop("agent")?;
     rig.stop("mn")
@@ -125,7 +128,8 @@ fn changes(rig: &Pair, work: &Work) -> Outcome {
         }
         work.goes_on(&format!("MTU {mtu}"))?;
     }
-    // A node is known by its address: it waits for that, and says so, to the manager too.
+    // A node is identified by its MAC address: if the interface has another one, the node waits for the old address,
+    // and reports that to the manager as well.
     rig.lab.set_link("mn0", &["address", OTHER])?;
     rig.attached("scratch", "degraded")?;
     let advice = format!("ip link set mn0 address {MN}");
@@ -133,7 +137,8 @@ fn changes(rig: &Pair, work: &Work) -> Outcome {
     rig.lab.set_link("mn0", &["address", MN])?;
     rig.attached("scratch", "active")?;
     work.goes_on("another address and the old one again")?;
-    // Renamed, the same interface goes on: while it is up, and, as older kernels want it, while it is down.
+    // After a rename, nodes use the same interface. It is renamed while it is up, and while it is down, as older
+    // kernels require.
     for (before, after) in [("mn0", "renamed"), ("renamed", "mn0")] {
         rig.lab.rename_link("mn0", before, after)?;
         work.goes_on(&format!("{before} renamed to {after}"))?;
@@ -149,7 +154,7 @@ fn changes(rig: &Pair, work: &Work) -> Outcome {
     Ok(())
 }
 
-/// Told to end while the interface is away, both end as always.
+/// Nodes that are ended while their interface is missing exit as usual.
 pub fn ends_well_without() -> Outcome {
     let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (port, _) = rig.written(5)?;

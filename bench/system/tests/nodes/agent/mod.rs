@@ -1,5 +1,5 @@
-//! The agent from end to end: real `gmm`, `mn-server` and `cn-agent` processes, real frames over a virtual cable,
-//! and programs that come by shared memory. What works, and what happens when each part of it ends, hangs or lies.
+//! The agent from end to end: real `gmm`, `mn-server` and `cn-agent` processes, real frames over a virtual cable, and
+//! programs that use shared memory. The tests cover normal operation, and the end, hang or misbehaviour of each part.
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use cxloe_client::client::{self, Client, ClientError};
 use cxloe_client::message::Attaching;
 use cxloe_cn_core::engine::EngineError;
-use cxloe_lab::{Lab, Process, Standing, program};
+use cxloe_lab::{Lab, LabPrivilege, Process, program};
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
 use cxloe_wire::session::OpError;
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = tests![
         lines_over_shared_memory,
         lines_over_the_best_link,
@@ -57,14 +57,14 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     };
     tests.push(comes_back("packet", "adaptive"));
     tests.push(comes_back("pnet", "sleep").long("the same over the third kind of link"));
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.push(comes_back("xdp", "adaptive"));
     }
     tests
 }
 
-/// Nobody types that fast, but scripts do: neither that the agent has yet to hear of the region nor that it has yet to open
-/// its first session fails the next command.
+/// The next command of a script can follow at once: it does not fail because the agent has yet to receive the region,
+/// or to open its first session.
 fn a_new_region_can_be_used_at_once() -> Outcome {
     let rig = Pair::bare()?;
     rig.start_gmm()?;
@@ -77,7 +77,8 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
         let read = succeeded(rig.cli(&["read", &name])?)?;
         ensure(read.contains(&format!("|{text}")), read)?;
     }
-    // A command that is there before its region waits for it. Where this machine was too slow to make it in time, another.
+    // A command that runs before its region exists waits for the region. Another round follows if this machine was too
+    // slow to create the region in time.
     for round in 0..10 {
         let (name, begun) = (format!("late{round}"), Instant::now());
         let mut write = Command::new(program("cn-agent")?);
@@ -95,7 +96,8 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
     Err("no region was made within a second".into())
 }
 
-/// The CN's last memory on its memory node goes, and some time later there is some again.
+/// A new region can be used at once that is mapped some time after the CN's last memory on the memory node was
+/// released.
 fn a_region_after_the_last_one_can_be_used_at_once() -> Outcome {
     let rig = Pair::bare()?;
     let key = |program: &str| -> Outcome<String> {
@@ -111,7 +113,7 @@ fn a_region_after_the_last_one_can_be_used_at_once() -> Outcome {
     for (round, pause) in [0, 2, 5, 8].into_iter().enumerate() {
         succeeded(rig.cli(&["write", &region, "--text", "there", "--flush"])?)?;
         rig.gmm(&["destroy-region", "--force", &region])?;
-        // The memory node hears of it, and answers the CN, in this time.
+        // During this time the memory node applies the change, and answers the CN.
         thread::sleep(Duration::from_secs(pause));
         region = format!("again{round}");
         rig.gmm(&["create-region", "-s", "2M", "--owner", CN, "--wait", &region])?;
@@ -122,7 +124,7 @@ fn a_region_after_the_last_one_can_be_used_at_once() -> Outcome {
     ensure(!errors.contains("ERROR"), errors)
 }
 
-/// A benchmark is a compute node, which gives its place up when it ends.
+/// Each run of the benchmark is a compute node, which deregisters when the run ends.
 fn measurements_follow_each_other() -> Outcome {
     let rig = Pair::bare()?;
     rig.start_gmm()?;
@@ -137,22 +139,23 @@ fn measurements_follow_each_other() -> Outcome {
         Ok((status.success(), std::fs::read_to_string(&log)?))
     };
     let manager = rig.manager_url();
-    // Nothing is plain unless it is asked for: not with a memory node that has no key, nor where nobody says whose key it is.
-    let (well, said) = verify(&["--manager", &manager])?;
-    ensure(!well && said.contains("memory node mn0 has no key"), said)?;
-    let (well, said) = verify(&["--manager", "http://127.0.0.1:9"])?;
+    // Frames travel unencrypted only if an option asks for that: otherwise, a memory node that has no key, or an
+    // unknown key, is an error.
+    let (well, output_text) = verify(&["--manager", &manager])?;
+    ensure(!well && output_text.contains("memory node mn0 has no key"), output_text)?;
+    let (well, output_text) = verify(&["--manager", "http://127.0.0.1:9"])?;
     ensure(
-        !well && ["--node-key", "cn-agent join", "--insecure"].iter().all(|way| said.contains(way)),
-        said,
+        !well && ["--node-key", "cn-agent join", "--insecure"].iter().all(|way| output_text.contains(way)),
+        output_text,
     )?;
-    let (well, said) = verify(&["--manager", &manager, "--insecure"])?;
-    ensure(well && said.contains("\"frames\": \"insecure\""), said)?;
+    let (well, output_text) = verify(&["--manager", &manager, "--insecure"])?;
+    ensure(well && output_text.contains("\"frames\": \"insecure\""), output_text)?;
     rig.stop("mn")?;
     rig.start_mn_with("anon", &["--node-key", text(&rig.path("mn.key"))])?;
-    // Each has a key of its own, which the manager takes by its socket in place of the one before.
+    // Each run has a new key, which the manager accepts through its socket in place of the previous one.
     for _ in 0..3 {
-        let (well, said) = verify(&["--manager", &manager])?;
-        ensure(well && said.contains("\"frames\": \"sealed\""), said)?;
+        let (well, output_text) = verify(&["--manager", &manager])?;
+        ensure(well && output_text.contains("\"frames\": \"sealed\""), output_text)?;
     }
     Ok(())
 }
@@ -178,7 +181,7 @@ fn lines_over_shared_memory() -> Outcome {
     let rig = Pair::with_region("anon", &[])?;
     let (mut port, hpa) = rig.written(1)?;
     verify(&mut port, hpa, 1)?;
-    // Each thread its own port and part of the region, all at once.
+    // Threads work at the same time, each with its own port and its own part of the region.
     let socket = rig.socket();
     thread::scope(|scope| {
         let work = |part: u64| {
@@ -343,7 +346,7 @@ fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let rig = Pair::with_region("file", &[])?;
     let (mut port, hpa) = rig.written(6)?;
-    // In the cache only: the memory node has not got it when it dies.
+    // This write stays in the cache: the memory node does not have it when it is killed.
     let last = hpa + (LINES - 1) * 64;
     port.write(last, &[9; 64])?;
     rig.kill("mn")?;
@@ -380,7 +383,7 @@ fn second_agent_with_the_same_cn_id_is_refused() -> Outcome {
     cxloe_lab::expect_error("already serves another running agent");
     let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(7)?;
-    // The same socket; the same data directory; then its own of both, and only the wire in common.
+    // A second agent with the same socket, then with the same data directory, then with only the interface in common.
     let run = |arguments: Vec<String>| -> Outcome<std::process::Output> {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let mut command = Command::new(program("cn-agent")?);
@@ -425,7 +428,7 @@ fn manager_may_come_and_go() -> Outcome {
     verify(&mut port, hpa, 8)?;
     port.write_batch(&written_lines(hpa, 9))?;
     port.flush()?;
-    // Without its manager, an agent that starts has what it had.
+    // An agent that starts without its manager has the same regions as before.
     rig.stop("agent")?;
     rig.start_agent(&["--cache-size", "0"])?;
     let region = client::regions(&rig.socket())?;
@@ -440,7 +443,7 @@ fn manager_may_come_and_go() -> Outcome {
     port.write(second, &[2; 64])?;
     verify(&mut port, hpa, 9)?;
     rig.gmm(&["destroy-region", "--force", "second"])?;
-    // By force it is taken from the memory node first; the agent lets go of it when it hears of that.
+    // With --force the region is removed at the memory node first; the agent detaches it when the change arrives.
     let attached =
         || client::regions(&rig.socket()).is_ok_and(|all| all.iter().any(|r| r.region == "second"));
     eventually("the agent lets go of it", || (!attached()).then_some(()))?;
@@ -507,7 +510,7 @@ fn cable_may_be_unplugged() -> Outcome {
 fn sigterm_writes_back_and_leaves_nothing() -> Outcome {
     let rig = Pair::with_region("anon", &[])?;
     let (mut port, hpa) = rig.written(12)?;
-    // In the cache only.
+    // These writes stay in the cache and are not yet at the memory node.
     for i in 0..16 {
         port.write(hpa + i * 64, &[i as u8; 64])?;
     }
@@ -530,7 +533,7 @@ fn sigterm_writes_back_and_leaves_nothing() -> Outcome {
     Ok(())
 }
 
-/// CPU time of a process so far.
+/// CPU time that a process has used so far.
 fn cpu_time(pid: u32) -> Outcome<Duration> {
     let mut total = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -551,7 +554,7 @@ fn idle_agent_sleeps() -> Outcome {
         let spent = cpu_time(agent)?.saturating_sub(before);
         Ok(spent.as_secs_f64() / began.elapsed().as_secs_f64())
     };
-    // CPU time, not elapsed time: what else the machine does makes no difference.
+    // CPU time is compared, not elapsed time, so that the load of the machine makes no difference.
     let idle = used()?;
     ensure(idle < 0.01, format!("an idle agent uses {:.2} % of a core", idle * 100.0))?;
     rig.lab.link_down("cn0")?;

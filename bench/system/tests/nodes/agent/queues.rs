@@ -1,4 +1,5 @@
-//! An agent with a session for each of several queues of its interface, and a memory node with as many workers.
+//! An agent with a session for each of several queues of its interface, and a memory node with the same number of
+//! workers.
 
 use std::process::Command;
 
@@ -23,7 +24,7 @@ pub fn lines_over_four_queues() -> Outcome {
     ensure(peers == [MN.to_owned(), queue(1), queue(2), queue(3)], format!("{peers:?}"))?;
     let used = sessions.iter().all(|session| session.status.counters.answered > 0);
     ensure(used, "a queue was not used")?;
-    // One that is killed is followed by one with fewer queues, which finds everything that was at the memory node.
+    // After the agent was killed, an agent with fewer queues starts, and reads all data that was at the memory node.
     drop(port);
     rig.kill("agent")?;
     rig.start_agent(&["--queues", "2", "--cache-size", "0"])?;
@@ -32,7 +33,7 @@ pub fn lines_over_four_queues() -> Outcome {
     let mut back = vec![0; all.len()];
     eventually("every page is served", || port.read_bytes(hpa, &mut back).ok())?;
     ensure(back == all, "other bytes than were written")?;
-    // The memory node's end and return is seen by all queues.
+    // The sessions of all queues detect the memory node's end, and are opened again when it restarts.
     rig.stop("mn")?;
     rig.start_mn_with("file", &["--workers", "2"])?;
     recovered(&mut port, hpa)?;
@@ -60,9 +61,9 @@ pub fn queues_and_throughput_are_measured() -> Outcome {
         "--json",
         text(&json),
     ]);
-    let said = succeeded(rig.lab.enter("cn", || bench.output())??)?;
-    let rows: Vec<&str> = said.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    ensure(["1", "2", "4"].iter().all(|queues| rows.contains(queues)), said)?;
+    let output_text = succeeded(rig.lab.enter("cn", || bench.output())??)?;
+    let rows: Vec<&str> = output_text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    ensure(["1", "2", "4"].iter().all(|queues| rows.contains(queues)), output_text)?;
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(json)?)?;
     let throughputs = report["throughput"].as_array().ok_or("no throughputs")?;
     for name in ["lines_q1", "burst_read_q2", "burst_write_q4"] {

@@ -1,12 +1,13 @@
-//! An agent over link `udp`: who tells it addresses, and networks whose paths carry less than its interface.
+//! An agent over link `udp`: outer addresses from the manager, and networks whose paths have a smaller MTU than its
+//! interface.
 
 use cxloe_client::client;
 use cxloe_lab::Lab;
 use cxloe_system::cable::{cable, ip, with_addresses};
 use cxloe_system::pair::*;
 
-/// Two segments with a router between, which has a narrower hop than either: what is too long for it comes back as ICMP, is
-/// named, and everything goes on with shorter frames.
+/// A router between two segments has an MTU smaller than theirs: a frame too long for it causes an ICMP message, which
+/// is logged, and operation continues with shorter frames.
 pub fn a_router_with_a_narrow_hop_is_named_over_udp() -> Outcome {
     let network = Lab::builder().namespace("cn").namespace("router").namespace("mn");
     let network = network.veth("cn", "cn0", "router", "r0").veth("router", "r1", "mn", "mn0");
@@ -27,11 +28,14 @@ pub fn a_router_with_a_narrow_hop_is_named_over_udp() -> Outcome {
     let mut back = vec![0; all.len()];
     port.read_bytes(hpa, &mut back)?;
     ensure(back == all, "other bytes than were written")?;
-    let said = rig.logs("agent");
-    ensure(said.contains("IP packets of") && said.contains("the path carries 1400"), said)
+    let output_text = rig.logs("agent");
+    ensure(
+        output_text.contains("IP packets of") && output_text.contains("the path carries 1400"),
+        output_text,
+    )
 }
 
-/// Over UDP each node learns from the manager where the other is, also when it comes back elsewhere.
+/// Over UDP each node gets the other's address from the manager, also after a node has restarted with another address.
 pub fn addresses_over_udp_come_from_the_manager() -> Outcome {
     let mut rig = Pair::on(with_addresses(cable()))?;
     rig.link = "udp";

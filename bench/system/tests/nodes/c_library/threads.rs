@@ -1,5 +1,5 @@
-//! Programs whose threads are not Rust's serve faults themselves: with signal stacks as small as the kernel allows, without
-//! any, with those of Go's runtime; beside handlers of SIGBUS that were there before.
+//! Programs with threads that Rust has not started serve faults inline: threads with the smallest signal stacks that
+//! the kernel allows, without signal stacks, with those of Go's runtime, and with earlier handlers of SIGBUS.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,11 +25,14 @@ pub fn of_go() -> Outcome {
     every_page_was_right(&run_inline(&rig, &program)?)
 }
 
-fn every_page_was_right(said: &str) -> Outcome {
-    ensure(count(said, "pages")? == REGION / 4096 && count(said, "evicted")? > REGION / 4096, said)
+fn every_page_was_right(output_text: &str) -> Outcome {
+    ensure(
+        count(output_text, "pages")? == REGION / 4096 && count(output_text, "evicted")? > REGION / 4096,
+        output_text,
+    )
 }
 
-/// Compiles the program in Go, with nothing from a network; where it is.
+/// Compiles the program in Go, without network access; returns its path.
 fn go(to: &Path) -> Result<PathBuf, Failed> {
     let libraries = libraries()?;
     let mut go = Command::new("go");

@@ -1,15 +1,15 @@
-//! A small NBD client: one connection, one request at a time, so that a test sees what each request is answered. The
-//! tools of libnbd and QEMU are the judges of the protocol; this one is for what they do not show, errors above all.
+//! A small NBD client: one connection, one request at a time, so that a test receives each request's answer. The tools
+//! of libnbd and QEMU test the protocol; this client tests what these tools do not show, mainly errors.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bound of every wait for an answer.
+/// Limit on every wait for an answer.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a request was answered: data, or the error's number.
+/// Answer to a request: data, or an NBD error number.
 pub type Answer = Result<Vec<u8>, u32>;
 
 pub struct NbdClient {
@@ -19,7 +19,7 @@ pub struct NbdClient {
 }
 
 impl NbdClient {
-    /// Connects and chooses the export without a name, the old way.
+    /// Connects to the server and selects the unnamed export with NBD_OPT_EXPORT_NAME.
     pub fn connect(path: &Path) -> io::Result<NbdClient> {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(LIMIT))?;
@@ -54,7 +54,7 @@ impl NbdClient {
         self.answer(0)
     }
 
-    /// Whether the server has hung up on it, without saying or asking for anything.
+    /// True if the server has closed the connection without sending anything.
     pub fn is_hung_up(&mut self) -> bool {
         let short = self.stream.set_read_timeout(Some(Duration::from_millis(10)));
         short.is_ok() && matches!(self.stream.read(&mut [0]), Ok(0))
@@ -73,7 +73,7 @@ impl NbdClient {
         self.stream.write_all(&bytes)
     }
 
-    /// Takes the answer to the request sent last; `length` bytes come with it if it is none but good.
+    /// Receives the answer to the request sent last, with `length` bytes of data unless it is an error.
     pub fn answer(&mut self, length: u32) -> io::Result<Answer> {
         let mut header = [0; 16];
         self.stream.read_exact(&mut header)?;

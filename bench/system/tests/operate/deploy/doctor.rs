@@ -1,5 +1,5 @@
-//! The doctors, on real interfaces that are as they should be, too narrow, down, or not there; with and without rights;
-//! beside daemons that run and that do not.
+//! The `doctor` commands, on real interfaces that are correct, have too small an MTU, are down, or are missing; with
+//! and without rights; with running and stopped daemons.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use cxloe_system::pair::{Outcome, Pair, ensure, eventually};
 
-/// What a doctor found.
+/// Findings that a `doctor` command has printed.
 struct Findings {
     code: i32,
     report: Value,
@@ -17,14 +17,15 @@ struct Findings {
 
 impl Findings {
     fn of(output: &Output) -> Outcome<Findings> {
-        let said = String::from_utf8_lossy(&output.stderr);
+        let output_text = String::from_utf8_lossy(&output.stderr);
         let report = serde_json::from_slice(&output.stdout)
-            .map_err(|error| format!("{error}: {}{said}", String::from_utf8_lossy(&output.stdout)))?;
-        let code = output.status.code().ok_or_else(|| format!("ended with {}: {said}", output.status))?;
+            .map_err(|error| format!("{error}: {}{output_text}", String::from_utf8_lossy(&output.stdout)))?;
+        let code =
+            output.status.code().ok_or_else(|| format!("ended with {}: {output_text}", output.status))?;
         Ok(Findings { code, report })
     }
 
-    /// The verdict on `name`, what was found and what to do.
+    /// Verdict of the check `name`, with finding and remedy.
     fn check(&self, name: &str) -> Outcome<(String, String)> {
         let checks = self.report["checks"].as_array().ok_or("no checks")?;
         let check = checks.iter().find(|check| check["name"] == name);
@@ -33,12 +34,12 @@ impl Findings {
         Ok((text("level"), format!("{} -> {}", text("found"), text("advice"))))
     }
 
-    /// `name` has this verdict, for this reason.
+    /// Checks that the check `name` has this verdict, and that its text contains `words`.
     fn expect(&self, name: &str, level: &str, words: &str) -> Outcome {
-        let (found, said) = self.check(name)?;
+        let (found, output_text) = self.check(name)?;
         ensure(
-            found == level && said.contains(words),
-            format!("{name} is {found}, not {level} ({words}): {said}"),
+            found == level && output_text.contains(words),
+            format!("{name} is {found}, not {level} ({words}): {output_text}"),
         )
     }
 
@@ -48,11 +49,11 @@ impl Findings {
     }
 }
 
-/// Has `daemon` examine what it finds in `namespace`.
+/// Runs the `doctor` command of `daemon` in `namespace`.
 fn examine(rig: &Pair, namespace: &str, daemon: &str, arguments: &[&str]) -> Outcome<Findings> {
     let mut command = Command::new(program(daemon)?);
     command.arg("doctor").arg("--json").args(arguments);
-    // Not where another test's node may be: what a running node has taken is not judged.
+    // The socket of no other test's node is queried: the doctor does not judge resources of a running node.
     if daemon != "gmm" && !arguments.contains(&"--socket") {
         command.arg("--socket").arg(rig.path("none.sock"));
     }
@@ -60,7 +61,7 @@ fn examine(rig: &Pair, namespace: &str, daemon: &str, arguments: &[&str]) -> Out
 }
 
 fn finish(rig: &Pair, namespace: &str, mut command: Command) -> Outcome<Findings> {
-    // Through a file each, for the lab's processes write there; they see a /sys of their namespace.
+    // The command runs in the lab, where /sys shows its namespace, and writes its output to files.
     let (out, err) = (rig.path("doctor.out"), rig.path("doctor.err"));
     command.stdout(fs::File::create(&out)?).stderr(fs::File::create(&err)?);
     let status = rig.lab.spawn(namespace, command)?.wait(cxloe_system::pair::LIMIT)?;
@@ -78,7 +79,7 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     let cn = ["-i", "cn0", "--name", "agent", "--link", "packet", "--manager", &manager, "--data-dir", &data];
     let cn = [&cn[..], &["--socket", &agent_socket, "--insecure"]].concat();
 
-    // Before anything but the manager runs.
+    // Before any daemon other than the manager runs.
     let before = examine(&rig, "mn", "mn-server", &mn)?;
     ensure(
         before.failures().is_empty() && before.code == 1,
@@ -89,19 +90,19 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     before.expect("pool", "ok", "32 MiB of")?;
     before.expect("MTU", "warn", "ip link set mn0 mtu 9000")?;
     before.expect("manager", "ok", "0 of 0 memory nodes")?;
-    before.expect("registration", "ok", "does not know mn0 yet")?;
+    before.expect("registration", "ok", "mn0 is not registered yet")?;
     let tried = examine(&rig, "mn", "mn-server", &[&mn[..], &["--try-link"]].concat())?;
     tried.expect("link opened", "ok", "TPACKET_V2")?;
     let lonely = examine(&rig, "cn", "cn-agent", &cn)?;
     lonely.expect("memory nodes", "warn", "the manager knows none")?;
 
-    // With the memory node, which answers frames.
+    // While the memory node runs and answers frames.
     rig.start_mn("anon")?;
     let called = examine(&rig, "cn", "cn-agent", &cn)?;
     ensure(called.failures().is_empty(), format!("{:#}", called.report))?;
     called.expect("frames to mn0", "ok", "answered")?;
     called.expect("agent", "ok", "not running")?;
-    // With the agent, which is asked instead, and has its session as before.
+    // While the agent runs: the doctor queries the agent, whose session continues.
     rig.start_agent(&[])?;
     rig.create_region("scratch")?;
     rig.attached("scratch", "active")?;
@@ -112,7 +113,7 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     asked.expect("agent", "ok", "1 sessions")?;
     ensure(asked.failures().is_empty(), format!("{:#}", asked.report))?;
 
-    // For people.
+    // Output as a table for people.
     let mut table = Command::new(program("cn-agent")?);
     table.arg("doctor").args(&cn);
     let shown = rig.path("table");
@@ -170,7 +171,7 @@ pub fn missing_rights_are_named() -> Outcome {
     let restricted = |sets: &[&str], daemon: &str, more: &[&str]| -> Outcome<Findings> {
         let mut command = Command::new("setpriv");
         command.args(sets).arg("--").arg(program(daemon)?).args(["doctor", "--json", "--manager", &manager]);
-        // Not where another test's node may be: what a running node has taken is not judged.
+        // The socket of no other test's node is queried: the doctor does not judge resources of a running node.
         command.args(["--data-dir", &data, "--socket", &format!("{data}/none.sock")]).args(more);
         finish(&rig, "cn", command)
     };
@@ -185,10 +186,10 @@ pub fn missing_rights_are_named() -> Outcome {
     let some = restricted(&raw, "cn-agent", &["-i", "cn0", "--link", "packet"])?;
     some.expect("raw frames", "ok", "")?;
     some.expect("programs of others", "warn", "CAP_SYS_PTRACE")?;
-    // Without a working directory of its own: nobody may write there.
+    // Without rights, a pool can be locked only within the limit on locked memory.
     let found = restricted(&none, "mn-server", &["-i", "cn0", "--pool-size", "32M", "--mlock=true"])?;
-    let (level, said) = found.check("locked pool")?;
-    ensure(level == "ok" || said.contains("LimitMEMLOCK"), said)
+    let (level, output_text) = found.check("locked pool")?;
+    ensure(level == "ok" || output_text.contains("LimitMEMLOCK"), output_text)
 }
 
 pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
@@ -217,7 +218,7 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     let large = examine(&rig, "mn", "mn-server", &[&large[..], &usual].concat())?;
     large.expect("pool", "fail", "smaller pool-size")?;
 
-    // The manager's own: before it runs, while it does, and with its port taken by somebody else.
+    // The manager's doctor: before the manager runs, while it runs, and with its port in use by others.
     let store = path("store");
     let free = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store])?;
     free.expect("manager", "ok", "not running")?;

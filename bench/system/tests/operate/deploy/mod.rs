@@ -1,6 +1,6 @@
-//! What an administrator installs and runs: units, packages, what the service manager is told, and the doctors. Real
-//! daemons over a virtual cable run under exactly the rights that their units give them; packages are installed into a
-//! root of their own, removed and purged; doctors examine interfaces that are down, too narrow or not there.
+//! Installation and service: units, packages, notifications to the service manager, and the doctors. Real daemons over
+//! a virtual cable run with exactly the rights of their units; packages are installed into a separate root folder,
+//! removed and purged; the `doctor` commands examine interfaces that are down, missing, or have too small an MTU.
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
@@ -15,17 +15,17 @@ mod unit;
 
 use std::sync::OnceLock;
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::{Test, tests};
 
-static STANDING: OnceLock<Standing> = OnceLock::new();
+static STANDING: OnceLock<LabPrivilege> = OnceLock::new();
 
-/// Whether the real root runs this: who may become other users, and load XDP programs.
+/// True if this process runs as root outside a user namespace, so that it may switch users and load XDP programs.
 fn is_root() -> bool {
-    STANDING.get() == Some(&Standing::Root)
+    STANDING.get() == Some(&LabPrivilege::Root)
 }
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let _ = STANDING.set(standing);
     tests![
         unit::units_are_ones_that_systemd_takes,

@@ -1,5 +1,5 @@
-//! What the daemons tell a service manager, on a real notification socket: that they serve, that their workers are alive,
-//! which of them is stuck, that they end. A worker is stuck when a debugger holds its thread, and its thread alone.
+//! Notifications of the daemons to a service manager, on a real notification socket: ready, workers alive, name of a
+//! stuck worker, stopping. The test makes a worker stuck by stopping only its thread with ptrace(2).
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -12,10 +12,10 @@ use nix::sys::signal::Signal;
 
 use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually};
 
-/// Silence after which a service manager would end the daemon.
+/// Watchdog time-out that the service manager sets.
 const WATCHDOG: Duration = Duration::from_millis(900);
 
-/// The service manager's end.
+/// Notification socket of the service manager.
 struct Supervisor(UnixDatagram);
 
 impl Supervisor {
@@ -25,14 +25,14 @@ impl Supervisor {
         Ok(Supervisor(socket))
     }
 
-    /// The next message, which is lines of NAME=VALUE.
+    /// Receives the next message, which consists of lines NAME=VALUE.
     fn next(&self) -> Outcome<String> {
         let mut message = [0; 4096];
         let length = self.0.recv(&mut message).map_err(|error| format!("nothing more is told: {error}"))?;
         Ok(String::from_utf8_lossy(&message[..length]).into_owned())
     }
 
-    /// Messages up to the one that says `words`.
+    /// Receives messages up to the one that contains `words`.
     fn until(&self, words: &str) -> Outcome<Vec<String>> {
         let (mut told, deadline) = (Vec::new(), Instant::now() + LIMIT);
         loop {
@@ -45,11 +45,11 @@ impl Supervisor {
     }
 }
 
-/// A thread that a debugger holds.
+/// A thread that ptrace(2) has stopped; dropping this value resumes it.
 struct Held(libc::pid_t);
 
 impl Held {
-    /// Stops the thread called `name` of the process `pid`; the others go on.
+    /// Stops the thread called `name` of the process `pid`; other threads continue.
     fn thread(pid: u32, name: &str) -> Outcome<Held> {
         let called = |thread: &fs::DirEntry| {
             fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
@@ -81,7 +81,7 @@ impl Drop for Held {
     }
 }
 
-/// Starts a daemon whose service manager listens at `socket`.
+/// Starts a daemon that notifies the socket `socket`.
 fn start(rig: &Pair, namespace: &str, daemon: &str, socket: &Path, arguments: &[&str]) -> Outcome<Process> {
     let mut command = Command::new(program(daemon)?);
     command
@@ -92,7 +92,7 @@ fn start(rig: &Pair, namespace: &str, daemon: &str, socket: &Path, arguments: &[
     Ok(rig.lab.spawn(namespace, command)?)
 }
 
-/// From the first word of a daemon to its last, its thread `worker` held in between.
+/// Follows a daemon's messages from its start to its end, and stops its thread `worker` in between.
 fn life(supervisor: &Supervisor, mut daemon: Process, worker: &str, ready: &str, stuck: &str) -> Outcome {
     let told = supervisor.until("READY=1")?;
     let first = told.last().map_or("", String::as_str);
@@ -103,7 +103,7 @@ fn life(supervisor: &Supervisor, mut daemon: Process, worker: &str, ready: &str,
     }
     let held = Held::thread(daemon.id(), worker)?;
     supervisor.until(stuck)?;
-    // From now on nobody says that all is well, for as long as it is not.
+    // While the worker is stuck, the daemon sends no watchdog message.
     for _ in 0..2 {
         let told = supervisor.until(stuck)?;
         ensure(told.iter().all(|message| !message.contains("WATCHDOG=1")), format!("{told:?}"))?;
@@ -137,7 +137,7 @@ pub fn the_memory_node_tells_its_supervisor() -> Outcome {
     let usual = ["-i", "mn0", "--link", "packet", "--workers", "2", "--pool-size", "32M"];
     let places = ["--manager", &manager, "--data-dir", &data, "--insecure"];
     let mn = start(&rig, "mn", "mn-server", &socket, &[&usual[..], &places].concat())?;
-    life(&supervisor, mn, "worker-1", "serving 32", "worker 1 has not come by")
+    life(&supervisor, mn, "worker-1", "serving 32", "worker 1 has not completed a round")
 }
 
 pub fn the_agent_tells_its_supervisor() -> Outcome {
@@ -149,5 +149,5 @@ pub fn the_agent_tells_its_supervisor() -> Outcome {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let agent = start(&rig, "cn", "cn-agent", &socket, &arguments)?;
     eventually("the agent runs", || fs::read(rig.path("cn-agent.log")).ok())?;
-    life(&supervisor, agent, "worker", "serving on cn0", "the worker has not come by")
+    life(&supervisor, agent, "worker", "serving on cn0", "the worker has not completed a round")
 }

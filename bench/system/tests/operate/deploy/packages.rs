@@ -1,6 +1,6 @@
-//! The Debian packages: built from the programs as they lie there, found free of errors by lintian, installed into a root
-//! of their own, used, removed, and purged until nothing is left. dpkg runs their scripts with DPKG_ROOT, so that this
-//! needs no more rights than to write in a folder, and the machine's own packages are not touched.
+//! The Debian packages: built from the existing programs, checked by lintian, installed into a separate root folder,
+//! used, removed, and purged until no file is left. dpkg runs the packages' scripts with DPKG_ROOT, which requires only
+//! write access to a folder and does not change the machine's own packages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use cxloe_system::pair::{Outcome, ensure, succeeded};
 const PACKAGES: [&str; 7] =
     ["cxloe-common", "cxloe-gmm", "cxloe-mn", "cxloe-cn", "libcxloe0", "libcxloe-dev", "cxloe-bench"];
 
-/// A root with nothing in it but a user.
+/// A root folder that at first contains only a user database.
 struct Root(PathBuf);
 
 impl Root {
@@ -45,13 +45,13 @@ impl Root {
         let path = std::env::var("PATH").unwrap_or_default();
         dpkg.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
         let output = dpkg.output()?;
-        let said =
+        let output_text =
             format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure(output.status.success(), format!("dpkg {arguments:?}: {said}"))?;
-        Ok(said)
+        ensure(output.status.success(), format!("dpkg {arguments:?}: {output_text}"))?;
+        Ok(output_text)
     }
 
-    /// Every file and folder but those in which dpkg keeps its books.
+    /// Every file and folder in the root, except dpkg's own.
     fn content(&self) -> Outcome<BTreeSet<String>> {
         let mut found = BTreeSet::new();
         walk(&self.0, &self.0, &mut found)?;
@@ -93,8 +93,8 @@ fn build(into: &Path) -> Outcome<Vec<PathBuf>> {
 pub fn packages_come_and_go() -> Outcome {
     let dir = tempfile::tempdir()?;
     let made = build(&dir.path().join("made"))?;
-    // It looks at every string of every object: for minutes, if they are those of a build for debugging. These two have
-    // one of everything, made by the same hand.
+    // lintian checks every string of every object, which takes minutes for a debug build. These two packages cover each
+    // kind of content.
     let looked_at = made.iter().filter(|path| {
         ["cxloe-common_", "cxloe-mn_"].iter().any(|name| path.to_string_lossy().contains(name))
     });
@@ -127,10 +127,11 @@ pub fn packages_come_and_go() -> Outcome {
     }
     ensure(root.text("etc/passwd")?.contains("\ncxloe:"), "the user of the nodes is missing")?;
 
-    // What is installed works: it is of this release, and finds what belongs to it.
+    // Installed programs are of this release, and find their files.
     for name in ["gmm", "mn-server", "cn-agent", "cxloe-bench"] {
-        let said = succeeded(Command::new(root.0.join("usr/bin").join(name)).arg("--version").output()?)?;
-        ensure(said.trim() == format!("{name} {}", env!("CARGO_PKG_VERSION")), said)?;
+        let output_text =
+            succeeded(Command::new(root.0.join("usr/bin").join(name)).arg("--version").output()?)?;
+        ensure(output_text.trim() == format!("{name} {}", env!("CARGO_PKG_VERSION")), output_text)?;
     }
     let mut options = Command::new(root.0.join("usr/bin/mn-server"));
     options.arg("--config").arg(root.0.join("etc/cxloe/mn-server.toml"));
@@ -138,7 +139,7 @@ pub fn packages_come_and_go() -> Outcome {
     ensure(succeeded(options.output()?)?.contains("pool-size = \"1GiB\""), "the configuration is not read")?;
     a_program_in_c(&root)?;
 
-    // What the administrator has changed is theirs, through an upgrade and a removal.
+    // Changes of the administrator survive an upgrade and a removal.
     let changed = format!("{}pool = \"memfd\"\n", root.text("etc/cxloe/mn-server.toml")?);
     fs::write(root.0.join("etc/cxloe/mn-server.toml"), &changed)?;
     root.dpkg(&["--install"], &made)?;
@@ -161,7 +162,7 @@ pub fn packages_come_and_go() -> Outcome {
     let packages: Vec<&str> =
         PACKAGES.into_iter().filter(|package| !package.starts_with("libcxloe")).collect();
     root.dpkg(&[&["--purge", "--force-remove-essential"][..], &packages].concat(), &[])?;
-    // The tools for users leave copies of what they changed.
+    // Tools that manage users leave copies of the files they have changed.
     let mut after = root.content()?;
     after.retain(|path| {
         !["etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/.pwd.lock"]
@@ -175,12 +176,12 @@ pub fn packages_come_and_go() -> Outcome {
     ensure(!root.text("etc/passwd")?.contains("cxloe"), "the user is left")
 }
 
-/// Folders that a system has anyway, and that packages do not remove.
+/// True if a path is a folder that every system has, and that packages do not remove.
 fn is_shared(path: &str) -> bool {
     path == "var/lib/private"
 }
 
-/// A program is built with what is installed, and finds the library by the name it will have.
+/// Compiles a C program with the installed files, which finds the library by its installed name.
 fn a_program_in_c(root: &Root) -> Outcome {
     let (usr, built) = (root.0.join("usr"), root.0.join("tmp/records"));
     let library = fs::read_dir(usr.join("lib"))?
@@ -192,12 +193,15 @@ fn a_program_in_c(root: &Root) -> Outcome {
     cc.arg("-I").arg(usr.join("include")).arg("-o").arg(&built);
     cc.arg(usr.join("share/doc/libcxloe-dev/examples/records.c")).arg("-L").arg(&library).arg("-lcxloe");
     succeeded(cc.output()?)?;
-    // Without an agent it fails, but in its own words.
+    // Without an agent the program fails with its own message.
     let output =
         Command::new(&built).env("LD_LIBRARY_PATH", &library).env("CXLOE_AGENT", "/nonexistent").output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure(!said.contains("shared librar"), said.clone())?;
-    ensure(output.status.code().is_some_and(|code| code != 127), format!("{}: {said}", output.status))?;
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    ensure(!output_text.contains("shared librar"), output_text.clone())?;
+    ensure(
+        output.status.code().is_some_and(|code| code != 127),
+        format!("{}: {output_text}", output.status),
+    )?;
     fs::remove_file(&built)?;
     Ok(())
 }

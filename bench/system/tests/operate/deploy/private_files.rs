@@ -1,5 +1,5 @@
-//! Files that hold memory, keys or what a daemon remembers are their owner's alone, whatever the umask; one that is not is
-//! refused, with a command that mends it.
+//! Files with memory, keys or a daemon's state are accessible to their owner only, whatever the umask. A daemon refuses
+//! a file with another mode, and prints a command that corrects the mode.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,7 +10,7 @@ use cxloe_lab::program;
 use cxloe_system::command::{output, printed};
 use cxloe_system::pair::{Outcome, Pair, ensure, succeeded};
 
-/// Regular files below `folder` and their modes, but for logs, which the test writes.
+/// Regular files below `folder` with their modes, except logs, which the test itself makes.
 fn files(folder: &Path) -> Outcome<Vec<(PathBuf, u32)>> {
     let (mut folders, mut found) = (vec![folder.to_path_buf()], Vec::new());
     while let Some(folder) = folders.pop() {
@@ -36,12 +36,12 @@ pub fn what_daemons_write_is_their_owners() -> Outcome {
         ensure(made.iter().any(|(path, _)| path.ends_with(name)), format!("{name} is missing in {made:?}"))?;
     }
     ensure(made.iter().any(|(path, _)| path.extension().is_some_and(|end| end == "state")), "no state file")?;
-    // The certificate of the authority is for everybody.
+    // The certificate of the manager's authority is public.
     let wide: Vec<_> =
         made.iter().filter(|(path, mode)| mode & 0o077 != 0 && !path.ends_with("ca.pem")).collect();
     ensure(wide.is_empty(), format!("others may open {wide:?}"))?;
 
-    // Once others may open them, the daemons do not start; once their command is carried out, they do.
+    // Daemons do not start if others may open their files; after the printed command they start.
     for name in ["agent", "mn", "gmm"] {
         rig.stop(name)?;
     }
@@ -55,14 +55,14 @@ pub fn what_daemons_write_is_their_owners() -> Outcome {
     rig.start_mn("file")
 }
 
-/// Opens `path` to others: `daemon` refuses it, and has it narrowed by the command that it prints.
+/// Lets others open `path`: `daemon` refuses the file, and the command that it prints corrects the mode.
 fn refused_until_narrow(daemon: &str, arguments: &str, path: &Path) -> Outcome {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
     let mut bounded = Command::new("timeout");
     bounded.arg("20").arg(program(daemon)?).args(arguments.split(' '));
     let refused = output(&mut bounded)?;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let output_text = String::from_utf8_lossy(&refused.stderr).into_owned();
     let command = format!("chmod 600 {}", path.display());
-    ensure(!refused.status.success() && said.contains(&command), format!("{daemon}: {said}"))?;
+    ensure(!refused.status.success() && output_text.contains(&command), format!("{daemon}: {output_text}"))?;
     printed(Command::new("sh").args(["-c", &command])).map(drop)
 }

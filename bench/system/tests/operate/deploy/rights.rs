@@ -1,5 +1,6 @@
-//! The daemons under exactly the rights of their units: the capabilities they name and no others, as a user of their own,
-//! unable to gain any. Lines and pages have to get through, for programs of yet another user too.
+//! The daemons with exactly the rights of their systemd units: only the capabilities that the unit lists, a user of
+//! their own, and no way to gain further rights. Accesses to lines and pages have to work, also for programs of another
+//! user.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -14,14 +15,14 @@ use super::is_root;
 use super::unit::Unit;
 use cxloe_system::pair::{CN, LIMIT, MN, Outcome, ensure, eventually, run, saying, succeeded};
 
-/// Who runs the daemons and who a program, both without a name; and their group.
+/// User id of the daemons, and in the next constants that of a program and their group id; the ids have no names.
 const DAEMON: &str = "65534";
 const PERSON: &str = "65533";
 const GROUP: &str = "65534";
-/// How long a program may take whose memory is mostly elsewhere.
+/// Time limit on a program whose memory is mostly remote.
 const PROGRAM_MAX: Duration = Duration::from_secs(120);
 
-/// `program`, to be run with the rights of `unit`, `but` for one.
+/// Command that runs `program` with the rights of `unit`, except the capability `but`.
 fn restricted(unit: &str, but: &str, program: &Path) -> Outcome<Command> {
     let mut capabilities = Unit::read(unit)?.capabilities();
     capabilities.retain(|name| name != but);
@@ -45,7 +46,7 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     let lab = Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0");
     let lab = lab.mac("cn0", CN).mac("mn0", MN).build()?;
     let dir = tempfile::tempdir()?;
-    // Where the daemons' user may read and write, as it may in the folders that systemd makes for it.
+    // Folders that the daemons' user may read and write, as systemd makes them for a unit.
     for folder in ["", "bin", "lib", "lib/cxloe"] {
         let folder = dir.path().join(folder);
         fs::create_dir_all(&folder)?;
@@ -94,7 +95,7 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     eventually("the memory node registers", || saying(&log("mn-server"), "registered"))
         .map_err(|_| logged("mn-server"))?;
     let socket = path("agent.sock");
-    // Programs of others pass memory to system calls.
+    // The agent serves programs of other users, which pass mapped memory to system calls.
     let own = [
         "run",
         "--allow-kernel-faults",
@@ -107,7 +108,7 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
         "--socket",
         &socket,
     ];
-    // Of the links there are, it is the one that takes the most rights.
+    // The link that requires the most rights of those that can be used here.
     let link = if is_root() { "xdp" } else { "auto" };
     let own = [&own[..], &["--link", link], &usual].concat();
     let mut agent = start("cn", "cn-agent", &own)?;
@@ -122,26 +123,28 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     if is_root() {
         let counters = succeeded(cli(&["counters"])?)?;
         ensure(counters.contains("\"xdp\""), format!("{counters}\n{}", logged("cn-agent")))?;
-        // Programs get their memory from the manager, whom all reach over the network; here, by its socket.
+        // A program gets its memory from the manager, which is usually reached over the network; here the program uses
+        // the manager's socket.
         fs::set_permissions(path("gmm.sock"), fs::Permissions::from_mode(0o666))?;
-        let (status, said) = a_program_of_somebody_else(&lab, dir.path(), &socket)?;
-        ensure(status.success(), format!("{status}: {said}"))?;
-        // The figures are the last thing that it says.
-        let figures = said.find('{').map_or("", |at| &said[at..]);
-        let figures: serde_json::Value = serde_json::from_str(figures).map_err(|e| format!("{e}: {said}"))?;
+        let (status, output_text) = a_program_of_somebody_else(&lab, dir.path(), &socket)?;
+        ensure(status.success(), format!("{status}: {output_text}"))?;
+        // The figures of `cn-agent exec` are at the end of its output.
+        let figures = output_text.find('{').map_or("", |at| &output_text[at..]);
+        let figures: serde_json::Value =
+            serde_json::from_str(figures).map_err(|e| format!("{e}: {output_text}"))?;
         let evicted = figures["counters"]["evicted"].as_u64();
         ensure(evicted.is_some_and(|pages| pages > 1024), format!("too few pages evicted: {figures:#}"))?;
 
-        // With less, it is refused, and said what is missing.
+        // If one of its rights is missing, the daemon does not start, and the error names that right.
         agent.signal(Signal::SIGTERM)?;
         agent.wait(LIMIT)?;
         for right in ["dac_read_search", "sys_ptrace"] {
             agent = start_but(right, "cn", "cn-agent", &own)?;
             eventually("the agent serves", || saying(&log("cn-agent"), "serving"))
                 .map_err(|_| logged("cn-agent"))?;
-            let (status, said) = a_program_of_somebody_else(&lab, dir.path(), &socket)?;
-            let named = said.contains(&format!("CAP_{}", right.to_uppercase()));
-            ensure(!status.success() && named, format!("without {right}: {status}: {said}"))?;
+            let (status, output_text) = a_program_of_somebody_else(&lab, dir.path(), &socket)?;
+            let named = output_text.contains(&format!("CAP_{}", right.to_uppercase()));
+            ensure(!status.success() && named, format!("without {right}: {status}: {output_text}"))?;
             agent.signal(Signal::SIGTERM)?;
             agent.wait(LIMIT)?;
         }
@@ -157,7 +160,7 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     Ok(())
 }
 
-/// `command`, for which the rule of udev has let the group in to /dev/userfaultfd; it sees a device of its own there.
+/// Runs `command` with a separate /dev/userfaultfd, which is open to the group as the udev rule makes it.
 fn with_device(command: Command, dir: &Path) -> Outcome<Command> {
     let device = Path::new("/dev/userfaultfd");
     if !is_root() || !device.exists() {
@@ -175,10 +178,10 @@ fn with_device(command: Command, dir: &Path) -> Outcome<Command> {
     Ok(shell)
 }
 
-/// Writes and reads back more than may be resident, as a user who has nothing but the group in common with the agent. How
-/// it ended, and what it said on standard error.
+/// Writes more memory than may be resident and reads it back, as a user who has only the group in common with the
+/// agent. Returns the exit status, and standard error.
 fn a_program_of_somebody_else(lab: &Lab, dir: &Path, socket: &str) -> Outcome<(ExitStatus, String)> {
-    // Both ends of each of 4096 pages, twice what may be here; every one different.
+    // A different value at both ends of each of 4096 pages, twice as many as may be resident.
     const WORK: &str = "\
 b = bytearray(16 << 20)
 for page in range(4096): b[page * 4096:page * 4096 + 4] = b[page * 4096 + 4092:page * 4096 + 4096] = page.to_bytes(4, 'little')
@@ -193,7 +196,7 @@ print('right' if read == last == list(range(4096)) else 'wrong')";
     let (out, err) = (dir.join("program.out"), dir.join("program.err"));
     command.stdout(fs::File::create(&out)?).stderr(fs::File::create(&err)?);
     let status = lab.spawn("cn", command)?.wait(PROGRAM_MAX)?;
-    let (said, complained) = (fs::read_to_string(&out)?, fs::read_to_string(&err)?);
-    ensure(!status.success() || said == "right\n", format!("{said}{complained}"))?;
+    let (output_text, complained) = (fs::read_to_string(&out)?, fs::read_to_string(&err)?);
+    ensure(!status.success() || output_text == "right\n", format!("{output_text}{complained}"))?;
     Ok((status, complained))
 }

@@ -1,4 +1,4 @@
-//! Which system calls the daemons make, by strace, and whether the filters of their units let them.
+//! System calls that the daemons make, recorded by strace; the filters of their systemd units have to permit them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use super::unit::Unit;
 use cxloe_system::pair::{CN, LIMIT, MN, Outcome, ensure, eventually, failed_with, run, saying, succeeded};
 
-/// The system calls that a unit lets through.
+/// System calls that a unit permits.
 fn allowed(unit: &Unit) -> Outcome<BTreeSet<String>> {
     let mut allowed = BTreeSet::new();
     for line in unit.values("SystemCallFilter") {
@@ -26,7 +26,7 @@ fn allowed(unit: &Unit) -> Outcome<BTreeSet<String>> {
             allowed.extend(named);
         }
     }
-    // What systemd never filters: it would not get as far as the daemon.
+    // System calls that systemd never filters, because the daemon could not be executed without them.
     members("@default", &mut allowed)?;
     allowed.extend(
         ["execve", "exit", "exit_group", "getrlimit", "rt_sigreturn", "sigreturn"].map(str::to_owned),
@@ -35,7 +35,7 @@ fn allowed(unit: &Unit) -> Outcome<BTreeSet<String>> {
     Ok(allowed)
 }
 
-/// Adds the system call `name`, or those of the group `name` and its groups.
+/// Adds the system call `name`, or the system calls of the group `name` and of the groups in it.
 fn members(name: &str, into: &mut BTreeSet<String>) -> Outcome {
     if !name.starts_with('@') {
         into.insert(name.to_owned());
@@ -51,10 +51,10 @@ fn members(name: &str, into: &mut BTreeSet<String>) -> Outcome {
     Ok(())
 }
 
-/// The system calls in a trace.
+/// Names of the system calls in a trace of strace.
 fn made(trace: &Path) -> Outcome<BTreeSet<String>> {
     let text = fs::read_to_string(trace)?;
-    // PID call(arguments…
+    // Lines of a trace have the form "PID call(arguments…".
     let call = |line: &str| {
         let rest = line.split_once(' ')?.1.trim_start();
         let end = rest.find('(')?;
@@ -104,7 +104,7 @@ pub fn units_allow_the_system_calls_that_are_made() -> Outcome {
     })
     .map_err(|_| log("cn-agent"))?;
     succeeded(run("mn-server", &["sessions", "--socket", &path("mn.sock")], None)?)?;
-    // What others ask is looked at as well.
+    // Requests that fail are covered as well.
     failed_with(&cli(&["read", "no-such-region"])?, 4, &["no-such-region"])?;
     for mut daemon in [agent, mn, gmm] {
         daemon.signal(Signal::SIGTERM)?;

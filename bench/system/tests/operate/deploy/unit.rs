@@ -1,4 +1,4 @@
-//! The units as they lie in the source: what systemd says of them, and what they say of a daemon's rights.
+//! The systemd units in the source tree: their security rating by systemd, and the rights that they give to daemons.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use cxloe_lab::program;
 
 use cxloe_system::pair::{Outcome, ensure, succeeded};
 
-/// The top of the source.
+/// Root folder of the source tree.
 pub fn source() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Units, the program of each, and what `systemd-analyze security` may make of it: ten times its exposure level.
+/// Name of each unit, its program, and the highest permitted exposure level of `systemd-analyze security`, times ten.
 const UNITS: [(&str, &str, u32); 4] = [
     ("gmm", "gmm", 15),
     ("mn-server", "mn-server", 25),
@@ -21,7 +21,7 @@ const UNITS: [(&str, &str, u32); 4] = [
     ("cn-agent", "cn-agent", 30),
 ];
 
-/// A unit's settings.
+/// Text of a unit, with its settings.
 pub struct Unit(String);
 
 impl Unit {
@@ -29,19 +29,20 @@ impl Unit {
         Ok(Unit(fs::read_to_string(source().join(format!("deploy/systemd/{name}.service")))?))
     }
 
-    /// The values of a setting, in order; each assignment is one.
+    /// Values assigned to a setting, in order.
     pub fn values<'u>(&'u self, setting: &'u str) -> impl Iterator<Item = &'u str> + 'u {
         self.0.lines().filter_map(move |line| line.strip_prefix(setting)?.strip_prefix('='))
     }
 
-    /// The capabilities that the daemon has, as `setpriv` spells them.
+    /// Capabilities of the unit's daemon, as `setpriv` spells them.
     pub fn capabilities(&self) -> Vec<String> {
         let names = self.values("CapabilityBoundingSet").flat_map(str::split_whitespace);
         names.map(|name| name.trim_start_matches("CAP_").to_lowercase()).collect()
     }
 }
 
-/// Copies of the units in `folder`, which start the programs as they were built.
+/// Copies the units to `folder`, with the programs of this build in their command lines; returns paths and exposure
+/// levels.
 fn startable(folder: &Path) -> Outcome<Vec<(PathBuf, u32)>> {
     let copy = |(name, daemon, limit): (&str, &str, u32)| {
         let Unit(text) = Unit::read(name)?;
@@ -66,10 +67,10 @@ pub fn units_are_ones_that_systemd_takes() -> Outcome {
         verify.arg(&instance);
     }
     let output = verify.output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure(output.status.success(), format!("{}: {said}", output.status))?;
-    // It succeeds with settings it does not know, and says so.
-    let ours: Vec<&str> = said
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    ensure(output.status.success(), format!("{}: {output_text}", output.status))?;
+    // The command succeeds if a unit has unknown settings, and only prints a warning.
+    let ours: Vec<&str> = output_text
         .lines()
         .filter(|line| line.contains("gmm") || line.contains("mn-") || line.contains("cn-"))
         .collect();
@@ -83,15 +84,16 @@ pub fn units_expose_little() -> Outcome {
         let mut judged = Command::new("systemd-analyze");
         judged.args(["security", "--offline=true", "--no-pager", &threshold]).arg(&path);
         let output = judged.output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let overall = said.lines().last().unwrap_or_default();
-        ensure(output.status.success(), format!("{}: {overall}\n{said}", path.display()))?;
-        ensure(overall.contains("exposure level"), format!("not judged: {said}"))?;
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        let overall = output_text.lines().last().unwrap_or_default();
+        ensure(output.status.success(), format!("{}: {overall}\n{output_text}", path.display()))?;
+        ensure(overall.contains("exposure level"), format!("not judged: {output_text}"))?;
     }
     Ok(())
 }
 
-/// The shipped files are what the units give to the daemons: read by them, once the two options without a default are in.
+/// The shipped files are the configuration that the units pass to the daemons: the daemons accept them once the two
+/// options without a default are set.
 pub fn shipped_configuration_is_read() -> Outcome {
     let dir = tempfile::tempdir()?;
     for (daemon, arguments) in [("mn-server", &["run"][..]), ("cn-agent", &["run"])] {
@@ -99,7 +101,7 @@ pub fn shipped_configuration_is_read() -> Outcome {
         let shipped = fs::read_to_string(source().join(format!("deploy/config/{daemon}.toml")))?;
         ensure(unit.contains(&format!("--config /etc/cxloe/{daemon}.toml")), "the unit reads another file")?;
         let path = dir.path().join(format!("{daemon}.toml"));
-        // Every line that is commented out is one that works.
+        // Every option that is commented out is valid.
         let lines = shipped.lines().map(|line| match line.strip_prefix('#') {
             Some(option) if !option.starts_with(' ') && option.contains(" = ") => option,
             _ => line,

@@ -1,6 +1,6 @@
-//! The Ansible role, run against three hosts on this machine. A host is a network namespace and a root of its own: this
-//! machine's files below an overlay that is gone with the host. Modules run there because the hosts' Python is a
-//! script that enters them.
+//! The Ansible role, run against three hosts on this machine. A host consists of a network namespace and a root folder:
+//! this machine's files below an overlay that is removed with the host. Ansible's modules run inside, because the
+//! Python of each host is a script that enters its namespaces.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use cxloe_lab::{Lab, Process, program};
 use tempfile::TempDir;
 
-use cxloe_system::command::{printed, said};
+use cxloe_system::command::{output_text, printed};
 use cxloe_system::{LIMIT, Outcome, ensure};
 
 use super::deploy;
 
 const HOSTS: [(&str, &str); 3] = [("head", "10.77.0.1"), ("mem0", "10.77.0.2"), ("node0", "10.77.0.3")];
 
-/// What a host does before it waits: a root of its own, with this machine's below it.
+/// Script that starts a host: mounts the host's root over this machine's, and waits.
 const ROOT: &str = r#"set -e
 mount -t tmpfs host "$1"
 mkdir "$1"/upper "$1"/work "$1"/root
@@ -34,7 +34,7 @@ exec sleep 3600
 struct Hosts {
     lab: Lab,
     dir: TempDir,
-    /// The processes that keep the hosts' roots.
+    /// Processes that keep the hosts' mounts and namespaces.
     _keepers: Vec<Process>,
 }
 
@@ -85,7 +85,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Writes the inventory, with these regions.
+    /// Writes the inventory, in which the fabric has these regions.
     fn inventory(&self, regions: &str) -> Outcome {
         let dir = self.dir.path().display();
         let programs = program("gmm")?;
@@ -111,7 +111,7 @@ impl Hosts {
         Ok(fs::write(self.dir.path().join("inventory.yml"), inventory)?)
     }
 
-    /// Runs the playbook; how many tasks changed something on each host.
+    /// Runs the playbook; returns the number of changed tasks of each host.
     fn play(&self, options: &[&str]) -> Outcome<Vec<(String, u32)>> {
         let mut command = Command::new("ansible-playbook");
         command.current_dir(deploy("ansible")).arg("-i").arg(self.dir.path().join("inventory.yml"));
@@ -122,7 +122,7 @@ impl Hosts {
             .env("ANSIBLE_LOCAL_TEMP", self.dir.path().join("local"))
             .env("HOME", self.dir.path());
         let output = command.output()?;
-        ensure(output.status.success(), format!("{command:?}: {}", said(&output)))?;
+        ensure(output.status.success(), format!("{command:?}: {}", output_text(&output)))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let recap = text.split("PLAY RECAP").nth(1).ok_or_else(|| format!("no recap: {text}"))?;
         let changed = |line: &str| -> Option<(String, u32)> {
@@ -133,14 +133,14 @@ impl Hosts {
         Ok(recap.lines().filter_map(changed).collect())
     }
 
-    /// A command in the root and network of a host.
+    /// Command that runs in the root folder and the network of a host.
     fn on(&self, host: &str, command: &[&str]) -> Command {
         let mut entered = Command::new(self.dir.path().join(format!("enter-{host}")));
         entered.args(command).env("NO_COLOR", "1");
         entered
     }
 
-    /// Starts a daemon with the configuration that the role wrote.
+    /// Starts a daemon on a host, with the configuration that the role has written.
     fn start(&self, host: &str, command: &[&str]) -> Outcome<Process> {
         let mut daemon = self.on(host, command);
         Process::log_to(&mut daemon, &self.dir.path().join(format!("daemon-{host}.log")))?;
@@ -151,7 +151,7 @@ impl Hosts {
         fs::read_to_string(self.dir.path().join(format!("daemon-{host}.log"))).unwrap_or_default()
     }
 
-    /// Waits until a command on a host succeeds; what it prints.
+    /// Waits until a command on a host succeeds; returns its output.
     fn eventually(&self, host: &str, command: &[&str]) -> Outcome<String> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -160,7 +160,7 @@ impl Hosts {
                 return Ok(String::from_utf8(output.stdout)?);
             }
             let logs = HOSTS.map(|(host, _)| self.log(host)).join("\n");
-            ensure(Instant::now() < deadline, format!("{command:?}: {}{logs}", said(&output)))?;
+            ensure(Instant::now() < deadline, format!("{command:?}: {}{logs}", output_text(&output)))?;
             thread::sleep(Duration::from_millis(100));
         }
     }
@@ -178,7 +178,7 @@ pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
         !hosts.on("mem0", &["test", "-e", "/usr/bin/mn-server"]).status()?.success(),
         "check mode changes nothing",
     )?;
-    // The manager first: the others join it.
+    // The role is applied to the manager first: the other hosts join its fabric.
     hosts.play(&["--limit", "cxloe_manager"])?;
     let _gmm = hosts.start("head", &["gmm", "serve", "--config", "/etc/cxloe/gmm.toml"])?;
     let socket = "unix:/run/cxloe-gmm/gmm.sock";
@@ -191,13 +191,13 @@ pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
     ensure(mode.trim() == "600 cxloe cxloe", mode)?;
     ensure(printed(&mut hosts.on("mem0", &["cat", "/sys/class/net/mem0/mtu"]))?.trim() == "1400", "tuned")?;
 
-    // What the role wrote is what the daemons run with.
+    // The daemons start with the configuration that the role has written.
     let _mn = hosts.start("mem0", &["mn-server", "run", "--config", "/etc/cxloe/mn-server.toml"])?;
     let _cn = hosts.start("node0", &["cn-agent", "run", "--config", "/etc/cxloe/cn-agent.toml"])?;
     let both = "gmm list -MC | grep -q node0 && gmm list -MC | grep -q mem0";
     hosts.eventually("head", &["sh", "-c", both])?;
 
-    // A region more in the inventory is all there is to do, and then nothing.
+    // After a region is added to the inventory, one run makes one change, and the next run makes none.
     hosts.inventory("[{name: heap, size: 4MiB, owner: node0}]")?;
     let counts = hosts.play(&[])?;
     ensure(changes(&counts) == 1 && counts.contains(&("head".into(), 1)), format!("{counts:?}"))?;

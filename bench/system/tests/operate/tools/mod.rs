@@ -1,8 +1,8 @@
-//! What people who run a lab are given: the lab on one machine (`deploy/lab`), the settings of interfaces (`deploy/tune`)
-//! and the Ansible role (`deploy/ansible`), each run for real in namespaces.
+//! Tools for labs and operators: the lab on one machine (`deploy/lab`), the settings of interfaces (`deploy/tune`) and
+//! the Ansible role (`deploy/ansible`), each run for real in namespaces.
 //!
-//! Runs as root, or as an ordinary user inside a private user namespace, where the role is left out: it makes users. Every
-//! wait is bounded.
+//! Runs as root, or as an ordinary user inside a private user namespace, in which the role is not tested, because it
+//! creates users. Every wait is bounded.
 
 mod ansible;
 mod nic;
@@ -10,10 +10,10 @@ mod one_machine;
 
 use std::path::PathBuf;
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::{Test, source, tests};
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = tests![
         one_machine::it_comes_up_serves_and_leaves_nothing,
         one_machine::hints_name_the_lab,
@@ -23,14 +23,14 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         nic::a_whole_nic_is_changed_and_put_back,
         nic::what_cannot_be_is_said,
     ];
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         tests.extend(tests![ansible::the_role_brings_up_a_lab_and_changes_nothing_twice]);
     }
     tests.extend(tests![ansible::the_role_is_clean]);
     tests
 }
 
-/// A file below `deploy`.
+/// Path of a file below the folder `deploy`.
 fn deploy(path: &str) -> PathBuf {
     source("deploy").join(path)
 }

@@ -1,5 +1,5 @@
-//! The settings of interfaces: on a veth pair with the machine's own tools, and on a NIC that has everything, played by
-//! programs that keep their state in files.
+//! The script `deploy/tune/nic`, which sets interfaces: on a veth pair with the machine's own tools, and on a fake NIC
+//! that supports all settings, whose tools keep their state in files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,12 +9,12 @@ use std::process::{Command, Output};
 use cxloe_lab::Lab;
 use tempfile::TempDir;
 
-use cxloe_system::command::{answered, printed, said};
+use cxloe_system::command::{answered, output_text, printed};
 use cxloe_system::{Outcome, ensure};
 
 use super::deploy;
 
-/// A NIC's tool as ethtool prints, its state a file for each value: `ring-rx`, `coalesce-rx-usecs` ….
+/// Fake of `ethtool`, which keeps each value in a file: `ring-rx`, `coalesce-rx-usecs` ….
 const ETHTOOL: &str = r#"#!/bin/bash
 cd "$(dirname "$0")/../state" || exit 1
 flag=$1; shift 2
@@ -34,7 +34,7 @@ case $flag in
 esac
 "#;
 
-/// The kernel's own tool for PFC.
+/// Fake of `dcb`, the tool for the kernel's PFC settings.
 const DCB: &str = r#"#!/bin/bash
 cd "$(dirname "$0")/../state" || exit 1
 case $2 in
@@ -43,7 +43,7 @@ case $2 in
 esac
 "#;
 
-/// What takes the place of `ip link set dev nic0 mtu N`.
+/// Fake of `ip link set dev nic0 mtu N`.
 const IP: &str = r#"#!/bin/bash
 echo "$6" >"$(dirname "$0")/../sys/class/net/nic0/mtu"
 "#;
@@ -83,7 +83,7 @@ const FILES: [(&str, &str); 11] = [
     ),
 ];
 
-/// A NIC that has everything.
+/// A fake NIC that supports all settings.
 struct Nic {
     dir: TempDir,
 }
@@ -120,7 +120,7 @@ impl Nic {
         Ok(fs::read_to_string(self.dir.path().join(path))?.trim().to_owned())
     }
 
-    /// All that can be set, by its file.
+    /// Names and content of all files of settings.
     fn all(&self) -> Outcome<Vec<(String, String)>> {
         let files = VALUES.iter().chain(&FILES).map(|(path, _)| ((*path).to_owned(), self.value(path)));
         files.map(|(path, value)| Ok((path, value?))).collect()
@@ -144,7 +144,7 @@ pub fn a_whole_nic_is_changed_and_put_back() -> Outcome {
     ensure(fixed["changes"] == false, "what is fixed is not changed")?;
 
     let applied = nic.run(&[&WANTED[..], &["--apply"]].concat())?;
-    ensure(applied.status.success(), said(&applied))?;
+    ensure(applied.status.success(), output_text(&applied))?;
     let wanted = [
         ("state/ring-rx", "4096"),
         ("state/ring-tx", "4096"),
@@ -158,7 +158,8 @@ pub fn a_whole_nic_is_changed_and_put_back() -> Outcome {
         ("state/pfc-3", "on"),
         ("sys/class/net/nic0/mtu", "9000"),
         ("sys/class/net/nic0/napi_defer_hard_irqs", "2"),
-        // The queues' interrupts to the CPUs near the interface; the one that is no queue's stays.
+        // The queues' interrupts go to the CPUs near the interface; an interrupt that belongs to no queue stays where
+        // it is.
         ("proc/irq/40/smp_affinity_list", "0-3"),
         ("proc/irq/41/smp_affinity_list", "2"),
         ("proc/irq/42/smp_affinity_list", "3"),
@@ -171,7 +172,7 @@ pub fn a_whole_nic_is_changed_and_put_back() -> Outcome {
     }
     let again = nic.run(&[&WANTED[..], &["--check"]].concat())?;
     answered(&again, 0, &["Nothing to change"])?;
-    // Other wishes later: what is put back is what was there first.
+    // Other values are set later: undo restores those from before the first call.
     ensure(nic.run(&["--mtu", "4000", "--apply"])?.status.success(), "applied")?;
     fs::write(nic.dir.path().join("state/ring-rx"), "2048\n")?;
     let undone = nic.run(&["--undo"])?;
@@ -215,7 +216,7 @@ pub fn what_cannot_be_is_said() -> Outcome {
     let missing = Command::new(deploy("tune/nic")).args(["-i", "nowhere0"]).output()?;
     answered(&missing, 3, &["nowhere0", "lo"])?;
     ensure(printed(Command::new(deploy("tune/nic")).arg("--help"))?.contains("Examples"), "help teaches")?;
-    // One change fails: it is named, the others are made and can be taken back.
+    // One change fails: the error names that change; the other changes are made and can be undone.
     let before = nic.all()?;
     fs::write(nic.dir.path().join("state/broken"), "")?;
     answered(&nic.run(&["--apply"])?, 1, &["interrupt delay, rx", "not supported", "MTU: 1500 -> 9000"])?;

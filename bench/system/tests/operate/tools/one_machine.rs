@@ -1,4 +1,5 @@
-//! The lab on one machine: what it serves, what it refuses, and that nothing of it is left.
+//! The script `deploy/lab/lab`, which runs a fabric on one machine: its operation, its error messages, and the complete
+//! removal of a lab.
 
 use std::fs;
 use std::path::Path;
@@ -16,10 +17,10 @@ use cxloe_system::{LIMIT, Outcome, ensure};
 
 use super::deploy;
 
-/// The daemons of all nodes and whether each runs; the names of all regions.
+/// State of a lab: each node's daemon and whether it runs; names of all regions.
 type Status = (Vec<(String, bool)>, Vec<String>);
 
-/// A folder for labs, and the command that works on them.
+/// A folder for labs, and commands that work on the labs in it.
 struct Labs {
     folder: TempDir,
 }
@@ -32,14 +33,14 @@ impl Drop for Labs {
 
 impl Labs {
     fn new() -> Outcome<Labs> {
-        // Sockets have short paths.
+        // Paths of sockets are limited to about a hundred bytes.
         Ok(Labs { folder: tempfile::Builder::new().prefix("labs").tempdir_in("/tmp")? })
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(deploy("lab/lab"));
         command.args(arguments).env("CXLOE_LAB_DIR", self.path()).stdin(Stdio::null());
-        // Of this build, whatever else lies in the tree.
+        // The script uses the program of this build, not another one in the source tree.
         if let Ok(bench) = program("cxloe-bench") {
             command.env("CXLOE_LAB_PROGRAM", bench);
         }
@@ -76,7 +77,7 @@ impl Labs {
         ))
     }
 
-    /// That no process and no file of a lab is left.
+    /// Checks that no process and no file of a lab is left.
     fn nothing_is_left(&self) -> Outcome {
         let folder = self.path().display().to_string();
         let deadline = Instant::now() + LIMIT;
@@ -92,7 +93,7 @@ impl Labs {
     }
 }
 
-/// Command lines of the processes that have `word` in them, this one aside.
+/// Command lines of the processes that contain `word`, except this process's.
 fn processes_with(word: &str) -> Outcome<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -116,7 +117,7 @@ pub fn it_comes_up_serves_and_leaves_nothing() -> Outcome {
     ensure(nodes.iter().all(|(_, runs)| *runs), format!("{nodes:?}"))?;
     ensure(regions == ["scratch0", "scratch1"], format!("{regions:?}"))?;
 
-    // Programs on a node find its agent and the manager by themselves; each node has an interface of its own.
+    // Programs on a node find the node's agent and the manager by default; each node has its own interface.
     labs.on("cn0", &["cn-agent", "write", "scratch0", "--text", "hello, lab", "--flush"])?;
     let read = labs.on("cn0", &["cn-agent", "read", "scratch0"])?;
     ensure(read.contains("|hello, lab"), read)?;
@@ -125,14 +126,14 @@ pub fn it_comes_up_serves_and_leaves_nothing() -> Outcome {
     let ports = labs.on("switch", &["ip", "-br", "link", "show", "master", "br0"])?;
     ensure(ports.lines().count() == 4, ports)?;
 
-    // It runs where its caller is.
+    // A command on a node runs in its caller's working directory.
     let here = fs::canonicalize(labs.folder.path())?;
     let pwd =
         printed(labs.command(&["exec", "cn0", "--", "sh", "-c", "pwd; echo 1 >written"]).current_dir(&here))?;
     ensure(Path::new(pwd.trim()) == here, format!("{pwd} instead of {}", here.display()))?;
     ensure(here.join("written").exists(), "a file with a relative name is written there")?;
 
-    // Once more changes nothing; what does not run is started.
+    // A second call changes nothing except that it starts daemons that do not run.
     labs.up("2")?;
     printed(&mut labs.command(&["kill", "mn1", "cn1"]))?;
     let stopped: Vec<String> =
@@ -161,7 +162,7 @@ pub fn it_comes_up_serves_and_leaves_nothing() -> Outcome {
     ensure(once_more.contains("No lab is up"), once_more)
 }
 
-/// What a lab of another name than the usual tells people to type works on that one.
+/// Commands in hints of a lab with another name than the default refer to that lab.
 pub fn hints_name_the_lab() -> Outcome {
     let labs = Labs::new()?;
     let bin = program("gmm")?.parent().unwrap_or(Path::new("/")).display().to_string();
@@ -205,7 +206,7 @@ pub fn what_cannot_be_is_said() -> Outcome {
     ensure(labs.lab(&["exec", "cn0", "--", "sh", "-c", "exit 7"])?.status.code() == Some(7), "its own code")?;
     printed(&mut labs.command(&["down"]))?;
 
-    // Ctrl-C while it comes up.
+    // Ctrl-C while the lab starts.
     let bin = program("gmm")?.parent().unwrap_or(Path::new("/")).display().to_string();
     let log = labs.folder.path().join("up.log");
     let mut up = labs.command(&["up", "--bin", &bin]);
@@ -221,7 +222,7 @@ pub fn what_cannot_be_is_said() -> Outcome {
     labs.nothing_is_left()
 }
 
-/// The keeper is killed: the kernel ends everything, and the folder that is left bothers nobody.
+/// The keeper is killed: the kernel ends all processes of the lab, and the remaining folder has no effect.
 pub fn nothing_outlives_its_keeper() -> Outcome {
     let labs = Labs::new()?;
     labs.up("1")?;

@@ -1,4 +1,4 @@
-//! What programs rarely do, by small C programs: each checks itself, and says `ok`.
+//! Rare behaviour of programs, shown by small C programs, each of which checks its results and prints `ok`.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -7,7 +7,7 @@ use cxloe_lab::expect_error;
 use super::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, text};
 use cxloe_system::pair::{CN, Outcome, ensure};
 
-/// Runs a C program with remote memory; it has to find everything right.
+/// Runs a C program with remote memory; the program's checks have to pass.
 fn checked(name: &str, sizes: Sizes, arguments: &[&str]) -> Outcome<Ended> {
     checked_with(name, sizes, &[], arguments)
 }
@@ -22,7 +22,7 @@ fn checked_with(name: &str, sizes: Sizes, more: &[&str], arguments: &[&str]) -> 
     Ok(ended)
 }
 
-/// Parent, child and grandchild write the same pages at the same time, under the tightest limit.
+/// Parent, child and grandchild write the same pages at the same time, under the lowest resident limit.
 pub fn forks_keep_their_meaning() -> Outcome {
     let ended = checked("forks", Sizes(64, 1), &["3"])?.paged(8 * MIB)?;
     let forks = ended.view.map_or(0, |view| view.counters.forks);
@@ -41,7 +41,7 @@ pub fn the_kernel_reads_and_writes_the_heap() -> Outcome {
     checked("kernel", Sizes(64, 1), &[])?.paged(4 * MIB).map(drop)
 }
 
-/// New memory is zeros without a frame; what is said to be needed comes before anybody waits for it.
+/// New memory is zero without any frame; pages that the program advises as needed are fetched before it accesses them.
 pub fn programs_say_what_they_will_need() -> Outcome {
     let ended = checked("hints", Sizes(64, 32), &[])?;
     let counted = ended.view.ok_or("no figures")?.counters;
@@ -52,12 +52,13 @@ pub fn programs_say_what_they_will_need() -> Outcome {
     ensure(counted.evicted >= 2048 && counted.prefetched >= 1024, format!("{counted:#?}"))
 }
 
-/// By vfork, posix_spawn and system; what is started joins as well, or does without, and all of it comes to its end.
+/// A program starts others by vfork, posix_spawn and system; these get remote memory as well, or run without, and all
+/// of them end.
 pub fn programs_start_programs() -> Outcome {
     checked("starts", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }
 
-/// By each way past `fork(3)`; those that never ask for memory are served as well as those that do.
+/// Children created by each system call other than that of `fork(3)` are served, whether they allocate memory or not.
 pub fn children_of_other_makes_are_followed() -> Outcome {
     for way in ["_Fork", "raw", "clone", "clone3"] {
         checked("children", Sizes(64, 2), &[way])
@@ -67,7 +68,7 @@ pub fn children_of_other_makes_are_followed() -> Outcome {
     Ok(())
 }
 
-/// The user that it becomes reaches the agent, for the sake of its children.
+/// After a program has changed its user, its helper can still reach the agent, for the program's children.
 pub fn helpers_give_up_rights_with_their_program() -> Outcome {
     let rig = rig()?;
     for (place, mode) in [(rig.dir.path().to_path_buf(), 0o755), (rig.socket(), 0o666)] {
@@ -76,7 +77,7 @@ pub fn helpers_give_up_rights_with_their_program() -> Outcome {
     let program = compiled(&rig, "rights", &[])?;
     let ended = start(&rig, Sizes(64, 1), &[], &[text(&program), "user"])?.wait()?.well()?.paged(4 * MIB)?;
     ensure(ended.text() == "ok\n", ended.err)?;
-    // With rights that the C library's threads keep, and ones of its own do not.
+    // setpriv changes its user through the C library, which does not change the preloaded library's helper thread.
     let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/id", "-u"];
     let ended = start(&rig, Sizes(16, 1), &[], &user)?.wait()?.well()?;
     ensure(ended.text() == "65534\n", ended.err)?;
@@ -91,7 +92,8 @@ pub fn a_program_enters_a_user_namespace() -> Outcome {
     nothing_is_left(&rig)
 }
 
-/// Runs `copies` in a region for what one of two processes changes, on a compute node that may have `quota` MiB.
+/// Runs the program `copies`, in which one of two processes changes pages, in a region of a compute node with a quota
+/// of `quota` MiB.
 fn copies(quota: u64, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
     let rig = rig()?;
     rig.gmm(&["set-quota", CN, &format!("{quota}M")])?;
@@ -103,7 +105,8 @@ fn copies(quota: u64, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
     Ok(ended)
 }
 
-/// Which one ends is told, to it and to whoever looks; and why the region does not grow.
+/// If a region has no room for changed pages, one process is ended; status and messages name the reason, and why the
+/// region does not grow.
 pub fn a_full_region_ends_the_youngest() -> Outcome {
     expect_error("the region has had no room for its pages for too long");
     let ended = copies(32, &["--lost-wait", "3s"], &[])?;
@@ -113,7 +116,7 @@ pub fn a_full_region_ends_the_youngest() -> Outcome {
     ensure((told("its remote memory is full"), refused, why) == (1, 1, 1), ended.err)
 }
 
-/// As far as the quota allows, which is less than half its size; both processes find their own bytes.
+/// A region grows as far as the quota permits, which is less than half its size; both processes read their own data.
 pub fn a_full_region_grows_where_the_quota_allows() -> Outcome {
     let ended = copies(46, &["--lost-wait", "20s"], &["both"])?;
     let view = ended.view.ok_or("no figures")?;
@@ -122,7 +125,7 @@ pub fn a_full_region_grows_where_the_quota_allows() -> Outcome {
     ensure(!ended.err.contains("is full"), ended.err)
 }
 
-/// What another program has left in a region of its own name is not seen in pages that are mostly zeros.
+/// Data that another program has left in a named region does not appear in pages that are mostly zeros.
 pub fn a_region_used_before_is_as_a_new_one() -> Outcome {
     let rig = rig()?;
     rig.gmm(&["create-region", "used", "-s", "32M", "--owner", CN, "--wait"])?;
@@ -131,33 +134,35 @@ pub fn a_region_used_before_is_as_a_new_one() -> Outcome {
         cxloe_system::pair::succeeded(rig.cli(&command)?)
     };
     run("x = bytearray(b'x') * (20 << 20); print(x.count(b'x'))")?;
-    let said = run("x = bytearray(20 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint(sum(x))")?;
-    ensure(said == "5120\n", said)
+    let output_text =
+        run("x = bytearray(20 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint(sum(x))")?;
+    ensure(output_text == "5120\n", output_text)
 }
 
 pub fn descriptors_may_all_be_closed() -> Outcome {
     checked("descriptors", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }
 
-/// What children have of their parent is sent once, whichever of them has it leave first, and crosses the link once for several
-/// that go through it at the same time; what is installed writable and not written takes up no room.
+/// Inherited pages are sent once, whichever child evicts them first, and cross the link once for several children that
+/// scan them at the same time; pages that are installed writable and never written take no room.
 pub fn children_have_in_common_what_they_do_not_change() -> Outcome {
     const CHILDREN: u64 = 8;
     const PAGES: u64 = 4096;
     let ended = checked("many", Sizes(96, 4), &[&CHILDREN.to_string()])?;
     let counted = ended.view.ok_or("no figures")?.counters;
-    // The parent's pages, and a tenth of each child's; twice, as pages may leave before all of a child's words are in them.
+    // Written back are the parent's pages, and a tenth of them for each child; twice, as a page may be evicted before a
+    // child has written all its words.
     let least = PAGES + CHILDREN * PAGES / 10;
     ensure(counted.written_back <= 2 * least, format!("sent again and again: {counted:#?}"))?;
     ensure(counted.shared >= PAGES / 4 && counted.copied > 0, format!("{counted:#?}"))
 }
 
-/// By the system call `exit`, which ends one thread: the process's status is that of its first thread, and what
-/// other threads do meanwhile is done.
+/// The system call `exit` ends one thread: the process's status is that of its first thread, and its other threads
+/// complete their work.
 pub fn programs_end_with_their_last_thread() -> Outcome {
     let rig = rig()?;
     let program = compiled(&rig, "leaves", &[])?;
-    for (way, code, said) in [
+    for (way, code, output_text) in [
         ("bare", 7, ""),
         ("strict", 7, ""),
         ("thread", 7, "worked\n"),
@@ -165,13 +170,14 @@ pub fn programs_end_with_their_last_thread() -> Outcome {
         ("child", 7, ""),
     ] {
         let ended = start(&rig, Sizes(32, 2), &[], &[text(&program), way])?.wait()?.paged(4 * MIB)?;
-        let right = ended.status.code() == Some(code) && ended.text() == said;
+        let right = ended.status.code() == Some(code) && ended.text() == output_text;
         ensure(right, format!("{way}: {}, it said {:?}, {}", ended.status, ended.text(), ended.err))?;
     }
     nothing_is_left(&rig)
 }
 
-/// Opened with `RTLD_DEEPBIND`, and found by the run path of the program that opens them.
+/// Plug-ins share the program's heap, whether they are opened with `RTLD_DEEPBIND` or found by the run path of the
+/// program that opens them.
 pub fn plug_ins_share_the_heap_however_they_are_opened() -> Outcome {
     let rig = rig()?;
     let plugin = compiled(&rig, "plugin", &["-shared", "-fPIC"])?;
@@ -181,26 +187,27 @@ pub fn plug_ins_share_the_heap_however_they_are_opened() -> Outcome {
     let program = compiled(&rig, "plugins", &["-Wl,-rpath,$ORIGIN/plug-ins", "-rdynamic"])?;
     let ended =
         start(&rig, Sizes(64, 4), &[], &[text(&program), "plugin"])?.wait()?.well()?.paged(2 * MIB)?;
-    // The name that both have is the program's.
-    let said = ended.text();
-    ensure(said == "shared name 5\nok\n", said)?;
+    // A symbol defined in program and plug-in resolves to the program's.
+    let output_text = ended.text();
+    ensure(output_text == "shared name 5\nok\n", output_text)?;
     nothing_is_left(&rig)
 }
 
-/// Heaps that are reserved first and committed later, as Java's, are remote, even if they are most of the region.
+/// Heaps that are reserved first and committed later, as those of Java, become remote, even if they are most of the
+/// region.
 pub fn reserved_addresses_become_remote_when_they_are_committed() -> Outcome {
     let ended = checked("reserved", Sizes(64, 2), &["24"])?.paged(24 * MIB)?;
     ensure(!ended.err.contains("local:"), ended.err)
 }
 
-/// What does not fit stays here, and that is told.
+/// Memory that does not fit into the region stays local, and a message reports that.
 pub fn what_stays_in_this_machine_is_told() -> Outcome {
     let ended = checked("reserved", Sizes(48, 2), &["100"])?;
     let told = ended.err.contains("cn-agent: local: ") && ended.err.contains("try a larger --size");
     ensure(told, format!("nothing of local memory: {:?}", ended.err))
 }
 
-/// Debuggers get what is not resident, or an error.
+/// A debugger that reads absent pages gets their content, or an error.
 pub fn pages_that_are_away_are_not_seen_as_zeros() -> Outcome {
     checked("looked_at", Sizes(64, 1), &[])?.paged(MIB / 4).map(drop)
 }

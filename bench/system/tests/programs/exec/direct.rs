@@ -1,11 +1,11 @@
-//! Direct I/O and registered buffers: refused, or allowed with memory that stays.
+//! Direct I/O and registered buffers: refused, or allowed with memory that stays resident.
 
 use std::path::Path;
 
 use super::run::{Running, Sizes, compiled, nothing_is_left, rig, start, text};
 use cxloe_system::pair::{Outcome, Pair, ensure};
 
-/// fio writes a file through buffers that it has registered, reads it again, and checks what it reads.
+/// Starts fio, which writes a file through registered buffers, reads it again, and checks the data.
 fn fio(rig: &Pair, more: &[&str], engine: &[&str]) -> Outcome<Running> {
     let folder = format!("--directory={}", text(rig.dir.path()));
     let mut command = vec!["fio", "--name=direct", &folder, "--rw=randwrite", "--size=48M", "--bs=256k"];
@@ -24,7 +24,7 @@ fn fio(rig: &Pair, more: &[&str], engine: &[&str]) -> Outcome<Running> {
 const RING: [&str; 3] = ["--ioengine=io_uring", "--fixedbufs=1", "--direct=1"];
 const DIRECT: [&str; 2] = ["--ioengine=psync", "--direct=1"];
 
-/// Once, and with what to do.
+/// Checks that a message appears once, with a remedy.
 fn told(err: &str, what: &str) -> Outcome {
     let lines: Vec<&str> = err.lines().filter(|line| line.starts_with("cn-agent:")).collect();
     let about = lines.iter().filter(|line| line.contains(&format!("is refused {what}"))).count();
@@ -37,7 +37,7 @@ pub fn registered_buffers_are_refused() -> Outcome {
     let ended = fio(&rig, &[], &RING)?.wait()?;
     ensure(!ended.status.success(), "fio does without io_uring")?;
     told(&ended.err, "io_uring")?;
-    // Before fio's own complaint, and with its name: it stands still meanwhile.
+    // The message appears before fio's own error and contains its name: fio is stopped until the message is printed.
     let (ours, theirs) = (ended.err.find("(fio) is refused io_uring"), ended.err.find("io_queue_init"));
     let whole = format!("{}{}", ended.text(), ended.err);
     ensure(ours.is_some() && theirs.is_none_or(|theirs| ours < Some(theirs)), &whole)?;
@@ -48,7 +48,7 @@ pub fn registered_buffers_are_refused() -> Outcome {
     nothing_is_left(&rig)
 }
 
-/// What fio finds again is what it wrote, though its buffers alone are twice what may be resident otherwise.
+/// fio reads the data that it has written, although its buffers alone are twice as large as the usual resident limit.
 pub fn registered_buffers_are_safe_when_allowed() -> Outcome {
     let rig = rig()?;
     for engine in [&RING[..], &DIRECT[..]] {

@@ -1,35 +1,38 @@
-//! Redis with half of its data local, against all of it local, under a Zipfian load: a figure, not a test, and so only run
-//! when asked for, on a quiet machine and with optimised programs:
+//! Measurement of Redis with half of its data local, compared with all data local, under a Zipfian load. The
+//! measurement checks nothing, so it runs only on request, on an idle machine with optimised programs:
 //!
 //! ```text
 //! cargo build --release --workspace --bins --lib
-//! cargo test --release -p cxloe-bench --test exec -- --ignored redis_with_half_its_data_local --nocapture
+//! cargo test --release -p cxloe-system --test programs -- --ignored redis_with_half_its_data_local --nocapture
 //! ```
 //!
-//! Both servers run at once and are loaded by turns, so that what changes in the machine changes for both.
+//! Both servers run at the same time and get load by turns, so that changes of the machine affect both.
 
 use std::time::Instant;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 use super::redis::{Redis, local, remote};
 use super::run::{Sizes, rig};
 use cxloe_system::pair::{Outcome, ensure, succeeded};
 
-/// Keys, and bytes of each one's value: 80 MB of data and more.
+/// Number of keys; with the bytes of each value, which follow, the data is more than 80 MB.
 const KEYS: usize = 100_000;
 const VALUE: usize = 800;
-/// The exponent of the Zipfian distribution, as in YCSB.
+/// Exponent of the Zipfian distribution, as in YCSB.
 const EXPONENT: f64 = 0.99;
-/// Requests of a turn, of which so many are under way at a time.
+/// Number of requests in a turn, and in the next constant the largest number in flight.
 const REQUESTS: usize = 200_000;
 const DEPTH: usize = 32;
-/// One of so many requests writes.
+/// One of this number of requests is a write.
 const WRITES: usize = 10;
 const TURNS: usize = 7;
 
-/// Numbers of keys, the more often the smaller their rank, which is scattered over them.
+/// Source of key numbers with a Zipfian distribution, whose ranks are scattered over the keys.
 struct Zipf {
     below: Vec<f64>,
-    state: u64,
+    random: SmallRng,
 }
 
 impl Zipf {
@@ -39,17 +42,12 @@ impl Zipf {
             sum += 1.0 / (rank as f64).powf(EXPONENT);
             sum
         };
-        Zipf { below: (1..=KEYS).map(add).collect(), state: seed }
+        Zipf { below: (1..=KEYS).map(add).collect(), random: SmallRng::seed_from_u64(seed) }
     }
 
     fn next(&mut self) -> usize {
-        // xorshift64*
-        self.state ^= self.state >> 12;
-        self.state ^= self.state << 25;
-        self.state ^= self.state >> 27;
-        let uniform = (self.state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1_u64 << 53) as f64;
-        let total = self.below[KEYS - 1];
-        let rank = self.below.partition_point(|below| *below < uniform * total);
+        let share = self.random.random::<f64>() * self.below[KEYS - 1];
+        let rank = self.below.partition_point(|below| *below < share);
         rank.min(KEYS - 1) * 7919 % KEYS
     }
 }
@@ -68,7 +66,7 @@ fn fill(redis: &mut Redis) -> Outcome {
     Ok(())
 }
 
-/// Requests a second of a turn.
+/// Sends the requests of one turn to a server; returns the requests per second.
 fn turn(redis: &mut Redis, zipf: &mut Zipf, requests: usize) -> Outcome<f64> {
     let value = vec![b'y'; VALUE];
     let started = Instant::now();
@@ -107,7 +105,7 @@ pub fn redis_with_half_its_data_local() -> Outcome {
     let pid = far.info("process_id")?;
     succeeded(rig.cli(&["set-local", &pid, &half])?)?;
     let (mut one, mut two) = (Zipf::new(1), Zipf::new(1));
-    // Until what is asked for often is resident.
+    // First turns, after which frequently used keys are resident.
     turn(&mut far, &mut two, REQUESTS)?;
     turn(&mut near, &mut one, REQUESTS)?;
     let (mut all_local, mut half_local) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
-//! Unmodified programs with remote memory, from end to end: real daemons, real frames over a virtual cable, and programs
-//! as Debian has them. Each has to give the right result, and to have at least half of what it works on evicted and
-//! fetched again. Small C programs beside them do what such programs rarely do.
+//! Unmodified programs with remote memory, from end to end: real daemons, real frames over a virtual cable, and
+//! Debian's programs. Each program has to give the right result, and at least half of its working set has to be evicted
+//! and fetched again. Small C programs cover rare behaviour.
 //!
-//! Runs as root; an ordinary user's agent may not follow forks and has to say so. Every wait is bounded.
+//! Runs as root; an ordinary user's agent may not follow forks, and has to report that. Every wait is bounded.
 
 mod corners;
 mod direct;
@@ -14,12 +14,12 @@ mod run;
 mod supervision;
 mod touched;
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::{Test, tests};
 
-pub fn tests(standing: Standing) -> Vec<Test> {
+pub fn tests(standing: LabPrivilege) -> Vec<Test> {
     let mut tests = match standing {
-        Standing::Root => tests![
+        LabPrivilege::Root => tests![
             programs::python_sorts_a_list,
             programs::sort_sorts_a_file_larger_than_its_memory,
             programs::sqlite_keeps_a_database_in_memory,
@@ -64,7 +64,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         ],
         _ => tests![supervision::an_ordinary_users_agent_says_what_it_lacks],
     };
-    if standing == Standing::Root {
+    if standing == LabPrivilege::Root {
         let figure = Test::new("redis_with_half_its_data_local", figures::redis_with_half_its_data_local);
         tests.push(figure.long("a figure of several minutes"));
     }

@@ -1,18 +1,18 @@
-//! Programs of other people.
+//! Programs of other projects, such as Python, PHP and Java, with remote memory.
 
 use std::process::Command;
 
 use super::run::{Ended, MIB, Sizes, nothing_is_left, rig, start, text};
 use cxloe_system::pair::{Outcome, ensure};
 
-/// Without remote memory, to compare with.
+/// Runs a command without remote memory, for comparison; returns its output.
 fn locally(command: &[&str]) -> Outcome<Vec<u8>> {
     let output = Command::new(command[0]).args(&command[1..]).output()?;
     ensure(output.status.success(), String::from_utf8_lossy(&output.stderr))?;
     Ok(output.stdout)
 }
 
-/// Text of lines that are all different and in no order, each of `width` bytes.
+/// Text of `count` different lines in random order, each of `width` bytes.
 fn lines(count: u64, width: usize) -> Vec<u8> {
     let mut text = Vec::with_capacity(count as usize * width);
     for line in 0..count {
@@ -26,7 +26,7 @@ fn lines(count: u64, width: usize) -> Vec<u8> {
     text
 }
 
-/// Runs that are in order, 64 of them, which Python's sort merges.
+/// Python program that sorts a list of 64 ordered runs, which its algorithm merges.
 const SORTING: &str = "
 import hashlib
 runs, length = 64, 2500
@@ -78,7 +78,7 @@ pub fn sqlite_keeps_a_database_in_memory() -> Outcome {
     ensure(ended.out == locally(&command)?, "another answer than without remote memory")
 }
 
-/// In namespaces of its own, with a process that bubblewrap makes past `fork(3)`.
+/// Python runs in namespaces of its own, in a process that bubblewrap makes without `fork(3)`.
 pub fn python_sorts_a_list_in_a_container() -> Outcome {
     let rig = rig()?;
     let python = ["/usr/bin/python3", "-c", SORTING];
@@ -102,10 +102,10 @@ pub fn zstd_compresses_with_two_threads() -> Outcome {
     ensure(ended.out == content, "what was compressed comes out otherwise with remote memory")
 }
 
-/// It locks its memory if it may, and tests less and less of it if there seems to be too little.
+/// memtester locks its memory if permitted, and tests less if memory seems short.
 pub fn memtester_tests_as_much_as_it_was_asked_to() -> Outcome {
     let rig = rig()?;
-    // Its first tests only: all of them go through memory some thousand times.
+    // Only memtester's first tests run, because each test accesses all memory some thousand times.
     let command = ["env", "MEMTESTER_TEST_MASK=3", "memtester", "8M", "1"];
     let ended = start(&rig, Sizes(64, 2), &[], &command)?.wait()?.well()?.paged(8 * MIB)?;
     let text = ended.text();
@@ -114,7 +114,7 @@ pub fn memtester_tests_as_much_as_it_was_asked_to() -> Outcome {
     nothing_is_left(&rig)
 }
 
-/// musl's dynamic linker cannot load what programs are given: its programs run without it, and are refused by name.
+/// musl's dynamic linker cannot load the preloaded library: its programs run without it, and a message names them.
 pub fn programs_of_musl_run_as_children_with_local_memory() -> Outcome {
     let rig = rig()?;
     let child = rig.path("child");
@@ -167,11 +167,8 @@ class Heap {
 }
 ";
 
-/// Java's heap is remote. Where there is no Java, there is nothing to see.
+/// A Java program whose heap is remote gives the right result.
 pub fn javas_heap_is_remote() -> Outcome {
-    if Command::new("java").arg("-version").output().is_err() {
-        return Ok(());
-    }
     let rig = rig()?;
     let program = rig.path("Heap.java");
     std::fs::write(&program, JAVA)?;

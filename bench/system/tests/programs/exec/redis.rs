@@ -1,4 +1,4 @@
-//! Redis: a server that keeps everything in memory, and forks to write it down while it goes on changing it.
+//! Redis, a server that keeps its data in memory, and forks to save the data while changing it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,13 +11,13 @@ use cxloe_lab::Process;
 use super::run::{Running, Sizes, nothing_is_left, rig, start, text};
 use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually};
 
-/// Keys, and bytes of each one's value.
+/// Number of keys; the next constant is the number of bytes of each value.
 const KEYS: usize = 16_000;
 const VALUE: usize = 1000;
-/// Requests under way at a time.
+/// Number of requests in flight.
 const BATCH: usize = 200;
 
-/// A connection to a server.
+/// A connection to a Redis server.
 pub struct Redis {
     stream: BufReader<UnixStream>,
 }
@@ -40,7 +40,7 @@ impl Redis {
         Ok(self.stream.get_mut().write_all(&request)?)
     }
 
-    /// A simple or bulk answer.
+    /// Receives the answer to one request: a simple string or a bulk string.
     pub fn receive(&mut self) -> Outcome<Vec<u8>> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
@@ -63,7 +63,7 @@ impl Redis {
         self.receive()
     }
 
-    /// Gives each key its value of this generation, in an order of its own.
+    /// Sets each key to its value of this generation, in random order.
     fn set_all(&mut self, generation: usize) -> Outcome {
         for batch in (0..KEYS).step_by(BATCH) {
             let keys = batch..(batch + BATCH).min(KEYS);
@@ -78,7 +78,7 @@ impl Redis {
         Ok(())
     }
 
-    /// Each key has its value of this generation.
+    /// Checks that each key has its value of this generation.
     fn check_all(&mut self, generation: usize) -> Outcome {
         ensure(self.ask(&[b"DBSIZE"])? == KEYS.to_string().into_bytes(), "as many keys as were set")?;
         for batch in (0..KEYS).step_by(BATCH) {
@@ -117,7 +117,7 @@ pub fn arguments(folder: &str, socket: &str) -> Vec<String> {
     fixed.into_iter().map(Into::into).collect()
 }
 
-/// A server without remote memory, that has loaded what is in `folder`.
+/// Starts a server without remote memory that loads the data in `folder`.
 pub fn local(rig: &Pair, folder: &Path) -> Outcome<(Process, Redis)> {
     let socket = rig.path("local.sock");
     let mut server = Command::new("redis-server");
@@ -128,7 +128,7 @@ pub fn local(rig: &Pair, folder: &Path) -> Outcome<(Process, Redis)> {
     Ok((process, redis))
 }
 
-/// A server with remote memory.
+/// Starts a server with remote memory.
 pub fn remote(rig: &Pair, folder: &Path, sizes: Sizes) -> Outcome<(Running, Redis)> {
     let socket = rig.path("redis.sock");
     let given = arguments(text(folder), text(&socket));
@@ -162,7 +162,7 @@ pub fn a_snapshot_is_what_was_there_at_the_fork() -> Outcome {
     loaded.check_all(1)?;
     second.terminate(LIMIT)?;
 
-    // It ends without an answer.
+    // The server ends without an answer.
     redis.send(&[b"SHUTDOWN", b"NOSAVE"])?;
     let ended = running.wait()?.well()?.paged(KEYS as u64 * VALUE as u64)?;
     let forks = ended.view.map_or(0, |view| view.counters.forks);

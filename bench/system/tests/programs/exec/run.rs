@@ -1,4 +1,4 @@
-//! Running a program under `cn-agent exec`, and what is to be learned from it.
+//! Runs of a program under `cn-agent exec`, and their results.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,12 @@ use cxloe_lab::{Process, program};
 
 use cxloe_system::pair::{Outcome, Pair, ensure, eventually};
 
-/// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// How long a program may take.
+/// Time limit on a program's run.
 pub const RUN_MAX: Duration = Duration::from_secs(120);
 pub const MIB: u64 = 1 << 20;
 
-/// All three daemons, with room for several programs.
+/// Starts all three daemons, with room for several programs.
 pub fn rig() -> Outcome<Pair> {
     let mut rig = Pair::bare()?;
     rig.pool_size = "256MiB";
@@ -34,20 +33,20 @@ pub struct Running {
     err: PathBuf,
 }
 
-/// How it ended.
+/// Status, output and paging counters of an ended program.
 pub struct Ended {
     pub status: ExitStatus,
     pub out: Vec<u8>,
-    /// What it said on standard error, before the figures.
+    /// Standard error without the figures at its end.
     pub err: String,
     pub view: Option<PagingView>,
 }
 
-/// Sizes in MiB: of the remote memory, and of the part that may be resident.
+/// Sizes in MiB: the remote memory, and the resident limit.
 #[derive(Clone, Copy)]
 pub struct Sizes(pub u64, pub u64);
 
-/// Starts a program with remote memory.
+/// Starts `command` with remote memory of these sizes, and with further options of `cn-agent exec`.
 pub fn start(rig: &Pair, sizes: Sizes, more: &[&str], command: &[&str]) -> Outcome<Running> {
     let [size, local] = [sizes.0, sizes.1].map(|mib| (mib * MIB).to_string());
     let mut exec = Command::new(program("cn-agent")?);
@@ -63,18 +62,18 @@ pub fn start(rig: &Pair, sizes: Sizes, more: &[&str], command: &[&str]) -> Outco
 }
 
 impl Running {
-    /// What it has written so far.
+    /// Standard output of the program so far.
     pub fn out(&self) -> Vec<u8> {
         std::fs::read(&self.out).unwrap_or_default()
     }
 
-    /// What it has complained of so far.
+    /// Standard error of the program so far.
     pub fn err(&self) -> String {
         std::fs::read_to_string(&self.err).unwrap_or_default()
     }
 
-    /// Waits for a line of its output.
-    pub fn said(&self, words: &str) -> Outcome {
+    /// Waits until the program has printed `words`.
+    pub fn output_text(&self, words: &str) -> Outcome {
         eventually(words, || String::from_utf8_lossy(&self.out()).contains(words).then_some(())).map_err(
             |error| {
                 let out = String::from_utf8_lossy(&self.out()).into_owned();
@@ -83,32 +82,35 @@ impl Running {
         )
     }
 
-    /// How it ends.
+    /// Waits for the program's end; returns its results.
     pub fn wait(mut self) -> Outcome<Ended> {
         let waited = self.process.wait(RUN_MAX);
         let status = waited.map_err(|error| format!("{error}; it said: {}", self.err()))?;
-        let said = self.err();
-        // The figures are the last thing that is said, and begin a line.
-        let figures = said.rfind("\n{\n").map(|at| at + 1).or_else(|| said.starts_with("{\n").then_some(0));
-        let view = figures.and_then(|at| serde_json::from_str(&said[at..]).ok());
-        let err = said[..figures.filter(|_| view.is_some()).unwrap_or(said.len())].to_string();
+        let output_text = self.err();
+        // The figures are the last object in standard error, and begin a line.
+        let figures = output_text
+            .rfind("\n{\n")
+            .map(|at| at + 1)
+            .or_else(|| output_text.starts_with("{\n").then_some(0));
+        let view = figures.and_then(|at| serde_json::from_str(&output_text[at..]).ok());
+        let err = output_text[..figures.filter(|_| view.is_some()).unwrap_or(output_text.len())].to_string();
         Ok(Ended { status, out: self.out(), err, view })
     }
 }
 
 impl Ended {
-    /// It ended well.
+    /// Checks that the program has ended with status 0.
     pub fn well(self) -> Outcome<Ended> {
         ensure(self.status.success(), format!("{}: {}", self.status, self.err))?;
         Ok(self)
     }
 
-    /// At least half of the bytes that it worked on have been evicted and fetched again.
+    /// Checks that at least half of the program's working set was evicted and fetched again.
     pub fn paged(self, working_set: u64) -> Outcome<Ended> {
         let view = self.view.as_ref().ok_or_else(|| format!("no figures; it said: {}", self.err))?;
         let half = working_set / PAGE / 2;
         let counters = &view.counters;
-        // What is fetched was evicted before: nothing else brings pages to memory nodes here.
+        // Every fetched page was evicted before: memory nodes have no other pages of this program.
         let fetched = counters.fetched + counters.prefetch_hits;
         let paged = counters.evicted.min(fetched) >= half;
         ensure(paged, format!("less than {half} pages evicted and fetched again: {counters:#?}"))?;
@@ -121,7 +123,7 @@ impl Ended {
     }
 }
 
-/// Nothing of any program is left.
+/// Checks that no region and no mapping of any program is left.
 pub fn nothing_is_left(rig: &Pair) -> Outcome {
     eventually("no space is left", || client::paging(&rig.socket(), None).ok()?.is_empty().then_some(()))?;
     eventually("no region is left", || {
@@ -130,7 +132,7 @@ pub fn nothing_is_left(rig: &Pair) -> Outcome {
     })
 }
 
-/// Compiles one of the C programs beside this file.
+/// Compiles one of the C programs in this folder; returns the path of the executable.
 pub fn compiled(rig: &Pair, name: &str, options: &[&str]) -> Outcome<PathBuf> {
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/exec/c").join(format!("{name}.c"));
@@ -142,7 +144,6 @@ pub fn compiled(rig: &Pair, name: &str, options: &[&str]) -> Outcome<PathBuf> {
     Ok(program)
 }
 
-/// A path as an argument.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("paths of tests are plain text")
 }

@@ -1,4 +1,5 @@
-//! Programs and their supervisor: what is refused, what passes through, and what happens when the agent ends.
+//! Programs and the `cn-agent exec` that supervises them: errors at the start, forwarded signals, exit status, and the
+//! agent's end.
 
 use cxloe_client::client;
 use nix::sys::signal::Signal;
@@ -7,7 +8,7 @@ use nix::unistd::Pid;
 use super::run::{MIB, Running, Sizes, compiled, nothing_is_left, rig, start, text};
 use cxloe_system::pair::{Outcome, Pair, ensure, eventually, failed_with, succeeded};
 
-/// A program that goes through its memory again and again, checking it, until there is a file `stop`.
+/// Python program that repeatedly scans and checks its memory, until the file `stop` exists.
 const WORKING: &str = "
 import os, sys
 blocks = [bytearray(4096) for _ in range(4000)]
@@ -26,7 +27,7 @@ while True:
 
 fn working(rig: &Pair, more: &[&str]) -> Outcome<Running> {
     let running = start(rig, Sizes(64, 4), more, &["/usr/bin/python3", "-c", WORKING])?;
-    running.said("generation 2\n")?;
+    running.output_text("generation 2\n")?;
     Ok(running)
 }
 
@@ -47,7 +48,7 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
 
     rig.start_gmm()?;
     rig.start_agent(&[])?;
-    // No memory node: nobody has so much.
+    // No memory node has as much memory as requested.
     failed_with(&exec(&rig, &["/bin/true"])?, 5, &["refused"])?;
     rig.start_mn("anon")?;
     failed_with(&rig.cli(&["exec", "--size", "8M", "--local", "4K", "--", "/bin/true"])?, 5, &["too low"])?;
@@ -55,10 +56,10 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
     failed_with(&rig.cli(&["set-local", "1", "1M"])?, 4, &["cn-agent paging"])?;
     nothing_is_left(&rig)?;
 
-    // A program that is linked statically and started by another one runs with memory of this machine.
+    // A statically linked program runs with local memory if another program starts it.
     let command = ["/bin/sh", "-c", &format!("{} && echo went on", fixed.display())];
-    let said = succeeded(exec(&rig, &command)?)?;
-    ensure(said == "static\nwent on\n", said)?;
+    let output_text = succeeded(exec(&rig, &command)?)?;
+    ensure(output_text == "static\nwent on\n", output_text)?;
     nothing_is_left(&rig)
 }
 
@@ -71,18 +72,18 @@ pub fn exit_codes_and_signals_pass_through() -> Outcome {
 
     let script = "trap 'echo asked to end; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
     let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", script])?;
-    running.said("ready")?;
+    running.output_text("ready")?;
     nix::sys::signal::kill(Pid::from_raw(running.process.id() as i32), Signal::SIGTERM)?;
     let ended = running.wait()?;
     ensure(ended.status.code() == Some(3), format!("{}: {}", ended.status, ended.err))?;
     ensure(ended.text() == "ready\nasked to end\n", ended.text())?;
     nothing_is_left(&rig)?;
 
-    // The supervisor is killed: the program is asked to end.
+    // When the supervising process is killed, the program receives SIGTERM.
     let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", script])?;
-    running.said("ready")?;
+    running.output_text("ready")?;
     nix::sys::signal::kill(Pid::from_raw(running.process.id() as i32), Signal::SIGKILL)?;
-    running.said("asked to end")?;
+    running.output_text("asked to end")?;
     eventually("its memory is given up", || {
         client::paging(&rig.socket(), None).ok()?.is_empty().then_some(())
     })
@@ -111,8 +112,8 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
     for _ in 0..2 {
         rig.kill("agent")?;
         rig.start_agent(&["--wait", "sleep"])?;
-        let said = running.out().len();
-        eventually("the program goes on", || (running.out().len() > said + 40).then_some(()))
+        let output_text = running.out().len();
+        eventually("the program goes on", || (running.out().len() > output_text + 40).then_some(()))
             .map_err(|error| format!("{error:?}; it said: {}", running.err()))?;
     }
     std::fs::write(rig.path("stop"), "")?;
@@ -121,7 +122,7 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
     nothing_is_left(&rig)
 }
 
-/// The memory node dies for good: the last thing the program says is which one, and what to do.
+/// If the memory node ends for good, the program's last message names the memory node, and the remedy.
 pub fn lost_data_is_explained_by_the_programs_last_line() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     cxloe_lab::expect_error("a page is given up");
@@ -145,38 +146,38 @@ pub fn without_a_successor_programs_end() -> Outcome {
     rig.kill("agent")?;
     let ended = running.wait()?;
     ensure(ended.status.code() == Some(75), format!("{}: {}", ended.status, ended.err))?;
-    ensure(ended.err.contains("the agent that has its memory has gone"), ended.err)
+    ensure(ended.err.contains("the agent that serves its memory has ended"), ended.err)
 }
 
-/// It is refused what it cannot have any more, and not given zeros.
+/// A child that only a killed agent had registered gets errors when it accesses its memory, not zeros.
 pub fn a_child_that_only_a_dead_agent_knew_gets_no_zeros() -> Outcome {
     let rig = rig()?;
     let program = compiled(&rig, "orphan", &[])?;
     let running = start(&rig, Sizes(64, 1), &["--wait", "10s"], &[text(&program)])?;
-    running.said("waiting\n")?;
-    // The child runs as soon as the agent has been told of it. What counts is what the agent has heard of.
+    running.output_text("waiting\n")?;
+    // The child runs as soon as the agent has read its fork event, so the test waits for the agent's own count.
     eventually("the agent knows the child", || {
         let members = client::paging(&rig.socket(), None).ok()?.pop()?.members;
         members.iter().any(|member| member.pid == 0).then_some(())
     })?;
     rig.kill("agent")?;
     std::fs::write(rig.path("go"), "")?;
-    running.said("refused\n")?;
-    ensure(running.err().contains("the agent has gone"), running.err())?;
+    running.output_text("refused\n")?;
+    ensure(running.err().contains("the agent has ended"), running.err())?;
     running.wait().map(drop)
 }
 
-/// It may not follow forks, and says so instead of serving half of what programs do.
+/// An ordinary user's agent may not follow forks, and reports that instead of serving only a part of each program.
 pub fn an_ordinary_users_agent_says_what_it_lacks() -> Outcome {
     let rig = rig()?;
     let refused = exec(&rig, &["/bin/true"])?;
     ensure(!refused.status.success(), "it is refused")?;
-    let said = String::from_utf8_lossy(&refused.stderr);
-    ensure(said.contains("CAP_SYS_PTRACE") || said.contains("userfaultfd"), said)?;
+    let output_text = String::from_utf8_lossy(&refused.stderr);
+    ensure(output_text.contains("CAP_SYS_PTRACE") || output_text.contains("userfaultfd"), output_text)?;
     nothing_is_left(&rig)
 }
 
-/// An agent that cannot see the program says so, and what to do.
+/// An agent that cannot see the program's process reports that, with a remedy.
 pub fn another_pid_namespace_is_named() -> Outcome {
     let rig = rig()?;
     rig.stop("agent")?;

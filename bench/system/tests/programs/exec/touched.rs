@@ -1,19 +1,20 @@
-//! A first touch of fresh memory brings nothing over the wire: there is nothing to bring.
+//! First accesses to fresh memory cause no frame.
 
 use super::run::{MIB, PAGE, Sizes, nothing_is_left, rig, start, text};
 use cxloe_client::client;
 use cxloe_lab::program;
 use cxloe_system::pair::{Outcome, ensure};
 
-/// MiB that the program touches, each page once.
+/// MiB that the program accesses, each page once.
 const TOUCHED: u64 = 32;
-/// Pages that are filled with zeros along with one that is touched, at most.
+/// Largest number of pages that are filled with zeros together with an accessed page.
 const FILLED_ALONG: u64 = 64;
-/// Pages that are not the program's: its allocator's, and what the dynamic linker has.
+/// Number of the process's pages that do not belong to the program's data: pages of the allocator and the dynamic
+/// linker.
 const OTHERS: u64 = 64;
 
-/// With room for all of it, not one line is fetched, nor a frame sent for it; with room for a quarter, pages leave and none
-/// comes back but a few of the program's own.
+/// With room for all pages, no line is fetched and no frame sent; with room for a quarter of them, pages are evicted,
+/// and hardly any are fetched again.
 pub fn first_touches_fetch_nothing() -> Outcome {
     let rig = rig()?;
     let bench = program("cxloe-bench")?;

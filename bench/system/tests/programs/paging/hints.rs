@@ -1,5 +1,5 @@
-//! What a program says of its pages: they leave and come when it says so, and hold what they held. It has the region to
-//! itself, so what the agent counts is its doing alone.
+//! Hints of a program about its pages: the pages are evicted and fetched accordingly, and keep their content. No other
+//! program uses the region, so the agent's counters are those of this program.
 
 use std::ops::Range;
 use std::thread;
@@ -9,14 +9,14 @@ use cxloe_client::mapping::{Hint, MapError, Mapping};
 use cxloe_client::message::PagingView;
 use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// How long something may take that is to happen.
+/// Time limit on the wait for an expected effect.
 const MOST: Duration = Duration::from_secs(60);
-/// Before advice that may have been forgotten is given again.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time after which advice that may have been dropped is repeated.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 const LINE_WORDS: usize = 8;
 const PAGE_WORDS: usize = PAGE_BYTES / 8;
 
-/// A mapping in the hands of its only user.
+/// A mapping of a region that no other program uses.
 struct Pages<'a> {
     mapping: &'a Mapping,
 }
@@ -24,15 +24,15 @@ struct Pages<'a> {
 impl Pages<'_> {
     fn word(&self, page: usize, word: usize) -> *mut u64 {
         assert!(page * PAGE_BYTES < self.mapping.len() && word < PAGE_WORDS);
-        // SAFETY: it lies in the mapping.
+        // SAFETY: the word is in the mapping.
         unsafe { self.mapping.as_ptr().cast::<u64>().add(page * PAGE_WORDS + word) }
     }
 
-    /// Writes a word of each line, another one in each `round`.
+    /// Writes a word of each line of these pages, with another value in each `round`.
     fn write(&self, pages: Range<usize>, round: u64) {
         for page in pages {
             for word in (0..PAGE_WORDS).step_by(LINE_WORDS) {
-                // SAFETY: nobody else uses the mapping.
+                // SAFETY: the mapping has no other user.
                 unsafe { self.word(page, word).write_volatile(content(page, word, round)) };
             }
         }
@@ -41,7 +41,7 @@ impl Pages<'_> {
     fn check(&self, pages: Range<usize>, expected: impl Fn(usize, usize) -> u64) -> Result<(), String> {
         for page in pages {
             for word in (0..PAGE_WORDS).step_by(LINE_WORDS) {
-                // SAFETY: nobody else uses the mapping.
+                // SAFETY: the mapping has no other user.
                 let found = unsafe { self.word(page, word).read_volatile() };
                 if found != expected(page, word) {
                     return Err(format!("word {word} of page {page} is {found:#x}"));
@@ -60,12 +60,12 @@ impl Pages<'_> {
         self.mapping.hint(bytes, hint).map_err(|error| error.to_string())
     }
 
-    /// Gives advice and waits until so many pages are here.
+    /// Gives the hint and waits until `here` pages are resident.
     fn until(&self, pages: Range<usize>, hint: Hint, here: usize) -> Result<PagingView, String> {
         let begun = Instant::now();
         let mut given: Option<Instant> = None;
         loop {
-            if given.is_none_or(|at| at.elapsed() > PATIENCE) {
+            if given.is_none_or(|at| at.elapsed() > EVENT_TIMEOUT) {
                 self.hint(pages.clone(), hint)?;
                 given = Some(Instant::now());
             }
@@ -85,17 +85,17 @@ fn content(page: usize, word: usize, round: u64) -> u64 {
     (page as u64) << 32 | (word as u64) << 8 | round
 }
 
-/// Of 2048 pages 1024 may be resident, 64 of these are kept free.
+/// Runs all hints in a region of 2048 pages, of which 1024 may be resident, with 64 of these kept free.
 pub fn run(mapping: &Mapping) -> Result<(), String> {
     let pages = Pages { mapping };
-    // What is not needed leaves, changed or not, and keeps its content.
+    // Pages hinted as unneeded are evicted, changed or not, and keep their content.
     pages.write(0..512, 1);
     let before = pages.view()?.counters;
     let out = pages.until(0..512, Hint::PageOut, 0)?.counters;
     if out.evicted < before.evicted + 512 || out.written_back < before.written_back + 512 {
         return Err(format!("{out:?} after {before:?}"));
     }
-    // What will be read comes without anybody's waiting; those that left last are still in their buffers.
+    // Pages hinted as needed are fetched ahead; the pages evicted last are still in their buffers.
     let ahead = pages.until(0..512, Hint::WillRead, 512)?.counters;
     pages.check(0..512, |page, word| content(page, word, 1))?;
     let after = pages.view()?.counters;
@@ -104,7 +104,8 @@ pub fn run(mapping: &Mapping) -> Result<(), String> {
     {
         return Err(format!("somebody waited for what was announced: {after:?} after {out:?}"));
     }
-    // What is cold goes before what is not, once there is no more room: that it was heard shows by the hint behind it.
+    // When room is short, cold pages are evicted before others: the effect of the next hint shows that the agent has
+    // processed this one.
     pages.write(512..900, 2);
     pages.hint(0..512, Hint::Cold)?;
     pages.until(899..900, Hint::PageOut, 899)?;
@@ -117,7 +118,7 @@ pub fn run(mapping: &Mapping) -> Result<(), String> {
     }
     pages.check(0..512, |page, word| content(page, word, 1))?;
     pages.check(899..900, |page, word| content(page, word, 2))?;
-    // What is discarded is zeros; what will be written is there.
+    // Discarded pages are zeros; pages hinted for writing are resident.
     mapping.discard(0..512 * PAGE_BYTES).map_err(|error| error.to_string())?;
     pages.check(0..512, |_, _| 0)?;
     if pages.view()?.counters.discarded < 512 {

@@ -1,4 +1,4 @@
-//! What works, and what happens when each part of it ends, hangs or lies.
+//! Mapped regions in normal operation, and while parts of the system end, hang or misbehave.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use cxloe_client::client::{self, ClientError};
 use cxloe_client::mapping::{MapError, MapOptions, Mapping, Owner};
-use cxloe_client::message::{self, Answer, Ask, JoinRequest, MapRequest, Refused, Request, VERSION};
+use cxloe_client::message::{
+    self, AgentAnswer, AgentCall, AgentRequest, JoinRequest, MapRequest, RefusalReason, VERSION,
+};
 use cxloe_cn_core::engine::EngineError;
-use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::PagerCounters;
 use nix::sys::signal::Signal;
 
@@ -23,17 +25,17 @@ fn counters(rig: &Pair) -> Outcome<PagerCounters> {
     Ok(client::counters(&rig.socket())?.paging)
 }
 
-/// The region is not mapped any more, and everything written is at the memory node.
+/// Checks that no program maps the region any more, and that all writes are at the memory node.
 fn unmapped(rig: &Pair) -> Outcome {
     eventually("the mapping ends", || client::paging(&rig.socket(), None).ok()?.is_empty().then_some(()))
 }
 
-/// Sixteen pages may be resident of 2048, and four threads write to all of them.
+/// Four threads write to all of 2048 pages, of which sixteen may be resident.
 pub fn threads_under_the_tightest_limit() -> Outcome {
     tightly(&rig(&[])?)
 }
 
-/// The same with pages that travel inside UDP, where the manager tells each node the other's address.
+/// Like [`threads_under_the_tightest_limit`], with frames inside UDP; the manager sends each node the other's address.
 pub fn threads_under_the_tightest_limit_inside_udp() -> Outcome {
     let rig = rig_inside_udp()?;
     tightly(&rig)?;
@@ -58,17 +60,17 @@ fn tightly(rig: &Pair) -> Outcome {
 pub fn what_was_written_is_there_for_the_next_program() -> Outcome {
     let rig = rig(&[])?;
     for threads in [1, 2] {
-        // The first writes; the second finds it written.
+        // The first program writes the pages; the second one checks them.
         let job = Job { threads: 1, limit: 1 << 20, seed: 7, ..job(&rig, "verify") };
         let found = Program::start(&rig, &job)?.finish()?;
         ensure(found == threads - 1, format!("{found}"))?;
         unmapped(&rig)?;
     }
-    // Line by line, too.
+    // The data can also be read line by line.
     let hpa = rig.attached("pages", "active")?.hpa;
     let line = rig.connect()?.read(hpa + (4 << 20))?;
     ensure(line != [0; 64], "what was mapped reads line by line afterwards")?;
-    // A program that is killed has written what it has written.
+    // Writes before SIGKILL are not lost.
     let mut killed = Program::start(&rig, &Job { seed: 7, ..job(&rig, "lines") });
     if let Ok(program) = &mut killed {
         program.process.signal(Signal::SIGKILL)?;
@@ -79,7 +81,7 @@ pub fn what_was_written_is_there_for_the_next_program() -> Outcome {
 
 pub fn processes_share_a_region() -> Outcome {
     let rig = rig(&[])?;
-    // Lines of each page belong to both.
+    // Each page has lines of both programs.
     let of = |part| Job { part: (part, 2), threads: 2, seed: 3, ..job(&rig, "lines") };
     let programs = [Program::start(&rig, &of(0))?, Program::start(&rig, &of(1))?];
     programs.iter().try_for_each(|program| program.works(SHORT))?;
@@ -127,7 +129,7 @@ pub fn parts_may_be_discarded_and_unmapped() -> Outcome {
     unmapped(&rig)
 }
 
-/// By `Mapping::hint`: the program looks at what the agent counts.
+/// A program calls `Mapping::hint` and finds the effects in the agent's counters.
 pub fn programs_say_what_they_will_need() -> Outcome {
     let rig = rig(&[])?;
     Program::start(&rig, &Job { limit: 4 << 20, ..job(&rig, "hints") })?.finish()?;
@@ -150,7 +152,7 @@ pub fn frames_may_be_lost() -> Outcome {
     ensure(counted.lost == 0 && counted.evicted > 50, format!("{counted:?}"))
 }
 
-/// The agent is killed again and again under two programs that page; no byte is lost.
+/// The agent is killed repeatedly while two programs access pages; no data is lost.
 pub fn a_killed_agent_is_taken_over_from() -> Outcome {
     let rig = rig(&[])?;
     let of = |part| Job { part: (part, 2), threads: 2, seed: 5, limit: 128 << 10, ..job(&rig, "lines") };
@@ -159,14 +161,14 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
         programs.iter().try_for_each(|program| program.works(Duration::from_millis(300)))?;
         rig.kill("agent")?;
         rig.start_agent(&[])?;
-        programs.iter().try_for_each(|program| program.gets_on(1000))?;
+        programs.iter().try_for_each(|program| program.makes_progress(1000))?;
     }
     eventually("the takeover is complete", || {
         let views = client::paging(&rig.socket(), None).ok()?;
         views.iter().all(|view| !view.taking_over && view.owners == 2).then_some(())
     })?;
     let evicted = counters(&rig)?.evicted;
-    programs.iter().try_for_each(|program| program.gets_on(1000))?;
+    programs.iter().try_for_each(|program| program.makes_progress(1000))?;
     ensure(counters(&rig)?.evicted > evicted, "pages leave again after the takeover")?;
     for program in programs {
         program.finish()?;
@@ -180,7 +182,7 @@ pub fn an_agent_that_ends_is_taken_over_from() -> Outcome {
     program.works(SHORT)?;
     rig.stop("agent")?;
     rig.start_agent(&[])?;
-    program.gets_on(1000)?;
+    program.makes_progress(1000)?;
     program.finish()?;
     unmapped(&rig)
 }
@@ -192,7 +194,7 @@ pub fn without_a_successor_the_program_ends() -> Outcome {
     rig.kill("agent")?;
     let status = program.ended()?;
     ensure(status.signal() == Some(libc::SIGABRT), format!("{status}: {}", program.log()))?;
-    program.says("has died")
+    program.says("has ended")
 }
 
 pub fn lost_data_is_a_signal_and_never_zeros() -> Outcome {
@@ -204,7 +206,7 @@ pub fn lost_data_is_a_signal_and_never_zeros() -> Outcome {
     unmapped(&rig)?;
     let touch = Job { seed: 7, lost_wait: SHORT, ..job(&rig, "touch") };
     let mut program = Program::start(&rig, &touch)?;
-    program.gets_on(1)?;
+    program.makes_progress(1)?;
     rig.kill("mn")?;
     let status = program.ended()?;
     ensure(status.signal() == Some(libc::SIGBUS), format!("{status}: {}", program.log()))?;
@@ -226,10 +228,10 @@ pub fn the_cable_may_be_unplugged() -> Outcome {
     let program = Program::start(&rig, &job(&rig, "lines"))?;
     program.works(SHORT)?;
     rig.lab.link_down("cn0")?;
-    // Longer than a session lives without an answer.
+    // The link is down for longer than the session time-out.
     std::thread::sleep(Duration::from_secs(2));
     rig.lab.link_up("cn0")?;
-    program.gets_on(1000)?;
+    program.makes_progress(1000)?;
     program.finish().map(drop)
 }
 
@@ -245,8 +247,7 @@ pub fn mapped_regions_are_not_read_line_by_line() -> Outcome {
         matches!(refused, ClientError::Engine(EngineError::Mapped(at)) if at == hpa),
         refused.to_string(),
     )?;
-    // What the line cache had modified is part of the page.
-    // SAFETY: nobody else uses the region.
+    // Lines modified in the line cache are part of the page. SAFETY: the region has no other user.
     let byte = unsafe { mapping.as_slice()[5] };
     ensure(byte == 9, format!("{byte}"))?;
     let listed = succeeded(rig.cli(&["paging"])?)?;
@@ -261,7 +262,7 @@ pub fn limits_change_and_mappings_end() -> Outcome {
     let socket = rig.socket();
     let nowhere = Mapping::open(&socket, "nowhere", MapOptions::default()).unwrap_err();
     ensure(
-        matches!(&nowhere, MapError::Agent(ClientError::Refused { reason: Refused::NoRegion(_), .. })),
+        matches!(&nowhere, MapError::Agent(ClientError::Refused { reason: RefusalReason::NoRegion(_), .. })),
         nowhere.to_string(),
     )?;
     let tight =
@@ -270,7 +271,7 @@ pub fn limits_change_and_mappings_end() -> Outcome {
 
     let options = MapOptions { limit: BYTES, ..MapOptions::default() };
     let mut mapping = Mapping::open(&socket, "pages", options)?;
-    // SAFETY: nobody else uses the region.
+    // SAFETY: the region has no other user.
     unsafe { mapping.as_mut_slice() }.fill(3);
     let before = mapping.paging()?;
     ensure(before.resident == BYTES && before.counters.evicted == 0, format!("{before:?}"))?;
@@ -279,7 +280,10 @@ pub fn limits_change_and_mappings_end() -> Outcome {
     // SAFETY: as above.
     ensure(unsafe { mapping.as_slice() }.iter().all(|byte| *byte == 3), "what left comes back")?;
     let other = Owner::map(&socket, private(&rig)).unwrap_err();
-    ensure(matches!(&other, ClientError::Refused { reason: Refused::Mapped(_), .. }), other.to_string())?;
+    ensure(
+        matches!(&other, ClientError::Refused { reason: RefusalReason::Mapped(_), .. }),
+        other.to_string(),
+    )?;
     mapping.flush()?;
     drop(mapping);
     unmapped(&rig)
@@ -288,7 +292,7 @@ pub fn limits_change_and_mappings_end() -> Outcome {
 fn private(_rig: &Pair) -> MapRequest {
     MapRequest {
         region: "pages".into(),
-        kind: Kind::Private,
+        kind: MappingKind::Private,
         limit: 1 << 20,
         prefetch: true,
         fresh: true,
@@ -299,7 +303,8 @@ fn private(_rig: &Pair) -> MapRequest {
     }
 }
 
-/// Whoever talks nonsense, lies about its memory or disappears is parted with; a program beside goes on.
+/// A program that sends malformed messages, misrepresents its memory or ends without a message is disconnected; another
+/// program continues.
 pub fn hostile_members_hurt_only_themselves() -> Outcome {
     let rig = rig(&[])?;
     let program = Program::start(&rig, &job(&rig, "lines"))?;
@@ -309,10 +314,10 @@ pub fn hostile_members_hurt_only_themselves() -> Outcome {
         socket.set_read_timeout(Some(LIMIT))?;
         let pid = std::process::id();
         let request = JoinRequest { space, address, bytes, offset: 0, pid, view: None, resume: false };
-        message::write(&mut socket, &Request { version: VERSION, ask: Ask::Join(request) })?;
-        let mut said = Vec::new();
-        socket.read_to_end(&mut said)?;
-        Ok(said)
+        message::write(&mut socket, &AgentRequest { version: VERSION, ask: AgentCall::Join(request) })?;
+        let mut output_text = Vec::new();
+        socket.read_to_end(&mut output_text)?;
+        Ok(output_text)
     };
     for (space, address, bytes, words) in [
         (view.space, 0, 1 << 60, "whole pages"),
@@ -320,24 +325,24 @@ pub fn hostile_members_hurt_only_themselves() -> Outcome {
         (view.space, 4096, 4096, "no userfaultfd"),
         (view.space ^ 1, 4096, 4096, "no such space"),
     ] {
-        let said = String::from_utf8_lossy(&join(space, address, bytes)?).into_owned();
-        ensure(said.contains(words), said)?;
+        let output_text = String::from_utf8_lossy(&join(space, address, bytes)?).into_owned();
+        ensure(output_text.contains(words), output_text)?;
     }
-    // A mapping whose owner leaves without a word, and one that talks nonsense.
-    drop(Owner::map(&rig.socket(), MapRequest { kind: Kind::Shared, ..private(&rig) })?);
+    // One mapping whose owner ends without a message, and one whose owner sends malformed messages.
+    drop(Owner::map(&rig.socket(), MapRequest { kind: MappingKind::Shared, ..private(&rig) })?);
     let mut socket = UnixStream::connect(rig.socket())?;
     socket.write_all(&[0xFF; 4096])?;
     let request = MapRequest { resume: true, region: "other".into(), ..private(&rig) };
     let mut socket = UnixStream::connect(rig.socket())?;
     socket.set_read_timeout(Some(LIMIT))?;
-    message::write(&mut socket, &Request { version: VERSION, ask: Ask::Map(request) })?;
-    let answer: Answer = message::read(&mut socket, 4096)?;
-    ensure(matches!(answer, Answer::Refused(Refused::NotResumed(_))), format!("{answer:?}"))?;
-    program.gets_on(1000)?;
+    message::write(&mut socket, &AgentRequest { version: VERSION, ask: AgentCall::Map(request) })?;
+    let answer: AgentAnswer = message::read(&mut socket, 4096)?;
+    ensure(matches!(answer, AgentAnswer::Refused(RefusalReason::NotResumed(_))), format!("{answer:?}"))?;
+    program.makes_progress(1000)?;
     program.finish().map(drop)
 }
 
-/// An agent that sleeps is woken by a fault.
+/// A page fault wakes a sleeping agent.
 pub fn an_idle_agent_sleeps_and_wakes() -> Outcome {
     let rig = rig(&["--wait", "sleep"])?;
     let mapping =
@@ -350,7 +355,7 @@ pub fn an_idle_agent_sleeps_and_wakes() -> Outcome {
     };
     for page in 0..20 {
         std::thread::sleep(Duration::from_millis(20));
-        // SAFETY: nobody else uses the region.
+        // SAFETY: the region has no other user.
         ensure(unsafe { mapping.as_slice()[page * 4096 * 7] } == 0, "zeros")?;
     }
     let before = ticks()?;

@@ -1,9 +1,9 @@
-//! Mapped regions from end to end: real daemons, real frames over a virtual cable, and programs that touch memory which
-//! is not there. Every line they read has to be the one they wrote last, whatever is evicted, lost, killed or unplugged
-//! meanwhile.
+//! Mapped regions from end to end: real daemons, real frames over a virtual cable, and programs that access absent
+//! pages. Every line that they read has to contain their last write, whatever was evicted, lost, killed or unplugged in
+//! between.
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded. `CXLOE_PAGING_SECONDS`
-//! makes the programs work for so long instead of a second or two.
+//! sets the time for which programs work, a second or two by default.
 
 mod hints;
 mod mapped;
@@ -12,11 +12,11 @@ mod program;
 mod system_calls;
 pub mod work;
 
-use cxloe_lab::Standing;
+use cxloe_lab::LabPrivilege;
 use cxloe_system::{Test, tests};
 use mapped::*;
 
-pub fn tests(_: Standing) -> Vec<Test> {
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
     tests![
         threads_under_the_tightest_limit,
         threads_under_the_tightest_limit_inside_udp,

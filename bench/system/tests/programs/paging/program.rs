@@ -1,4 +1,4 @@
-//! Programs with mapped regions, in the hands of a test.
+//! Programs that map regions, as processes that a test starts and ends.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -11,9 +11,9 @@ use cxloe_system::cable::{cable, with_addresses};
 use cxloe_system::copy_as;
 use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually, saying};
 
-/// Bytes of the region that programs work with.
+/// Bytes of the region that programs use.
 pub const BYTES: u64 = 8 << 20;
-/// How long programs work, unless the environment says otherwise.
+/// Time for which programs work, unless the environment sets another.
 pub fn duration(usual: Duration) -> Duration {
     let seconds = std::env::var("CXLOE_PAGING_SECONDS").ok().and_then(|text| text.parse().ok());
     seconds.map_or(usual, Duration::from_secs)
@@ -39,12 +39,12 @@ pub fn job(rig: &Pair, what: &str) -> Job {
     }
 }
 
-/// All three daemons, and the region `pages`.
+/// Starts all three daemons, and creates the region `pages`.
 pub fn rig(agent: &[&str]) -> Outcome<Pair> {
     started(Pair::bare()?, &[], agent)
 }
 
-/// The same with frames inside UDP, under headers that the packet links write.
+/// Like [`rig`], with frames inside UDP, whose outer headers the packet links write.
 pub fn rig_inside_udp() -> Outcome<Pair> {
     let encap = ["--encap", "udp"];
     started(Pair::on(with_addresses(cable()))?, &encap, &encap)
@@ -88,25 +88,25 @@ impl Program {
             .map_err(|error| format!("{}: {}", error.message().unwrap_or_default(), self.log()).into())
     }
 
-    /// How far it has got.
+    /// Progress that the program has reported last.
     pub fn at(&self) -> u64 {
         self.number("at ").unwrap_or_default()
     }
 
-    /// Waits until it has got on.
-    pub fn gets_on(&self, by: u64) -> Outcome {
+    /// Waits until the program's progress has increased by `by`.
+    pub fn makes_progress(&self, by: u64) -> Outcome {
         let from = self.at();
         eventually("the program gets on", || (self.at() >= from + by).then_some(()))
             .map_err(|error| format!("{}: {}", error.message().unwrap_or_default(), self.log()).into())
     }
 
-    /// Lets it work for so long, and until it has done something.
+    /// Lets the program work for `time`, and until it has made progress.
     pub fn works(&self, time: Duration) -> Outcome {
         let until = Instant::now() + duration(time);
         while Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.gets_on(1)
+        self.makes_progress(1)
     }
 
     pub fn finish(mut self) -> Outcome<u64> {
@@ -124,7 +124,7 @@ impl Program {
         Ok(self.process.wait(LIMIT)?)
     }
 
-    /// Closes its standard input.
+    /// Closes the program's standard input, at which it ends.
     pub fn ask_to_stop(&mut self) {
         drop(self.process.child_mut().stdin.take());
     }

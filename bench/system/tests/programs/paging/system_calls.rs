@@ -1,4 +1,4 @@
-//! What the kernel does to mapped pages on a program's behalf: it needs pages as the program does, wherever they are.
+//! System calls on mapped pages: the kernel accesses absent and present pages on behalf of a program.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +15,7 @@ fn failed(what: &str) -> String {
     format!("{what}: {}", std::io::Error::last_os_error())
 }
 
-/// read(2) into absent pages, write(2) from them, and a futex in one.
+/// Calls read(2) into absent pages, write(2) from absent pages, and futex(2) on a word in an absent page.
 pub fn run(mapping: &Mapping) -> Result<(), String> {
     let base = mapping.as_ptr();
     let pages = mapping.len() / PAGE_BYTES;
@@ -28,7 +28,7 @@ pub fn run(mapping: &Mapping) -> Result<(), String> {
             (&here).write_all(&pattern(page, round)).map_err(|error| error.to_string())?;
             let mut got = 0;
             while got < 2 * PAGE_BYTES {
-                // SAFETY: the bytes lie in the mapping, and nobody else uses them.
+                // SAFETY: the bytes are in the mapping, which has no other user.
                 let read = unsafe {
                     let to = base.add(page * PAGE_BYTES + got);
                     libc::read(there.as_raw_fd(), to.cast(), 2 * PAGE_BYTES - got)
@@ -64,20 +64,20 @@ fn check(file: &File, pages: usize, expected: impl Fn(usize) -> Vec<u8>) -> Resu
     Ok(())
 }
 
-/// One thread sleeps on a word, another changes it and wakes the first; all over the region, so that the page is absent
-/// most times.
+/// One thread sleeps on a word; another changes the word and wakes the first. Words all over the region are used, so
+/// that most of their pages are absent.
 fn futex(mapping: &Mapping) -> Result<(), String> {
     let pages = mapping.len() / PAGE_BYTES;
     for page in (0..pages).step_by(pages.div_ceil(64)) {
         let word = mapping.as_ptr() as usize + page * PAGE_BYTES + 128;
-        // SAFETY: the word lies in the mapping, and is used as an atomic one from here on.
+        // SAFETY: the word is in the mapping, and is used as an atomic one from here on.
         let word = unsafe { &*(word as *const AtomicU32) };
         word.store(0, Ordering::SeqCst);
         let woken = thread::scope(|scope| {
             let sleeper = scope.spawn(move || {
                 let limit = libc::timespec { tv_sec: 20, tv_nsec: 0 };
                 while word.load(Ordering::SeqCst) == 0 {
-                    // SAFETY: the kernel looks at a live word.
+                    // SAFETY: the kernel reads a live word.
                     let slept =
                         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, 0, &limit) };
                     let errno = std::io::Error::last_os_error().raw_os_error();
@@ -100,23 +100,23 @@ fn futex(mapping: &Mapping) -> Result<(), String> {
     Ok(())
 }
 
-/// Parts of the mapping are discarded, dropped from this process's page table, and at last unmapped.
+/// Parts of the mapping are discarded, dropped from this process's page table, and finally unmapped.
 pub fn parts(mapping: &Mapping) -> Result<(), String> {
     let base = mapping.as_ptr();
     let bytes = mapping.len();
     let byte = |page: usize| -> *mut u8 {
-        // SAFETY: it lies in the mapping.
+        // SAFETY: the byte is in the mapping.
         unsafe { base.add(page * PAGE_BYTES + 17) }
     };
     let pages = bytes / PAGE_BYTES;
     let value = |page: usize| (page % 251) as u8 + 1;
     for page in 0..pages {
-        // SAFETY: nobody else uses the byte.
+        // SAFETY: the byte has no other user.
         unsafe { byte(page).write_volatile(value(page)) };
     }
-    // Dropping shared memory from a page table changes nothing of what it holds.
+    // If shared memory is dropped from a page table, it keeps its content.
     for advice in [libc::MADV_DONTNEED, libc::MADV_DONTNEED_LOCKED] {
-        // SAFETY: the range is the mapping's.
+        // SAFETY: the range is in the mapping.
         let (known, done) =
             unsafe { (libc::madvise(base.cast(), 0, advice), libc::madvise(base.cast(), bytes / 2, advice)) };
         if known == 0 && done != 0 {
@@ -129,15 +129,15 @@ pub fn parts(mapping: &Mapping) -> Result<(), String> {
         .map_err(|error| format!("cannot discard: {error}"))?;
     for page in 0..pages {
         let expected = if gone.contains(&page) { 0 } else { value(page) };
-        // SAFETY: nobody else uses the byte.
+        // SAFETY: the byte has no other user.
         let found = unsafe { byte(page).read_volatile() };
         if found != expected {
             return Err(format!("page {page} reads as {found}, not {expected}"));
         }
     }
-    // A part is unmapped, and something else put there; the rest is served as before.
+    // A part is unmapped and other memory mapped there; the rest of the region is served as before.
     let (first, count) = (pages - 8, 4);
-    // SAFETY: nobody uses these pages afterwards but as what they are then.
+    // SAFETY: these pages are used afterwards only as the new mapping.
     let other = unsafe {
         let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let (read, write) = (libc::PROT_READ, libc::PROT_WRITE);
@@ -150,7 +150,7 @@ pub fn parts(mapping: &Mapping) -> Result<(), String> {
     for _ in 0..2 {
         for page in (0..pages).filter(|page| !(first..first + count).contains(page)) {
             let expected = if gone.contains(&page) { 0 } else { value(page) };
-            // SAFETY: nobody else uses the byte.
+            // SAFETY: the byte has no other user.
             let found = unsafe { byte(page).read_volatile() };
             if found != expected {
                 return Err(format!(

@@ -1,8 +1,8 @@
-//! The program that the tests run: it has a region mapped and works with it, and knows what each line has to be. It is
-//! this test binary itself, started with `work` and a job.
+//! The program run by the tests: maps a region, works with it, and compares each line with its expected content. The
+//! program is this test binary, started with `work` and a job.
 //!
-//! It says `ready` when the region is mapped, `at N` as it gets on, and `done N` at the end; it ends when its standard
-//! input does. Whatever reads otherwise than it was written ends it with status 1 and a message.
+//! The program prints `ready` when the region is mapped, `at N` as it progresses, and `done N` at the end; it ends when
+//! its standard input is closed. If a line differs from its last write, the program ends with status 1 and a message.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_client::mapping::{Abandoned, MapOptions, Mapping};
+use cxloe_client::mapping::{MapOptions, Mapping, OrphanReaction};
 use cxloe_cn_core::pager::PAGE_BYTES;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 pub const LINE: usize = 64;
 
-/// What to do, as arguments.
+/// A job of the program, passed in its arguments.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub what: String,
@@ -27,7 +27,7 @@ pub struct Job {
     pub limit: u64,
     pub threads: usize,
     pub seed: u64,
-    /// Which part of the region is this process's, of how many.
+    /// Index of the part of the region that belongs to this process, and number of parts.
     pub part: (usize, usize),
     pub lost_wait: Duration,
     pub wait: Duration,
@@ -70,7 +70,6 @@ impl Job {
     }
 }
 
-/// Does the job that the arguments name.
 pub fn play() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let job = Job::parse(&arguments).expect("the tests know how to ask");
@@ -88,7 +87,7 @@ fn say(what: &str) {
     let _ = writeln!(out, "{what}").and_then(|()| out.flush());
 }
 
-/// Ends when standard input does.
+/// Flag that is set when standard input is closed.
 fn asked_to_stop() -> &'static AtomicBool {
     static STOP: AtomicBool = AtomicBool::new(false);
     thread::spawn(|| {
@@ -101,12 +100,12 @@ fn asked_to_stop() -> &'static AtomicBool {
 fn work(job: &Job) -> Result<(), String> {
     let options = MapOptions {
         limit: job.limit,
-        // What is announced is to be told apart from what is guessed.
+        // Read-ahead is off for hints, so that hinted pages can be distinguished.
         prefetch: job.what != "hints",
         fresh: job.fresh,
         lost_wait: job.lost_wait,
         wait: job.wait,
-        abandoned: Abandoned::Abort,
+        abandoned: OrphanReaction::Abort,
     };
     let mapping = Mapping::open(&job.socket, &job.region, options).map_err(|error| error.to_string())?;
     say("ready");
@@ -122,7 +121,7 @@ fn work(job: &Job) -> Result<(), String> {
     }
 }
 
-/// A line as it is in some version; version 0 is zeros.
+/// Content of a line in some version; version 0 is all zeros.
 fn content(line: usize, seed: u64, version: u32) -> [u64; 8] {
     std::array::from_fn(|word| match version {
         0 => 0,
@@ -133,7 +132,7 @@ fn content(line: usize, seed: u64, version: u32) -> [u64; 8] {
     })
 }
 
-/// Words of the mapping, read and written as a program does whose memory it is.
+/// Words of the mapping, accessed as ordinary memory.
 #[derive(Clone, Copy)]
 pub struct Words(pub *mut u64);
 // SAFETY: each thread uses its own part.
@@ -143,7 +142,7 @@ unsafe impl Sync for Words {}
 
 impl Words {
     fn line(self, line: usize) -> [u64; 8] {
-        // SAFETY: the line lies in the mapping, and nobody else writes to it.
+        // SAFETY: the line is in the mapping, and has no other writer.
         std::array::from_fn(|word| unsafe { self.0.add(line * 8 + word).read_volatile() })
     }
 
@@ -155,14 +154,15 @@ impl Words {
     }
 }
 
-/// The lines of thread `index`: every so many, so that each page belongs to several threads.
+/// Lines of thread `index`, interleaved with those of other threads, so that each page belongs to several threads.
 fn lines_of(job: &Job, mapping: &Mapping, index: usize) -> impl Iterator<Item = usize> + Clone + use<> {
     let (part, parts) = job.part;
     let all = job.threads * parts;
     (part * job.threads + index..mapping.len() / LINE).step_by(all)
 }
 
-/// Threads write lines all over the region, and each line has to be as it was written last; at the end all of them.
+/// Threads write lines all over the region, and check that each line contains its last write; at the end they check all
+/// lines.
 fn lines(job: &Job, mapping: &Mapping) -> Result<(), String> {
     let stop = asked_to_stop();
     let (total, failed) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -186,7 +186,7 @@ fn lines(job: &Job, mapping: &Mapping) -> Result<(), String> {
                     })
                 };
                 while !stop.load(Ordering::Relaxed) && !failed.load(Ordering::Relaxed) {
-                    // A stretch in order, or lines anywhere.
+                    // A run accesses consecutive lines, lines at a distance, or random lines.
                     let (mut at, step) = match random.random_range(0..4) {
                         0 => (random.random_range(0..mine.len()), 1),
                         _ => (random.random_range(0..mine.len()), random.random_range(1..mine.len())),
@@ -216,7 +216,7 @@ fn lines(job: &Job, mapping: &Mapping) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes every line of the part, or checks that another process with the same seed has.
+/// Writes every line of this process's part, or checks lines that another process with the same seed has written.
 fn verify(job: &Job, mapping: &Mapping) -> Result<(), String> {
     let words = Words(mapping.as_ptr().cast());
     let wanted = |line| content(line, job.seed, 1);
@@ -237,7 +237,7 @@ fn verify(job: &Job, mapping: &Mapping) -> Result<(), String> {
     }
 }
 
-/// Reads one word of every page, over and over.
+/// Reads one word of every page, repeatedly.
 fn touch(job: &Job, mapping: &Mapping) -> Result<(), String> {
     let stop = asked_to_stop();
     let words = Words(mapping.as_ptr().cast());
@@ -260,7 +260,7 @@ fn touch(job: &Job, mapping: &Mapping) -> Result<(), String> {
     Ok(())
 }
 
-/// Several processes count together: a word of each page, by atomic additions, a fixed number of them.
+/// Several processes add to a word of each page by atomic additions, a fixed number of times.
 fn counter(job: &Job, mapping: &Mapping) -> Result<(), String> {
     let pages = mapping.len() / PAGE_BYTES;
     let add = |index: usize| {
@@ -268,7 +268,7 @@ fn counter(job: &Job, mapping: &Mapping) -> Result<(), String> {
         for _ in 0..job.seed {
             let page = random.random_range(0..pages);
             let word = (mapping.as_ptr() as usize + page * PAGE_BYTES + 8) as *const AtomicU64;
-            // SAFETY: the word lies in the mapping, and everybody uses it as an atomic one.
+            // SAFETY: the word is in the mapping, and all processes use it as an atomic one.
             unsafe { &*word }.fetch_add(1, Ordering::Relaxed);
         }
     };
@@ -277,7 +277,7 @@ fn counter(job: &Job, mapping: &Mapping) -> Result<(), String> {
     });
     mapping.flush().map_err(|error| error.to_string())?;
     say(&format!("done {}", job.seed * job.threads as u64));
-    // The others are still counting.
+    // Other processes may still be counting.
     let stop = asked_to_stop();
     while !stop.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(5));

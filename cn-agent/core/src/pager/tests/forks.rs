@@ -1,10 +1,10 @@
-//! Two processes of one fork: what one of them has, the other need not fetch, nor send.
+//! Two processes of one fork: pages of one of them are neither fetched nor sent again for the other.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Pages of both.
+/// Pages of parent and child, by view and number.
 #[derive(Default)]
 struct Both {
     pages: BTreeMap<(u16, u32), Page>,
@@ -63,7 +63,7 @@ struct Family {
 }
 
 impl Family {
-    /// A parent that has written so many pages.
+    /// A family whose parent has written `written` pages.
     fn new(written: u32) -> Family {
         let options = PagerOptions { pages: PAGES, limit: LIMIT, prefetch: false, evict: true };
         let mut pager = Pager::new(options, Slots::pool(2 * PAGES, false));
@@ -94,7 +94,7 @@ impl Family {
         self.io(|pager, io| pager.fault(fault, io));
     }
 
-    /// Memory nodes answer; how many pages were fetched and written.
+    /// Completes all transfers; returns the numbers of pages fetched and written.
     fn answer(&mut self) -> (usize, usize) {
         let (mut fetched, mut written) = (0, 0);
         while let Some((slot, buffer, _)) = self.nodes.fetches.pop_front() {
@@ -110,7 +110,7 @@ impl Family {
         (fetched, written)
     }
 
-    /// Sends all that is dirty of a view; how many pages that took.
+    /// Sends all dirty pages of a view; returns the number of pages sent.
     fn clean(&mut self, view: ViewId) -> usize {
         let mut written = 0;
         for _ in 0..PAGES {
@@ -123,10 +123,10 @@ impl Family {
         panic!("it does not end")
     }
 
-    /// Has these pages, which are clean, taken away, and nothing kept of them.
+    /// Evicts these pages, which must be clean, and keeps no copies of them.
     fn take_away(&mut self, view: ViewId, pages: Range<u32>) {
         for page in pages.clone() {
-            self.pager.leave(view, page, self.entry(view, page), None);
+            self.pager.evict_clean(view, page, self.entry(view, page), None);
         }
         for page in pages {
             self.memory.pages.remove(&(view.0, page));
@@ -141,7 +141,7 @@ impl Family {
     }
 
     fn entry(&self, view: ViewId, page: u32) -> Entry {
-        self.pager.look(view, page).unwrap()
+        self.pager.entry_of(view, page).unwrap()
     }
 }
 
@@ -156,15 +156,15 @@ fn what_one_has_is_copied_for_the_other() {
     family.fault(CHILD, 3, true);
     assert_eq!(family.answer(), (0, 0), "it is here");
     assert_eq!(family.byte(CHILD, 3), 4);
-    // The child's twin is what CMem has, whatever the child writes.
+    // The child's twin is the content in CMem, even after the child has written to the page.
     family.memory.pages.insert((1, 3), content(77));
     family.clean(PARENT);
     family.take_away(PARENT, 3..4);
-    assert_eq!(family.entry(PARENT, 3).state(), State::Absent);
+    assert_eq!(family.entry(PARENT, 3).state(), PageState::Absent);
     family.fault(PARENT, 3, false);
     assert_eq!((family.answer(), family.byte(PARENT, 3)), ((0, 0), 4));
     assert_eq!(family.pager.counters().copied, 2);
-    // What neither has is fetched.
+    // A page that neither process has is fetched.
     family.fault(CHILD, 4, false);
     assert_eq!((family.answer(), family.pager.counters().fetched), ((1, 0), 2));
 }
@@ -179,11 +179,11 @@ fn what_a_child_has_of_its_parent_is_sent_once() {
     assert_eq!((0..8).filter(alike).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 6, 7]);
     assert_eq!(
         (family.entry(CHILD, 0).state(), family.entry(CHILD, 5).state()),
-        (State::Clean, State::Dirty)
+        (PageState::Clean, PageState::Dirty)
     );
     assert_eq!((family.clean(CHILD), family.pager.slots_used()), (1, 9), "only what it has changed");
     assert_eq!(family.pager.counters().shared, 7);
-    // Each has its own, wherever it comes from.
+    // Each process keeps its own content, copied or fetched.
     [PARENT, CHILD].into_iter().for_each(|view| family.take_away(view, 0..8));
     for (view, page, expected) in [(PARENT, 5, 6), (CHILD, 5, 99), (CHILD, 6, 7), (PARENT, 6, 7)] {
         family.fault(view, page, false);
@@ -200,11 +200,58 @@ fn what_is_not_written_after_all_keeps_its_slot() {
     family.fork();
     family.fault(CHILD, 2, true);
     family.answer();
-    assert_eq!(family.entry(CHILD, 2).state(), State::Dirty);
+    assert_eq!(family.entry(CHILD, 2).state(), PageState::Dirty);
     assert_eq!((family.clean(CHILD), family.pager.slots_used()), (0, 8));
     assert_eq!(family.entry(CHILD, 2).slot(), family.entry(PARENT, 2).slot());
     family.fault(CHILD, 3, true);
     family.answer();
     family.memory.pages.insert((1, 3), content(50));
     assert_eq!((family.clean(CHILD), family.pager.slots_used()), (1, 9));
+}
+
+impl Family {
+    /// Touches a page in the child if it would fault there; returns the number of pages read ahead.
+    fn reads(&mut self, child: ViewId, page: u32) -> u64 {
+        let before = self.pager.counters().prefetched;
+        if !self.memory.pages.contains_key(&(child.0, page)) {
+            self.fault(child, page, false);
+            self.answer();
+            self.io(|pager, io| pager.turn(io));
+            self.answer();
+        }
+        self.pager.counters().prefetched - before
+    }
+}
+
+#[test]
+fn readers_do_not_take_pages_read_ahead_for_others() {
+    let mut family = Family::new(48);
+    family.pager.options.prefetch = true;
+    family.clean(PARENT);
+    family.take_away(PARENT, 0..48);
+    let children: Vec<ViewId> = (1..=5).map(ViewId).collect();
+    for child in &children {
+        assert_eq!(family.pager.forked(PARENT, PageTable::local(PAGES)), Ok(*child));
+        assert_eq!(family.pager.add_mapping(*child), Ok(MappingId(child.0)));
+        family.pager.set_droppable(*child, true);
+    }
+    // The first child stops where a window of pages is ready for it.
+    for page in 0..8 {
+        family.reads(CHILD, page);
+    }
+    let has = |family: &Family| {
+        (16..48).filter(|page| family.memory.pages.contains_key(&(CHILD.0, *page))).collect::<Vec<_>>()
+    };
+    let ready = has(&family);
+    assert!(ready.len() >= 12, "{ready:?}");
+    let mut most = 0;
+    for page in 0..48 {
+        for child in &children[1..] {
+            let many = family.pager.is_shared_by_many();
+            let ahead = family.reads(*child, page);
+            most = if many { most.max(ahead) } else { most };
+        }
+    }
+    assert!((1..=5).contains(&most), "{most} at a time, of 60 pages for six processes");
+    assert_eq!(has(&family), ready, "what the others have passed leaves first");
 }

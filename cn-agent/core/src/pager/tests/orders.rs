@@ -1,8 +1,8 @@
-//! Pages that are taken away by orders to their process: many at a time, unless somebody waits for one of them.
+//! Removal of pages by orders to their process: many at a time, unless a thread waits for one of them.
 
 use super::*;
 
-/// Room for an order of many pages among those kept free.
+/// A limit of which the reserve holds orders of many pages.
 const LIMIT: u32 = 1024;
 
 fn rig() -> Rig {
@@ -11,8 +11,8 @@ fn rig() -> Rig {
     rig
 }
 
-/// The process carries out what it was asked; how many pages went with each order.
-fn obey(rig: &mut Rig) -> Vec<usize> {
+/// Carries out the pending orders; returns the number of pages of each.
+pub(super) fn carry_out_orders(rig: &mut Rig) -> Vec<usize> {
     let mut sizes = Vec::new();
     while let Some(ranges) = rig.kernel.orders.pop_front() {
         sizes.push(ranges.iter().map(Range::len).sum());
@@ -26,7 +26,7 @@ fn obey(rig: &mut Rig) -> Vec<usize> {
     sizes
 }
 
-/// Reads pages one after the other, with the time between two faults that a program takes.
+/// Reads pages one after the other, with the time between two faults that a program usually takes.
 fn read(rig: &mut Rig, pages: Range<u32>) -> Vec<usize> {
     let mut sizes = Vec::new();
     for page in pages {
@@ -37,7 +37,7 @@ fn read(rig: &mut Rig, pages: Range<u32>) -> Vec<usize> {
         rig.answer();
         while rig.pager.has_work() {
             rig.turn();
-            sizes.extend(obey(rig));
+            sizes.extend(carry_out_orders(rig));
         }
         assert!(rig.kernel.pages.contains_key(&page) && rig.pager.resident() <= LIMIT);
     }
@@ -50,14 +50,14 @@ fn pages_of_a_program_that_faults_now_and_then_leave_many_at_a_time() {
     let sizes = read(&mut rig, 0..3 * LIMIT);
     assert!(sizes.len() > 50 && sizes.iter().all(|size| *size >= 16), "{sizes:?}");
     assert_eq!(rig.pager.counters().waits_for_room, 0);
-    // What waits for others goes when it is time, and nothing is left to do.
-    rig.pager.let_go_of_held();
+    // Removals that were held back are ordered when they are due, and nothing is left to do.
+    rig.pager.remove_held_pages();
     while rig.pager.has_work() {
         rig.turn();
     }
-    let rest = obey(&mut rig);
+    let rest = carry_out_orders(&mut rig);
     assert!(rest.len() <= 1 && rest.iter().all(|size| *size < 16), "{rest:?}");
-    let leaves = (0..4 * LIMIT).filter(|page| rig.state(*page) == State::Dropping).count();
+    let leaves = (0..4 * LIMIT).filter(|page| rig.state(*page) == PageState::Dropping).count();
     assert_eq!(leaves, 0);
 }
 
@@ -68,20 +68,20 @@ fn who_waits_for_room_has_it_at_once() {
     rig.pager.set_limit(LIMIT / 2);
     while rig.pager.has_work() {
         rig.turn();
-        obey(&mut rig);
+        carry_out_orders(&mut rig);
     }
     assert!(rig.pager.resident() <= LIMIT / 2);
 }
 
 #[test]
-fn a_page_that_somebody_wants_does_not_wait_for_others() {
+fn a_demanded_page_does_not_wait_for_others() {
     let mut rig = rig();
     read(&mut rig, 0..LIMIT);
     let mut next = LIMIT;
     let waiting = loop {
         read(&mut rig, next..next + 1);
         next += 1;
-        if let Some(page) = (0..next).find(|page| rig.state(*page) == State::Dropping) {
+        if let Some(page) = (0..next).find(|page| rig.state(*page) == PageState::Dropping) {
             break page;
         }
     };
@@ -89,12 +89,12 @@ fn a_page_that_somebody_wants_does_not_wait_for_others() {
     let fault = Fault { mapping: ONLY, page: waiting, access: Access::Protected, write: true };
     rig.kernel.woken.clear();
     rig.io(|pager, io| pager.fault(fault, io));
-    assert!(rig.pager.owes(ONLY, waiting) && rig.pager.has_work());
+    assert!(rig.pager.has_pending_fault(ONLY, waiting) && rig.pager.has_work());
     rig.turn();
     assert_eq!(rig.kernel.orders.len(), 1);
-    obey(&mut rig);
+    carry_out_orders(&mut rig);
     assert_eq!(rig.kernel.woken, [waiting], "it is told to try again");
     let fault = Fault { access: Access::Missing, ..fault };
     rig.io(|pager, io| pager.fault(fault, io));
-    assert_eq!((rig.state(waiting), rig.kernel.pages[&waiting]), (State::Dirty, content(waiting)));
+    assert_eq!((rig.state(waiting), rig.kernel.pages[&waiting]), (PageState::Dirty, content(waiting)));
 }

@@ -1,4 +1,4 @@
-//! Memory is made ready for pages that are on their way.
+//! Tests of preparing memory for pages in flight.
 
 use super::*;
 
@@ -21,19 +21,19 @@ fn memory_is_made_ready_once_a_page_was_sent_for_and_filled_before_it_is_install
     rig.turn();
     assert_eq!(rig.kernel.ready, [(3, false)].into());
     rig.answer();
-    assert_eq!((rig.kernel.ready.get(&3), rig.state(3)), (Some(&true), State::Clean));
-    // Another thread of the same process, or of another one that shares the memory, sees that there is a page: it waits too.
+    assert_eq!((rig.kernel.ready.get(&3), rig.state(3)), (Some(&true), PageState::Clean));
+    // Another thread of this process, or of one that shares the memory, touches the prepared page: it waits too.
     rig.fault(4, false);
     rig.turn();
     fault(&mut rig, 4, Access::Unmapped);
-    assert_eq!((rig.nodes.fetches.len(), rig.state(4)), (1, State::Fetching));
+    assert_eq!((rig.nodes.fetches.len(), rig.state(4)), (1, PageState::Fetching));
     assert!(!rig.kernel.woken.contains(&4));
-    // Of many there is no time for any: those that have come are put in place first.
+    // With many faults no memory is prepared: pages that have arrived are installed first.
     (8..12).for_each(|page| rig.fault(page, false));
     rig.nodes.demands = 5;
     rig.turn();
     assert!(rig.kernel.ready.range(5..).next().is_none() && !rig.pager.has_work());
-    // Nor beside pages that have to leave.
+    // Nor is memory prepared while pages have to be evicted.
     rig.answer();
     rig.nodes.demands = 1;
     for page in 30..30 + LIMIT - 10 {
@@ -43,11 +43,11 @@ fn memory_is_made_ready_once_a_page_was_sent_for_and_filled_before_it_is_install
     assert_eq!((rig.pager.resident(), rig.kernel.dropped.len()), (LIMIT - 4, 0), "as many as may stay");
     rig.fault(200, false);
     rig.turn();
-    assert!(rig.state(200) == State::Fetching && !rig.kernel.ready.contains_key(&200));
+    assert!(rig.state(200) == PageState::Fetching && !rig.kernel.ready.contains_key(&200));
     while rig.pager.has_work() {
         rig.turn();
     }
-    // What has come meanwhile needs nothing.
+    // A page that has already arrived needs no prepared memory.
     rig.fault(20, false);
     rig.answer();
     rig.nodes.demands = 0;
@@ -56,7 +56,7 @@ fn memory_is_made_ready_once_a_page_was_sent_for_and_filled_before_it_is_install
 }
 
 #[test]
-fn what_does_not_come_is_given_up() {
+fn an_overdue_page_is_given_up() {
     for lost in [false, true] {
         let mut rig = rig();
         rig.fault(3, false);
@@ -68,35 +68,35 @@ fn what_does_not_come_is_given_up() {
         let outcome = if lost { Err(Lost) } else { Ok(()) };
         rig.io(|pager, io| pager.fetched(buffer, outcome, io));
         assert!(rig.kernel.ready.is_empty());
-        assert_eq!(rig.state(3), if lost { State::Lost } else { State::Absent });
+        assert_eq!(rig.state(3), if lost { PageState::Lost } else { PageState::Absent });
     }
-    // A fault at a page that nobody has and that is only ready: what is there is no page.
+    // A fault at an absent page whose memory is prepared: the page does not count as resident.
     let mut rig = rig();
     rig.kernel.ready.insert(5, false);
     fault(&mut rig, 5, Access::Unmapped);
     assert!(rig.kernel.ready.is_empty() && rig.kernel.woken == [5]);
-    assert_eq!(rig.state(5), State::Absent);
+    assert_eq!(rig.state(5), PageState::Absent);
 }
 
 #[test]
 fn a_successor_takes_no_page_that_was_only_made_ready() {
-    for (makes_ready, state) in [(true, State::Absent), (false, State::Clean)] {
+    for (makes_ready, state) in [(true, PageState::Absent), (false, PageState::Clean)] {
         let mut rig = rig();
         rig.kernel.makes_ready = makes_ready;
         rig.fault(3, false);
         rig.fault(4, false);
         rig.pager.discarded(VIEW, 4..5);
         rig.turn();
-        // Half filled, perhaps, as the agent dies.
+        // The memory of these pages may be partially filled when the agent dies.
         rig.kernel.pages.extend([(3, [7; PAGE_BYTES]), (4, [7; PAGE_BYTES])]);
         let mut next = Rig::new();
         for page in 0..PAGES {
-            let entry = rig.pager.look(VIEW, page).unwrap();
+            let entry = rig.pager.entry_of(VIEW, page).unwrap();
             next.io(|pager, _| pager.set(VIEW, page, entry));
         }
         let kernel = &mut rig.kernel;
         next.pager.take_over(VIEW, kernel);
         assert_eq!((next.state(3), kernel.pages.contains_key(&3)), (state, !makes_ready));
-        assert_eq!((next.state(4), kernel.pages.contains_key(&4)), (State::Absent, !makes_ready));
+        assert_eq!((next.state(4), kernel.pages.contains_key(&4)), (PageState::Absent, !makes_ready));
     }
 }

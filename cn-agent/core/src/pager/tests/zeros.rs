@@ -1,13 +1,13 @@
-//! What was discarded is zeros, here and at its memory node.
+//! Discarded pages are zeros, locally and at the memory node.
 
 use super::*;
 
-/// Begins to write everything back; whether nothing is left to do.
+/// Begins to write back all dirty pages; returns whether nothing is left to do.
 fn clean(rig: &mut Rig) -> bool {
     rig.io(|pager, io| pager.clean_all(VIEW, io))
 }
 
-/// The one write that is on its way ends; where it went.
+/// Ends the only write in flight; returns its slot.
 fn end_write(rig: &mut Rig, outcome: Result<(), Lost>) -> u32 {
     let (slot, buffer) = rig.nodes.writes.pop_front().expect("something is being written");
     assert!(rig.nodes.writes.is_empty());
@@ -22,7 +22,7 @@ fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
     assert!(!clean(&mut rig));
     assert_eq!(end_write(&mut rig, Err(Lost)), 7);
     assert_eq!(rig.pager.counters().write_back_failures, 1);
-    // What the memory node has is not the page: whoever reads it finds zeros.
+    // The memory node holds old content, so a read is served with zeros.
     rig.fault(7, false);
     assert!(rig.nodes.fetches.is_empty());
     assert_eq!(rig.kernel.pages[&7], [0; PAGE_BYTES]);
@@ -31,7 +31,7 @@ fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
     assert!(!clean(&mut rig));
     assert_eq!(end_write(&mut rig, Ok(())), 7);
     assert!(clean(&mut rig));
-    // The same, nobody having touched it.
+    // The same, for a page that is not touched.
     rig.pager.discarded(VIEW, 8..9);
     assert!(!clean(&mut rig));
     assert_eq!(end_write(&mut rig, Err(Lost)), 8);
@@ -42,20 +42,20 @@ fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
     assert_eq!(rig.nodes.fetches.front().map(|(page, ..)| *page), Some(8), "they are there now");
 }
 
-/// A fetch could overtake them and bring what was there before; and they could overwrite what is written next.
+/// A fetch could overtake the zeros and bring back old content, and the zeros could overwrite later writes.
 #[test]
-fn nothing_of_a_page_is_on_its_way_beside_its_zeros() {
+fn no_write_of_a_page_is_in_flight_with_its_zeros() {
     for (write, outcome) in [(false, Ok(())), (true, Ok(())), (false, Err(Lost)), (true, Err(Lost))] {
         let mut rig = Rig::new();
         rig.pager.discarded(VIEW, 7..8);
         assert!(!clean(&mut rig));
         rig.fault(7, write);
         rig.turn();
-        assert!(rig.pager.owes(ONLY, 7), "whoever stopped there is told to go on");
+        assert!(rig.pager.has_pending_fault(ONLY, 7), "whoever stopped there is told to go on");
         assert!(rig.nodes.fetches.is_empty() && rig.kernel.pages.is_empty());
         assert_eq!(end_write(&mut rig, outcome), 7);
         assert_eq!(rig.kernel.woken, [7]);
-        assert!(!rig.pager.owes(ONLY, 7));
+        assert!(!rig.pager.has_pending_fault(ONLY, 7));
         rig.fault(7, write);
         assert_eq!(rig.nodes.fetches.len(), usize::from(outcome.is_ok()));
         assert_eq!(rig.kernel.pages.len(), usize::from(outcome.is_err()));
@@ -69,7 +69,7 @@ fn a_successor_does_not_take_zeros_for_arrived() {
     rig.pager.discarded(VIEW, 7..8);
     assert!(!clean(&mut rig));
     let table = PageTable::local(PAGES);
-    (0..PAGES).for_each(|page| table.set(page, rig.pager.look(VIEW, page).unwrap()));
+    (0..PAGES).for_each(|page| table.set(page, rig.pager.entry_of(VIEW, page).unwrap()));
     let mut next = Rig::new();
     next.pager = Pager::new(*rig.pager.options(), Slots::own(PAGES, false));
     assert_eq!(next.pager.add_view(table, true), Ok(VIEW));

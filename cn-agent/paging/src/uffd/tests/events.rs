@@ -1,4 +1,4 @@
-//! What a process does to its mappings, told and waited for.
+//! Tests of the events for a process's changes of its mappings.
 
 use std::thread;
 
@@ -19,7 +19,7 @@ fn dropped_pages_are_told_before_they_go_and_nothing_is_filled_meanwhile() {
         assert_eq!(uffd.copy(memory.at(1), &page_of(2), Access::Writable), Err(UffdError::Again));
         assert_eq!(uffd.zero(memory.page(1)), Err(UffdError::Again));
         let event = next(&uffd);
-        let Event::Remove { start, end } = event else { panic!("{event:?}") };
+        let UffdEvent::Remove { start, end } = event else { panic!("{event:?}") };
         assert_eq!((start, end), (memory.at(1), memory.at(3)));
         dropper.join().unwrap();
     });
@@ -28,7 +28,7 @@ fn dropped_pages_are_told_before_they_go_and_nothing_is_filled_meanwhile() {
 }
 
 #[test]
-fn a_hole_punched_through_the_file_is_told_by_the_mapping_that_does_it() {
+fn a_hole_punched_in_the_file_is_reported_by_its_mapping() {
     let Some(uffd) = uffd(Features::EVENT_REMOVE | Features::MISSING_SHMEM) else { return };
     let (memory, _alias, _file) = Memory::shared(2);
     register(&uffd, &memory, Modes::MISSING);
@@ -36,7 +36,7 @@ fn a_hole_punched_through_the_file_is_told_by_the_mapping_that_does_it() {
     thread::scope(|scope| {
         let dropper = scope.spawn(|| memory.advise(0, 1, MmapAdvise::MADV_REMOVE));
         let event = next(&uffd);
-        let Event::Remove { start, end } = event else { panic!("{event:?}") };
+        let UffdEvent::Remove { start, end } = event else { panic!("{event:?}") };
         assert_eq!((start, end), (memory.at(0), memory.at(1)));
         dropper.join().unwrap();
     });
@@ -49,7 +49,7 @@ fn a_hole_punched_through_the_file_is_told_by_the_mapping_that_does_it() {
 }
 
 #[test]
-fn unmapping_and_moving_a_mapping_are_told() {
+fn unmapping_and_moving_a_mapping_are_reported() {
     let Some(uffd) = uffd(Features::EVENT_UNMAP | Features::EVENT_REMAP) else { return };
     let mut memory = Memory::anonymous(4);
     register(&uffd, &memory, Modes::MISSING);
@@ -57,7 +57,7 @@ fn unmapping_and_moving_a_mapping_are_told() {
     thread::scope(|scope| {
         scope.spawn(|| memory.shorten(3));
         let event = next(&uffd);
-        let Event::Unmap { start, end: told } = event else { panic!("{event:?}") };
+        let UffdEvent::Unmap { start, end: told } = event else { panic!("{event:?}") };
         assert_eq!((start, told), (third, end));
     });
     when_quiet(|| uffd.copy(memory.at(2), &page_of(6), Access::Writable)).unwrap();
@@ -70,11 +70,12 @@ fn unmapping_and_moving_a_mapping_are_told() {
             let moved = unsafe { libc::mremap(old, PAGE as usize, PAGE as usize, flags, new) };
             assert_eq!(moved, new);
         });
-        // The page that was at the destination goes first; whether it is told depends on who paged it: nobody.
+        // The page at the destination is unmapped first. It is not registered, so it depends on the kernel whether
+        // that is an event.
         let event = next(&uffd);
-        let Event::Remap { from, to, len } = event else { panic!("{event:?}") };
+        let UffdEvent::Remap { from, to, len } = event else { panic!("{event:?}") };
         assert_eq!((from, to, len), (memory.at(2), room.at(5), PAGE));
-        // Then the old place is told as unmapped, by kernels that do.
+        // Some kernels then report the old address as unmapped.
         let mut buffer = EventBuffer::new();
         let until = Instant::now() + Duration::from_millis(200);
         while Instant::now() < until {
@@ -84,7 +85,7 @@ fn unmapping_and_moving_a_mapping_are_told() {
         }
     });
     assert_eq!(room.read(5), 6);
-    // The page is paged at its new place as well: with nobody reading events any more, nobody may wait for that.
+    // The page is registered at its new address as well: closing the userfaultfd ensures that no thread waits for it.
     drop(uffd);
     memory.shorten(2);
 }

@@ -1,4 +1,4 @@
-//! Absent pages: touched, waited for, filled.
+//! Tests of faults on absent pages, and of the operations that fill them.
 
 use std::thread;
 
@@ -14,7 +14,7 @@ fn a_missing_page_is_waited_for_and_filled() {
     thread::scope(|scope| {
         let reader = scope.spawn(|| (nix::unistd::gettid().as_raw() as u32, memory.read(2)));
         let event = next(&uffd);
-        let Event::Fault { address, write, wp, minor, thread } = event else { panic!("{event:?}") };
+        let UffdEvent::Fault { address, write, wp, minor, thread } = event else { panic!("{event:?}") };
         assert_eq!((address, write, wp, minor), (memory.at(2), false, false, false));
         assert_eq!(uffd.copy(memory.at(2), &page_of(7), Access::Writable), Ok(4096));
         assert_eq!(reader.join().unwrap(), (thread, 7));
@@ -25,14 +25,14 @@ fn a_missing_page_is_waited_for_and_filled() {
 }
 
 #[test]
-fn the_address_is_exact_if_wanted() {
+fn the_address_is_exact_if_requested() {
     let Some(uffd) = uffd(Features::EXACT_ADDRESS) else { return };
     let memory = Memory::anonymous(1);
     register(&uffd, &memory, Modes::MISSING);
     thread::scope(|scope| {
         scope.spawn(|| memory.write(0, 1));
         let event = next(&uffd);
-        let Event::Fault { address, write: true, thread: 0, .. } = event else { panic!("{event:?}") };
+        let UffdEvent::Fault { address, write: true, thread: 0, .. } = event else { panic!("{event:?}") };
         assert_eq!(address, memory.at(0) + PAGE / 2);
         assert_eq!(uffd.zero(memory.page(0)), Ok(4096));
     });
@@ -51,7 +51,7 @@ fn a_shared_page_filled_in_one_mapping_is_there_in_the_other() {
         uffd.copy(memory.at(1), &page_of(3), Access::Writable).unwrap();
     });
     assert_eq!(alias.read(1), 9);
-    // Many pages at once, up to one that is there.
+    // One call fills pages up to one that is present.
     assert_eq!(uffd.copy(memory.at(0), page_of(4).repeat(2).as_slice(), Access::Writable), Ok(4096));
     assert_eq!((memory.read(0), memory.read(1)), (4, 9));
     assert_eq!(uffd.copy(memory.at(2), page_of(5).repeat(2).as_slice(), Access::Writable), Ok(8192));
@@ -69,7 +69,7 @@ fn a_minor_fault_is_answered_with_the_page_that_the_file_has() {
     thread::scope(|scope| {
         let reader = scope.spawn(|| memory.read(0));
         let event = next(&uffd);
-        let Event::Fault { address, write: false, wp: false, minor: true, .. } = event else {
+        let UffdEvent::Fault { address, write: false, wp: false, minor: true, .. } = event else {
             panic!("{event:?}")
         };
         assert_eq!(address, memory.at(0));
@@ -134,11 +134,11 @@ fn many_threads_wait_at_once() {
             assert!(Instant::now() < until, "only {filled} pages were asked for");
             uffd.wait(Duration::from_millis(100)).unwrap();
             for event in uffd.events(&mut buffer).unwrap() {
-                let Event::Fault { address, .. } = event else { panic!("{event:?}") };
+                let UffdEvent::Fault { address, .. } = event else { panic!("{event:?}") };
                 let number = ((address - memory.at(0)) / PAGE) as u8;
                 match uffd.copy(address, &page_of(number + 1), Access::Writable) {
                     Ok(_) => filled += 1,
-                    // Another of the threads that wait for it.
+                    // The page was installed for another thread that waits for it.
                     Err(UffdError::Exists) => uffd.wake(address..address + PAGE).unwrap(),
                     Err(error) => panic!("{error}"),
                 }

@@ -1,5 +1,5 @@
-//! Held against the crate `userfaultfd`, which shares no code with ours and takes its structures from the headers of the
-//! machine that builds it: either end of a fault can be one of theirs.
+//! Comparison with the crate `userfaultfd`, which shares no code with this module and takes its structures from the
+//! headers of the build machine: either implementation can make a userfaultfd, and the other serve it.
 
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::thread;
@@ -9,7 +9,7 @@ use userfaultfd::{Event as TheirEvent, FaultKind, FeatureFlags, ReadWrite, Regis
 use super::memory::Memory;
 use super::*;
 
-/// Made and agreed on by the crate.
+/// A userfaultfd opened and negotiated by the crate `userfaultfd`.
 fn theirs(features: FeatureFlags) -> userfaultfd::Uffd {
     let make = |user_only| {
         let mut builder = UffdBuilder::new();
@@ -20,13 +20,13 @@ fn theirs(features: FeatureFlags) -> userfaultfd::Uffd {
 }
 
 #[test]
-fn one_of_theirs_is_served_by_ours() {
+fn the_reference_client_works_with_our_server() {
     let theirs = theirs(FeatureFlags::PAGEFAULT_FLAG_WP);
     let memory = Memory::anonymous(4);
     let mode = RegisterMode::MISSING | RegisterMode::WRITE_PROTECT;
     let length = (memory.all().end - memory.all().start) as usize;
     theirs.register_with_mode(memory.all().start as *mut _, length, mode).unwrap();
-    // A duplicate: what its `into_raw_fd` gives is closed already (0.9.0).
+    // A duplicate: the crate closes the descriptor that `into_raw_fd` returns (0.9.0).
     let uffd = Uffd::from_fd(theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
     thread::scope(|scope| {
         let reader = scope.spawn(|| memory.read(3));
@@ -42,13 +42,13 @@ fn one_of_theirs_is_served_by_ours() {
 }
 
 #[test]
-fn one_of_ours_is_served_by_theirs() {
+fn our_client_works_with_the_reference_server() {
     let Some(uffd) = uffd(Features::THREAD_ID | Features::WRITE_PROTECT) else { return };
     let memory = Memory::anonymous(4);
     register(&uffd, &memory, Modes::MISSING | Modes::WRITE_PROTECT);
     let waits = uffd.try_clone().unwrap();
     let fd = OwnedFd::from(uffd);
-    // SAFETY: the descriptor is given up by its owner, and is nobody else's.
+    // SAFETY: the descriptor was released by its owner, and nothing else owns it.
     let theirs = unsafe { userfaultfd::Uffd::from_raw_fd(fd.into_raw_fd()) };
     let event = || {
         let until = Instant::now() + LIMIT;
@@ -74,7 +74,7 @@ fn one_of_ours_is_served_by_theirs() {
     assert_eq!(memory.read(1), 5);
 }
 
-/// The numbers and sizes that the headers of this machine give.
+/// Request numbers and sizes of structures equal those in the headers of this machine.
 #[test]
 fn numbers_and_structures_are_those_of_the_headers() {
     use userfaultfd_sys as headers;

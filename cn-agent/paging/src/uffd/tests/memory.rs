@@ -1,4 +1,5 @@
-//! Memory of a test, touched by address: what an optimiser may not reason about, another thread fills in.
+//! Memory of a test, accessed by address only: the optimiser must not assume its content, as another thread fills it
+//! in.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonym
 
 use crate::uffd::PAGE;
 
-/// A mapping.
+/// Mapped memory of a test, unmapped when dropped.
 pub struct Memory {
     start: NonNull<libc::c_void>,
     pages: u64,
@@ -28,7 +29,7 @@ fn bytes(pages: u64) -> NonZeroUsize {
 }
 
 impl Memory {
-    /// Private anonymous memory, in small pages.
+    /// Private anonymous memory, without huge pages.
     pub fn anonymous(pages: u64) -> Memory {
         // SAFETY: a new mapping where the kernel likes.
         let start = unsafe { mmap_anonymous(None, bytes(pages), PROTECTION, MapFlags::MAP_PRIVATE) }.unwrap();
@@ -37,7 +38,7 @@ impl Memory {
         Memory { start, pages }
     }
 
-    /// A file in memory, and two mappings of it.
+    /// A memory file and two mappings of it.
     pub fn shared(pages: u64) -> (Memory, Memory, OwnedFd) {
         let file = memfd_create("uffd-test", MFdFlags::MFD_CLOEXEC).unwrap();
         nix::unistd::ftruncate(&file, (pages * PAGE) as i64).unwrap();
@@ -50,18 +51,18 @@ impl Memory {
         Memory { start, pages }
     }
 
-    /// Address of a page, or of the end.
+    /// Address of a page; with the number of pages, of the end.
     pub fn at(&self, page: u64) -> u64 {
         assert!(page <= self.pages);
         self.start.as_ptr() as u64 + page * PAGE
     }
 
-    /// The addresses of one page.
+    /// Address range of one page.
     pub fn page(&self, page: u64) -> Range<u64> {
         self.at(page)..self.at(page + 1)
     }
 
-    /// All addresses.
+    /// Address range of the whole mapping.
     pub fn all(&self) -> Range<u64> {
         self.at(0)..self.at(self.pages)
     }
@@ -81,11 +82,11 @@ impl Memory {
     /// Drops pages with `madvise(2)`.
     pub fn advise(&self, page: u64, pages: u64, advice: MmapAdvise) {
         let start = NonNull::new(self.at(page) as *mut libc::c_void).unwrap();
-        // SAFETY: inside the mapping, whose contents nobody relies on.
+        // SAFETY: inside the mapping, whose content no code relies on.
         unsafe { madvise(start, bytes(pages).get(), advice) }.unwrap();
     }
 
-    /// Unmaps the last pages.
+    /// Unmaps the last pages, so that `pages` are left.
     pub fn shorten(&mut self, pages: u64) {
         let start = NonNull::new(self.at(pages) as *mut libc::c_void).unwrap();
         // SAFETY: the end of the mapping, which nothing refers to from now on.

@@ -1,5 +1,6 @@
-//! Real faults: each test has memory of its own, a userfaultfd that it serves itself, and threads or processes that
-//! touch the memory. An ordinary user's userfaultfd serves the faults of user mode, which most tests make.
+//! Tests with real faults: each test has its own memory, a userfaultfd that it serves itself, and threads or
+//! processes that touch the memory. An ordinary user's userfaultfd serves the faults of user mode, which suffices for
+//! most tests.
 
 mod events;
 mod filling;
@@ -15,7 +16,7 @@ use memory::Memory;
 
 use super::*;
 
-/// How long anything may take that is to happen.
+/// Longest time that a test waits for an event.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A userfaultfd with `features`, or `None` on a kernel without them.
@@ -35,14 +36,14 @@ fn uffd(features: Features) -> Option<Uffd> {
     }
 }
 
-/// Registers all of `memory`, which the tests know to be paged.
+/// Registers all of `memory`, which the tests access as paged memory.
 fn register(uffd: &Uffd, memory: &Memory, modes: Modes) -> Ioctls {
     // SAFETY: the memory is the test's own and is touched by address alone.
     unsafe { uffd.register(memory.all(), modes) }.unwrap()
 }
 
-/// The next event.
-fn next(uffd: &Uffd) -> Event {
+/// The next event; the test fails if there is none within the limit.
+fn next(uffd: &Uffd) -> UffdEvent {
     let until = Instant::now() + LIMIT;
     let mut buffer = EventBuffer::new();
     while Instant::now() < until {
@@ -57,28 +58,28 @@ fn next(uffd: &Uffd) -> Event {
     panic!("no event within {LIMIT:?}");
 }
 
-/// Checks that the next event is a fault at `address`, for writing or not, with the page there or not.
+/// Checks that the next event is a fault at `at`, with these properties.
 fn expect_fault(uffd: &Uffd, at: u64, writes: bool, protected: bool) {
     match next(uffd) {
-        Event::Fault { address, write, wp, minor: false, .. } => {
+        UffdEvent::Fault { address, write, wp, minor: false, .. } => {
             assert_eq!((address & !(PAGE - 1), write, wp), (at, writes, protected));
         }
         other => panic!("expected a fault at {at:#x}, got {other:?}"),
     }
 }
 
-/// Checks that nobody waits for anything.
+/// Checks that no event is pending.
 fn expect_quiet(uffd: &Uffd) {
     let mut buffer = EventBuffer::new();
     assert_eq!(uffd.events(&mut buffer).unwrap().count(), 0);
 }
 
-/// A page of one byte.
+/// A page whose bytes all equal `byte`.
 fn page_of(byte: u8) -> [u8; PAGE as usize] {
     [byte; PAGE as usize]
 }
 
-/// Repeats `operation` while the address space is changing.
+/// Repeats `operation` as long as the address space is changing.
 fn when_quiet<T>(mut operation: impl FnMut() -> Result<T, UffdError>) -> Result<T, UffdError> {
     let until = Instant::now() + LIMIT;
     loop {
@@ -98,7 +99,7 @@ fn the_probe_and_a_handshake_agree() {
         probe.features.names()
     );
     assert!(probe.ioctls.contains(Ioctls::REGISTER));
-    assert_eq!(probe.limit.is_some(), probe.way == Way::UserFaultsOnly);
+    assert_eq!(probe.limit.is_some(), probe.way == FaultScope::UserFaultsOnly);
     probe.require(Features::SIGBUS).unwrap();
     let unknown = Features::from_bits_retain(1 << 63);
     let refused = probe.require(unknown).unwrap_err();
@@ -120,7 +121,7 @@ fn a_feature_that_no_kernel_has_is_named_as_missing() {
 }
 
 #[test]
-fn the_device_gives_one_to_who_may_open_it() {
+fn the_device_node_gives_a_userfaultfd_by_its_permissions() {
     let Ok(device) = std::fs::File::open("/dev/userfaultfd") else {
         eprintln!("not tested here: /dev/userfaultfd cannot be opened");
         return;

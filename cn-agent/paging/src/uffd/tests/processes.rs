@@ -1,5 +1,5 @@
-//! Other processes, and the signal that a fault can be. A forked child of a test does only what a signal handler may
-//! do, and ends by `_exit`: that everything here works in it is part of the test.
+//! Tests with other processes, and with faults as signals. A forked child does only what a signal handler may do, and
+//! ends by `_exit`: that all operations work in such a child is part of the test.
 
 use std::cell::UnsafeCell;
 use std::io::{IoSlice, IoSliceMut};
@@ -20,9 +20,9 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::memory::Memory;
 use super::*;
 
-/// Forks a child that runs `body` and exits with what it returns.
+/// Forks a child that runs `body` and exits with the value it returns.
 fn child(body: impl FnOnce() -> u8) -> Pid {
-    // SAFETY: the child does what a signal handler may do, and nothing else.
+    // SAFETY: the child does only what a signal handler may do.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
@@ -33,7 +33,7 @@ fn child(body: impl FnOnce() -> u8) -> Pid {
     }
 }
 
-/// Status values of a child that could not do what it was to do.
+/// Exit statuses of a child that could not run its test.
 const NO_FEATURE: u8 = 200;
 const FAILED: u8 = 201;
 
@@ -51,7 +51,7 @@ fn a_poisoned_page_ends_in_sigbus() {
     }
     let memory = Memory::anonymous(2);
     let touches = child(|| {
-        // The test runner's own handler of this signal is for stacks.
+        // Replaces Rust's own handler of SIGBUS, which detects stack overflows.
         // SAFETY: the default action.
         let _ = unsafe {
             sigaction(Signal::SIGBUS, &SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty()))
@@ -79,15 +79,15 @@ fn a_poisoned_page_ends_in_sigbus() {
     }
 }
 
-/// What the handler below works with. One process, one handler: the child that installs it.
+/// State for the signal handler below. Each child process installs one handler, and has its own copy.
 static FD: AtomicU64 = AtomicU64::new(u64::MAX);
 static SOURCE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 static SERVED: AtomicU64 = AtomicU64::new(0);
 static UNPROTECTED: AtomicU64 = AtomicU64::new(0);
 
-/// Serves a fault where it happens.
+/// Serves a fault in the thread that caused it.
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's record of this very signal; for SIGBUS it has an address.
+    // SAFETY: the kernel's record of this signal; for SIGBUS it has an address.
     let address = unsafe { (*info).si_addr() } as u64 & !(PAGE - 1);
     // SAFETY: the descriptor that the child keeps open while faults can happen; ManuallyDrop leaves it so.
     let fd = unsafe { OwnedFd::from_raw_fd(FD.load(Ordering::Relaxed) as RawFd) };
@@ -97,10 +97,10 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     match uffd.copy(address, page, Access::Protected) {
         Ok(_) => SERVED.fetch_add(1, Ordering::Relaxed),
         Err(UffdError::Exists) => {
-            // There, and protected: this was a write.
+            // The page is present and write-protected: the access was a write.
             match uffd.unprotect(address..address + PAGE, false) {
                 Ok(()) => UNPROTECTED.fetch_add(1, Ordering::Relaxed),
-                // SAFETY: ends the process; going on would only bring the signal again.
+                // SAFETY: ends the process; returning would only raise the signal again.
                 Err(_) => unsafe { libc::_exit(i32::from(FAILED)) },
             }
         }
@@ -111,7 +111,7 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
 
 struct Page(UnsafeCell<[u8; PAGE as usize]>);
 
-// SAFETY: written by nobody.
+// SAFETY: it is never written.
 unsafe impl Sync for Page {}
 
 static FULL_OF_NINES: Page = Page(UnsafeCell::new([9; PAGE as usize]));
@@ -142,7 +142,8 @@ fn a_fault_is_served_by_the_faulting_thread_in_its_signal_handler() {
         if unsafe { sigaction(Signal::SIGBUS, &action) }.is_err() {
             return FAILED;
         }
-        // A read, a write to the page that is there then, and a write to an absent page: two pages, two unprotected.
+        // A read, a write to the page installed by it, and a write to an absent page: two pages are installed, and
+        // two unprotected.
         if memory.read(0) != 9 {
             return 1;
         }
@@ -154,7 +155,7 @@ fn a_fault_is_served_by_the_faulting_thread_in_its_signal_handler() {
         if SERVED.load(Ordering::Relaxed) != 2 || UNPROTECTED.load(Ordering::Relaxed) != 2 {
             return 3;
         }
-        // The kernel's own access to an absent page fails.
+        // The kernel's access to an absent page in a system call fails.
         let mut null = [0_i32; 2];
         // SAFETY: two descriptors; the buffer is one byte of the mapping.
         let read = unsafe {
@@ -215,7 +216,7 @@ fn a_forked_child_faults_on_its_own_userfaultfd() {
             }))
         });
         let event = next(&uffd);
-        let Event::Fork(fd) = event else { panic!("{event:?}") };
+        let UffdEvent::Fork(fd) = event else { panic!("{event:?}") };
         let theirs = Uffd::from_fd(fd).unwrap();
         expect_fault(&theirs, memory.at(1), false, false);
         theirs.copy(memory.at(1), &page_of(100), Access::Writable).unwrap();
@@ -254,7 +255,7 @@ fn receive_fd(socket: RawFd) -> OwnedFd {
     let received = recvmsg::<()>(socket, &mut bytes, Some(&mut room), MsgFlags::MSG_CMSG_CLOEXEC).unwrap();
     for message in received.cmsgs().unwrap() {
         if let ControlMessageOwned::ScmRights(fds) = message {
-            // SAFETY: the kernel has just made it for us.
+            // SAFETY: the kernel has just made this descriptor.
             return unsafe { OwnedFd::from_raw_fd(fds[0]) };
         }
     }
@@ -268,7 +269,7 @@ fn another_process_is_paged_through_the_descriptor_that_it_handed_over() {
         socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC).unwrap();
     let paged = child(|| {
         let Ok(uffd) = Uffd::create_user_only() else { return FAILED };
-        // Handing over one that may block: the other side sees to that.
+        // The userfaultfd is made blocking, which the receiver has to handle.
         // SAFETY: flags by value, on an own descriptor.
         let set = unsafe { libc::fcntl(uffd.fd.as_raw_fd(), libc::F_SETFL, libc::O_RDONLY) };
         if set != 0 || send_fd(theirs.as_raw_fd(), uffd.fd.as_raw_fd()).is_err() {

@@ -1,4 +1,4 @@
-//! Write-protected pages: reads go through, the first write waits.
+//! Tests of write-protected pages: reads continue, the first write waits.
 
 use std::thread;
 
@@ -7,7 +7,7 @@ use super::*;
 
 const BOTH: Modes = Modes::MISSING.union(Modes::WRITE_PROTECT);
 
-/// Filled write-protected: no fault at a read, one at a write, which `unprotect` ends.
+/// Installs a page write-protected: a read is no fault, a write is one, and `unprotect` lets the writer continue.
 fn filled_protected(uffd: &Uffd, memory: &Memory) {
     assert!(register(uffd, memory, BOTH).contains(Ioctls::WRITE_PROTECT));
     uffd.copy(memory.at(0), &page_of(1), Access::Protected).unwrap();
@@ -23,7 +23,7 @@ fn filled_protected(uffd: &Uffd, memory: &Memory) {
     assert_eq!(memory.read(0), 2);
     memory.write(0, 3);
     expect_quiet(uffd);
-    // Protected again, as before it is written back; this time the writer is woken by itself.
+    // The page is protected again, as before a write-back; this time `wake` wakes the writer.
     uffd.protect(memory.page(0)).unwrap();
     thread::scope(|scope| {
         let writer = scope.spawn(|| memory.write(0, 4));

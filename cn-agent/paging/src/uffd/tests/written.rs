@@ -1,16 +1,16 @@
-//! Asynchronous write protection: no fault at the first write, a mark that a scan finds.
+//! Tests of asynchronous write protection: the first write is no fault, but leaves a mark that a scan finds.
 
 use super::memory::Memory;
-use super::scan::{Action, Categories, Found, Pagemap};
+use super::scan::{Action, Categories, PageRun, Pagemap};
 use super::*;
 
 const WRITTEN: Categories = Categories::WRITTEN.union(Categories::PRESENT);
 
 fn written(pagemap: &Pagemap, memory: &Memory, action: Action) -> Vec<(u64, u64)> {
-    let mut found = [Found::default(); 8];
+    let mut found = [PageRun::default(); 8];
     let (count, end) = pagemap.scan(memory.all(), WRITTEN, action, &mut found).unwrap();
     assert_eq!(end, memory.all().end);
-    let pages = |f: &Found| ((f.start - memory.at(0)) / PAGE, (f.end - memory.at(0)) / PAGE);
+    let pages = |f: &PageRun| ((f.start - memory.at(0)) / PAGE, (f.end - memory.at(0)) / PAGE);
     found[..count].iter().inspect(|f| assert_eq!(f.categories(), WRITTEN)).map(pages).collect()
 }
 
@@ -28,9 +28,9 @@ fn marks(uffd: &Uffd, memory: &Memory) {
     assert_eq!(written(&pagemap, memory, Action::empty()), []);
     memory.write(4, 3);
     assert_eq!(written(&pagemap, memory, Action::empty()), [(4, 5)]);
-    // Room for one entry only: it says how far it came.
+    // With room for one entry only, the scan returns the address that it reached.
     memory.write(0, 3);
-    let mut one = [Found::default()];
+    let mut one = [PageRun::default()];
     let (count, end) = pagemap.scan(memory.all(), WRITTEN, Action::empty(), &mut one).unwrap();
     assert_eq!((count, one[0].start, one[0].end), (1, memory.at(0), memory.at(1)));
     assert!(end < memory.all().end);
@@ -56,7 +56,7 @@ fn a_scan_that_checks_refuses_memory_without_marks() {
     let memory = Memory::anonymous(1);
     memory.write(0, 1);
     let pagemap = Pagemap::own().unwrap();
-    let mut found = [Found::default(); 2];
+    let mut found = [PageRun::default(); 2];
     let refused = pagemap.scan(memory.all(), WRITTEN, Action::CHECK, &mut found).unwrap_err();
     assert!(matches!(refused, UffdError::Os { errno: nix::errno::Errno::EPERM, .. }), "{refused:?}");
     let not_pages = memory.at(0) + 1..memory.at(1);

@@ -1,4 +1,4 @@
-//! Which classes of an interface have PFC (802.1Qbb), by the kernel's netlink messages for Data Center Bridging.
+//! Traffic classes of an interface with PFC (802.1Qbb), from the kernel's netlink messages for Data Center Bridging.
 //!
 //! ```text
 //!   RTM_GETDCB, command IEEE_GET, IFNAME --> kernel --> attribute IEEE { attribute PFC: struct ieee_pfc }
@@ -15,21 +15,21 @@ use nix::sys::time::{TimeVal, TimeValLike};
 const RTM_GETDCB: u16 = 78;
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_HEADER: usize = 16;
-/// struct dcbmsg: family, command, padding.
+/// Length of struct dcbmsg in bytes: family, command, padding.
 const DCB_HEADER: usize = 4;
 const COMMAND_IEEE_GET: u8 = 21;
 const ATTRIBUTE_IFNAME: u16 = 1;
 const ATTRIBUTE_IEEE: u16 = 13;
 const ATTRIBUTE_IEEE_PFC: u16 = 2;
-/// Bits of an attribute's type that are none (NLA_F_NESTED, NLA_F_NET_BYTEORDER).
+/// Mask of an attribute's type, without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const TYPE_MASK: u16 = 0x3FFF;
 
-/// The classes with PFC, a bit each; `None` if the driver does no Data Center Bridging.
+/// Traffic classes with PFC, a bit each; `None` if the driver does not support Data Center Bridging.
 pub fn pfc(interface: &str) -> Option<u8> {
     let socket: OwnedFd =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)
             .ok()?;
-    // The kernel answers at once; should it not, no doctor is to wait for ever.
+    // The kernel answers at once; the timeout only makes sure that the doctor ends.
     setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(2)).ok()?;
     sendto(socket.as_raw_fd(), &request(interface), &NetlinkAddr::new(0, 0), MsgFlags::empty()).ok()?;
     let mut answer = vec![0; 8192];
@@ -44,7 +44,7 @@ fn request(interface: &str) -> Vec<u8> {
     message.extend((length as u32).to_ne_bytes());
     message.extend(RTM_GETDCB.to_ne_bytes());
     message.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and port: there is one question and one who asks.
+    // Sequence number and port are 0: this socket sends one request only.
     message.extend([0; 8]);
     message.extend([libc::AF_UNSPEC as u8, COMMAND_IEEE_GET, 0, 0]);
     message.extend((name_len as u16).to_ne_bytes());
@@ -54,20 +54,20 @@ fn request(interface: &str) -> Vec<u8> {
     message
 }
 
-/// The classes that an answer enables.
+/// Traffic classes with PFC in the kernel's answer, a bit each.
 fn enabled(answer: &[u8]) -> Option<u8> {
-    // An error is another type of message.
+    // An error arrives as a message of another type.
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     if kind != RTM_GETDCB {
         return None;
     }
     let attributes = answer.get(NLMSG_HEADER + DCB_HEADER..)?;
     let pfc = find(find(attributes, ATTRIBUTE_IEEE)?, ATTRIBUTE_IEEE_PFC)?;
-    // struct ieee_pfc: how many classes can, then which do.
+    // In struct ieee_pfc, the number of classes that support PFC precedes the bits of those that use it.
     pfc.get(1).copied()
 }
 
-/// The content of the first attribute of this type.
+/// Payload of the first attribute of type `wanted`.
 fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
@@ -108,7 +108,7 @@ mod tests {
         let ieee = attribute(0x8000 | ATTRIBUTE_IEEE, &[ets, pfc].concat());
         let told = answer(&[attribute(ATTRIBUTE_IFNAME, b"eth9\0"), ieee].concat());
         assert_eq!(enabled(&told), Some(0b1000));
-        // Whatever is cut off is no answer, and no panic.
+        // A truncated answer causes no panic.
         for length in 0..told.len() {
             let _ = enabled(&told[..length]);
         }

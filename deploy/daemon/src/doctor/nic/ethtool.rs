@@ -1,4 +1,5 @@
-//! What a driver tells by the ioctl SIOCETHTOOL: structures of 32-bit words whose first is the command, filled in place.
+//! Facts from a driver by the ioctl SIOCETHTOOL: structures of 32-bit words whose first is the command, filled in
+//! place.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,10 +13,10 @@ const GRINGPARAM: u32 = 0x10;
 const GPAUSEPARAM: u32 = 0x12;
 const GFLAGS: u32 = 0x25;
 const GCHANNELS: u32 = 0x3c;
-/// Merging received frames (ETH_FLAG_LRO).
+/// Flag of large receive offload (ETH_FLAG_LRO): the interface merges received frames.
 const FLAG_LRO: u32 = 1 << 15;
 
-/// An interface, to be asked about.
+/// Socket and interface name for ethtool requests.
 pub struct Ethtool {
     socket: OwnedFd,
     name: [libc::c_char; libc::IFNAMSIZ],
@@ -40,7 +41,7 @@ impl Ethtool {
         Ok(Ethtool { socket: unsafe { OwnedFd::from_raw_fd(socket) }, name })
     }
 
-    /// The driver's name.
+    /// Name of the driver.
     pub fn driver(&self) -> Option<String> {
         // struct ethtool_drvinfo, 196 bytes: the name is 32 bytes after the command.
         let words = self.ask::<49>(GDRVINFO)?;
@@ -49,24 +50,24 @@ impl Ethtool {
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
-    /// How interrupts are moderated.
+    /// Settings of interrupt moderation; `None` if the driver does not show them.
     pub fn coalescing(&self) -> Option<Coalescing> {
         // struct ethtool_coalesce: 23 words.
         let words = self.ask::<23>(GCOALESCE)?;
         Some(Coalescing { rx_usecs: words[1], tx_usecs: words[5], adaptive_rx: words[10] != 0 })
     }
 
-    /// Slots of the rings.
+    /// Ring sizes, in slots; `None` if the driver does not show them.
     pub fn rings(&self) -> Option<Rings> {
-        // struct ethtool_ringparam: 9 words, the limits before what is in use.
+        // struct ethtool_ringparam: 9 words, the limits before the present sizes.
         let words = self.ask::<9>(GRINGPARAM)?;
         Some(Rings { rx_max: words[1], tx_max: words[4], rx: words[5], tx: words[8] })
             .filter(|rings| rings.rx > 0)
     }
 
-    /// The queues: those that only receive, and those that do both.
+    /// Numbers of queues that receive: receive-only and combined ones.
     pub fn queues(&self) -> Option<Queues> {
-        // struct ethtool_channels: 9 words, the limits before what is in use.
+        // struct ethtool_channels: 9 words, the limits before the present numbers.
         let words = self.ask::<9>(GCHANNELS)?;
         let (rx, combined) = (5, 8);
         Some(Queues {
@@ -76,19 +77,19 @@ impl Ethtool {
         .filter(|queues| queues.rx > 0)
     }
 
-    /// Whether received frames are merged in hardware.
+    /// True if the hardware merges received frames.
     pub fn merges(&self) -> Option<bool> {
         Some(self.ask::<2>(GFLAGS)?[1] & FLAG_LRO != 0)
     }
 
-    /// Whether pauses of the whole link are heeded or sent.
+    /// True if the interface honours or sends link-level pause frames (802.3x).
     pub fn pauses(&self) -> Option<bool> {
         // struct ethtool_pauseparam: command, negotiation, receiving, sending.
         let words = self.ask::<4>(GPAUSEPARAM)?;
         Some(words[2] != 0 || words[3] != 0)
     }
 
-    /// A structure of `N` words as the driver fills it; `None` if it has none.
+    /// Structure of `N` words as the driver fills it; `None` if the driver does not support the command.
     fn ask<const N: usize>(&self, command: u32) -> Option<[u32; N]> {
         let mut words = [0; N];
         words[0] = command;
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_is_not_there_tells_nothing() {
+    fn an_absent_interface_reports_nothing() {
         let ethtool = Ethtool::open("no-such-nic").unwrap();
         assert!(ethtool.driver().is_none() && ethtool.rings().is_none() && ethtool.coalescing().is_none());
         assert!(Ethtool::open("a-name-that-is-too-long").is_err());

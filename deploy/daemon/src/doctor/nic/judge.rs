@@ -1,28 +1,28 @@
-//! What a [`Nic`] is to be like for a daemon, and the commands that make it so.
+//! Judgement of a [`Nic`] for a daemon, with the commands that correct it.
 
 use super::{Nic, Presence};
 use crate::doctor::permissions::Xdp;
 use crate::doctor::{Check, Group};
 
-/// Microseconds that an interrupt may be put off without being noticed.
+/// Longest interrupt delay, in microseconds, that is short compared with a round trip.
 const COALESCING_US_MAX: u32 = 8;
 
-/// What a daemon wants of its interface.
+/// Requirements of a daemon on its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// The smallest MTU it works with, in bytes.
+    /// Smallest MTU with which the daemon works, in bytes.
     pub mtu_min: usize,
     /// The smallest MTU with which a page fits one frame, in bytes.
     pub mtu_page: usize,
-    /// Its queues: one for each worker.
+    /// Number of queues: one for each worker.
     pub workers: u32,
-    /// Frames it can leave waiting for a moment: slots of its own receive ring.
+    /// Slots of the daemon's own receive ring, in frames.
     pub ring: u32,
-    /// Whether its workers spin.
+    /// True if the workers busy-poll.
     pub spinning: bool,
-    /// Whether the link is AF_XDP.
+    /// Need for AF_XDP links.
     pub xdp: Xdp,
-    /// The 802.1Q priority of its frames.
+    /// 802.1Q priority of the daemon's frames; `None` if they are not tagged.
     pub priority: Option<u8>,
 }
 
@@ -39,7 +39,7 @@ fn fail(name: &str, found: impl Into<String>, advice: impl Into<String>) -> Chec
 }
 
 impl Nic {
-    /// Judges it. An interface that is not there, or no Ethernet, is judged no further.
+    /// Judges the interface. If the interface is absent or does not carry Ethernet, there are no further checks.
     pub fn judge(&self, demand: &Demand) -> Vec<Check> {
         let (name, presence) = (&self.name, "interface");
         match &self.presence {
@@ -88,7 +88,7 @@ impl Nic {
             (false, _) => fail("link", "down", format!("ip link set {name} up")),
             (true, false) => fail(
                 "link",
-                "up, but nobody is at the other end (no carrier)",
+                "up, but without a link partner (no carrier)",
                 "check the cable, the switch's port and the optics; of a veth, whether its other end is up",
             ),
             (true, true) => ok("link", "up"),
@@ -240,7 +240,7 @@ impl Nic {
     }
 }
 
-/// Too few queues: AF_XDP does not start, other links do.
+/// Failure if AF_XDP is required, since it does not start with too few queues; else a warning.
 fn fail_or_warn(demand: &Demand, name: &str, found: String, advice: String) -> Check {
     match demand.xdp {
         Xdp::Must => fail(name, found, advice),
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use crate::doctor::Level;
 
-    /// An interface with which all is well.
+    /// An interface that passes all checks.
     fn nic() -> Nic {
         Nic {
             name: "eth9".into(),
@@ -287,7 +287,6 @@ mod tests {
         }
     }
 
-    /// The verdict on `name`, and the advice.
     fn verdict(nic: &Nic, demand: &Demand, name: &str) -> (Level, String) {
         let checks = nic.judge(demand);
         let check = checks.iter().find(|check| check.name == name);
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn polling_wants_interrupts_put_off() {
+    fn polling_requires_deferred_interrupts() {
         let interrupted = Nic { deferred_interrupts: Some(0), ..nic() };
         expect(interrupted.clone(), "interrupts while polling", Level::Warn, "napi_defer_hard_irqs");
         for other in [Demand { spinning: false, ..demand() }, Demand { xdp: Xdp::Not, ..demand() }] {
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_wants_pfc_and_no_pauses_of_the_whole_link() {
+    fn a_priority_class_requires_pfc_without_link_pauses() {
         expect(Nic { pfc: Some(0b0111), ..nic() }, "PFC", Level::Warn, "dcb pfc set dev eth9 prio-pfc 3:on");
         expect(Nic { pfc: None, ..nic() }, "PFC", Level::Warn, "--priority");
         expect(

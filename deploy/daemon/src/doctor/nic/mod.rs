@@ -1,4 +1,4 @@
-//! A network interface: how it stands, and whether that suits frames that must neither be lost nor wait.
+//! Network interface: its settings, judged for frames that must neither be lost nor delayed.
 //!
 //! ```text
 //!   sysfs below a Host ---.
@@ -13,88 +13,88 @@ mod read;
 
 pub use judge::Demand;
 
-/// What was read of an interface. What nobody tells is `None`.
+/// Settings of an interface; a field is `None` if neither kernel nor driver shows the setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// Its name.
+    /// Name of the interface, as in `eth0`.
     pub name: String,
-    /// Whether it is there, in this network namespace.
+    /// Presence in this network namespace.
     pub presence: Presence,
-    /// Whether it carries Ethernet frames.
+    /// True if the interface carries Ethernet frames.
     pub ethernet: bool,
-    /// Whether it has been brought up.
+    /// True if the interface is administratively up.
     pub up: bool,
-    /// Whether there is somebody at the other end of the cable.
+    /// True if the interface has a carrier.
     pub carrier: bool,
-    /// Bytes of a frame without its Ethernet header.
+    /// MTU in bytes: the longest frame without its Ethernet header.
     pub mtu: usize,
-    /// Mbit/s.
+    /// Speed in Mbit/s.
     pub speed: Option<u32>,
-    /// Whether it sends or receives, but not both at a time.
+    /// True for half duplex.
     pub half_duplex: bool,
-    /// The bridge or bond it is a member of.
+    /// Bridge or bond that the interface is a member of.
     pub master: Option<String>,
-    /// The NUMA node it is on; -1 for none in particular.
+    /// NUMA node of the interface; -1 if it has none.
     pub numa_node: Option<i32>,
-    /// Its driver.
+    /// Name of the driver.
     pub driver: String,
-    /// Interrupts put off while somebody polls (`napi_defer_hard_irqs`).
+    /// Number of polls by a thread for which the kernel defers interrupts (`napi_defer_hard_irqs`).
     pub deferred_interrupts: Option<u32>,
-    /// How interrupts are moderated.
+    /// Settings of interrupt moderation.
     pub coalescing: Option<Coalescing>,
-    /// Slots of its rings.
+    /// Sizes of the receive and the send ring.
     pub rings: Option<Rings>,
-    /// Its queues.
+    /// Numbers of receive queues.
     pub queues: Option<Queues>,
-    /// Whether it merges received frames in hardware.
+    /// True if the hardware merges received frames (large receive offload).
     pub merges: Option<bool>,
-    /// Whether it heeds, or sends, pauses of the whole link (802.3x).
+    /// True if the interface honours or sends link-level pause frames (802.3x).
     pub pauses: Option<bool>,
-    /// Classes with PFC, a bit each.
+    /// Traffic classes with PFC, a bit each.
     pub pfc: Option<u8>,
 }
 
-/// Whether an interface is there.
+/// Presence of an interface in this network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// It is.
+    /// Present in this network namespace and in `/sys`.
     #[default]
     Here,
-    /// It is, but `/sys` is that of another network namespace, and tells nothing of it.
+    /// In this network namespace, but missing in `/sys`, which shows another namespace.
     Unseen,
-    /// It is not; these are.
+    /// Absent; the names are those of the interfaces present.
     Absent(Vec<String>),
 }
 
-/// How interrupts are moderated.
+/// Interrupt moderation of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Microseconds that a received frame may wait.
+    /// Longest delay of the interrupt for a received frame, in microseconds.
     pub rx_usecs: u32,
-    /// Microseconds until what was sent is noticed.
+    /// Longest delay of the interrupt for a sent frame, in microseconds.
     pub tx_usecs: u32,
-    /// Whether the driver changes that by itself.
+    /// True if the driver adapts the delay for received frames.
     pub adaptive_rx: bool,
 }
 
-/// Slots of an interface's rings.
+/// Ring sizes of an interface, in slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// For received frames.
+    /// Present size of the receive ring.
     pub rx: u32,
-    /// The most that there can be.
+    /// Largest receive ring of the hardware.
     pub rx_max: u32,
-    /// For frames to be sent.
+    /// Present size of the send ring.
     pub tx: u32,
-    /// The most that there can be.
+    /// Largest send ring of the hardware.
     pub tx_max: u32,
 }
 
-/// Queues of an interface.
+/// Numbers of queues of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queues {
-    /// Those that receive.
+    /// Present number of queues that receive.
     pub rx: u32,
-    /// The most that there can be.
+    /// Largest number of receiving queues of the hardware.
     pub rx_max: u32,
 }

@@ -1,4 +1,4 @@
-//! Reading a [`Nic`]: sysfs for what it tells, the driver and the kernel for the rest.
+//! Reads a [`Nic`]: from sysfs as far as it has the facts, from the driver and the kernel for the rest.
 
 use nix::net::if_::if_nametoindex;
 
@@ -10,8 +10,8 @@ const ETHERNET: u32 = 1;
 const UP: u32 = 1;
 
 impl Nic {
-    /// Reads the interface `name`. Driver and kernel are asked only if `host` is the machine itself, and then about the
-    /// network namespace of this thread.
+    /// Reads the interface `name`. The driver and the kernel are asked only if `host` is the running machine; their
+    /// answers concern the network namespace of this thread.
     pub fn read(host: &Host, name: &str) -> Nic {
         let nic = Nic { presence: presence(host, name), ..Nic::of_sysfs(host, name) };
         if nic.presence != Presence::Here || !host.is_real() { nic } else { nic.with_driver() }
@@ -31,7 +31,7 @@ impl Nic {
             presence: Presence::Here,
             ethernet: host.number::<u32>(at("type")) == Some(ETHERNET),
             up: flags.is_some_and(|flags| flags & UP != 0),
-            // Reading it fails while the interface is down.
+            // The kernel refuses to read `carrier` while the interface is down.
             carrier: host.number::<u32>(at("carrier")) == Some(1),
             mtu: host.number(at("mtu")).unwrap_or(0),
             speed: host

@@ -5,10 +5,9 @@
 //!           |  [retry buffer: at most SLOTS entries    ]|
 //! ```
 //!
-//! A request enters at `next` when it is made (R1) and leaves at `oldest`, completed, when its answer and
-//! those of all before it are there (R2). It is sent at once, or, where the caller has said that others follow, as part of
-//! a frame of many (`pack`); from `unsent` on are those that wait for that. What happens in between if frames are lost is
-//! in `recovery`.
+//! A request enters at `next` when it is made (R1) and leaves at `oldest` when its answer and the answers to all
+//! earlier requests are there (R2). A request is sent at once, or, if the caller has announced further ones, in a frame
+//! of many (`pack`); the requests from `unsent` on wait for that. Retransmission is in `recovery`.
 
 mod pack;
 mod recovery;
@@ -16,41 +15,40 @@ mod recovery;
 use alloc::boxed::Box;
 use alloc::vec;
 
-use super::entry::{Answer, Buffers, Early, Entry, Op};
-use super::{Completions, OpError, Shared};
+use super::entry::{Buffers, Early, Entry, EntryAnswer, Op};
+use super::{Completions, OpError, SessionState};
 use crate::Transmit;
 use crate::frame::{Axi, FaultStatus, Message, Space};
 use crate::session::framer::Framer;
 use crate::session::slab::NONE;
-use crate::session::{FIRST, Retransmission, SLOTS, WINDOW};
+use crate::session::{FIRST, SLOTS, WINDOW};
 use crate::time::Time;
 pub(super) use pack::Packing;
 use pack::Waiting;
 use recovery::Recovery;
 
-/// One stream.
-pub(super) struct Stream {
+/// State of one stream at the compute node.
+pub(super) struct RequestStream {
     id: u8,
     window: usize,
-    /// The number the next answer in order bears.
+    /// Number of the oldest unanswered request.
     oldest: u64,
-    /// The first number that has not been sent in this session; `next` where none waits.
+    /// First number not sent in this session; `next` if all are sent.
     unsent: u64,
     waiting: Waiting,
     next: u64,
     reads: usize,
     writes: usize,
     entries: Box<[Entry; SLOTS]>,
-    /// Since when the oldest entry is waited for: the last progress, or the sending into an idle stream.
+    /// Time since which the oldest request waits: of the last progress, or of the first request after an empty stream.
     since: Time,
     recovery: Recovery,
-    pub(super) scheme: Retransmission,
 }
 
-impl Stream {
-    pub fn new(id: u8) -> Stream {
+impl RequestStream {
+    pub fn new(id: u8) -> RequestStream {
         let entries = vec![Entry::EMPTY; SLOTS].into_boxed_slice();
-        Stream {
+        RequestStream {
             id,
             window: WINDOW,
             oldest: FIRST,
@@ -62,11 +60,10 @@ impl Stream {
             entries: entries.try_into().expect("a vector of SLOTS entries"),
             since: Time::ZERO,
             recovery: Recovery::default(),
-            scheme: Retransmission::Selective,
         }
     }
 
-    /// Limits reads, and writes, in flight to what the memory node offered.
+    /// Limits reads in flight, and writes in flight, to the memory node's window.
     pub fn set_window(&mut self, window: usize) {
         self.window = window.clamp(1, WINDOW);
     }
@@ -81,18 +78,18 @@ impl Stream {
         &mut self.entries[seq as usize % SLOTS]
     }
 
-    /// The number the next answer in order bears: what 16-bit numbers are completed from (R11).
+    /// Number of the oldest unanswered request, from which 16-bit numbers are completed (R11).
     #[inline]
     pub fn oldest(&self) -> u64 {
         self.oldest
     }
 
-    /// Requests sent in this session.
+    /// Number of requests sent in this session.
     pub fn sent(&self) -> u64 {
         self.next - FIRST
     }
 
-    /// Requests not yet answered.
+    /// Number of unanswered requests.
     #[inline]
     pub fn unanswered(&self) -> usize {
         (self.next - self.oldest) as usize
@@ -103,12 +100,12 @@ impl Stream {
         self.next == self.oldest
     }
 
-    /// Since when the stream has waited for its oldest answer, if it waits.
+    /// Time since which the oldest request has waited for its answer; `None` if the stream is empty.
     pub fn waiting_since(&self) -> Option<Time> {
         (!self.is_idle()).then_some(self.since)
     }
 
-    /// Whether the window has room for one more of this kind (R1).
+    /// Whether the window has room for one more request of this kind (R1).
     #[inline]
     pub fn has_room(&self, op: Op) -> bool {
         let used = if op.is_read() { self.reads } else { self.writes };
@@ -121,8 +118,8 @@ impl Stream {
     }
 
     /// Sends a request under the next number and keeps it (R1), or keeps it to be sent with others. The caller has
-    /// checked [`has_room`](Self::has_room). `false`, with nothing changed but that those which waited may have been sent,
-    /// when the transmit ring is full.
+    /// checked [`has_room`](Self::has_room). `false` if the transmit ring is full: nothing is changed, except that
+    /// waiting requests may have been sent.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "the parts of one request, all from one caller")]
     pub fn send(
@@ -133,7 +130,7 @@ impl Stream {
         token: u64,
         now: Time,
         framer: &Framer,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         tx: &mut dyn Transmit,
     ) -> bool {
         let waits = shared.packing.lines_max(op);
@@ -167,14 +164,14 @@ impl Stream {
         true
     }
 
-    /// Takes a genuine answer to request `seq` and completes what is now in order (R2).
+    /// Applies a genuine answer to request `seq` and completes the requests that are now in order (R2).
     #[inline]
     pub fn answered(
         &mut self,
         seq: u64,
-        answer: Answer<'_>,
+        answer: EntryAnswer<'_>,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         out: &mut dyn Completions,
     ) {
         if seq < self.oldest {
@@ -203,21 +200,21 @@ impl Stream {
         self.progressed(sends, sent, now, shared, out);
     }
 
-    /// Takes genuine answers to requests from `seq` on, which came in one frame.
+    /// Applies genuine answers, which came in one frame, to requests from `seq` on.
     #[inline]
     pub fn answered_all<'a>(
         &mut self,
         seq: u64,
-        answers: impl ExactSizeIterator<Item = Answer<'a>>,
+        answers: impl ExactSizeIterator<Item = EntryAnswer<'a>>,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         out: &mut dyn Completions,
     ) {
         let (oldest, end) = (self.oldest, seq + answers.len() as u64);
         let in_order = seq == oldest && end <= self.unsent;
         let Entry { sends, last_sent: sent, sacked, .. } = *self.at(seq);
         if in_order && sends == 1 && !sacked {
-            // The usual case: what was sent in one frame, once. One look at the clock for all of them.
+            // The usual case: requests of one frame, sent once. They share one round-trip sample.
             shared.rtt.sample(now.0.saturating_sub(sent.0));
         }
         for (number, answer) in (seq..).zip(answers) {
@@ -225,7 +222,7 @@ impl Stream {
             if in_order && number == self.oldest && entry.early.is_none() && entry.op.fits(answer) {
                 self.complete(answer, shared, out);
             } else {
-                // Whose answer came early before is completed with that.
+                // A request that has an early answer is completed with that answer.
                 self.complete_all_early(shared, out);
                 self.answered(number, answer, now, shared, out);
             }
@@ -235,14 +232,15 @@ impl Stream {
         }
     }
 
-    /// The oldest was answered, which had been sent `sends` times, the last time at `sent`: completes what is in order now.
+    /// Completes all requests now in order, after the answer to the oldest: that was sent `sends` times, last at
+    /// `sent`.
     #[inline]
     fn progressed(
         &mut self,
         sends: u32,
         sent: Time,
         now: Time,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         out: &mut dyn Completions,
     ) {
         self.complete_all_early(shared, out);
@@ -250,33 +248,28 @@ impl Stream {
         self.recovery.progressed(sends, sent, now, &shared.rtt);
     }
 
-    /// Completes those whose turn it is and whose answers are there.
+    /// Completes the oldest requests as long as they have early answers.
     #[inline]
-    fn complete_all_early(&mut self, shared: &mut Shared, out: &mut dyn Completions) {
+    fn complete_all_early(&mut self, shared: &mut SessionState, out: &mut dyn Completions) {
         while self.oldest < self.next && !self.at(self.oldest).early.is_none() {
             self.complete_early(shared, out);
         }
     }
 
-    /// R2: an answer that came early waits for those before it.
+    /// R2: keeps an early answer until the answers to all earlier requests are there.
     #[cold]
-    fn keep_early(&mut self, seq: u64, answer: Answer<'_>, shared: &mut Shared) {
-        if self.scheme == Retransmission::GoBackN {
-            shared.counters.dropped_full += 1;
-            self.go_back_once();
-            return;
-        }
+    fn keep_early(&mut self, seq: u64, answer: EntryAnswer<'_>, shared: &mut SessionState) {
         if !self.at(seq).early.is_none() {
             shared.counters.duplicates += 1;
             return;
         }
         let early = match answer {
-            Answer::Data(data) => shared.buffers.early.store(data).map_or(Early::None, Early::Data),
-            Answer::Done => Early::Done,
-            Answer::Fault(status) => Early::Fault(status),
+            EntryAnswer::Data(data) => shared.buffers.early.store(data).map_or(Early::None, Early::Data),
+            EntryAnswer::Done => Early::Done,
+            EntryAnswer::Fault(status) => Early::Fault(status),
         };
         if early.is_none() {
-            // R10: no room. As if lost, so that it is sent again with those before it.
+            // R10: no room. The answer counts as lost, so that the request is sent again.
             shared.counters.dropped_full += 1;
             self.skipped(seq + 1, Time::ZERO, shared);
             return;
@@ -288,14 +281,14 @@ impl Stream {
         self.skipped(seq, sent_once, shared);
     }
 
-    /// Completes the oldest entry with the answer it has already.
+    /// Completes the oldest request with its early answer.
     #[cold]
-    fn complete_early(&mut self, shared: &mut Shared, out: &mut dyn Completions) {
+    fn complete_early(&mut self, shared: &mut SessionState, out: &mut dyn Completions) {
         let entry = self.at_mut(self.oldest);
         match core::mem::replace(&mut entry.early, Early::None) {
             Early::None => {}
-            Early::Done => self.complete(Answer::Done, shared, out),
-            Early::Fault(status) => self.complete(Answer::Fault(status), shared, out),
+            Early::Done => self.complete(EntryAnswer::Done, shared, out),
+            Early::Fault(status) => self.complete(EntryAnswer::Fault(status), shared, out),
             Early::Data(handle) => {
                 let entry = self.pop(shared);
                 shared.counters.answered += 1;
@@ -306,24 +299,24 @@ impl Stream {
     }
 
     #[inline]
-    fn complete(&mut self, answer: Answer<'_>, shared: &mut Shared, out: &mut dyn Completions) {
+    fn complete(&mut self, answer: EntryAnswer<'_>, shared: &mut SessionState, out: &mut dyn Completions) {
         shared.counters.answered += 1;
         match answer {
-            Answer::Data(data) => out.read(self.pop(shared).token, data),
-            Answer::Done => out.written(self.pop(shared).token),
-            Answer::Fault(status) => self.complete_fault(status, shared, out),
+            EntryAnswer::Data(data) => out.read(self.pop(shared).token, data),
+            EntryAnswer::Done => out.written(self.pop(shared).token),
+            EntryAnswer::Fault(status) => self.complete_fault(status, shared, out),
         }
     }
 
     #[cold]
-    fn complete_fault(&mut self, status: FaultStatus, shared: &mut Shared, out: &mut dyn Completions) {
+    fn complete_fault(&mut self, status: FaultStatus, shared: &mut SessionState, out: &mut dyn Completions) {
         shared.counters.faults += 1;
         self.fail_oldest(OpError::Fault(status), shared, out);
     }
 
-    /// Takes the oldest entry out of the retry buffer.
+    /// Removes the oldest request from the retry buffer.
     #[inline]
-    fn pop(&mut self, shared: &mut Shared) -> Entry {
+    fn pop(&mut self, shared: &mut SessionState) -> Entry {
         let entry = *self.at(self.oldest);
         self.oldest += 1;
         *self.count_mut(entry.op) -= 1;
@@ -331,14 +324,14 @@ impl Stream {
         entry
     }
 
-    fn fail_oldest(&mut self, error: OpError, shared: &mut Shared, out: &mut dyn Completions) {
+    fn fail_oldest(&mut self, error: OpError, shared: &mut SessionState, out: &mut dyn Completions) {
         let entry = self.at(self.oldest);
         out.failed(entry.token, error, entry.data(&shared.buffers));
         self.pop(shared);
     }
 
-    /// Fails everything unanswered, in order, and starts afresh.
-    pub fn fail_all(&mut self, error: OpError, shared: &mut Shared, out: &mut dyn Completions) {
+    /// Fails all unanswered requests, in order, and numbers from the first on again.
+    pub fn fail_all(&mut self, error: OpError, shared: &mut SessionState, out: &mut dyn Completions) {
         while self.oldest < self.next {
             self.forget_early(self.oldest, &mut shared.buffers);
             self.fail_oldest(error, shared, out);
@@ -354,14 +347,14 @@ impl Stream {
         }
     }
 
-    /// Makes everything unanswered part of a new session: numbered from the first on, in the order it had,
-    /// and due at once. What is not `fit` for the new session fails. Early answers are forgotten; those
-    /// requests are repeated, which changes nothing, as this CN alone owns the memory.
+    /// Moves all unanswered requests to a new session: numbered from the first on, in the same order, and due at once.
+    /// A request that is not `fit` for the new session fails. Early answers are dropped and their requests repeated,
+    /// which has no effect, as this CN alone owns the memory.
     pub fn restart(
         &mut self,
         now: Time,
         fit: impl Fn(Op) -> bool,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         out: &mut dyn Completions,
     ) {
         let (first, end) = (self.oldest, self.next);

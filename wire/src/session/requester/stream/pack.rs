@@ -1,11 +1,10 @@
 //! Requests that wait to be sent together, in frames of many (see `frame::multi`).
 //!
-//! They wait while the caller says so, which is until it has no more to ask for at this moment, and no longer than until
-//! a frame is full or a burst follows. They are in the retry buffer already, so that nothing else is kept of them. What is
-//! sent again later travels alone.
+//! Requests wait until the caller has no more at this moment, a frame is full, or a burst follows. The retry buffer is
+//! their only record. A retransmitted request travels alone.
 //!
-//! A frame reads or it writes, and programs do both by turns. So of those that wait all writes come before all reads, in the
-//! retry buffer and thus in the numbers they are sent under (nobody has seen these numbers yet):
+//! A frame either reads or writes, while programs mix both. So of the waiting requests all writes come before all
+//! reads, in the retry buffer and thus in their numbers (none of these numbers was used yet):
 //!
 //! ```text
 //!   asked for:   W a   R b   W c   R d   R a             unsent .............. next
@@ -13,18 +12,17 @@
 //!   frames:                                                MultiWrite  MultiRead
 //! ```
 //!
-//! What anybody could notice keeps its order: writes among each other, and a read behind the writes of its line that came
-//! before it. A write of a line that a waiting read asks for would overtake that read; it has all that wait sent first. A
-//! read and a write of different lines may change places, for a line is its compute node's alone and what one of them does
-//! is nothing to the other.
+//! The order is kept wherever it is observable: writes among each other, and a read behind the earlier writes of its
+//! line. A write of a line with a waiting read would overtake that read; such a write makes all waiting requests be
+//! sent first. A read and a write of different lines may change places, as no line is shared between compute nodes.
 //!
-//! Or one burst read waits, for the next to go on where it ends: together they are one frame, which asks for all their lines
-//! (see `frame::long_burst_parts`). Only bursts as long as an answer wait, and none beyond its page. Lines and bursts do not
-//! wait together.
+//! A burst read waits too, for the next burst read to continue it: together they are one frame that requests all their
+//! lines (see `frame::long_burst_parts`). Only bursts as long as one answer wait, and only within one page. Lines and
+//! bursts do not wait together.
 
-use super::super::Shared;
+use super::super::SessionState;
 use super::super::entry::{Entry, Op};
-use super::{Stream, transmit};
+use super::{RequestStream, transmit};
 use crate::Transmit;
 use crate::frame::{
     ADDRESS_LEN, Axi, Command, HEADER_LEN, LINE_SIZE, PAGE_LINES, Space, address_bytes, burst_fits_page,
@@ -33,22 +31,22 @@ use crate::frame::{
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// What may be packed in a session, and whether there is more to come.
+/// Limits of packing in a session, and whether more requests follow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Packing {
-    /// Most lines of a frame that reads; 0 where it was not agreed on.
+    /// Most lines of a frame of reads; 0 if the session has no such frames.
     pub reads: usize,
-    /// Most lines of a frame that writes; 0 where it was not agreed on.
+    /// Most lines of a frame of writes; 0 if the session has no such frames.
     pub writes: usize,
-    /// Lines of each but the last of the burst reads that one frame may ask for; 0 where it was not agreed on, or an answer
-    /// carries a page.
+    /// Number of lines of each burst read but the last in a common frame; 0 if the session has no such frames, or if an
+    /// answer carries a whole page.
     pub burst: usize,
-    /// Requests wait for others.
+    /// Set while requests wait to be sent together.
     pub held: bool,
 }
 
 impl Packing {
-    /// How many requests of this kind may wait to be sent together; 0 if none may.
+    /// Most requests of the kind of `op` that may wait to be sent together; 0 if none may wait.
     #[inline]
     pub fn lines_max(&self, op: Op) -> usize {
         match op {
@@ -61,54 +59,54 @@ impl Packing {
     }
 }
 
-/// What is known of those that wait, beside what the retry buffer has of them.
+/// Counts of the waiting requests, beside their records in the retry buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waiting {
-    /// How many of them write: the first.
+    /// Number of waiting writes, which come before the reads.
     writes: usize,
-    /// The lines that the others read, each a bit of its place in its page.
+    /// Lines of the waiting reads: a set of [`line_bit`]s.
     lines: u64,
-    /// Where they are burst reads: how many lines they have together.
+    /// Number of lines of the waiting burst reads.
     burst: u8,
 }
 
-/// The bit of a line in [`Waiting::lines`].
+/// Bit of a line in [`Waiting::lines`], by the line's index in its page.
 #[inline]
 fn line_bit(addr: u64) -> u64 {
     1 << (addr / LINE_SIZE as u64 % 64)
 }
 
-impl Stream {
-    /// Requests that wait to be sent together.
+impl RequestStream {
+    /// Number of requests that wait to be sent together.
     #[inline]
     pub fn waiting(&self) -> usize {
         (self.next - self.unsent) as usize
     }
 
-    /// How many of them are of the kind of `op`.
+    /// Number of waiting requests of the kind of `op`.
     #[inline]
     fn waiting_like(&self, op: Op) -> usize {
         if op.is_read() { self.waiting() - self.waiting.writes } else { self.waiting.writes }
     }
 
-    /// Whether a write of the line at `addr` would overtake a read of it that waits.
+    /// Whether a write of the line at `addr` would overtake a waiting read of the same line.
     #[inline]
     fn overtakes_read(&self, addr: u64) -> bool {
         let reads = self.unsent + self.waiting.writes as u64..self.next;
         self.waiting.lines & line_bit(addr) != 0 && reads.into_iter().any(|seq| self.at(seq).addr == addr)
     }
 
-    /// Whether burst reads wait, each of so many lines, and what they lack of their page begins at `addr`.
+    /// Whether burst reads of `each` lines wait, and `addr` is the line behind them in their page.
     #[inline]
-    fn goes_on_at(&self, addr: u64, each: usize) -> bool {
+    fn continues_at(&self, addr: u64, each: usize) -> bool {
         let (first, lines) = (self.at(self.unsent).addr, usize::from(self.waiting.burst));
         lines == self.waiting() * each
             && burst_fits_page(first, lines)
             && first + (lines * LINE_SIZE) as u64 == addr
     }
 
-    /// Sends those that wait unless the request `op` for `addr`, of whose kind `most` may wait, can join them; `false` when
-    /// the transmit ring is full.
+    /// Sends the waiting requests unless request `op` for `addr` can join them; at most `most` of its kind wait.
+    /// `false` if the transmit ring is full.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "the parts of one request, all from one caller")]
     pub(super) fn makes_room(
@@ -118,11 +116,11 @@ impl Stream {
         most: usize,
         now: Time,
         framer: &Framer,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         tx: &mut dyn Transmit,
     ) -> bool {
         let joins = match op {
-            Op::BurstRead { .. } if most > 0 => self.goes_on_at(addr, shared.packing.burst),
+            Op::BurstRead { .. } if most > 0 => self.continues_at(addr, shared.packing.burst),
             _ => {
                 self.waiting.burst == 0
                     && self.waiting_like(op) < most
@@ -132,8 +130,8 @@ impl Stream {
         joins || self.send_waiting(now, framer, shared, tx)
     }
 
-    /// Adds a request to those that wait, of whose kind `most` may wait in all. A frame that is full leaves; if the ring is
-    /// full, it goes on waiting.
+    /// Adds a request to the waiting ones; at most `most` of its kind wait. A full frame is sent; if the transmit ring
+    /// is full, the requests go on waiting.
     #[inline]
     pub(super) fn wait(
         &mut self,
@@ -141,7 +139,7 @@ impl Stream {
         most: usize,
         now: Time,
         framer: &Framer,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         tx: &mut dyn Transmit,
     ) {
         let mut place = self.next;
@@ -159,7 +157,8 @@ impl Stream {
         if entry.op.is_read() {
             self.waiting.lines |= line_bit(entry.addr);
         } else {
-            // The first of the reads makes room: among them no order matters.
+            // The write takes the place of the first read, which moves behind the other reads, as the order of reads
+            // does not matter.
             let first_read = self.unsent + self.waiting.writes as u64;
             if first_read != place {
                 *self.at_mut(place) = *self.at(first_read);
@@ -179,35 +178,35 @@ impl Stream {
         }
     }
 
-    /// Those that wait belong to another session, in which nothing waits.
+    /// Resets the counts when the waiting requests move to another session, in which none waits.
     pub(super) fn waits_no_more(&mut self) {
         self.unsent = self.next;
         self.waiting = Waiting::default();
     }
 
-    /// Sends those that wait, in one frame that writes and one that reads; `false` when the transmit ring is full: what is
-    /// left then goes on waiting.
+    /// Sends the waiting requests in one frame of writes and one of reads; `false` if the transmit ring is full: the
+    /// rest goes on waiting.
     #[inline]
     pub fn send_waiting(
         &mut self,
         now: Time,
         framer: &Framer,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         tx: &mut dyn Transmit,
     ) -> bool {
         self.send_pack(self.waiting.writes, now, framer, shared, tx)
             && self.send_pack(self.waiting(), now, framer, shared, tx)
     }
 
-    /// Sends the first `lines` of those that wait, which are of one kind and all of their kind, in one frame; `false`, with
-    /// nothing changed, when the transmit ring is full.
+    /// Sends the first `lines` waiting requests, which are all those of one kind, in one frame; `false`, with nothing
+    /// changed, if the transmit ring is full.
     #[inline]
     fn send_pack(
         &mut self,
         lines: usize,
         now: Time,
         framer: &Framer,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         tx: &mut dyn Transmit,
     ) -> bool {
         let (first, op) = (self.unsent, self.at(self.unsent).op);
@@ -231,7 +230,7 @@ impl Stream {
             let entry = self.at_mut(seq);
             (entry.sends, entry.last_sent) = (1, now);
             if burst {
-                // Each has an answer of its own.
+                // Each burst read has an answer of its own.
                 shared.charge(entry.op.payload_len(), framer);
             }
         }
@@ -244,7 +243,7 @@ impl Stream {
         if !burst {
             let payload = match lines {
                 1 => op.payload_len(),
-                // The answer to reads, which is larger, and writes.
+                // The answer is larger for reads, the request for writes.
                 _ if op.is_read() => 1 + lines * LINE_SIZE,
                 _ => 1 + lines * LINE_SIZE + (lines - 1) * ADDRESS_LEN,
             };
@@ -257,13 +256,13 @@ impl Stream {
         true
     }
 
-    /// Writes the first `lines` of the requests that wait, all of one kind, into a transmit slot.
+    /// Writes the first `lines` waiting requests, all of one kind, into a transmit slot.
     fn transmit_many(
         &self,
         lines: usize,
         reads: bool,
         framer: &Framer,
-        shared: &Shared,
+        shared: &SessionState,
         tx: &mut dyn Transmit,
     ) -> bool {
         let first = self.unsent;

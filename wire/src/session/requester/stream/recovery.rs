@@ -1,4 +1,4 @@
-//! What is sent again, and when (R5, R6, R8).
+//! Retransmission (R5, R6, R8).
 //!
 //! An entry is sent again when there is evidence that it, or its answer, was lost:
 //!
@@ -7,64 +7,62 @@
 //!   two, four, and so on.
 //! * R6: a later request was answered: it lies below `skip_mark`. At once the first time. Again only on new
 //!   evidence: when something sent a smoothed round trip or more after its last repetition is answered.
-//! * R8: nothing was heard in time. First, after about two round trips, one probe: the newest goes, because nothing
-//!   behind it tells whether it was lost, and what it draws from the memory node tells about the others. Then, at
-//!   the time-out, the oldest and the newest go, and a [`Sweep`] sends the others as answers come in.
-//! * Everything unanswered goes again, in order, when a new session opens: a sweep that waits for nothing.
+//! * R8: no answer came in time. First, after about two round trips, one probe: the newest goes, because no later
+//!   request would show its loss, and the memory node's response to it shows the fate of the others. Then, at the
+//!   time-out, the oldest and the newest go, and a [`Sweep`] sends the others as answers come in.
+//! * Everything unanswered goes again, in order, when a new session opens: a sweep that does not wait for answers.
 
-use super::super::Shared;
+use super::super::SessionState;
 use super::super::entry::Entry;
-use super::{Stream, transmit};
+use super::{RequestStream, transmit};
 use crate::Transmit;
+use crate::session::RoundTrip;
 use crate::session::framer::Framer;
-use crate::session::{Retransmission, RoundTrip};
 use crate::time::Time;
 
-/// Entries a sweep repeats for each answer that arrives.
+/// Number of entries that a sweep repeats for each answer received.
 const SWEEP_STEP: u32 = 2;
-/// Round trips in a row that a probe keeps from being counted, at most.
+/// Most successive round trips left out of the estimate because of a probe.
 const UNCOUNTED_MAX: u8 = 8;
-/// What a sweep that waits for no answers may repeat.
+/// Allowance of a sweep that does not wait for answers.
 const ALL: u32 = u32::MAX;
 
-/// Sends all entries below `until` in order, except those sent since it began.
+/// A sweep: sends all entries below `until` in order, except those sent since the sweep began.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
-    /// The entry to look at next.
+    /// Number of the next entry to look at.
     at: u64,
     until: u64,
     began: Time,
-    /// How many may go before the next answer.
+    /// Number of entries that may be sent before the next answer.
     allowance: u32,
 }
 
-/// A stream's evidence and timers.
+/// Evidence of losses in a stream, and its timers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recovery {
     sack_floor: u64,
     sack_mark: u64,
     skip_mark: u64,
-    /// When the latest of the requests whose answers skipped others was sent.
+    /// Latest send time of the requests whose answers overtook earlier ones (R6).
     skip_sent: Time,
     sweep: Option<Sweep>,
-    /// The oldest entry when an early answer last made this stream go back (Go-Back-N).
-    went_back_at: u64,
-    /// When something is done about silence (R8): a probe first, then time-outs.
+    /// Time of the next action without progress (R8): first a probe, then time-outs.
     silent_at: Time,
-    /// Whether the silence since the last progress has been probed.
+    /// Set if a probe was sent since the last progress.
     probed: bool,
-    /// When a probe was last sent.
+    /// Time of the last probe.
     probed_at: Time,
-    /// Round trips in a row that were not counted because of it.
+    /// Successive round trips left out of the estimate because of the probe.
     uncounted: u8,
-    /// Time-outs since the last progress.
+    /// Number of time-outs since the last progress.
     expiries: u32,
-    /// When there may be something to repeat.
+    /// Time of the next check for requests to repeat.
     check_at: Option<Time>,
 }
 
 impl Recovery {
-    /// For a session just opened, in which all entries below `until` are still to be sent.
+    /// State at the opening of a session in which all entries below `until` are still to be sent.
     pub fn of_everything(until: u64, now: Time, rtt: &RoundTrip) -> Recovery {
         let mut recovery = Recovery {
             sweep: Some(Sweep { at: 0, until, began: now, allowance: ALL }),
@@ -75,16 +73,16 @@ impl Recovery {
         recovery
     }
 
-    /// A request was sent and is the oldest: its answer is expected from now on.
+    /// Starts the wait for the answer to a request that was just sent and is the oldest.
     #[inline]
     pub fn expect(&mut self, now: Time, rtt: &RoundTrip) {
         self.probed = false;
         self.silent_at = later_by(now, rtt.probe_ns());
     }
 
-    /// Whether the round trip of a request that was sent at `sent`, once, and is answered, tells how long the way is. One
-    /// sent before the last probe waited in the silence that the probe ended, and counted, it would make the next silence
-    /// longer. If that goes on, it is the way that has become slow.
+    /// Whether the round trip of a request sent once, at `sent`, counts for the estimate. A request sent before the
+    /// last probe waited in the silence that the probe ended; its round trip would make the next silence longer. If
+    /// such round trips persist, the path itself is slow, and they count.
     #[inline]
     pub fn counts(&mut self, sent: Time) -> bool {
         let counts = sent >= self.probed_at || self.uncounted >= UNCOUNTED_MAX;
@@ -92,22 +90,22 @@ impl Recovery {
         counts
     }
 
-    /// R8: the oldest was answered, which had been sent `sends` times, the last time at `sent`.
+    /// R8: resets the time-out after the answer to the oldest request, which was sent `sends` times, last at `sent`.
     #[inline]
     pub fn progressed(&mut self, sends: u32, sent: Time, now: Time, rtt: &RoundTrip) {
         self.expiries = 0;
         self.expect(now, rtt);
         if self.sweep.is_some() {
             let of_the_first = sends == 1 || now < later_by(sent, rtt.smoothed_ns() / 2);
-            self.go_on_sweeping(of_the_first, now);
+            self.continue_sweep(of_the_first, now);
         }
     }
 
-    /// Lets a sweep that follows a time-out go on, or ends it: when an answer is to a request's first transmission,
-    /// because there was no other or it is too recent, the peer had only paused, and the others will be answered too
-    /// (as F-RTO, RFC 5682, concludes).
+    /// Continues a sweep after a time-out. Ends it if the answer belongs to a request's first transmission, because
+    /// there was no other or the other is too recent: then the peer had only paused, and the other requests will be
+    /// answered too (as F-RTO, RFC 5682).
     #[cold]
-    fn go_on_sweeping(&mut self, of_the_first: bool, now: Time) {
+    fn continue_sweep(&mut self, of_the_first: bool, now: Time) {
         self.sweep = self.sweep.filter(|sweep| !of_the_first || sweep.allowance == ALL);
         if let Some(sweep) = &mut self.sweep {
             sweep.allowance = sweep.allowance.saturating_add(SWEEP_STEP);
@@ -116,8 +114,8 @@ impl Recovery {
     }
 }
 
-impl Stream {
-    /// When this stream wants to be polled, if it waits for anything.
+impl RequestStream {
+    /// Time of the next poll of this stream; `None` if no timer is set.
     #[inline]
     pub fn deadline(&self) -> Option<Time> {
         if self.is_idle() {
@@ -127,48 +125,30 @@ impl Stream {
         Some(self.recovery.check_at.map_or(silent_at, |at| at.min(silent_at)))
     }
 
-    /// The time-out in force, in nanoseconds.
+    /// Present time-out in nanoseconds.
     pub fn timeout_ns(&self, rtt: &RoundTrip) -> u64 {
         rtt.timeout_ns(self.recovery.expiries)
     }
 
-    /// R5: request `seq` has arrived, and everything up to `last_in_order` has been executed.
+    /// R5: records that request `seq` has arrived, and that everything up to `last_in_order` has been executed.
     #[cold]
     pub fn sacked(&mut self, seq: u64, last_in_order: u64) {
         if seq < self.oldest || seq >= self.unsent {
-            return;
-        }
-        if self.scheme == Retransmission::GoBackN {
-            self.go_back(last_in_order + 1);
             return;
         }
         self.at_mut(seq).sacked = true;
         let oldest = self.oldest;
         let recovery = &mut self.recovery;
         recovery.sack_floor = recovery.sack_floor.max((last_in_order + 1).min(seq));
-        // Between the previous mark (or the last answered request) and this one there may be something new.
+        // Requests between the previous mark (or the last answered request) and this one may be missing.
         if seq > recovery.sack_mark.saturating_add(1).max(oldest) {
             recovery.check_at = Some(Time::ZERO);
         }
         recovery.sack_mark = recovery.sack_mark.max(seq);
     }
 
-    /// Go-Back-N: everything from request `from` on is to be sent again.
-    fn go_back(&mut self, from: u64) {
-        let sweep = Sweep { at: from, until: self.unsent, began: Time(u64::MAX), allowance: ALL };
-        self.recovery.sweep = Some(sweep);
-        self.recovery.check_at = Some(Time::ZERO);
-    }
-
-    /// Go-Back-N: an answer has skipped the oldest; all from there on go again, once.
-    pub(super) fn go_back_once(&mut self) {
-        if core::mem::replace(&mut self.recovery.went_back_at, self.oldest) != self.oldest {
-            self.go_back(self.oldest);
-        }
-    }
-
-    /// R6: a request above those below `mark` was answered, which was sent, only once, at `sent`.
-    pub(super) fn skipped(&mut self, mark: u64, sent: Time, shared: &Shared) {
+    /// R6: records that a request above those below `mark` was answered; that request was sent once, at `sent`.
+    pub(super) fn skipped(&mut self, mark: u64, sent: Time, shared: &SessionState) {
         let oldest_sent = self.at(self.oldest).last_sent;
         let recovery = &mut self.recovery;
         recovery.skip_sent = recovery.skip_sent.max(sent);
@@ -179,15 +159,15 @@ impl Stream {
         recovery.skip_mark = recovery.skip_mark.max(mark);
     }
 
-    /// Sends what is due again and gives up waiting where it is time to.
+    /// Retransmits requests that are due, and handles expired time-outs.
     #[inline]
-    pub fn poll(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
+    pub fn poll(&mut self, now: Time, framer: &Framer, shared: &mut SessionState, tx: &mut dyn Transmit) {
         if self.is_idle() {
             self.recovery.check_at = None;
             return;
         }
         if !self.send_waiting(now, framer, shared, tx) {
-            // The transmit ring is full: go on when there may be room.
+            // The transmit ring is full: continue at the next poll.
             self.recovery.check_at = Some(now);
             return;
         }
@@ -203,43 +183,35 @@ impl Stream {
         }
     }
 
-    /// R8: no progress for a while. The newest of which nothing is known goes again, once: its answer, or the SACK for
-    /// it, tells what became of those before it. When none is left of which nothing is known, the oldest is what is
-    /// missing. Either was sent long enough ago to have been answered, or the probe waits until then.
+    /// R8: probes after some time without progress. Sends the newest request again, as its answer or SACK shows which
+    /// earlier ones were lost; if the newest is known to have arrived, the oldest is missing and is sent. A request
+    /// sent too recently to have been answered delays the probe.
     #[cold]
-    fn probe(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
+    fn probe(&mut self, now: Time, framer: &Framer, shared: &mut SessionState, tx: &mut dyn Transmit) {
         let newest = self.next - 1;
         let entry = self.at(newest);
         let seq = if entry.sacked || !entry.early.is_none() { self.oldest } else { newest };
-        let patience = shared.rtt.probe_ns();
+        let wait_limit = shared.rtt.probe_ns();
         let timeout_at = later_by(self.since, shared.rtt.timeout_ns(0));
-        let overdue_at = later_by(self.at(seq).last_sent, patience);
+        let overdue_at = later_by(self.at(seq).last_sent, wait_limit);
         if now < overdue_at {
             self.recovery.silent_at = overdue_at.min(timeout_at);
             self.recovery.probed = timeout_at <= overdue_at;
             return;
         }
         (self.recovery.probed, self.recovery.probed_at) = (true, now);
-        // Looked at late, because this thread was not running: the probe has its time all the same.
-        self.recovery.silent_at = timeout_at.max(later_by(now, patience));
+        // If this thread polled late, the probe still gets its full time.
+        self.recovery.silent_at = timeout_at.max(later_by(now, wait_limit));
         shared.counters.probes += 1;
-        if self.scheme == Retransmission::GoBackN {
-            self.go_back(self.oldest);
-            return;
-        }
         self.resend(seq, now, framer, shared, tx);
     }
 
-    /// R8: nothing was heard of the oldest: it and the newest go again.
+    /// R8: sends the oldest request, which has had no response, and the newest again.
     #[cold]
-    fn expire(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
+    fn expire(&mut self, now: Time, framer: &Framer, shared: &mut SessionState, tx: &mut dyn Transmit) {
         shared.counters.timeouts += 1;
         self.recovery.expiries = self.recovery.expiries.saturating_add(1);
         self.recovery.silent_at = later_by(now, shared.rtt.timeout_ns(self.recovery.expiries));
-        if self.scheme == Retransmission::GoBackN {
-            self.go_back(self.oldest);
-            return;
-        }
         let newest = self.next - 1;
         self.resend(self.oldest, now, framer, shared, tx);
         if newest != self.oldest && self.at(newest).early.is_none() {
@@ -248,17 +220,17 @@ impl Stream {
         self.recovery.sweep = Some(Sweep { at: self.oldest, until: self.next, began: now, allowance: 0 });
     }
 
-    /// Sends every entry there is evidence for; returns when to look again.
+    /// Sends every request known to be lost; returns the time of the next check.
     #[cold]
     fn repeat(
         &mut self,
         now: Time,
         framer: &Framer,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         tx: &mut dyn Transmit,
     ) -> Option<Time> {
         if !self.sweep(now, framer, shared, tx) {
-            // The transmit ring is full: go on when there may be room.
+            // The transmit ring is full: continue at the next poll.
             return Some(now);
         }
         let spacing = shared.rtt.smoothed_ns();
@@ -287,18 +259,24 @@ impl Stream {
         again
     }
 
-    /// R5: whether the memory node has told that it lacks request `seq`.
+    /// R5: whether a SACK of the memory node shows that request `seq` has not arrived.
     fn is_missing(&self, seq: u64, entry: &Entry) -> bool {
         seq >= self.recovery.sack_floor && seq < self.recovery.sack_mark && !entry.sacked
     }
 
-    /// R6: whether a later request was answered, sent after request `seq` could be sent once more.
+    /// R6: whether an answer has come to a later request that was sent at or after `free_at`.
     fn is_skipped(&self, seq: u64, free_at: Time) -> bool {
         seq < self.recovery.skip_mark && free_at <= self.recovery.skip_sent
     }
 
-    /// Goes on with a sweep; `false` when the transmit ring is full.
-    fn sweep(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) -> bool {
+    /// Continues a sweep; `false` when the transmit ring is full.
+    fn sweep(
+        &mut self,
+        now: Time,
+        framer: &Framer,
+        shared: &mut SessionState,
+        tx: &mut dyn Transmit,
+    ) -> bool {
         let Some(mut sweep) = self.recovery.sweep.take() else { return true };
         sweep.at = sweep.at.max(self.oldest);
         let mut room = true;
@@ -317,16 +295,16 @@ impl Stream {
         room
     }
 
-    /// Sends an entry again (or, in a new session, for the first time); `false` if the transmit ring is full.
+    /// Sends an entry again, or for the first time in a new session; `false` if the transmit ring is full.
     fn resend(
         &mut self,
         seq: u64,
         now: Time,
         framer: &Framer,
-        shared: &mut Shared,
+        shared: &mut SessionState,
         tx: &mut dyn Transmit,
     ) -> bool {
-        let Shared { buffers, counters, .. } = shared;
+        let SessionState { buffers, counters, .. } = shared;
         let entry = self.at(seq);
         if !transmit(framer, tx, self.id, seq, entry.op, entry.addr, entry.data(buffers)) {
             return false;
@@ -342,8 +320,8 @@ impl Stream {
     }
 }
 
-/// When an entry may go again: at once the first time, then after a round trip, after two, after four. Were
-/// it one each time, a memory node that has gone would be sent a window per round trip until it is given up.
+/// Time from which an entry may be sent again: at once the first time, then after one round trip, two, four. A constant
+/// interval would send a dead memory node one window per round trip until it is given up.
 fn free_at(entry: &Entry, spacing_ns: u64) -> Time {
     match entry.sends.checked_sub(2) {
         None => Time::ZERO,

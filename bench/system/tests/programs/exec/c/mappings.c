@@ -1,29 +1,18 @@
 /* Parts of large mappings are unmapped, protected, mapped over, discarded, made longer and shorter. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PAGE 4096ul
+#include "must.h"
+
 /* What headers may be too old for; whether the kernel is, says advice for no bytes. */
 #define DONTNEED_LOCKED 24
 #define GUARD_INSTALL 102
 #define GUARD_REMOVE 103
-#define MIB (1ul << 20)
-
-#define MUST(what)                                                                                                     \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "line %d: not so: %s (errno %d)\n", __LINE__, #what, errno);                               \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static const int BOTH = PROT_READ | PROT_WRITE, OWN = MAP_PRIVATE | MAP_ANONYMOUS;
 

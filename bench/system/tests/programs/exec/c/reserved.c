@@ -1,21 +1,10 @@
 /* Takes memory as Java does: addresses are reserved without access, some of them given back to align the rest, parts
  * committed by mapping over them or by another protection, written, and given up again. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#define PAGE 4096ul
-#define MIB (1ul << 20)
-#define MUST(what)                                                                                                     \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "line %d: not so: %s (errno %d)\n", __LINE__, #what, errno);                               \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "must.h"
 
 static const int BOTH = PROT_READ | PROT_WRITE, OWN = MAP_PRIVATE | MAP_ANONYMOUS;
 

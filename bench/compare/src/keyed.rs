@@ -1,0 +1,157 @@
+//! Memory in a key-value store: common part of the clients of Redis and memcached, whose protocols differ.
+
+use std::io;
+
+use super::error::PeerError;
+use super::pattern::{BLOCK, LINE};
+use super::store::{AccessUnit, Store};
+use super::stream::PeerStream;
+
+/// Number of blocks in flight in bulk patterns.
+const BLOCKS_AHEAD: usize = 16;
+
+/// Requests and answers of a key-value protocol.
+pub trait KeyValue {
+    /// Name of the server, for messages.
+    const NAME: &'static str;
+    /// Appends a request for the value of `key` to `out`.
+    fn get(&self, key: &str, out: &mut Vec<u8>);
+    /// Appends a request to store `value` under `key` to `out`.
+    fn set(&self, key: &str, value: &[u8], out: &mut Vec<u8>);
+    /// Length of the value that the first line of an answer to a request for `key` announces; `None` if it announces
+    /// none.
+    fn value_length(&self, line: &[u8], key: &str) -> Option<usize>;
+    /// Bytes that follow each value.
+    fn end_of_value(&self) -> &'static [u8];
+    /// Answer of the server to a successful store request.
+    fn stored(&self) -> &'static [u8];
+}
+
+/// Client of a key-value server.
+pub struct Keyed<K> {
+    stream: PeerStream,
+    words: K,
+    depth: usize,
+    request: Vec<u8>,
+    line: Vec<u8>,
+}
+
+impl<K: KeyValue> Keyed<K> {
+    /// Client over an open connection; streams have `depth` requests in flight.
+    pub fn new(stream: PeerStream, words: K, depth: usize) -> Keyed<K> {
+        Keyed { stream, words, depth, request: Vec::new(), line: Vec::new() }
+    }
+
+    fn failed(source: io::Error) -> PeerError {
+        PeerError::Io { what: format!("talking to {}", K::NAME), source }
+    }
+
+    /// Receives the value of `key` from the connection.
+    fn value(&mut self, key: &str, out: &mut [u8]) -> Result<(), PeerError> {
+        self.stream.line(&mut self.line).map_err(Self::failed)?;
+        let unexpected = |found: &[u8]| PeerError::Protocol {
+            expected: "a value",
+            found: String::from_utf8_lossy(found).into_owned(),
+        };
+        if self.words.value_length(&self.line, key) != Some(out.len()) {
+            return Err(unexpected(&self.line));
+        }
+        self.stream.receive(out).map_err(Self::failed)?;
+        let mut end = [0; 8];
+        let end = &mut end[..self.words.end_of_value().len()];
+        self.stream.receive(end).map_err(Self::failed)?;
+        if end == self.words.end_of_value() { Ok(()) } else { Err(unexpected(end)) }
+    }
+
+    fn stored(&mut self) -> Result<(), PeerError> {
+        self.stream.line(&mut self.line).map_err(Self::failed)?;
+        if self.line == self.words.stored() {
+            return Ok(());
+        }
+        let found = String::from_utf8_lossy(&self.line).into_owned();
+        Err(PeerError::Protocol { expected: "that it is stored", found })
+    }
+
+    fn get_many(&mut self, keys: &[String], out: &mut [u8], depth: usize) -> Result<(), PeerError> {
+        let bytes = out.len() / keys.len().max(1);
+        let mut sent = 0;
+        for (answered, piece) in out.chunks_exact_mut(bytes).enumerate() {
+            // Further requests are sent when half are answered, so that one system call sends many.
+            if sent < keys.len() && sent - answered <= depth / 2 {
+                self.request.clear();
+                while sent < keys.len() && sent - answered < depth {
+                    self.words.get(&keys[sent], &mut self.request);
+                    sent += 1;
+                }
+                self.stream.send(&self.request).map_err(Self::failed)?;
+            }
+            self.value(&keys[answered], piece)?;
+        }
+        Ok(())
+    }
+
+    fn set_many(&mut self, kind: char, all: &[u8], bytes: usize, depth: usize) -> Result<(), PeerError> {
+        let mut answered = 0;
+        self.request.clear();
+        for (index, value) in all.chunks_exact(bytes).enumerate() {
+            if index - answered == depth {
+                self.stream.send(&self.request).map_err(Self::failed)?;
+                self.request.clear();
+                while index - answered > depth / 2 {
+                    self.stored()?;
+                    answered += 1;
+                }
+            }
+            self.words.set(&format!("{kind}{index}"), value, &mut self.request);
+        }
+        self.stream.send(&self.request).map_err(Self::failed)?;
+        while answered < all.len() / bytes {
+            self.stored()?;
+            answered += 1;
+        }
+        Ok(())
+    }
+}
+
+fn kind(unit: AccessUnit) -> char {
+    match unit {
+        AccessUnit::Line => 'l',
+        AccessUnit::Page => 'p',
+    }
+}
+
+impl<K: KeyValue> Store for Keyed<K> {
+    fn read(&mut self, unit: AccessUnit, index: usize, out: &mut [u8]) -> Result<(), PeerError> {
+        let key = format!("{}{index}", kind(unit));
+        self.request.clear();
+        self.words.get(&key, &mut self.request);
+        self.stream.send(&self.request).map_err(Self::failed)?;
+        self.value(&key, out)
+    }
+
+    fn write(&mut self, index: usize, line: &[u8]) -> Result<(), PeerError> {
+        self.request.clear();
+        self.words.set(&format!("l{index}"), line, &mut self.request);
+        self.stream.send(&self.request).map_err(Self::failed)?;
+        self.stored()
+    }
+
+    fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError> {
+        let keys: Vec<String> = indices.iter().map(|index| format!("l{index}")).collect();
+        self.get_many(&keys, out, self.depth).map(Some)
+    }
+
+    fn bulk_read(&mut self, out: &mut [u8]) -> Result<(), PeerError> {
+        let keys: Vec<String> = (0..out.len() / BLOCK).map(|index| format!("b{index}")).collect();
+        self.get_many(&keys, out, BLOCKS_AHEAD)
+    }
+
+    fn bulk_write(&mut self, all: &[u8]) -> Result<(), PeerError> {
+        self.set_many('b', all, BLOCK, BLOCKS_AHEAD)
+    }
+
+    fn fill(&mut self, all: &[u8]) -> Result<(), PeerError> {
+        self.set_many('p', all, AccessUnit::Page.bytes(), self.depth)?;
+        self.set_many('l', all, LINE, self.depth)
+    }
+}

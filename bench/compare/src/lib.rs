@@ -1,0 +1,86 @@
+//! # cxloe-compare: other remote-memory systems beside this one
+//!
+//! The same accesses, over the same cable, by turns; and whole [`programs`] with part of their memory remote.
+//!
+//! A [`Peer`] is one such system; its file describes it and its measurement. A trial starts the peer's server in the
+//! far namespace, measures all patterns ([`pattern`]), and ends the server again; trials of all peers alternate
+//! ([`run()`]), so that disturbances of the machine affect all peers alike.
+//!
+//! Peers that keep bytes (this system, sockets, Redis, memcached, a mapped block device) implement [`store::Store`];
+//! [`store::drive`] makes the same accesses to each and checks every byte. Other peers have a measuring tool of their
+//! own (UCX, libfabric, perftest): its output is parsed, and figures that it does not print stay empty.
+
+// `print!` panics when standard output is closed.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+mod batch;
+pub mod cxloe;
+mod error;
+mod keyed;
+pub mod libfabric;
+mod measured;
+pub mod memcached;
+pub mod nbd;
+pub mod pattern;
+pub mod peer;
+pub mod programs;
+pub mod rdma;
+pub mod redis;
+pub mod report;
+mod request;
+mod run;
+mod server;
+mod site;
+pub mod stage;
+pub mod store;
+mod stream;
+pub mod tcp;
+pub mod ucx;
+pub mod udp;
+
+use cxloe_link::Backend;
+
+pub use error::PeerError;
+pub use measured::{Measured, Value};
+pub use pattern::{Pattern, Plan};
+pub use peer::{Facts, Peer, Tool};
+pub use run::{ComparisonResults, Figure, expected, run};
+pub use site::Site;
+pub use stage::Stage;
+pub use stream::Waiting;
+
+/// All peers, in the order of reports.
+pub fn peers() -> Vec<&'static dyn Peer> {
+    vec![
+        &cxloe::Cxloe { backend: Backend::Xdp },
+        &cxloe::Cxloe { backend: Backend::Packet },
+        &cxloe::Cxloe { backend: Backend::Udp },
+        &udp::Udp { waiting: Waiting::Spin },
+        &udp::Udp { waiting: Waiting::Block },
+        &tcp::Tcp { waiting: Waiting::Spin },
+        &tcp::Tcp { waiting: Waiting::Block },
+        &redis::Redis,
+        &memcached::Memcached,
+        &ucx::Ucx,
+        &libfabric::Libfabric,
+        &nbd::Nbd,
+        &rdma::Rdma,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_fit_for_reports_and_groups_are_meant() {
+        let peers = peers();
+        for peer in &peers {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(peer.name().chars().all(plain), "{}", peer.name());
+            assert_eq!(peers.iter().filter(|other| other.name() == peer.name()).count(), 1);
+        }
+        let meant = |word| peers.iter().filter(|peer| peer::is_meant(**peer, word)).count();
+        assert_eq!(["cxloe", "udp", "udp-spin", "redis", "red", ""].map(meant), [3, 2, 1, 1, 0, 0]);
+    }
+}

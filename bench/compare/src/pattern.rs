@@ -1,0 +1,82 @@
+//! Access patterns that every peer runs, and the numbers of their operations.
+
+use std::time::Duration;
+
+/// Bytes of a line, as in CXL and in a processor's cache.
+pub const LINE: usize = 64;
+/// Bytes of a page, the unit of page faults.
+pub const PAGE: usize = 4096;
+/// Bytes of a block, the unit of bulk transfers of a peer that cannot transfer all at once.
+pub const BLOCK: usize = 65536;
+
+/// Access pattern, the same for all peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pattern {
+    /// Reads of random lines, one at a time: each is a round trip that ends when its bytes have arrived.
+    Read64,
+    /// Writes of random lines, one at a time: each is a round trip that ends with the acknowledgement.
+    Write64,
+    /// Reads of random pages, one at a time.
+    Read4k,
+    /// Reads of random lines with many requests in flight.
+    Stream64,
+    /// Read of the whole memory in order, as fast as possible.
+    BulkRead,
+    /// Write of the whole memory in order, until the last byte is acknowledged.
+    BulkWrite,
+}
+
+impl Pattern {
+    /// All patterns, in the order of reports.
+    pub const ALL: [Pattern; 6] = [
+        Pattern::Read64,
+        Pattern::Write64,
+        Pattern::Read4k,
+        Pattern::Stream64,
+        Pattern::BulkRead,
+        Pattern::BulkWrite,
+    ];
+
+    /// Name in reports and CSV, in snake case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pattern::Read64 => "read64",
+            Pattern::Write64 => "write64",
+            Pattern::Read4k => "read4k",
+            Pattern::Stream64 => "stream64",
+            Pattern::BulkRead => "bulk_read",
+            Pattern::BulkWrite => "bulk_write",
+        }
+    }
+
+    /// True if each operation is timed; the results of other patterns are rates.
+    #[cfg(test)]
+    pub(crate) fn is_time(self) -> bool {
+        matches!(self, Pattern::Read64 | Pattern::Write64 | Pattern::Read4k)
+    }
+
+    /// Bytes that one operation transfers.
+    pub fn bytes(self) -> usize {
+        match self {
+            Pattern::Read64 | Pattern::Write64 | Pattern::Stream64 => LINE,
+            Pattern::Read4k => PAGE,
+            Pattern::BulkRead | Pattern::BulkWrite => BLOCK,
+        }
+    }
+}
+
+/// Parameters of a trial, the same for all peers.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Size of the memory in bytes, a multiple of [`BLOCK`].
+    pub bytes: usize,
+    /// Largest number of single operations of a pattern.
+    pub operations: u64,
+    /// Approximate duration of a pattern; it ends earlier after `operations`.
+    pub each: Duration,
+    /// Number of requests in flight in streams.
+    pub depth: usize,
+}
+
+/// Smallest number of operations of a pattern, whatever time they take.
+pub(crate) const OPERATIONS_MIN: u64 = 20;

@@ -1,0 +1,69 @@
+//! Ways of holding more memory of a program than may be resident.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Way in which a program's memory is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryBacking {
+    /// All memory is local and resident.
+    Local,
+    /// Memory beyond the limit is remote, under `cn-agent exec`.
+    Exec,
+    /// Memory beyond the limit is swapped to a region that `cn-agent nbd` serves as a block device.
+    SwapNbd,
+    /// Memory beyond the limit is swapped to compressed memory of this machine.
+    SwapZram,
+    /// Memory beyond the limit is swapped to a file.
+    SwapFile,
+}
+
+impl MemoryBacking {
+    /// Ways with a resident limit, in the order of reports.
+    pub const LIMITED: [MemoryBacking; 4] =
+        [MemoryBacking::Exec, MemoryBacking::SwapNbd, MemoryBacking::SwapZram, MemoryBacking::SwapFile];
+
+    /// Name in reports and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryBacking::Local => "local",
+            MemoryBacking::Exec => "exec",
+            MemoryBacking::SwapNbd => "swap-nbd",
+            MemoryBacking::SwapZram => "swap-zram",
+            MemoryBacking::SwapFile => "swap-file",
+        }
+    }
+
+    /// Description of the way, for reports.
+    pub fn what(self) -> &'static str {
+        match self {
+            MemoryBacking::Local => "memory of this machine, no limit",
+            MemoryBacking::Exec => "remote memory under cn-agent exec, from a memory node over a veth pair",
+            MemoryBacking::SwapNbd => {
+                "swap on a region of the same memory node, as a block device of cn-agent nbd"
+            }
+            MemoryBacking::SwapZram => {
+                "swap to compressed memory of this machine (zram), which comes on top of what may be resident"
+            }
+            MemoryBacking::SwapFile => "swap to a file on this machine's disk",
+        }
+    }
+}
+
+impl fmt::Display for MemoryBacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for MemoryBacking {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MemoryBacking, String> {
+        let names = || MemoryBacking::LIMITED.map(MemoryBacking::name).join(", ");
+        let found = MemoryBacking::LIMITED.into_iter().find(|way| way.name() == text);
+        found.ok_or_else(|| format!("there is no way called `{text}`; there are {}", names()))
+    }
+}

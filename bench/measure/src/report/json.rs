@@ -1,0 +1,154 @@
+//! Reports as JSON files: one line per result, so that two files can be compared line by line.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{Report, ReportError, SCHEMA};
+
+/// Length of the longest JSON value that stays on one line, in bytes.
+const LINE: usize = 240;
+
+impl Report {
+    /// Report as JSON text.
+    pub fn to_json(&self) -> String {
+        json_text(self)
+    }
+
+    /// Writes the report to the file at `path`.
+    ///
+    /// # Errors
+    /// Returns [`ReportError::File`] when it cannot be written.
+    pub fn write_json(&self, path: &Path) -> Result<(), ReportError> {
+        fs::write(path, self.to_json()).map_err(|source| file("writing", path, source))
+    }
+
+    /// Reads a report from the file at `path`. Unknown fields are ignored.
+    ///
+    /// # Errors
+    /// Returns [`ReportError`] when the file cannot be read, is no report, or has another schema.
+    pub fn read_json(path: &Path) -> Result<Self, ReportError> {
+        let format = |source| ReportError::Format { path: path.into(), source };
+        let text = fs::read_to_string(path).map_err(|source| file("reading", path, source))?;
+        let value: Value = serde_json::from_str(&text).map_err(format)?;
+        // The schema is checked first, because a file with another schema may lack fields.
+        if let Some(found) = value.get("schema").and_then(Value::as_u64)
+            && found != u64::from(SCHEMA)
+        {
+            let found = u32::try_from(found).unwrap_or(u32::MAX);
+            return Err(ReportError::Schema { path: path.into(), found, expected: SCHEMA });
+        }
+        serde_json::from_value(value).map_err(format)
+    }
+}
+
+/// JSON text of a report, or of a structure that contains one.
+pub fn json_text(of: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(of).expect("a report has string keys and plain values only");
+    let mut text = String::new();
+    lay_out(&value, 0, &mut text);
+    text.push('\n');
+    text
+}
+
+fn file(action: &'static str, path: &Path, source: std::io::Error) -> ReportError {
+    ReportError::File { action, path: path.into(), source }
+}
+
+/// Writes long objects and arrays of objects over several lines; an array of numbers stays on one line.
+fn lay_out(value: &Value, indent: usize, text: &mut String) {
+    let brief = value.to_string();
+    let has_objects = |items: &[Value]| items.iter().any(Value::is_object);
+    let parts: Vec<(String, &Value)> = match value {
+        Value::Object(fields) if brief.len() > LINE => {
+            fields.iter().map(|(name, v)| (format!("{}: ", Value::from(name.as_str())), v)).collect()
+        }
+        Value::Array(items) if brief.len() > LINE && has_objects(items) => {
+            items.iter().map(|item| (String::new(), item)).collect()
+        }
+        _ => return text.push_str(&brief),
+    };
+    let (open, close) = if value.is_object() { ('{', '}') } else { ('[', ']') };
+    text.push(open);
+    for (index, (label, part)) in parts.iter().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(text, "{comma}\n{:1$}{label}", "", indent + 1);
+        lay_out(part, indent + 1, text);
+    }
+    let _ = write!(text, "\n{:1$}{close}", "", indent);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{latency, rate, report};
+    use super::super::{Report, Statistic};
+    use super::*;
+
+    fn full() -> Report {
+        let mut report = report();
+        report.results =
+            vec![latency("read64", &[(Some(125.0), 1500)]), latency("echo64", &[(Some(125.0), 1200)])];
+        report.throughput = vec![rate("burst_read", &[(None, 8e5), (None, 9e5)])];
+        report.add_ratio("read64/echo64", Statistic::P50, None).unwrap();
+        report
+    }
+
+    #[test]
+    fn written_and_read_back_it_is_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        let report = full();
+        report.write_json(&path).unwrap();
+        assert_eq!(Report::read_json(&path).unwrap(), report);
+    }
+
+    #[test]
+    fn the_layout_is_the_same_json() {
+        let report = full();
+        let laid_out: Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!(laid_out, serde_json::to_value(&report).unwrap());
+        assert!(report.to_json().lines().count() > 10, "it is broken into lines");
+    }
+
+    #[test]
+    fn field_names_are_those_of_the_schema() {
+        let mut report = full();
+        report.results.iter_mut().for_each(|r| (r.trials, r.distribution) = (vec![], vec![]));
+        report.throughput.iter_mut().for_each(|t| t.trials = vec![]);
+        report.ratios.iter_mut().for_each(|r| (r.trials, r.over) = (None, None));
+        let read = r#"{"name":"read64","unit":"ns","count":10,"min":1500.0,"mean":1500.0,"p50":1500.0,"p90":1500.0,
+            "p99":1500.0,"p999":1500.0,"max":1500.0}"#;
+        let echo = r#"{"name":"echo64","unit":"ns","count":10,"min":1200.0,"mean":1200.0,"p50":1200.0,"p90":1200.0,
+            "p99":1200.0,"p999":1200.0,"max":1200.0}"#;
+        let expected = format!(
+            r#"{{"schema":1,
+            "machine":{{"cpu":"Test <CPU> & Co","cores":2,"kernel":"6.1.0","bounce_ns":125.5}},
+            "link":{{"backend":"xdp","interfaces":["cn0","mn0"],"mtu":1500,"wait":"busy"}},
+            "results":[{read},{echo}],
+            "throughput":[{{"name":"burst_read","ops_per_s":850000.0,"bytes_per_s":54400000.0}}],
+            "ratios":[{{"name":"read64/echo64","statistic":"p50","value":{}}}]}}"#,
+            1.25
+        );
+        let expected: Value = serde_json::from_str(&expected).unwrap();
+        assert_eq!(serde_json::to_value(&report).unwrap(), expected);
+        let other = [Statistic::P99, Statistic::OpsPerS, Statistic::BytesPerS];
+        let names = other.map(|s| (serde_json::to_value(s).unwrap(), s.name()));
+        assert!(names.iter().all(|(json, name)| json == name), "{names:?}");
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.json");
+        assert!(matches!(Report::read_json(&path), Err(ReportError::File { .. })));
+        fs::write(&path, "{}").unwrap();
+        assert!(matches!(Report::read_json(&path), Err(ReportError::Format { .. })));
+        fs::write(&path, r#"{"schema": 2}"#).unwrap();
+        let error = Report::read_json(&path).unwrap_err().to_string();
+        assert!(error.contains("schema 2"), "{error}");
+        fs::write(&path, full().to_json().replacen('{', r#"{"later": [{}],"#, 1)).unwrap();
+        assert_eq!(Report::read_json(&path).unwrap(), full());
+    }
+}

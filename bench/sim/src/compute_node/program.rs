@@ -1,0 +1,318 @@
+//! The program of a compute node: its operations, its regions and their expected content, and the steps that it takes
+//! in a round.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::time::Duration;
+
+use cxloe_cn_core::attachments::AttachmentChange;
+use cxloe_cn_core::engine::{Engine, EngineEvent, Sink};
+use cxloe_cn_core::node::{Frames, Users};
+use cxloe_net::Link;
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::random::Random;
+use cxloe_wire::session::SessionEvent;
+use cxloe_wire::time::Time;
+
+use super::ending::CompletedOperations;
+use super::following::Managed;
+use super::paged::Paged;
+use crate::layout::Layout;
+use crate::node_context::NodeContext;
+use crate::operation::Operation;
+use crate::planted_fault::PlantedFault;
+use crate::region::Region;
+use crate::register::Shape;
+use crate::tally::Tally;
+use crate::trace::{Name, Trace};
+use crate::verdict::check_write_back;
+use crate::violation::InvariantViolation;
+
+/// State of a memory node as reported by the sessions of one process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reported {
+    /// Incarnation of the memory node's content.
+    pub incarnation: Option<u64>,
+    /// Set if that content is lost.
+    pub lost: bool,
+}
+
+/// A program with a register for each line, or several programs with mapped memory.
+pub(super) struct Program {
+    pub mac: Mac,
+    pub index: usize,
+    /// Number of operations still to be submitted.
+    pub quota: u64,
+    /// Time of the program's last action.
+    pub now: Time,
+    pub random: Random,
+    pub shape: Shape,
+    /// Regions; without a manager, by memory node.
+    pub regions: Vec<Region>,
+    pub layout: Layout,
+    pub mistake: Option<PlantedFault>,
+    pub reported: BTreeMap<Mac, Reported>,
+    /// Operations in flight with the engine's ids, in order of submission.
+    pub under_way: Vec<(u32, Operation)>,
+    pub ended: CompletedOperations,
+    pub next_user: u32,
+    pub next_value: u64,
+    pub pending: Option<Operation>,
+    /// Operations for the remaining pieces of the current range; submitted without a pause.
+    pub parts: VecDeque<Operation>,
+    /// HPA index of the line near which half of the operations on an interleaved region are drawn, so that they
+    /// collide.
+    pub hot: u64,
+    pub issue_at: Time,
+    pub pause: Duration,
+    /// Interval by which the pending operation was last deferred.
+    pub put_off: Duration,
+    /// Largest number of stranded lines so far.
+    pub stranded: usize,
+    pub depth: usize,
+    /// Largest number of operations submitted in direct succession.
+    pub together: usize,
+    pub wait_limit: Duration,
+    pub all_succeed: bool,
+    pub trace: Trace,
+    /// Connection to the manager; `None` with a static map.
+    pub managed: Option<Managed>,
+    /// Region changes in the manager's answer to the last call; `None` once they are applied.
+    pub orders: Option<Vec<AttachmentChange>>,
+    /// Mapped memory; `None` for a program that submits operations.
+    pub paged: Option<Box<Paged>>,
+}
+
+impl Program {
+    /// True if operations remain to be submitted.
+    pub fn has_more(&self) -> bool {
+        self.pending.is_some() || !self.parts.is_empty() || self.quota > 0 && !self.layout.parts().is_empty()
+    }
+
+    /// Abandons pending operations on the given parts of regions.
+    pub fn give_up(&mut self, parts: &[usize]) {
+        self.pending = self.pending.filter(|op| !parts.contains(&op.region));
+        self.parts.retain(|op| !parts.contains(&op.region));
+    }
+
+    /// Submits operations that are due; returns the number of those that the engine has accepted.
+    fn submit(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+        around: NodeContext<'_>,
+        tally: &mut Tally,
+    ) -> Result<usize, InvariantViolation> {
+        if now < self.issue_at || !self.has_more() {
+            return Ok(0);
+        }
+        let before = self.next_user;
+        // One pause for each operation, so that a program that submits several in succession lasts as long as others.
+        let mut pauses = Duration::ZERO;
+        for made in 1..=self.together {
+            self.issue(engine, now, tx, around, tally)?;
+            if self.pending.is_some() || !self.has_more() {
+                break;
+            }
+            pauses += self.issue_at.since(now);
+            if made == self.together {
+                self.issue_at = now + pauses;
+            }
+        }
+        let made = self.next_user - before;
+        Ok(made.saturating_sub(u32::from(self.pending.is_some())) as usize)
+    }
+
+    /// Checks the losses that the engine has reported, and the operations that it has completed.
+    pub fn take(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        around: NodeContext<'_>,
+        tally: &mut Tally,
+    ) -> Result<(), InvariantViolation> {
+        self.take_events(engine, now, around, tally)?;
+        self.take_ended(now, around, tally)
+    }
+
+    fn take_events(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        around: NodeContext<'_>,
+        tally: &mut Tally,
+    ) -> Result<(), InvariantViolation> {
+        while let Some(event) = engine.poll_event() {
+            self.trace.log(now, Name(self.mac), || match &event {
+                EngineEvent::Session { mac, event } => format!("session with {}: {event:?}", Name(*mac)),
+                EngineEvent::LegSilent { mac, .. } => format!("leg at {} silent", Name(*mac)),
+                EngineEvent::LegFilled { mac, .. } => format!("leg at {} filled", Name(*mac)),
+                EngineEvent::WriteBackRefused { hpa, error } => format!("line at {hpa:#x} refused: {error}"),
+            });
+            match event {
+                EngineEvent::Session { mac, event: SessionEvent::DataLost { before, now } } => {
+                    let reported = self.reported.entry(mac).or_default();
+                    if reported.incarnation != Some(before) || before == now {
+                        let known = reported.incarnation;
+                        return Err(self.broken(mac, &format!("{before:#x} is lost, which had {known:x?}")));
+                    }
+                    reported.lost = true;
+                    tally.figures.losses_told += 1;
+                }
+                EngineEvent::Session { mac, event: SessionEvent::Opened { incarnation, .. } } => {
+                    let at = around.mns.iter().position(|mn| mn.mac == mac).expect("a known node");
+                    let reported =
+                        self.reported.insert(mac, Reported { incarnation: Some(incarnation), lost: false });
+                    if let Some(Reported { incarnation: Some(before), lost }) = reported
+                        && lost != (before != incarnation)
+                    {
+                        let why =
+                            if lost { "said to be lost, and is not" } else { "lost, and nobody said so" };
+                        return Err(self.broken(mac, &format!("its content is {why}")));
+                    }
+                    let losses = around.mns[at].incarnations.iter().position(|i| *i == incarnation);
+                    let losses = losses.expect("one of the node's");
+                    let regions = self.regions.iter_mut().filter(|region| region.origin.mn == at);
+                    regions.for_each(|region| region.opened(incarnation, losses));
+                    // An operation refused for lack of a session can be retried at once.
+                    self.issue_at = self.issue_at.min(now);
+                }
+                EngineEvent::Session { event: SessionEvent::Dead, .. } => tally.figures.deaths += 1,
+                EngineEvent::Session { .. } => {}
+                // The regions of this world have one copy.
+                EngineEvent::LegSilent { .. } | EngineEvent::LegFilled { .. } => {}
+                EngineEvent::WriteBackRefused { hpa, error } => {
+                    let place = self.layout.place(hpa);
+                    let (part, _) = place.ok_or_else(|| {
+                        InvariantViolation::Rule(format!("{hpa:#x} is no line of a region"))
+                    })?;
+                    check_write_back(hpa, error, &self.regions[part], around)?;
+                    tally.figures.write_backs_refused += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn broken(&self, mn: Mac, why: &str) -> InvariantViolation {
+        InvariantViolation::Rule(format!("{}, session with {}: {why}", Name(self.mac), Name(mn)))
+    }
+}
+
+/// The program's part of one round.
+pub(super) struct Step<'a> {
+    pub program: &'a mut Program,
+    pub around: NodeContext<'a>,
+    pub tally: &'a mut Tally,
+    /// Set if the round submits the program's operations; a program with a port submits them before the round.
+    pub submits: bool,
+    /// First violation found in the round.
+    pub found: Result<(), InvariantViolation>,
+}
+
+impl Step<'_> {
+    /// Takes one step of the program, unless a violation was found before.
+    fn check<T: Default>(
+        &mut self,
+        step: impl FnOnce(&mut Program, NodeContext<'_>, &mut Tally) -> Result<T, InvariantViolation>,
+    ) -> T {
+        if self.found.is_err() {
+            return T::default();
+        }
+        step(self.program, self.around, self.tally).unwrap_or_else(|broken| {
+            self.found = Err(broken);
+            T::default()
+        })
+    }
+
+    /// Makes the requests of one call of a port, and sends them.
+    pub fn call(&mut self, engine: &mut Engine, link: &mut SimulatedLink<'_>, now: Time) {
+        if self.shares_frames() {
+            engine.hold();
+        }
+        let tx = link.transmit();
+        self.check(|program, around, tally| program.submit(engine, now, tx, around, tally));
+        engine.release(now, link.transmit());
+        let Ok(()) = link.flush();
+    }
+}
+
+impl Users for Step<'_> {
+    fn sink(&mut self) -> &mut dyn Sink {
+        &mut self.program.ended
+    }
+
+    fn shares_frames(&self) -> bool {
+        self.program.together > 1
+    }
+
+    fn received(&mut self, engine: &mut Engine, frames: usize, now: Time) {
+        if frames == 0 {
+            return;
+        }
+        // A received frame may have reported a loss, to be handled before new operations are submitted.
+        self.check(|program, around, tally| program.take(engine, now, around, tally));
+        let program = &mut *self.program;
+        if program.pending.is_some() || !program.parts.is_empty() {
+            // The event that the pending operation waits for may have occurred.
+            program.issue_at = program.issue_at.min(now);
+        }
+    }
+
+    fn submit(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        if !self.submits {
+            return 0;
+        }
+        self.check(|program, around, tally| program.submit(engine, now, tx, around, tally))
+    }
+
+    fn demand(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        self.check(|program, around, _| program.demand_pages(engine, now, tx, around))
+    }
+
+    fn background(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        self.check(|program, _, _| program.turn_pages(engine, now, tx))
+    }
+
+    fn handshakes(&mut self, engine: &mut Engine, now: Time) {
+        while let Some((session, job)) = engine.poll_handshake() {
+            engine.handshake_done(session, job.run(), now);
+        }
+        // Takes what a due timer has completed.
+        self.check(|program, around, tally| program.take(engine, now, around, tally));
+    }
+
+    fn drain(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) {
+        self.check(|program, around, _| program.drain(engine, now, tx, around));
+    }
+}
+
+/// The link of a node in one round: receives the frames that have arrived by the round's time.
+pub(super) struct SimulatedLink<'a> {
+    pub link: &'a mut dyn Link,
+    pub now: Time,
+}
+
+impl Frames for SimulatedLink<'_> {
+    type Error = Infallible;
+
+    fn receive(
+        &mut self,
+        budget: usize,
+        mut on_frame: impl FnMut(&mut [u8], Time, &mut dyn Transmit),
+    ) -> Result<usize, Infallible> {
+        let now = self.now;
+        Ok(self.link.receive(budget, &mut |frame, tx| on_frame(frame, now, tx)).expect("a simulated link"))
+    }
+
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        self.link.transmit()
+    }
+
+    fn flush(&mut self) -> Result<(), Infallible> {
+        self.link.flush().expect("a simulated link");
+        Ok(())
+    }
+}

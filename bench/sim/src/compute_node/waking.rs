@@ -1,0 +1,224 @@
+//! When a compute node runs a round: its thread sleeps in virtual time as [`IdlePolicy`] tells the agent's worker, or
+//! [`Waiter`] a port, and only the events in this table end its sleep.
+//!
+//! | wakes an agent | wakes a port |
+//! |---|---|
+//! | a frame | a frame |
+//! | the doorbell of a program with a new operation, a page fault | its program's next call |
+//! | a region change from the manager | |
+//! | the end of the sleep | the end of the sleep |
+//!
+//! A timer that is overdue while its node sleeps is a violation.
+
+use std::time::Duration;
+
+use cxloe_cn_core::engine::Engine;
+use cxloe_cn_core::node::{self, Found};
+use cxloe_net::Link;
+use cxloe_net::wait::idle::{IdlePolicy, Pending, Rest, Seen};
+use cxloe_net::wait::{Idle, WaitStyle, Waiter};
+use cxloe_wire::time::Time;
+
+use super::ComputeNode;
+use super::program::{Program, SimulatedLink, Step};
+use crate::node_context::NodeContext;
+use crate::planted_fault::PlantedFault;
+use crate::tally::Tally;
+use crate::trace::Name;
+use crate::violation::InvariantViolation;
+
+/// Time between two rounds of a spinning thread that find nothing; an arriving frame ends this time at once.
+const SPIN_ROUND: Duration = Duration::from_micros(10);
+/// Time between two rounds while a due timer could not be served because the transmit ring is full.
+const ROUND: Duration = Duration::from_micros(1);
+
+/// The thread that drives a node's engine.
+pub(super) enum Driver {
+    /// The agent's worker.
+    Agent(IdlePolicy),
+    /// The program itself, through a port.
+    Port(Waiter),
+}
+
+/// Sleep of the thread that drives the engine.
+pub(super) struct Waking {
+    pub driver: Driver,
+    /// Time until which the thread runs no round unless an event occurs.
+    until: Time,
+    /// Set if the thread sleeps until then; it polls otherwise.
+    sleeps: bool,
+}
+
+impl Waking {
+    pub fn new(style: WaitStyle, by_port: bool) -> Waking {
+        let driver =
+            if by_port { Driver::Port(Waiter::new(style)) } else { Driver::Agent(IdlePolicy::new(style)) };
+        Waking { driver, until: Time::ZERO, sleeps: false }
+    }
+
+    /// Ends the sleep, because of a region change or because another process has taken over.
+    pub fn wake(&mut self) {
+        self.until = Time::ZERO;
+        if let Driver::Agent(policy) = &mut self.driver {
+            policy.keep_house_soon();
+        }
+    }
+
+    /// Shortens the sleep, because requests were submitted to the engine outside the thread's rounds.
+    pub fn wake_soon(&mut self, now: Time) {
+        (self.until, self.sleeps) = (self.until.min(now + SPIN_ROUND), false);
+    }
+
+    fn is_port(&self) -> bool {
+        matches!(self.driver, Driver::Port(_))
+    }
+}
+
+impl Program {
+    /// Time at which the program wakes the thread that drives the engine. A refused operation does not: the agent
+    /// retries it by itself.
+    fn rings_at(&self, by_port: bool) -> Option<Time> {
+        let calls = self.has_more() && (by_port || self.pending.is_none());
+        let faults = self.paged.as_ref().and_then(|paged| paged.steps_at());
+        calls.then_some(self.issue_at).into_iter().chain(faults).min()
+    }
+
+    /// State of engine and program after a round, from which the sleep is decided.
+    fn seen(&self, engine: &Engine, found: Found) -> Seen {
+        let drains = self.managed.as_ref().is_some_and(|managed| managed.drains.makes_progress());
+        let pages = self.paged.as_ref().is_some_and(|paged| paged.is_waiting());
+        Seen {
+            work: found.work(),
+            in_flight: engine.in_flight() > 0,
+            backpressured: self.pending.is_some() || drains || pages,
+            maps: self.paged.is_some(),
+            woke_client: false,
+        }
+    }
+
+    /// Time of the earliest timer of engine and program.
+    fn timer(&self, engine: &Engine) -> Time {
+        let pages = self.paged.as_ref().and_then(|paged| paged.retries_at());
+        pages.map_or(engine.deadline(), |at| at.min(engine.deadline()))
+    }
+}
+
+impl ComputeNode {
+    /// Time of the node's next action.
+    pub fn deadline(&self) -> Time {
+        let control = self.program.managed.as_ref().and_then(|managed| managed.deadline());
+        let rings = self.program.rings_at(self.waking.is_port());
+        let due = control.into_iter().chain(rings).chain([self.waking.until]).min();
+        due.unwrap_or(Time(u64::MAX)).max(self.paused_until)
+    }
+
+    /// Runs a round, unless the node sleeps or is paused; returns whether the next round follows at once.
+    ///
+    /// # Errors
+    /// Returns a violation found in the round.
+    pub fn work(
+        &mut self,
+        now: Time,
+        batch: usize,
+        around: NodeContext<'_>,
+        tally: &mut Tally,
+    ) -> Result<bool, InvariantViolation> {
+        if now < self.paused_until || self.has_died() {
+            return Ok(false);
+        }
+        let rings = self.program.rings_at(self.waking.is_port()).is_some_and(|at| now >= at);
+        if now < self.waking.until && !rings && !self.link.holds(1) {
+            return self.check_timers(now);
+        }
+        let found = self.round(now, batch, around, tally)?;
+        self.program.stranded = self.program.stranded.max(self.engine.stranded());
+        Ok(!self.has_died() && self.rest(now, found, around, tally)?)
+    }
+
+    /// Checks that the node does not sleep while a timer is due; returns whether a timer is due.
+    fn check_timers(&self, now: Time) -> Result<bool, InvariantViolation> {
+        let due = self.program.timer(&self.engine);
+        if self.waking.sleeps && due < now {
+            let (name, until) = (Name(self.mac), self.waking.until);
+            return Err(InvariantViolation::Rule(format!(
+                "{name} sleeps until {until}, but a timer was due at {due}"
+            )));
+        }
+        Ok(false)
+    }
+
+    fn round(
+        &mut self,
+        now: Time,
+        batch: usize,
+        around: NodeContext<'_>,
+        tally: &mut Tally,
+    ) -> Result<Found, InvariantViolation> {
+        let by_port = self.waking.is_port();
+        let ComputeNode { engine, link, program, .. } = self;
+        program.now = now;
+        let mut link = SimulatedLink { link: &mut **link, now };
+        let mut step = Step { program, around, tally, submits: !by_port, found: Ok(()) };
+        let mut found = Found::default();
+        if by_port {
+            // A call makes its requests, then polls until it reads the clock.
+            step.call(engine, &mut link, now);
+            let Ok(polled) = node::round(engine, &mut link, &mut step, None, batch);
+            found = polled;
+        }
+        if found.at.is_none() {
+            let Ok(looked) = node::round(engine, &mut link, &mut step, Some(now), batch);
+            found = looked;
+        }
+        step.found.map(|()| found)
+    }
+
+    /// Decides on the time of the next round; returns true if the round follows at once.
+    fn rest(
+        &mut self,
+        now: Time,
+        found: Found,
+        around: NodeContext<'_>,
+        tally: &mut Tally,
+    ) -> Result<bool, InvariantViolation> {
+        let ComputeNode { engine, program, waking, .. } = self;
+        let mut due = program.timer(engine);
+        if program.mistake == Some(PlantedFault::ForgetsTimers) {
+            due = Time(u64::MAX);
+        }
+        let rest = match &mut waking.driver {
+            Driver::Agent(policy) => {
+                let seen = program.seen(engine, found);
+                // Polls of empty rings take no virtual time.
+                while policy.spins(seen, false) {}
+                if policy.yields(false) {
+                    policy.yielded(now, now);
+                }
+                policy.rest(now, || Pending { deadline: due, computing: false, unsent: false })
+            }
+            Driver::Port(waiter) => match waiter.after(found.received, now, Some(due)) {
+                Idle::Poll => Rest::Round,
+                Idle::Sleep(most) => Rest::Sleep(most),
+            },
+        };
+        waking.sleeps = matches!(rest, Rest::Sleep(_));
+        waking.until = match rest {
+            Rest::Round if found.work() > 0 => now,
+            Rest::Round if due <= now => now + ROUND,
+            Rest::Round => due.min(now + SPIN_ROUND),
+            Rest::Housekeeping => {
+                program.follow_orders(engine, now);
+                program.take(engine, now, around, tally)?;
+                // Planted mistake: keeps the sleep decided on before the region change arrived.
+                if program.mistake == Some(PlantedFault::SleepsOnOrders) {
+                    waking.sleeps = true;
+                    (now + Waiter::SLEEP_MAX).min(due.max(now + ROUND))
+                } else {
+                    now
+                }
+            }
+            Rest::Sleep(most) => now + most,
+        };
+        Ok(waking.until == now)
+    }
+}

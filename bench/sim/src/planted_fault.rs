@@ -1,0 +1,157 @@
+//! Mistakes planted on purpose, to test the checker.
+//!
+//! Most mistakes are between the network and a memory node's service, and make the node violate one rule; the last
+//! concern compute nodes' view of their regions, and their sleep. A run with a planted mistake must fail, or the
+//! checker is ineffective.
+
+use std::collections::{HashMap, VecDeque};
+
+use cxloe_cn_core::engine::Route;
+use cxloe_fabric::hdm::Granularity;
+use cxloe_wire::frame::{Command, Header, LINE_SIZE, Mac, Message};
+
+use crate::named::named;
+
+named! {
+    /// A planted mistake, at a memory node unless stated otherwise.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PlantedFault {
+        /// Acknowledges a line write now and then without storing it
+        LosesWrites = "loses-writes",
+        /// Executes a write again whenever its frame is repeated (R7, R11)
+        RepeatsWrites = "repeats-writes",
+        /// Does not answer a repeated request (R7)
+        ForgetsAnswers = "forgets-answers",
+        /// Undoes the last line write of a compute node when its next session starts
+        RollsBack = "rolls-back",
+        /// Accepts a session of a compute node with an unregistered key
+        AcceptsUnknownKeys = "accepts-unknown-keys",
+        /// Compute nodes reuse the counter of a sealed frame when they retransmit the request
+        RepeatsNonces = "repeats-nonces",
+        /// Compute nodes swap the last two memory nodes of an interleave set
+        SwapsTargets = "swaps-targets",
+        /// Compute nodes use twice the granularity of an interleave set
+        WrongGranularity = "wrong-granularity",
+        /// Compute nodes address the last memory node of a set one page too far
+        ShiftsTarget = "shifts-target",
+        /// Executes a command of the manager a second time, later
+        RepeatsCommands = "repeats-commands",
+        /// Reports memory as zeroed without zeroing it
+        SkipsZeroing = "skips-zeroing",
+        /// Follows any manager, and zeroes all memory that it does not list
+        ZeroesUnlisted = "zeroes-unlisted",
+        /// The manager commits a change without the command for the memory node, now and then
+        ForgetsCommits = "forgets-commits",
+        /// Compute nodes accept any answer of the manager as the one to their last request
+        TakesOldAnswers = "takes-old-answers",
+        /// The kernel reports write-protection of pages without protecting them
+        IgnoresProtection = "ignores-protection",
+        /// The kernel copies the content that pages had when they were installed
+        CopiesStalePages = "copies-stale-pages",
+        /// The kernel removes pages later than it reports
+        DropsLate = "drops-late",
+        /// Compute nodes release a region before they have written its modified lines back
+        LetsGoEarly = "lets-go-early",
+        /// Compute nodes sleep longer than until their next timer
+        ForgetsTimers = "forgets-timers",
+        /// Compute nodes sleep, as decided before, right after they followed an order
+        SleepsOnOrders = "sleeps-on-orders",
+    }
+}
+
+impl PlantedFault {
+    /// Changes a route, for mistakes that concern routes, before the engine receives it.
+    pub(crate) fn misroute(self, route: &mut Route) {
+        let last = route.targets.len() - 1;
+        match self {
+            PlantedFault::SwapsTargets if last > 0 => route.targets.swap(last - 1, last),
+            PlantedFault::ShiftsTarget => route.targets[last].cmem += 4096,
+            PlantedFault::WrongGranularity => {
+                let granularity = &mut route.decoder.granularity;
+                let twice = Granularity::try_from(granularity.bytes() * 2);
+                *granularity = twice.unwrap_or(Granularity::MIN);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One of this number of line writes is lost.
+const LOSES_EVERY: u64 = 13;
+/// Number of requests that are remembered for repetition.
+const SEEN_MAX: usize = 1024;
+
+/// Lines of a memory node, by compute node and CMem address.
+pub(crate) trait Lines {
+    /// Content of a line; `None` if no memory is mapped at the address.
+    fn get(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]>;
+    fn set(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]);
+}
+
+/// The mistake that a memory node makes, and the state that it needs.
+pub(crate) struct FaultPlanter {
+    mistake: PlantedFault,
+    /// Requests received, newest last.
+    seen: VecDeque<Vec<u8>>,
+    writes: u64,
+    /// Line that each compute node wrote last, with the content before that write.
+    last: HashMap<Mac, (u64, [u8; LINE_SIZE])>,
+    /// Line to restore once the service has handled the frame, with its content.
+    undo: Option<(Mac, u64, [u8; LINE_SIZE])>,
+}
+
+impl FaultPlanter {
+    pub fn new(mistake: PlantedFault) -> FaultPlanter {
+        FaultPlanter { mistake, seen: VecDeque::new(), writes: 0, last: HashMap::new(), undo: None }
+    }
+
+    /// Applies the mistake to a frame before the service handles it; returns `false` if the service is not to receive
+    /// the frame.
+    pub fn before(&mut self, frame: &[u8], lines: &dyn Lines) -> bool {
+        let Some(header) = Header::parse(frame) else { return true };
+        let again = self.seen.iter().any(|seen| seen == frame);
+        let request = Command::from_u8(header.command);
+        // Of several writes in one frame, the first.
+        let write = match Message::parse(frame) {
+            Ok((_, Message::WriteReq { data })) => Some(*data),
+            Ok((_, Message::MultiWriteReq { data, .. })) => Some(data[0]),
+            _ => None,
+        };
+        match self.mistake {
+            PlantedFault::LosesWrites if write.is_some() => {
+                self.writes += u64::from(!again);
+                if !again && self.writes.is_multiple_of(LOSES_EVERY) {
+                    self.undo = lines.get(header.src, header.addr).map(|old| (header.src, header.addr, old));
+                }
+            }
+            PlantedFault::RepeatsWrites if again => {
+                self.undo = write.map(|data| (header.src, header.addr, data));
+            }
+            PlantedFault::ForgetsAnswers if again && request < Some(Command::Hello) => return false,
+            PlantedFault::RollsBack if write.is_some() && !again => {
+                if let Some(before) = lines.get(header.src, header.addr) {
+                    self.last.insert(header.src, (header.addr, before));
+                }
+            }
+            PlantedFault::RollsBack if request == Some(Command::Start) => {
+                let last = self.last.remove(&header.src);
+                self.undo = last.map(|(cmem, before)| (header.src, cmem, before));
+            }
+            _ => {}
+        }
+        if request < Some(Command::Hello) && !again {
+            if self.seen.len() == SEEN_MAX {
+                self.seen.pop_front();
+            }
+            self.seen.push_back(frame.to_vec());
+        }
+        true
+    }
+
+    /// Completes the mistake once the service has handled the frame.
+    pub fn after(&mut self, lines: &dyn Lines) {
+        if let Some((cn, cmem, data)) = self.undo.take() {
+            lines.set(cn, cmem, &data);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Observations of rate control: phases, rates, and fairness between compute nodes.
+
+use std::time::Duration;
+
+use cxloe_cc::{PacerStatus, Phase};
+use hdrhistogram::Histogram;
+
+/// Interval at which pacers are sampled, in virtual time.
+pub(crate) const SAMPLE_EVERY: Duration = Duration::from_micros(10);
+/// Largest recorded rate, in Mbit/s.
+const MBIT_MAX: u64 = 1_000_000;
+/// Number of parts of a whole, in which shares are counted.
+const WHOLE: u64 = 1000;
+
+/// Behaviour of pacers, observed during runs.
+#[derive(Clone)]
+pub struct ServiceRates {
+    /// Number of samples in which a pacer was in each phase, in the order of [`Phase::ALL`].
+    pub phases: [u64; Phase::ALL.len()],
+    /// Rates found in samples, in Mbit/s.
+    pub rates_mbit: Histogram<u64>,
+    /// Completed operations of the least served compute node, in thousandths of the most served one's, at the time when
+    /// the first node had completed all of its operations; one number for each run.
+    pub least_share: Histogram<u64>,
+}
+
+impl Default for ServiceRates {
+    fn default() -> Self {
+        let histogram = |max| Histogram::new_with_bounds(1, max, 3).expect("these bounds are sound");
+        ServiceRates {
+            phases: [0; Phase::ALL.len()],
+            rates_mbit: histogram(MBIT_MAX),
+            least_share: histogram(WHOLE),
+        }
+    }
+}
+
+impl ServiceRates {
+    /// Records a sample of a pacer.
+    pub(crate) fn sample(&mut self, status: &PacerStatus) {
+        self.phases[status.phase as usize] += 1;
+        self.rates_mbit.saturating_record((status.rate / 1_000_000).max(1));
+    }
+
+    /// Records the operations that each compute node had completed when the first node was done.
+    pub(crate) fn served(&mut self, operations: impl Iterator<Item = u64> + Clone) {
+        if let (Some(least), Some(most)) = (operations.clone().min(), operations.max()) {
+            self.least_share.saturating_record((least * WHOLE / most.max(1)).max(1));
+        }
+    }
+
+    /// Adds the observations of another run.
+    pub(crate) fn add(&mut self, other: &ServiceRates) {
+        self.phases.iter_mut().zip(other.phases).for_each(|(sum, n)| *sum += n);
+        for (sum, more) in
+            [(&mut self.rates_mbit, &other.rates_mbit), (&mut self.least_share, &other.least_share)]
+        {
+            sum.add(more).expect("all have the same bounds");
+        }
+    }
+
+    /// The observations as text; `None` if no node had rate control.
+    pub fn text(&self) -> Option<String> {
+        let looks: u64 = self.phases.iter().sum();
+        if looks == 0 {
+            return None;
+        }
+        let percent = |n: u64| 100.0 * n as f64 / looks as f64;
+        let phases: Vec<_> = Phase::ALL
+            .iter()
+            .zip(self.phases)
+            .map(|(phase, n)| format!("{} {:.0} %", phase.letter(), percent(n)))
+            .collect();
+        let gbit = |p: f64| self.rates_mbit.value_at_percentile(p) as f64 / 1e3;
+        let (low, middle, high) = (gbit(10.0), gbit(50.0), gbit(90.0));
+        let phases = phases.join(", ");
+        let mut text = format!("phases {phases}; rates p10 {low:.1}, p50 {middle:.1}, p90 {high:.1} Gbit/s");
+        if !self.least_share.is_empty() {
+            let percent = self.least_share.mean() / WHOLE as f64 * 100.0;
+            text += &format!("; least served compute node {percent:.0} % of the most served one");
+        }
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_rates_add_up_and_are_printed() {
+        let status =
+            |phase, rate| PacerStatus { phase, rate, target: rate, pauses: 0, duplicates: 0, delayed: 0 };
+        let mut paces = ServiceRates::default();
+        assert_eq!(paces.text(), None);
+        paces.sample(&status(Phase::Stable, 100_000_000_000));
+        let mut more = ServiceRates::default();
+        more.sample(&status(Phase::FastRecovery, 50_000_000_000));
+        more.served([50, 100].into_iter());
+        paces.add(&more);
+        let text = paces.text().expect("there were two looks");
+        assert!(text.starts_with("phases a 50 %, b 0 %, c 50 %"), "{text}");
+        assert!(text.ends_with("least served compute node 50 % of the most served one"), "{text}");
+    }
+}

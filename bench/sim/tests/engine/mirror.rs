@@ -1,0 +1,339 @@
+//! A mirrored position: random writes, reads and cuts of one memory node or both, under a manager that the test plays.
+//! No acknowledged write is lost, reads are never older than the last acknowledged write, and both copies are the same
+//! in the end.
+
+use std::collections::BTreeMap;
+
+use cxloe_cn_core::engine::{EngineEvent, LegTarget};
+use cxloe_wire::session::Timing;
+
+use super::*;
+
+const LINES: u64 = 16 * 64;
+const TARGETS: usize = 2;
+
+/// A generator of random numbers (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// Results of operations by id.
+#[derive(Default)]
+struct Results {
+    reads: BTreeMap<u32, Vec<u8>>,
+    written: Vec<u32>,
+    failed: Vec<u32>,
+}
+
+impl Sink for Results {
+    fn read(&mut self, id: RequestId, data: &[u8]) {
+        self.reads.insert(id.number().unwrap(), data.to_vec());
+    }
+    fn written(&mut self, id: RequestId) {
+        self.written.push(id.number().unwrap());
+    }
+    fn failed(&mut self, id: RequestId, _: EngineError) {
+        self.failed.push(id.number().unwrap());
+    }
+}
+
+/// Versions of a line.
+#[derive(Clone, Default)]
+struct LineHistory {
+    /// Latest version that was acknowledged.
+    acknowledged: u32,
+    /// Latest version that was written.
+    written: u32,
+    /// Whether a write or a read of the line is in flight.
+    busy: bool,
+}
+
+struct World {
+    net: SimNetwork,
+    link: SimLink,
+    engine: Engine,
+    mns: Vec<MemoryNode>,
+    results: Results,
+    random: Random,
+    peers: [usize; TARGETS],
+    incarnations: [u64; TARGETS],
+    in_sync: [bool; TARGETS],
+    epoch: u64,
+    /// Answers of the manager that are under way: due time, and whether the leg is then in sync.
+    answers: Vec<(Time, usize, bool, u64)>,
+    history: Vec<LineHistory>,
+    ops: BTreeMap<u32, (u64, Option<u32>, u32)>,
+    next: u32,
+    cut: [bool; TARGETS],
+    stale_count: usize,
+    failures: usize,
+}
+
+fn mac(index: usize) -> Mac {
+    Mac([2, 0, 0, 0, 1, index as u8])
+}
+
+fn data(line: u64, version: u32) -> [u8; 64] {
+    let mut data = [0; 64];
+    data[..8].copy_from_slice(&line.to_le_bytes());
+    data[8..12].copy_from_slice(&version.to_le_bytes());
+    data[60..].copy_from_slice(&version.to_le_bytes());
+    data
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let net = SimNetwork::new(seed);
+        let link = net.attach(CN, PortConfig::default()).expect("a new address");
+        let shape = Shape { pages: 16, page_lines: 64 };
+        let mn = |index| {
+            let port = net.attach(mac(index), PortConfig::default()).expect("another");
+            let responder = ResponderConfig::new(mac(index), 1514, 0, 7 + index as u64);
+            MemoryNode::new(index, port, responder, vec![CN], shape)
+        };
+        let mns: Vec<MemoryNode> = (0..TARGETS).map(mn).collect();
+        let mut engine = Engine::new(CacheConfig::OFF);
+        let peers = [0, 1].map(|index| {
+            let timing = Timing { dead_after: MS * 400, ..TIMING };
+            let config = RequesterConfig {
+                identity: Identity { own: CN, peer: mac(index), ethertype: ETHERTYPE_DEFAULT },
+                max_frame: 1514,
+                streams: 2,
+                instance: 1,
+                key: None,
+                keys: None,
+                timing,
+                seed: (5 + index as u64).into(),
+            };
+            engine.add_peer(config, net.now())
+        });
+        engine.add_route(direct(peers[0], 0)).expect("a route");
+        let mut world = World {
+            net,
+            link,
+            engine,
+            mns,
+            results: Results::default(),
+            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            peers,
+            incarnations: [0; TARGETS],
+            in_sync: [true, false],
+            epoch: 1,
+            answers: Vec::new(),
+            history: vec![LineHistory::default(); LINES as usize],
+            ops: BTreeMap::new(),
+            next: 0,
+            cut: [false; TARGETS],
+            stale_count: 0,
+            failures: 0,
+        };
+        while !world.engine.is_connected() {
+            world.step();
+        }
+        world.incarnations = peers.map(|peer| world.engine.peer_incarnation(peer).expect("it is connected"));
+        world.tell();
+        world
+    }
+
+    /// Describes the legs to the engine.
+    fn tell(&mut self) {
+        let leg = |index: usize| LegTarget {
+            peer: self.peers[index],
+            cmem: 0,
+            incarnation: Some(self.incarnations[index]),
+            in_sync: self.in_sync[index],
+        };
+        let mut legs = [leg(0), leg(1)];
+        legs.sort_by_key(|leg| !leg.in_sync);
+        self.engine.set_legs(0, 0, &legs, self.epoch, self.net.now());
+    }
+
+    fn step(&mut self) {
+        let next = self.engine.deadline().min(self.net.now() + MS);
+        let next = self.net.next_event().map_or(next, |at| at.min(next));
+        self.net.step(next.max(self.net.now()));
+        let now = self.net.now();
+        for (mn, cut) in self.mns.iter_mut().zip(self.cut) {
+            if !cut {
+                mn.work(now, 64);
+            }
+        }
+        let World { link, engine, results, .. } = self;
+        link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, results)).expect("a simulated link");
+        if now >= engine.deadline() {
+            engine.poll(now, link.transmit(), results);
+        }
+        link.flush().expect("a simulated link");
+        while let Some(event) = self.engine.poll_event() {
+            let delay = MS * self.random.below(8) as u32;
+            let index = |mac: Mac| usize::from(mac.0[5]);
+            match event {
+                EngineEvent::LegSilent { mac, epoch, .. } => {
+                    self.answers.push((now + delay, index(mac), false, epoch));
+                }
+                EngineEvent::LegFilled { mac, epoch, .. } => {
+                    self.answers.push((now + delay, index(mac), true, epoch));
+                }
+                _ => {}
+            }
+        }
+        while let Some(at) = self.answers.iter().position(|(due, ..)| *due <= now) {
+            let (_, leg, filled, epoch) = self.answers.remove(at);
+            if filled && epoch == self.epoch && !self.in_sync[leg] {
+                self.in_sync[leg] = true;
+                self.epoch += 1;
+            } else if !filled && epoch == self.epoch && self.in_sync == [true; 2] {
+                self.in_sync[leg] = false;
+                self.epoch += 1;
+                self.stale_count += 1;
+            } else if !filled && !self.in_sync[leg] {
+                self.epoch += 1;
+            }
+            self.tell();
+        }
+        self.collect();
+    }
+
+    /// Checks the results that have arrived.
+    fn collect(&mut self) {
+        for id in std::mem::take(&mut self.results.written) {
+            let (line, version, _) = self.ops.remove(&id).expect("a known write");
+            let history = &mut self.history[line as usize];
+            history.busy = false;
+            history.acknowledged = history.acknowledged.max(version.expect("it is a write"));
+        }
+        for (id, read) in std::mem::take(&mut self.results.reads) {
+            let (line, version, floor) = self.ops.remove(&id).expect("a known read");
+            assert!(version.is_none());
+            let history = &mut self.history[line as usize];
+            history.busy = false;
+            let got = u32::from_le_bytes(read[8..12].try_into().unwrap());
+            if floor > 0 || got > 0 && read[..8] == line.to_le_bytes() {
+                assert_eq!(read[..8], line.to_le_bytes(), "line {line} of version {floor} was lost");
+                assert!(got >= floor && got <= history.written, "line {line}: {got} after {floor}");
+            }
+        }
+        for id in std::mem::take(&mut self.results.failed) {
+            self.failures += 1;
+            let (line, _, _) = self.ops.remove(&id).expect("a known operation");
+            self.history[line as usize].busy = false;
+        }
+    }
+
+    /// Begins an operation on a random line that has none.
+    fn operate(&mut self) {
+        let line = self.random.below(LINES);
+        if self.history[line as usize].busy {
+            return;
+        }
+        let (now, id) = (self.net.now(), RequestId::Number(self.next));
+        if self.random.below(3) == 0 {
+            let floor = self.history[line as usize].acknowledged;
+            match self.engine.read(line * 64, id, now, self.link.transmit()) {
+                Ok(Read::Sent) => drop(self.ops.insert(self.next, (line, None, floor))),
+                Ok(Read::Hit(_)) | Err(_) => return,
+            }
+        } else {
+            let version = self.history[line as usize].written + 1;
+            match self.engine.write(line * 64, &data(line, version), id, now, self.link.transmit()) {
+                Ok(Write::Sent) => drop(self.ops.insert(self.next, (line, Some(version), 0))),
+                Ok(Write::Done) | Err(_) => return,
+            }
+            self.history[line as usize].written = version;
+        }
+        self.history[line as usize].busy = true;
+        self.next += 1;
+    }
+}
+
+/// Returns how often a leg became stale, and the number of operations.
+fn play(seed: u64) -> (usize, u32) {
+    let mut world = World::new(seed);
+    let (end, mut change_at) = (world.net.now() + MS * 1500, world.net.now());
+    while world.net.now() < end {
+        if world.ops.len() < 48 && world.random.below(8) == 0 {
+            (0..world.random.below(16)).for_each(|_| world.operate());
+        }
+        if world.net.now() >= change_at {
+            change_at = world.net.now() + MS * (5 + world.random.below(80)) as u32;
+            // A paused node answers late; a parted one loses frames.
+            world.cut = [0, 1].map(|_| world.random.below(4) == 0);
+            world.net.heal_all();
+            for index in 0..TARGETS {
+                if world.random.below(4) == 0 {
+                    world.net.partition(&[mac(index)]);
+                }
+            }
+        }
+        world.step();
+    }
+    world.cut = [false; TARGETS];
+    world.net.heal_all();
+    let end = world.net.now() + MS * 20_000;
+    while !world.ops.is_empty() || world.in_sync != [true; 2] || !world.answers.is_empty() {
+        assert!(
+            world.net.now() < end,
+            "seed {seed}: {} operations in flight, in sync: {:?}, epoch {}",
+            world.ops.len(),
+            world.in_sync,
+            world.epoch
+        );
+        world.step();
+    }
+    for _ in 0..200 {
+        world.step();
+    }
+    for line in 0..LINES {
+        let lines = [0, 1].map(|index| world.mns[index].line(CN, line * 64).expect("it is mapped"));
+        let (history, got) =
+            (&world.history[line as usize], u32::from_le_bytes(lines[0][8..12].try_into().unwrap()));
+        assert_eq!(lines[0], lines[1], "seed {seed}: copies of line {line} differ");
+        if history.acknowledged > 0 {
+            assert!(
+                got >= history.acknowledged && got <= history.written,
+                "seed {seed}: line {line} has {got}"
+            );
+        }
+    }
+    (world.stale_count, world.next)
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_whichever_legs_fail() {
+    let (stale, operations) = (1..=100).map(play).fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1));
+    assert!(stale > 250 && operations > 30_000, "legs fail often: {stale} in {operations} operations");
+}
+
+/// The leg that is read leaves its position while it owes answers, as at the end of a drain.
+#[test]
+fn reads_and_writes_in_flight_outlive_a_leg_that_leaves() {
+    let mut world = World::new(1);
+    while world.in_sync != [true; 2] {
+        world.step();
+    }
+    (0..200).for_each(|_| world.operate());
+    while !world.ops.is_empty() {
+        world.step();
+    }
+    world.cut = [true, false];
+    while world.ops.len() < 24 {
+        world.operate();
+    }
+    world.step();
+    let [_, peer] = world.peers;
+    let stays = LegTarget { peer, cmem: 0, incarnation: Some(world.incarnations[1]), in_sync: true };
+    world.engine.set_legs(0, 0, &[stays], world.epoch + 1, world.net.now());
+    let end = world.net.now() + MS * 100;
+    while !world.ops.is_empty() {
+        assert!(world.net.now() < end, "{} operations wait for a leg that has left", world.ops.len());
+        world.step();
+    }
+    assert_eq!(world.failures, 0);
+}

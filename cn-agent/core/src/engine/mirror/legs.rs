@@ -1,0 +1,187 @@
+//! Legs of a position, as the manager describes them.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use cxloe_wire::time::Time;
+
+use super::super::{Engine, RouteTarget};
+use super::{LegMode, Mirror, MirrorLeg};
+
+/// A leg of a position in the manager's description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegTarget {
+    /// Index of the first session with the leg's memory node.
+    pub peer: usize,
+    /// First CMem address of the leg.
+    pub cmem: u64,
+    /// Incarnation of the content that the leg has.
+    pub incarnation: Option<u64>,
+    /// Whether the leg is in sync; otherwise it is stale, and this node fills it.
+    pub in_sync: bool,
+}
+
+impl LegTarget {
+    fn is(&self, leg: &MirrorLeg) -> bool {
+        (leg.peer, leg.cmem) == (self.peer, self.cmem)
+    }
+
+    fn leg(&self, now: Time) -> MirrorLeg {
+        MirrorLeg {
+            peer: self.peer,
+            cmem: self.cmem,
+            incarnation: self.incarnation,
+            mode: if self.in_sync { LegMode::Synced } else { LegMode::Stale },
+            failing: false,
+            missed_write: false,
+            since: now,
+            reported: None,
+            missed: Vec::new(),
+        }
+    }
+}
+
+impl Engine {
+    /// Takes over the legs of a position of the route that begins at `hpa`, ordered by copy: one, or two of a mirror.
+    /// Operations go on: reads in flight to a leg that is stale now go to the other leg, and writes no longer wait for
+    /// it. A description of an earlier `epoch` of the region is ignored.
+    pub fn set_legs(&mut self, hpa: u64, position: u8, legs: &[LegTarget], epoch: u64, now: Time) {
+        let Some(target) = self.routes.target_at(hpa, position) else { return };
+        let bytes = self.routes.bytes_of_targets(hpa);
+        let number = match (target.mirror, legs) {
+            (Some(number), _) => number,
+            (None, [only]) => {
+                if (only.peer, only.cmem) == (target.peer, target.cmem) {
+                    return;
+                }
+                let LegTarget { peer, cmem, incarnation, .. } = *only;
+                let target = RouteTarget { peer, cmem, incarnation, mirror: None };
+                return self.routes.set_target(hpa, position, target);
+            }
+            (None, [first, second]) => {
+                let (of_first, of_second) = (first.leg(now), second.leg(now));
+                let reads = usize::from(!first.in_sync && second.in_sync);
+                let (epoch, filled_epoch, route) = (0, 0, hpa);
+                let legs = [of_first, of_second];
+                let mirror = Mirror { route, position, bytes, epoch, filled_epoch, reads, legs };
+                self.core.mirrors.pairs.reserve();
+                let list = &mut self.core.mirrors.list;
+                let free = list.iter().position(Option::is_none).unwrap_or(list.len());
+                if free == list.len() {
+                    list.push(None);
+                }
+                list[free] = Some(mirror);
+                let mirror = list[free].as_mut().expect("it was just put there");
+                for side in 0..2 {
+                    if mirror.legs[side].mode == LegMode::Stale {
+                        mirror.legs[side].missed = mirror.all_pages();
+                    }
+                }
+                free as u16
+            }
+            _ => return,
+        };
+        let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
+        if epoch < mirror.epoch {
+            return;
+        }
+        mirror.epoch = epoch;
+        // Legs that are no longer described make room for others.
+        let gone = [0, 1].map(|side| !legs.iter().any(|leg| leg.is(&mirror.legs[side])));
+        let mut new: Vec<&LegTarget> = legs.iter().collect();
+        new.retain(|leg| !mirror.legs.iter().any(|known| leg.is(known)));
+        for side in (0..2).filter(|side| gone[*side]) {
+            self.leave_leg(number, side, now);
+            let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
+            if let Some(leg) = new.pop() {
+                mirror.legs[side] = leg.leg(now);
+                if !leg.in_sync {
+                    mirror.legs[side].missed = mirror.all_pages();
+                }
+            }
+        }
+        for leg in legs {
+            self.follow_leg(number, leg, epoch, now);
+        }
+        self.choose_read_leg(number, legs);
+        if let [_only] = legs {
+            self.core.end_copies(number);
+            self.core.mirrors.list[usize::from(number)] = None;
+        } else {
+            self.core.mirrors.watch_at = now;
+        }
+        self.core.mirrors.pending = true;
+        self.deadline = now;
+    }
+
+    /// Applies the manager's state of a leg that is known.
+    fn follow_leg(&mut self, number: u16, leg: &LegTarget, epoch: u64, now: Time) {
+        let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
+        let Some(side) = mirror.legs.iter().position(|known| leg.is(known)) else { return };
+        let (all, none, filled_epoch) = (mirror.all_pages(), vec![0; mirror.words()], mirror.filled_epoch);
+        let known = &mut mirror.legs[side];
+        let other_content =
+            known.incarnation.is_some() && leg.incarnation.is_some_and(|new| known.incarnation != Some(new));
+        known.incarnation = leg.incarnation.or(known.incarnation);
+        match (known.mode, leg.in_sync) {
+            (LegMode::Synced, true) => {}
+            (_, true) => {
+                (known.mode, known.missed) = (LegMode::Synced, Vec::new());
+                known.reported = None;
+            }
+            (LegMode::Joining, false) if epoch == filled_epoch && !other_content => {}
+            (LegMode::Joining, false) if !known.failing && !other_content => {
+                known.reported = None;
+                mirror.filled_epoch = epoch;
+            }
+            (LegMode::Synced | LegMode::Joining, false) => {
+                (known.mode, known.failing, known.missed_write) = (LegMode::Stale, false, false);
+                (known.since, known.reported) = (now, None);
+                known.missed = if other_content { all } else { none };
+                self.leave_leg(number, side, now);
+            }
+            (LegMode::Filling | LegMode::Stale, false) if other_content => {
+                (known.mode, known.missed, known.since) = (LegMode::Stale, all, now);
+                self.core.end_copies(number);
+                self.leave_leg(number, side, now);
+            }
+            (LegMode::Filling | LegMode::Stale, false) => {}
+        }
+    }
+
+    /// Nothing waits for a leg any more.
+    fn leave_leg(&mut self, number: u16, side: usize, now: Time) {
+        let Some(mirror) = self.core.mirrors.get(number) else { return };
+        let (peer, cmem, bytes) = (mirror.legs[side].peer, mirror.legs[side].cmem, mirror.bytes);
+        self.core.end_copies(number);
+        self.core.abandon_side(number, side);
+        self.core.orphan_reads(self.siblings(peer), cmem, bytes, now);
+    }
+
+    /// Makes the lowest leg in sync the one that is read.
+    fn choose_read_leg(&mut self, number: u16, legs: &[LegTarget]) {
+        let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
+        let in_sync = legs.iter().find(|leg| leg.in_sync);
+        let Some(leg) = in_sync.or(legs.first()) else { return };
+        let Some(side) = mirror.legs.iter().position(|known| leg.is(known)) else { return };
+        let was = core::mem::replace(&mut mirror.reads, side);
+        let (route, position, bytes) = (mirror.route, mirror.position, mirror.bytes);
+        let (before, after) = (mirror.legs[was].clone(), &mirror.legs[side]);
+        let (peer, cmem, incarnation) = (after.peer, after.cmem, after.incarnation);
+        let mirror = (legs.len() == 2).then_some(number);
+        self.routes.set_target(route, position, RouteTarget { peer, cmem, incarnation, mirror });
+        if (before.peer, before.cmem) != (peer, cmem) {
+            self.core.move_stranded(self.siblings(before.peer), before.cmem, bytes, peer, cmem);
+        }
+    }
+
+    /// Frees the mirrors of a removed route.
+    pub(in super::super) fn drop_mirrors(&mut self, route: &super::super::Route) {
+        for number in route.targets.iter().filter_map(|target| target.mirror) {
+            self.core.end_copies(number);
+            if let Some(mirror) = self.core.mirrors.list.get_mut(usize::from(number)) {
+                *mirror = None;
+            }
+        }
+    }
+}

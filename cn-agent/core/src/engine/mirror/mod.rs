@@ -1,0 +1,211 @@
+//! Mirrored positions of routes: two legs on different memory nodes with the same content.
+//!
+//! ```text
+//!   write --> both legs in sync, or filled at that page --> done once both have answered
+//!   read  --> the lowest leg in sync
+//!
+//!              silent, or failed: asks the manager       the manager's commit
+//!   Synced ----------------------------------------> Synced, failing ------------> Stale
+//!      ^                                                                              | answers again
+//!      | the manager's commit                                                         v
+//!   Joining <------------- every missed page is copied (reported to the manager) -- Filling
+//! ```
+//!
+//! * Only the manager declares a leg stale, and only after its commit does a write count that one leg has. A write that
+//!   waits for a failing leg ends when the manager has decided, or fails when the session's limit has passed.
+//! * A leg that is not in sync misses pages, one bit each. A write to a missed page goes to the other leg alone; a write
+//!   to any other page goes to both. So the missed pages only become fewer while the leg is filled.
+//! * A page is locked for writes from its read until its copy is acknowledged (`fill`).
+//! * A leg is in sync for writes from the moment at which it is reported as filled, as the manager may have committed the
+//!   report before its answer arrives.
+
+mod fill;
+mod legs;
+mod pairs;
+mod watch;
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use cxloe_wire::time::Time;
+
+use fill::Fill;
+pub use legs::LegTarget;
+use pairs::{OrphanedRead, Owed, Pairs};
+
+/// Time without an answer after which the manager is asked to declare a leg stale.
+const SILENCE_MAX: Duration = Duration::from_millis(25);
+/// Interval at which mirrors that are not in sync, and legs of which an answer is due, are looked at.
+const WATCH_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval at which a report to the manager is repeated until it is answered.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// State of a leg at this compute node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LegMode {
+    /// In sync: written always, read if it is the lowest.
+    Synced,
+    /// Filled and reported to the manager: written like a leg in sync, not read.
+    Joining,
+    /// Being filled: pages that it does not miss are written.
+    Filling,
+    /// Neither read nor written.
+    Stale,
+}
+
+/// A leg, and the pages that it misses.
+#[derive(Clone, Debug)]
+struct MirrorLeg {
+    /// First session with the leg's memory node.
+    peer: usize,
+    /// First CMem address of the leg.
+    cmem: u64,
+    incarnation: Option<u64>,
+    mode: LegMode,
+    /// Set while the leg is in sync and has missed a write, or is silent: the manager has to decide.
+    failing: bool,
+    /// Set if the leg is in sync and has missed a write or refused a read, so that only the manager's decision ends `failing`.
+    missed_write: bool,
+    /// Time at which the leg became stale or failing.
+    since: Time,
+    /// Time of the last report about the leg.
+    reported: Option<Time>,
+    /// One bit for each 4 KiB page that the leg misses; empty for a leg in sync.
+    missed: Vec<u64>,
+}
+
+impl MirrorLeg {
+    /// Whether writes must reach the leg, unless the manager declares it stale.
+    fn must_have(&self) -> bool {
+        matches!(self.mode, LegMode::Synced | LegMode::Joining)
+    }
+
+    /// Whether a write of `page` goes to the leg.
+    fn is_written(&self, page: u64) -> bool {
+        self.must_have() || self.mode == LegMode::Filling && !self.misses(page)
+    }
+
+    fn misses(&self, page: u64) -> bool {
+        self.missed.get(page as usize / 64).is_some_and(|word| word >> (page % 64) & 1 == 1)
+    }
+
+    fn miss(&mut self, page: u64) {
+        if let Some(word) = self.missed.get_mut(page as usize / 64) {
+            *word |= 1 << (page % 64);
+        }
+    }
+
+    fn has(&mut self, page: u64) {
+        if let Some(word) = self.missed.get_mut(page as usize / 64) {
+            *word &= !(1 << (page % 64));
+        }
+    }
+}
+
+/// A mirrored position of a route.
+#[derive(Debug)]
+struct Mirror {
+    /// First HPA of the route.
+    route: u64,
+    /// Position in the route's interleave set.
+    position: u8,
+    /// Bytes of each leg.
+    bytes: u64,
+    /// Epoch of the region in the manager's last description.
+    epoch: u64,
+    /// Epoch in which the leg was reported as filled that is [`LegMode::Joining`].
+    filled_epoch: u64,
+    /// Index of the leg that is read.
+    reads: usize,
+    legs: [MirrorLeg; 2],
+}
+
+impl Mirror {
+    /// Words of a leg's bits.
+    fn words(&self) -> usize {
+        self.bytes.div_ceil(4096 * 64) as usize
+    }
+
+    /// Bits of a leg that misses every page.
+    fn all_pages(&self) -> Vec<u64> {
+        let mut words = vec![u64::MAX; self.words()];
+        let rest = self.bytes.div_ceil(4096) % 64;
+        if let Some(last) = words.last_mut().filter(|_| rest > 0) {
+            *last = (1 << rest) - 1;
+        }
+        words
+    }
+}
+
+/// Position of a mirrored address: the mirror's number, and the offset in its legs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MirrorAt {
+    number: u16,
+    offset: u64,
+}
+
+/// All mirrored positions, and the operations on them.
+pub(super) struct Mirrors {
+    list: Vec<Option<Mirror>>,
+    pairs: Pairs,
+    /// Write of which one leg has its request, and the other had no room for it in the transmit ring.
+    owed: Option<Owed>,
+    /// Reads that a leg did not answer, to be sent to the other one.
+    orphans: Vec<OrphanedRead>,
+    fill: Fill,
+    /// Whether completions have left work for [`Engine::settle_mirrors`](super::Engine::settle_mirrors).
+    pending: bool,
+    /// Whether writes may have ended without an answer of a leg.
+    ended: bool,
+    /// Time at which the legs are looked at next.
+    watch_at: Time,
+}
+
+impl Default for Mirrors {
+    fn default() -> Self {
+        Mirrors {
+            list: Vec::new(),
+            pairs: Pairs::default(),
+            owed: None,
+            orphans: Vec::new(),
+            fill: Fill::default(),
+            pending: false,
+            ended: false,
+            watch_at: Time(u64::MAX),
+        }
+    }
+}
+
+impl Mirrors {
+    /// Whether no position is mirrored, and no operation of a former mirror is in flight.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether completions have left work.
+    #[inline]
+    pub fn is_pending(&self) -> bool {
+        self.pending
+    }
+
+    /// Whether the other leg of a mirror whose read leg has lost its content is in sync.
+    #[cold]
+    pub fn has_content(&self, number: u16) -> bool {
+        self.get(number).is_some_and(|mirror| mirror.legs[1 - mirror.reads].mode == LegMode::Synced)
+    }
+
+    /// Whether a leg lies on the memory node of this peer.
+    pub fn has_peer(&self, peer: usize) -> bool {
+        self.list.iter().flatten().any(|mirror| mirror.legs.iter().any(|leg| leg.peer == peer))
+    }
+
+    fn get(&self, number: u16) -> Option<&Mirror> {
+        self.list.get(usize::from(number))?.as_ref()
+    }
+
+    fn get_mut(&mut self, number: u16) -> Option<&mut Mirror> {
+        self.list.get_mut(usize::from(number))?.as_mut()
+    }
+}

@@ -1,0 +1,483 @@
+//! Writes to both legs of a mirror, and reads that change legs.
+//!
+//! A write is admitted by both memory nodes or by none. If the transmit ring has room for one frame only, the other one
+//! is owed: it is sent before any other write to a mirror.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::session::{OpError, Rejected};
+use cxloe_wire::time::Time;
+
+use super::super::completer::Op;
+use super::super::write_back::FailedWriteBack;
+use super::super::{Core, Engine, EngineError, PeerSession, RequestId, Sink, page_and_mask};
+use super::{Mirror, MirrorAt};
+use crate::cache::Line;
+
+/// Most writes to mirrors in flight.
+const PAIRS_MAX: usize = 4096;
+
+/// A write to both legs.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    /// Write or write-back that ends once both legs have it.
+    origin: Op,
+    mirror: u16,
+    offset: u64,
+    /// Legs whose result is not known, one bit each.
+    left: u8,
+    /// Legs that have failed the write, one bit each; subset of `left`.
+    failed: u8,
+    error: EngineError,
+    /// Time of the first failure.
+    since: Time,
+    /// The line of a failed write-back.
+    line: Option<Line>,
+}
+
+/// Writes to both legs in flight, by number.
+#[derive(Default)]
+pub(super) struct Pairs {
+    slots: Vec<Option<Pair>>,
+    free: Vec<u16>,
+}
+
+impl Pairs {
+    /// Makes room for all pairs; to be called before the first.
+    pub fn reserve(&mut self) {
+        if self.slots.is_empty() {
+            self.slots.resize(PAIRS_MAX, None);
+            self.free = (0..PAIRS_MAX as u16).rev().collect();
+        }
+    }
+
+    fn get_mut(&mut self, pair: u16) -> Option<&mut Pair> {
+        self.slots.get_mut(usize::from(pair))?.as_mut()
+    }
+
+    fn insert(&mut self, pair: Pair) -> Option<u16> {
+        let number = self.free.pop()?;
+        self.slots[usize::from(number)] = Some(pair);
+        Some(number)
+    }
+
+    fn take(&mut self, number: u16) -> Option<Pair> {
+        let pair = self.slots.get_mut(usize::from(number))?.take()?;
+        self.free.push(number);
+        Some(pair)
+    }
+}
+
+/// The second request of a write, for which the transmit ring had no room.
+pub(super) struct Owed {
+    pair: u16,
+    side: u8,
+    cmem: u64,
+    mask: u64,
+    data: Box<[u8]>,
+}
+
+/// A read that a leg did not answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OrphanedRead {
+    id: RequestId,
+    hpa: u64,
+    lines: u8,
+    /// Session that did not answer.
+    peer: usize,
+    error: EngineError,
+    since: Time,
+}
+
+impl Engine {
+    /// Mirror of the line at `hpa`; `None` without one.
+    #[inline]
+    pub(in super::super) fn mirror_at(&mut self, hpa: u64) -> Option<MirrorAt> {
+        if self.core.mirrors.is_empty() {
+            return None;
+        }
+        let location = self.routes.locate(hpa);
+        let target = self.routes.target(&location)?;
+        Some(MirrorAt { number: target.mirror?, offset: location.cmem - target.cmem })
+    }
+
+    /// Sends a write of the lines that `mask` selects to the legs of a mirror; `origin` ends once all of them have it.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] also while the page is being copied to the other leg.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
+    pub(in super::super) fn send_mirrored(
+        &mut self,
+        at: MirrorAt,
+        mask: u64,
+        data: &[u8],
+        origin: Op,
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Result<(), EngineError> {
+        self.send_owed(now, tx)?;
+        let page = at.offset >> 12;
+        let Some(mirror) = self.core.mirrors.get_mut(at.number) else { return Err(EngineError::Busy) };
+        let written = [0, 1].map(|side| mirror.legs[side].is_written(page));
+        if written != [true; 2] {
+            if written == [false; 2] {
+                let mac = self.peers[mirror.legs[mirror.reads].peer].mac;
+                return Err(EngineError::NotConnected(mac));
+            }
+            let missing = usize::from(written[0]);
+            mirror.legs[missing].miss(page);
+        }
+        if self.core.mirrors.fill.locks(at.number, page) || self.core.ops.free() < 2 {
+            return Err(EngineError::Busy);
+        }
+        let mut way = [(0, 0); 2];
+        for side in (0..2).filter(|side| written[*side]) {
+            let Some(mirror) = self.core.mirrors.get(at.number) else { return Err(EngineError::Busy) };
+            let cmem = mirror.legs[side].cmem + at.offset;
+            let peer = self.session_of(mirror.legs[side].peer, cmem);
+            let stream = self.stream_of(cmem);
+            way[side] = (peer, cmem);
+            if !self.peers[peer].requester.has_room_to_write(stream) {
+                if !self.peers[peer].requester.is_open() {
+                    self.core.mirrors.leg_fails(at.number, side, now);
+                }
+                return Err(self.not_now(peer));
+            }
+            self.may_send(peer, now)?;
+        }
+        let left = u8::from(written[0]) | u8::from(written[1]) << 1;
+        let error = EngineError::Busy;
+        let pair = Pair {
+            origin,
+            mirror: at.number,
+            offset: at.offset,
+            left,
+            failed: 0,
+            error,
+            since: now,
+            line: None,
+        };
+        let Some(number) = self.core.mirrors.pairs.insert(pair) else { return Err(EngineError::Busy) };
+        let mut sent = false;
+        for side in (0..2).filter(|side| written[*side]) {
+            let (peer, cmem) = way[side];
+            match self.send_side(number, side as u8, peer, cmem, mask, data, now, tx) {
+                Ok(()) => sent = true,
+                Err(_) if sent => {
+                    let (side, data) = (side as u8, data.into());
+                    self.core.mirrors.owed = Some(Owed { pair: number, side, cmem, mask, data });
+                    self.deadline = now;
+                }
+                Err(error) => {
+                    self.core.mirrors.pairs.take(number);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
+    fn send_side(
+        &mut self,
+        pair: u16,
+        side: u8,
+        peer: usize,
+        cmem: u64,
+        mask: u64,
+        data: &[u8],
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Result<(), EngineError> {
+        let token = self.core.ops.insert(Op::Side { pair, side });
+        let stream = self.stream_of(cmem);
+        let PeerSession { requester, queue, .. } = &mut self.peers[peer];
+        tx.steer(*queue);
+        let sent = match data.first_chunk::<LINE_SIZE>().filter(|_| mask == 1 && data.len() == LINE_SIZE) {
+            Some(line) => requester.write(stream, cmem, line, token, now, tx),
+            None => requester.burst_write(stream, cmem, mask, data, token, now, tx),
+        };
+        if let Err(rejected) = sent {
+            self.core.ops.remove(token);
+            return Err(match rejected {
+                Rejected::Busy => EngineError::Busy,
+                _ => EngineError::NotConnected(self.peers[peer].mac),
+            });
+        }
+        self.sent(peer);
+        Ok(())
+    }
+
+    /// Sends the owed half of a write, if there is one.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] if it is still owed.
+    pub(super) fn send_owed(&mut self, now: Time, tx: &mut dyn Transmit) -> Result<(), EngineError> {
+        let Some(owed) = self.core.mirrors.owed.take() else { return Ok(()) };
+        // The leg may have left its position meanwhile: the write does not wait for it any more.
+        let waits =
+            self.core.mirrors.pairs.get_mut(owed.pair).is_some_and(|pair| pair.left >> owed.side & 1 == 1);
+        let leg = |mirrors: &super::Mirrors, pair: &Pair| {
+            Some(mirrors.get(pair.mirror)?.legs[usize::from(owed.side)].peer)
+        };
+        let pair = self.core.mirrors.pairs.get_mut(owed.pair).copied();
+        let Some(first) = pair.filter(|_| waits).and_then(|pair| leg(&self.core.mirrors, &pair)) else {
+            return Ok(());
+        };
+        let peer = self.session_of(first, owed.cmem);
+        match self.send_side(owed.pair, owed.side, peer, owed.cmem, owed.mask, &owed.data, now, tx) {
+            Ok(()) => Ok(()),
+            Err(EngineError::Busy) => {
+                self.core.mirrors.owed = Some(owed);
+                self.deadline = self.deadline.min(now);
+                Err(EngineError::Busy)
+            }
+            Err(error) => {
+                self.core.side_failed(owed.pair, owed.side, error, &owed.data, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads of `lines` lines from `hpa` on that the session `peer` did not answer go to the leg that is read now.
+    pub(super) fn send_orphans(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
+        let mut at = 0;
+        while let Some(orphan) = self.core.mirrors.orphans.get(at).copied() {
+            let OrphanedRead { id, hpa, peer, error, since, .. } = orphan;
+            let mirror = self.mirror_at(hpa);
+            // A read that left its leg is sent again, also if the position has one leg now.
+            let answered = mirror.is_none() && error != EngineError::Busy;
+            if !answered && self.send_orphan(mirror, &orphan, now, tx).is_ok() {
+                self.core.mirrors.orphans.swap_remove(at);
+            } else if answered || now - since > self.peers[peer].requester.timing().dead_after {
+                self.core.mirrors.orphans.swap_remove(at);
+                let silent = EngineError::NotConnected(self.peers[peer].mac);
+                sink.failed(id, if error == EngineError::Busy { silent } else { error });
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Sends a read to the leg that is read now. A leg that has refused it does not get it again: the manager decides.
+    fn send_orphan(
+        &mut self,
+        mirror: Option<MirrorAt>,
+        orphan: &OrphanedRead,
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Result<(), EngineError> {
+        let OrphanedRead { id, hpa, lines, peer: former, error, .. } = *orphan;
+        let location = self.routes.locate(hpa);
+        let first = self.routes.target(&location).ok_or(EngineError::Unmapped(hpa))?.peer;
+        let cmem = location.cmem;
+        let peer = self.session_of(first, cmem);
+        let refused =
+            matches!(error, EngineError::Failed { error: OpError::Fault(_) | OpError::DataLost, .. });
+        if let Some(at) = mirror.filter(|_| peer == former)
+            && (refused || !self.peers[peer].requester.is_open())
+        {
+            self.core.mirrors.read_leg_fails(at.number, refused, now);
+            return Err(EngineError::Busy);
+        }
+        let (page, mask) = page_and_mask(peer, cmem, lines.into());
+        if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
+            return Err(EngineError::Busy);
+        }
+        self.may_send(peer, now)?;
+        let token = self.core.ops.insert(Op::Read { id, hpa, page, mask, place: None });
+        let stream = self.stream_of(cmem);
+        let PeerSession { requester, queue, .. } = &mut self.peers[peer];
+        tx.steer(*queue);
+        let sent = match lines {
+            1 => requester.read(stream, cmem, token, now, tx),
+            lines => requester.burst_read(stream, cmem, lines, token, now, tx),
+        };
+        if sent.is_err() {
+            self.core.ops.remove(token);
+            return Err(EngineError::Busy);
+        }
+        self.core.inflight.start(page, mask);
+        self.sent(peer);
+        Ok(())
+    }
+
+    /// Ends writes whose legs have all answered, failed or left, or that have waited for the manager for longer than a session's limit.
+    pub(super) fn end_pairs(&mut self, now: Time, sink: &mut dyn Sink) {
+        self.core.mirrors.ended = false;
+        let Some(limit) = self.peers.first().map(|peer| peer.requester.timing().dead_after) else { return };
+        for number in 0..self.core.mirrors.pairs.slots.len() as u16 {
+            let Some(pair) = self.core.mirrors.pairs.get_mut(number) else { continue };
+            let pair = *pair;
+            if pair.left == 0 {
+                self.core.finish_pair(number, sink);
+                continue;
+            }
+            let decided = pair.failed != 0 && pair.left == pair.failed;
+            let gone = self.core.mirrors.get(pair.mirror).is_none();
+            if decided
+                && (pair.failed == 3 || gone || now - pair.since > limit)
+                && let Some(pair) = self.core.mirrors.pairs.take(number)
+            {
+                self.core.give_up(pair, sink);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// A leg has the write.
+    #[inline]
+    pub(in super::super) fn side_written(&mut self, number: u16, side: u8, sink: &mut dyn Sink) {
+        let Some(pair) = self.mirrors.pairs.get_mut(number) else { return };
+        pair.left &= !(1 << side);
+        if pair.left == 0 {
+            self.finish_pair(number, sink);
+        } else if pair.left == pair.failed {
+            self.mirrors.pending = true;
+        }
+    }
+
+    fn finish_pair(&mut self, number: u16, sink: &mut dyn Sink) {
+        let Some(pair) = self.mirrors.pairs.take(number) else { return };
+        match pair.origin {
+            Op::Write { id, .. } => sink.written(id),
+            Op::WriteBack { epoch, .. } => self.write_backs[usize::from(epoch)] -= 1,
+            _ => {}
+        }
+    }
+
+    /// A leg has failed the write, whose fate the manager now decides.
+    #[cold]
+    pub(in super::super) fn side_failed(
+        &mut self,
+        number: u16,
+        side: u8,
+        error: EngineError,
+        data: &[u8],
+        now: Time,
+    ) {
+        let Some(pair) = self.mirrors.pairs.get_mut(number) else { return };
+        if pair.left >> side & 1 == 0 {
+            return;
+        }
+        if pair.failed == 0 {
+            pair.since = now;
+        }
+        pair.failed |= 1 << side;
+        pair.error = error;
+        if matches!(pair.origin, Op::WriteBack { .. }) {
+            pair.line = data.first_chunk::<LINE_SIZE>().copied().or(pair.line);
+        }
+        let mirror = pair.mirror;
+        self.mirrors.pending = true;
+        self.mirrors.leg_fails(mirror, usize::from(side), now);
+        if let Some(mirror) = self.mirrors.get_mut(mirror) {
+            mirror.legs[usize::from(side)].missed_write = mirror.legs[usize::from(side)].must_have();
+        }
+    }
+
+    /// A read that may be answered by the other leg.
+    #[cold]
+    pub(in super::super) fn read_failed(
+        &mut self,
+        id: RequestId,
+        hpa: u64,
+        page: u64,
+        mask: u64,
+        error: EngineError,
+        now: Time,
+    ) {
+        let (peer, lines) = ((page >> 36) as usize, mask.count_ones() as u8);
+        self.mirrors.orphans.push(OrphanedRead { id, hpa, lines, peer, error, since: now });
+        self.mirrors.pending = true;
+    }
+
+    /// Ends a write that one leg or none has: a write-back is kept, as its writer has its answer.
+    fn give_up(&mut self, pair: Pair, sink: &mut dyn Sink) {
+        self.counters.failures += 1;
+        match pair.origin {
+            Op::Write { id, .. } => sink.failed(id, pair.error),
+            Op::WriteBack { peer, cmem, hpa, epoch } => {
+                self.write_backs[usize::from(epoch)] -= 1;
+                let read = |mirror: &Mirror| {
+                    (mirror.legs[mirror.reads].peer, mirror.legs[mirror.reads].cmem + pair.offset)
+                };
+                let (peer, cmem) = self.mirrors.get(pair.mirror).map_or((peer, cmem), read);
+                if let Some(data) = pair.line {
+                    self.keep_failed_write(peer, cmem, FailedWriteBack { hpa, data });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes no longer wait for a leg, which misses their pages from now on.
+    pub(super) fn abandon_side(&mut self, mirror: u16, side: usize) {
+        for number in 0..self.mirrors.pairs.slots.len() as u16 {
+            let Some(pair) = self.mirrors.pairs.get_mut(number) else { continue };
+            if pair.mirror != mirror || pair.left >> side & 1 == 0 {
+                continue;
+            }
+            pair.left &= !(1 << side);
+            pair.failed &= !(1 << side);
+            let (left, page) = (pair.left, pair.offset >> 12);
+            if let Some(mirror) = self.mirrors.get_mut(mirror) {
+                mirror.legs[side].miss(page);
+            }
+            self.mirrors.ended |= left == 0;
+        }
+        let Core { ops, mirrors, .. } = self;
+        for op in ops.iter_mut() {
+            if let Op::Side { pair, side } = *op
+                && mirrors.pairs.get_mut(pair).is_none_or(|pair| pair.left >> side & 1 == 0)
+            {
+                *op = Op::Nothing;
+            }
+        }
+    }
+
+    /// Reads in flight to a leg go to the other one.
+    pub(super) fn orphan_reads(&mut self, peers: core::ops::Range<usize>, cmem: u64, bytes: u64, now: Time) {
+        let mut taken = Vec::new();
+        for op in self.ops.iter_mut() {
+            if let Op::Read { id, hpa, page, mask, place } = *op
+                && peers.contains(&((page >> 36) as usize))
+                && ((page & ((1 << 36) - 1)) << 12).wrapping_sub(cmem) < bytes
+            {
+                *op = Op::Nothing;
+                taken.push((id, hpa, page, mask, place));
+            }
+        }
+        for (id, hpa, page, mask, place) in taken {
+            self.inflight.finish(page, mask);
+            self.end_filling(place);
+            let error = EngineError::Busy;
+            self.read_failed(id, hpa, page, mask, error, now);
+        }
+    }
+
+    /// Write-backs to a removed route count no longer; the legs' answers are ignored.
+    pub(in super::super) fn forget_pairs(&mut self, covers: impl Fn(u64) -> bool) {
+        let Core { mirrors, write_backs, .. } = self;
+        for pair in mirrors.pairs.slots.iter_mut().flatten() {
+            if let Op::WriteBack { hpa, epoch, .. } = pair.origin
+                && covers(hpa)
+            {
+                pair.origin = Op::Nothing;
+                write_backs[usize::from(epoch)] -= 1;
+            }
+        }
+    }
+
+    /// Whether a write to both legs of an address that `covers` selects is in flight.
+    pub(in super::super) fn any_pair(&self, covers: impl Fn(u64) -> bool) -> bool {
+        self.mirrors.pairs.slots.iter().flatten().any(|pair| match pair.origin {
+            Op::WriteBack { hpa, .. } | Op::Write { hpa, .. } => covers(hpa),
+            _ => false,
+        })
+    }
+}

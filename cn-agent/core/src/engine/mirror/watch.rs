@@ -1,0 +1,129 @@
+//! Watch over the legs of mirrors: silent ones are reported to the manager, stale ones are filled once they answer.
+
+use alloc::vec::Vec;
+
+use cxloe_wire::Transmit;
+use cxloe_wire::time::Time;
+
+use super::super::{Engine, EngineEvent, Sink};
+use super::{LegMode, Mirrors, REPORT_INTERVAL, SILENCE_MAX, WATCH_INTERVAL};
+
+impl Mirrors {
+    /// A leg in sync has missed a write, or its content is gone: the manager has to decide.
+    pub(in super::super) fn leg_fails(&mut self, mirror: u16, side: usize, now: Time) {
+        let Some(mirror) = self.get_mut(mirror) else { return };
+        let leg = &mut mirror.legs[side];
+        if !leg.failing {
+            (leg.failing, leg.since, leg.reported) = (true, now, None);
+        }
+        self.pending = true;
+    }
+
+    /// The leg that is read does not answer a read, or has `refused` it.
+    pub(super) fn read_leg_fails(&mut self, mirror: u16, refused: bool, now: Time) {
+        let Some(side) = self.get(mirror).map(|mirror| mirror.reads) else { return };
+        self.leg_fails(mirror, side, now);
+        if let Some(mirror) = self.get_mut(mirror) {
+            mirror.legs[side].missed_write |= refused;
+        }
+    }
+
+    /// Time at which the legs are to be looked at next.
+    #[inline]
+    pub(in super::super) fn watch_at(&self) -> Time {
+        self.watch_at
+    }
+}
+
+impl Engine {
+    /// Whether completions or the time have left work for [`settle_mirrors`](Self::settle_mirrors).
+    #[inline]
+    pub(in super::super) fn mirrors_are_due(&self, now: Time) -> bool {
+        self.core.mirrors.pending || now >= self.core.mirrors.watch_at
+    }
+
+    /// Continues all that mirrors have to do beside the operations themselves.
+    #[cold]
+    pub(in super::super) fn settle_mirrors(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
+        self.core.mirrors.pending = false;
+        let _ = self.send_owed(now, tx);
+        if now >= self.core.mirrors.watch_at {
+            self.watch_legs(now);
+            self.core.mirrors.ended = true;
+        }
+        if self.core.mirrors.ended {
+            self.end_pairs(now, sink);
+        }
+        self.send_orphans(now, tx, sink);
+        self.advance_fill(now, tx);
+        self.deadline = self.deadline.min(self.core.mirrors.watch_at);
+    }
+
+    /// Looks at every leg.
+    fn watch_legs(&mut self, now: Time) {
+        let mut any = false;
+        for number in 0..self.core.mirrors.list.len() as u16 {
+            for side in 0..2 {
+                any |= self.core.mirrors.get(number).is_some();
+                self.watch_leg(number, side, now);
+            }
+        }
+        self.core.mirrors.watch_at = if any { now + WATCH_INTERVAL } else { Time(u64::MAX) };
+    }
+
+    fn watch_leg(&mut self, number: u16, side: usize, now: Time) {
+        let Some(mirror) = self.core.mirrors.get(number) else { return };
+        let leg = &mirror.legs[side];
+        let siblings = self.siblings(leg.peer);
+        let sessions = &self.peers[siblings];
+        let mac = self.peers[leg.peer].mac;
+        let is_open = sessions.iter().all(|session| session.requester.is_open());
+        let silent = |since: Time| now - since > SILENCE_MAX;
+        let is_silent = sessions.iter().filter_map(|session| session.requester.silent_since()).any(silent);
+        let heard = sessions.iter().map(|session| session.requester.last_heard()).min().unwrap_or(Time::ZERO);
+        let lost =
+            leg.incarnation.zip(self.peer_incarnation(leg.peer)).is_some_and(|(ours, now)| ours != now);
+        let (has_copies, in_reads) = (self.core.mirrors.fill.has(number), mirror.reads == side);
+        let missed = leg.missed.iter().any(|word| *word != 0);
+        let all_pages = if lost { mirror.all_pages() } else { Vec::new() };
+        let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
+        let (route, epoch, filled_epoch) = (mirror.route, mirror.epoch, mirror.filled_epoch);
+        let leg = &mut mirror.legs[side];
+        match leg.mode {
+            LegMode::Synced | LegMode::Joining if is_silent || lost => {
+                self.core.mirrors.leg_fails(number, side, now);
+            }
+            LegMode::Synced | LegMode::Joining if leg.failing && is_open && !leg.missed_write => {
+                leg.failing = false;
+            }
+            LegMode::Stale if is_open && !is_silent && !lost && heard > leg.since && !in_reads => {
+                leg.mode = LegMode::Filling;
+            }
+            LegMode::Filling if !is_open || is_silent || lost => {
+                (leg.mode, leg.since) = (LegMode::Stale, now);
+                if lost {
+                    leg.missed = all_pages;
+                }
+                self.core.end_copies(number);
+                self.core.abandon_side(number, side);
+            }
+            LegMode::Filling if !missed && !has_copies => {
+                (leg.mode, leg.reported, leg.failing) = (LegMode::Joining, None, false);
+                mirror.filled_epoch = epoch;
+            }
+            _ => {}
+        }
+        let Some(mirror) = self.core.mirrors.get_mut(number) else { return };
+        let leg = &mut mirror.legs[side];
+        let due = leg.reported.is_none_or(|at| now - at >= REPORT_INTERVAL);
+        let cmem = leg.cmem;
+        if due && leg.failing && leg.must_have() {
+            leg.reported = Some(now);
+            self.core.event(EngineEvent::LegSilent { hpa: route, mac, epoch });
+        } else if due && leg.mode == LegMode::Joining {
+            leg.reported = Some(now);
+            let epoch = filled_epoch.max(mirror.filled_epoch);
+            self.core.event(EngineEvent::LegFilled { hpa: route, mac, cmem, epoch });
+        }
+    }
+}

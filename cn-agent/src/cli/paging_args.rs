@@ -1,0 +1,78 @@
+//! Options of paging that `exec` and `vm` have, and what follows from them: a lease of a region, and how it is mapped.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use cxloe_client::message::MapRequest;
+use cxloe_cn_core::mapped::MappingKind;
+use cxloe_daemon::Span;
+use cxloe_daemon::command_line::{Exit, Failure};
+use cxloe_exec::lease::{Lease, LeaseError};
+use cxloe_fabric::model::{ByteSize, Name};
+
+use super::failure::of_agent;
+
+/// Options of paging.
+#[derive(Debug, Args)]
+pub struct PagingArgs {
+    /// Bytes that may be resident in this machine's memory
+    #[arg(long, value_name = "SIZE")]
+    local: ByteSize,
+    /// Longest wait for a successor of the agent if it ends
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    wait: Span,
+    /// Longest outage of memory nodes before touching their pages gives SIGBUS
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    lost_wait: Span,
+    /// Fetch no pages ahead
+    #[arg(long)]
+    no_prefetch: bool,
+}
+
+impl PagingArgs {
+    /// Longest wait of programs for a successor of the agent.
+    pub fn wait(&self) -> Duration {
+        self.wait.0
+    }
+
+    /// Longest outage of memory nodes before an access to their pages raises SIGBUS.
+    pub fn lost_wait(&self) -> Duration {
+        self.lost_wait.0
+    }
+
+    /// The request to map `region`; `fresh` discards the content of the region first.
+    pub fn map(&self, region: &Name, kind: MappingKind, fresh: bool) -> MapRequest {
+        MapRequest {
+            region: region.to_string(),
+            kind,
+            limit: self.local.0,
+            prefetch: !self.no_prefetch,
+            fresh,
+            lost_wait_ms: self.lost_wait.0.as_millis() as u64,
+            stay: false,
+            keeps: false,
+            resume: false,
+        }
+    }
+}
+
+/// Leases the region of this name or, without a name, creates a temporary one of `size` bytes.
+///
+/// # Errors
+/// When the region does not exist, or none can be created.
+pub fn lease(socket: &Path, region: Option<&Name>, size: Option<ByteSize>) -> Result<Lease, Failure> {
+    match region {
+        Some(name) => Lease::existing(socket, name.clone()),
+        None => Lease::create(socket, size.unwrap_or_default().0),
+    }
+    .map_err(of_lease)
+}
+
+/// Converts the error of a lease to a message and an exit code.
+fn of_lease(error: LeaseError) -> Failure {
+    match error {
+        LeaseError::Agent(error) => of_agent(error),
+        LeaseError::NotAttached { .. } => Failure::new(Exit::NotFound, error),
+    }
+}

@@ -1,0 +1,129 @@
+//! Tests of the worker over a link on which no frame arrives, and which records the worker's calls.
+
+use std::os::fd::RawFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use cxloe_cn_core::attach::{SessionKeys, SessionSettings};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::Engine;
+use cxloe_link::keys::SYSTEM;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Link, LinkCounters, LinkError, LinkHealth, LinkInfo, OnFrame};
+use cxloe_port::signals::Signals;
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::session::Timing;
+
+use super::{WorkerHandle, WorkerOptions};
+use crate::worker::order::{PagingOrder, WorkerOrder};
+
+/// Time limit that no step reaches.
+const LONG: Duration = Duration::from_secs(20);
+const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+/// An activity of the worker that tests observe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorkerActivity {
+    Round,
+    /// The worker carried out an order.
+    Order,
+    /// The worker is about to sleep.
+    Sleep,
+}
+
+struct SilentLink(LinkInfo, Sender<WorkerActivity>);
+
+impl Transmit for SilentLink {
+    fn slot(&mut self, _len: usize) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn commit(&mut self) {}
+}
+
+impl Link for SilentLink {
+    fn info(&self) -> &LinkInfo {
+        &self.0
+    }
+
+    fn receive(&mut self, _budget: usize, _on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
+        let _ = self.1.send(WorkerActivity::Round);
+        Ok(0)
+    }
+
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        self
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn wait(&mut self, _timeout: Duration) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    /// The worker asks for the link's descriptor before each sleep.
+    fn readiness(&self) -> Option<RawFd> {
+        let _ = self.1.send(WorkerActivity::Sleep);
+        None
+    }
+
+    fn counters(&mut self) -> LinkCounters {
+        LinkCounters::default()
+    }
+}
+
+/// Starts a worker that sleeps whenever it can; returns also a sender of activities and their receiver.
+fn start() -> (WorkerHandle, Sender<WorkerActivity>, Receiver<WorkerActivity>) {
+    let (sender, seen) = channel();
+    let info = LinkInfo {
+        backend: "silent",
+        detail: String::new(),
+        interface: String::new(),
+        mac: OWN,
+        mtu: 1500,
+        max_frame: 1514,
+    };
+    let station = SessionSettings {
+        own: OWN,
+        ethertype: 0x88b5,
+        max_frame: info.max_frame,
+        streams: 1,
+        instance: 1,
+        key: None,
+        keys: SessionKeys::none(SYSTEM),
+        timing: Timing::default(),
+    };
+    let options = WorkerOptions {
+        station,
+        health: LinkHealth::default(),
+        wait: WaitStyle::Sleep,
+        cpu: None,
+        clients_max: 1,
+    };
+    let engine = Engine::new(CacheConfig::default());
+    let link = Box::new(SilentLink(info, sender.clone()));
+    let worker = WorkerHandle::start(link, engine, Signals::default(), options, || {}).unwrap();
+    (worker, sender, seen)
+}
+
+/// Tests that a round follows each order: nothing else would end a sleep for what the order begins, such as a transfer.
+#[test]
+fn a_round_follows_each_order_before_any_sleep() {
+    let (worker, sender, seen) = start();
+    for _ in 0..3 {
+        // After this activity the worker sleeps, or is about to.
+        while seen.recv_timeout(LONG).unwrap() != WorkerActivity::Sleep {}
+        let sender = sender.clone();
+        let order = PagingOrder(Box::new(move |_| {
+            let _ = sender.send(WorkerActivity::Order);
+        }));
+        worker.orders().give(WorkerOrder::Paging(order)).unwrap();
+        while seen.recv_timeout(LONG).unwrap() != WorkerActivity::Order {}
+        assert_eq!(seen.recv_timeout(LONG), Ok(WorkerActivity::Round));
+    }
+    worker.stop();
+    worker.join().unwrap();
+}

@@ -1,0 +1,193 @@
+//! Common part of `mn-server doctor` and `cn-agent doctor`: the checks of options, machine, permissions, link, keys and
+//! folders. Each program passes what differs, and adds checks of its own. The judgements do no I/O.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cxloe_daemon::command_line::doctor::{installed_config, judge_options, judge_protection};
+use cxloe_daemon::doctor::machine::{CpuUse, Machine};
+use cxloe_daemon::doctor::nic::{Demand, Nic};
+use cxloe_daemon::doctor::permissions::{Process, Xdp};
+use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
+use cxloe_daemon::{ConfigError, OptionSources};
+use cxloe_link::udp::own_address;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkDown, LinkError};
+use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
+
+use crate::config::NodeConfig;
+use crate::program::ProgramSettings;
+
+/// Longest trailer of a frame, which holds its seal or checksum, in bytes.
+const TRAILER_MAX: usize = 16;
+/// Slots of a link's receive ring.
+const RING: u32 = 1024;
+/// Room that all state files of a node take at most, in bytes.
+const STATE_BYTES: u64 = 1 << 20;
+
+/// Release of this program, which all daemons of the fabric should have.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// Machine that a node is to run on, and the rights of this process on it.
+#[derive(Debug)]
+pub struct NodeHost {
+    /// Files that describe the machine.
+    pub host: Host,
+    /// Capabilities and limits of this process.
+    pub process: Process,
+}
+
+/// Worker threads of a node, as configured.
+#[derive(Debug)]
+pub struct Workers {
+    /// Number of workers.
+    pub count: u32,
+    /// CPUs that the workers are pinned to; empty if they are not pinned.
+    pub cpus: Vec<usize>,
+    /// Flag that pins the workers, for advice.
+    pub flag: &'static str,
+}
+
+impl NodeHost {
+    /// Reads the machine that this process runs on, and the process's rights.
+    pub fn read() -> NodeHost {
+        let host = Host::default();
+        NodeHost { process: Process::read(&host), host }
+    }
+
+    /// Checks a node with the options `settings` and those in the file `config`; without either, with those in the
+    /// installed file. `resolve` completes the options, `examine` checks the node that they describe.
+    pub fn check<S: ProgramSettings, C>(
+        &self,
+        config: Option<PathBuf>,
+        mut settings: OptionSources<S>,
+        resolve: impl FnOnce(Option<PathBuf>, OptionSources<S>) -> Result<C, ConfigError>,
+        examine: impl FnOnce(&C) -> Vec<Check>,
+    ) -> Vec<Check> {
+        let interface = settings.flags.common().1.interface.clone();
+        let given = config.is_some() || interface.is_some();
+        let installed = PathBuf::from(format!("/etc/cxloe/{}.toml", S::PROGRAM));
+        let config = config.or_else(|| installed_config(&installed, given));
+        let from = config.clone();
+        let resolved = resolve(config, settings);
+        let error = resolved.as_ref().err().map(ToString::to_string);
+        let mut checks = vec![judge_options(from.as_deref(), error)];
+        match resolved {
+            Ok(config) => checks.extend(examine(&config)),
+            Err(_) => {
+                checks.extend(Machine::read(&self.host).judge());
+                checks.extend(self.process.judge_links(S::PROGRAM, Xdp::May, 1));
+                let judge =
+                    |name: String| Nic::read(&self.host, &name).judge(&demand(1, Backend::Auto, false, None));
+                checks.extend(interface.into_iter().flat_map(judge));
+            }
+        }
+        checks
+    }
+
+    /// Checks that apply whether or not the node runs; `link` is the configuration of its first link.
+    pub fn examine<S: ProgramSettings>(
+        &self,
+        config: &NodeConfig,
+        workers: Workers,
+        nic: &Nic,
+        link: &LinkConfig,
+    ) -> Vec<Check> {
+        let spinning = config.wait == WaitStyle::Busy;
+        let machine = Machine::read(&self.host);
+        let mut checks = machine.judge();
+        checks.extend(machine.judge_cpus(&CpuUse {
+            workers: workers.count as usize,
+            spinning,
+            pinned: workers.cpus,
+            flag: workers.flag,
+            near: nic.numa_node,
+        }));
+        if config.is_over_udp() {
+            checks.push(self.process.judge_udp(&self.host));
+            checks.push(judge_address(&own_address(link)));
+        } else {
+            let queues = u64::from(workers.count);
+            checks.extend(self.process.judge_links(S::PROGRAM, xdp(config.backend), queues));
+            checks.extend(nic.judge(&demand(workers.count, config.backend, spinning, config.priority)));
+        }
+        checks.push(judge_protection(config.protection(S::PROGRAM)));
+        checks.extend(config.key_file.as_deref().map(|path| secret("key", path)));
+        checks.push(folder_for_files("state", &config.data_dir, STATE_BYTES, "--data-dir"));
+        checks
+    }
+}
+
+/// Prints the report of a node's program, as a table or as JSON.
+pub fn print<S: ProgramSettings>(checks: Vec<Check>, json: bool) -> ExitCode {
+    let output = if json { Output::Json } else { Output::Table };
+    Report::new(S::PROGRAM, RELEASE, checks).print(output)
+}
+
+/// Judges the local address of a `udp` link.
+fn judge_address(address: &Result<SocketAddr, LinkError>) -> Check {
+    let (group, name) = (Group::Interface, "UDP address");
+    match address {
+        Ok(address) => Check::ok(group, name, address.to_string()),
+        Err(error) => Check::fail(group, name, error.to_string(), "the link cannot be opened without one"),
+    }
+}
+
+/// Judges the link of a running node: `open` describes an open link, `advice` is for a link that is down.
+pub fn judge_link(down: Option<&LinkDown>, open: String, advice: &str) -> Check {
+    let (group, name) = (Group::Daemon, "link");
+    match down {
+        None => Check::ok(group, name, open),
+        Some(down) => Check::fail(
+            group,
+            name,
+            format!("closed for {} s: {}", down.for_ns / 1_000_000_000, down.why),
+            advice,
+        ),
+    }
+}
+
+fn xdp(backend: Backend) -> Xdp {
+    match backend {
+        Backend::Xdp => Xdp::Must,
+        Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput => Xdp::May,
+        Backend::Packet | Backend::Pnet | Backend::Udp => Xdp::Not,
+    }
+}
+
+fn demand(workers: u32, backend: Backend, spinning: bool, priority: Option<u8>) -> Demand {
+    Demand {
+        mtu_min: HEADER_LEN + LINE_SIZE + TRAILER_MAX - ETHERNET_HEADER,
+        mtu_page: MAX_FRAME_LIMIT - ETHERNET_HEADER,
+        workers,
+        ring: RING,
+        spinning,
+        xdp: xdp(backend),
+        priority,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cxloe_daemon::doctor::Level;
+
+    #[test]
+    fn a_node_without_a_link_fails_and_says_why() {
+        let judge = |down| judge_link(down, "open, by xdp".into(), "mend the interface");
+        assert_eq!((judge(None).level, judge(None).found.as_str()), (Level::Ok, "open, by xdp"));
+        let (why, for_ns) = ("interface `x` is down".to_owned(), 7_000_000_000);
+        let check = judge(Some(&LinkDown { why, for_ns }));
+        assert_eq!(
+            (check.level, check.found.as_str(), check.advice.as_deref()),
+            (Level::Fail, "closed for 7 s: interface `x` is down", Some("mend the interface"))
+        );
+    }
+
+    #[test]
+    fn a_page_takes_what_the_protocol_says() {
+        let demand = demand(2, Backend::Xdp, true, Some(3));
+        assert_eq!((demand.mtu_min, demand.mtu_page, demand.xdp), (91, 4131, Xdp::Must));
+    }
+}

@@ -1,0 +1,138 @@
+//! Commands to the manager: from nodes, users and the clock.
+
+use cxloe_fabric::api::{
+    AdoptFabric, Bind, ComputeNodeSync, CreateRegion, GrowRegion, LegsFilled, LegsStale, MemoryNodeSync,
+    NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode, RegisterMemoryNode, ReportOrphans, Unbind,
+};
+use cxloe_fabric::model::{ByteSize, ClearedLog, CnId, Digest, Name, PublicKey, Qos};
+
+use super::liveness::NodeKey;
+use super::tokens::{JoinedNode, TokenRecord};
+
+/// A command to the manager.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// Registration of a memory node, with its pool and addresses.
+    RegisterMemoryNode(RegisterMemoryNode),
+    /// Sign of life of a memory node, with the results of commands that it has carried out.
+    SyncMemoryNode(Name, MemoryNodeSync),
+    /// Report by a memory node of memory that belongs to no region.
+    ReportOrphans(Name, ReportOrphans),
+    /// Order to zero the memory of a memory node that belongs to no region.
+    ReleaseOrphans(Name),
+    /// Report by a node that it does not follow this manager.
+    NotFollowed(NotFollowed),
+    /// Order to give up histories that nodes have seen and this store does not contain.
+    Adopt(AdoptFabric),
+    /// Registration of a compute node, with its name and address.
+    RegisterComputeNode(RegisterComputeNode),
+    /// Sign of life of a compute node, with the regions that its agent has released.
+    SyncComputeNode(CnId, ComputeNodeSync),
+    /// Order to replace the session key of a node; `None`: the next registration sets the key.
+    SetKey(Party, Option<PublicKey>),
+    /// Break of a node's connection during a long poll; the number is that of the node's registration.
+    HungUp(NodeKey, u64),
+    /// Order to create a region, on memory nodes that the manager chooses unless the command names them.
+    CreateRegion(CreateRegion),
+    /// Order to enlarge a region at its end; the present part keeps its addresses.
+    GrowRegion(Name, GrowRegion),
+    /// Order to unmap and zero a region, then to remove its record.
+    DestroyRegion {
+        /// Name of the region.
+        name: Name,
+        /// True to destroy the region even if its owner may be using it.
+        force: bool,
+        /// Destroy it only if it was created at this time, in milliseconds since the Unix epoch: a later region may
+        /// have its name.
+        created_ms: Option<u64>,
+    },
+    /// Order to map a lost region again, with zeros as content.
+    ResetRegion(Name),
+    /// Order to change the protection of a region.
+    ProtectRegion(Name, ProtectRegion),
+    /// Request of an owner's agent to declare stale the legs of a region on one memory node.
+    LegsStale(Name, LegsStale),
+    /// Report of an owner's agent that a stale leg of a region is filled.
+    LegsFilled(Name, LegsFilled),
+    /// Order to move all parts of regions from a memory node (`true`), or to stop doing so.
+    DrainMemoryNode(Name, bool),
+    /// Order to have the owner release a region, whose content is kept.
+    DisableRegion(Name),
+    /// Order to give a disabled region back to its owner.
+    EnableRegion(Name),
+    /// Order to have the owner release a region, which is destroyed afterwards.
+    ReleaseRegion(Name),
+    /// Limit of the total size of a compute node's regions, in bytes; `None`: no limit.
+    SetQuota(Owner, Option<u64>),
+    /// Order to hold a compute node in reset (`true`), or to release it.
+    Hold(Owner, bool),
+    /// Order to set capacity aside for logical devices of a memory node; the first size is for this LD-ID.
+    SetLdAllocations(Name, u16, Vec<ByteSize>),
+    /// Order to bind a logical device; with a switch number, as the background operation of that switch.
+    Bind(Bind, Option<u32>),
+    /// Order to unbind a logical device; with a switch number, as the background operation of that switch.
+    Unbind(Unbind, Option<u32>),
+    /// Order to abort the background operation of a switch; no effect if none is under way.
+    AbortOperation(u32),
+    /// Order to replace the quality-of-service controls of a memory node.
+    SetQos(Qos),
+    /// Order to generate an AER event at a vPPB of a compute node.
+    GenerateAer {
+        /// The compute node, by CN id or name.
+        compute_node: Owner,
+        /// Number of its vPPB: 0 to 126.
+        vppb: u8,
+        /// The error, as in the AER registers.
+        aer: u32,
+    },
+    /// Order to clear an event log of the FM API up to an event.
+    ClearLog(ClearedLog),
+    /// Order to remove the record of a memory node that will not return.
+    ForgetMemoryNode {
+        /// The memory node.
+        name: Name,
+        /// True to forget the memory node even if regions lie on it, which are then destroyed.
+        force: bool,
+    },
+    /// Order to store a new token.
+    CreateToken(TokenRecord),
+    /// Order to revoke the token of this id.
+    RevokeToken(String),
+    /// Admission of a node to the fabric.
+    Join {
+        /// The record to store.
+        node: JoinedNode,
+        /// The id of the token that the node presented; none if a permitted caller orders the admission.
+        token: Option<String>,
+        /// Digest of the TLS key that the node's connection proved to possess.
+        proved: Option<Digest>,
+    },
+    /// Order to revoke the right of a node to connect.
+    Revoke(Party),
+    /// Order to remove the record of a compute node that will not return and has no regions.
+    ForgetComputeNode(Owner),
+    /// Record of refused requests: method and path of the latest one, and the number of requests that were refused.
+    NoteRefused(String, u64),
+    /// Passage of time, without any request.
+    Tick,
+}
+
+impl Command {
+    /// True if a static fabric refuses the command: there, the fabric file alone decides on regions and bindings.
+    pub(super) fn is_for_dynamic_fabrics(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateRegion(_)
+                | Self::GrowRegion(..)
+                | Self::ProtectRegion(..)
+                | Self::DrainMemoryNode(..)
+                | Self::DestroyRegion { .. }
+                | Self::DisableRegion(_)
+                | Self::EnableRegion(_)
+                | Self::ReleaseRegion(_)
+                | Self::SetLdAllocations(..)
+                | Self::Bind(..)
+                | Self::Unbind(..)
+        )
+    }
+}

@@ -1,0 +1,228 @@
+//! Derived data that is read often: regions by memory node and by owner, bytes of a memory node by compute node,
+//! capacity set aside. It is updated with each change, so that no command walks all of a hundred thousand regions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cxloe_fabric::model::{CnId, ComputeNode, LDS_MAX, Name, Region, RegionState, VPPBS_MAX};
+
+use super::{Change, FabricState};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Index {
+    regions_on: BTreeMap<Name, BTreeSet<Name>>,
+    regions_of: BTreeMap<CnId, BTreeSet<Name>>,
+    used: BTreeMap<Name, BTreeMap<CnId, u64>>,
+    zeroing: BTreeMap<Name, u64>,
+    bytes_of: BTreeMap<CnId, u64>,
+    idle: BTreeMap<Name, u64>,
+    bound: BTreeMap<CnId, BTreeMap<Name, u16>>,
+    vppbs: BTreeMap<(CnId, u8), (Name, u16)>,
+    names: BTreeMap<Name, CnId>,
+}
+
+impl Index {
+    /// Derives the index from a whole state, at the start.
+    pub fn new(state: &FabricState) -> Self {
+        let mut index = Self::default();
+        for node in state.compute_nodes.values() {
+            index.add_records(state, &Change::ComputeNode(node.clone()));
+        }
+        for ld in state.logical_devices.values() {
+            index.add_records(state, &Change::LogicalDevice(ld.clone()));
+        }
+        for region in state.regions.values() {
+            index.add_records(state, &Change::Region(region.clone()));
+        }
+        index
+    }
+
+    /// Removes the entries of the records that `change` replaces. Called with each change before it is applied.
+    pub fn forget(&mut self, state: &FabricState, change: &Change) {
+        match change {
+            Change::Region(Region { name, .. }) | Change::RegionGone(name) => {
+                if let Some(region) = state.regions.get(name) {
+                    self.count(region, u64::wrapping_sub);
+                    for leg in &region.legs {
+                        remove(&mut self.regions_on, &leg.memory_node, name);
+                    }
+                    remove(&mut self.regions_of, &region.owner, name);
+                    region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
+                }
+            }
+            Change::ComputeNode(ComputeNode { cn_id, .. }) | Change::ComputeNodeGone(cn_id) => {
+                let before = state.compute_nodes.get(cn_id);
+                if let Some(name) = before.and_then(|before| before.name.as_ref()) {
+                    self.names.remove(name);
+                }
+            }
+            Change::LogicalDevice(ld) => self.unbind(state, &ld.memory_node, ld.id),
+            Change::LogicalDeviceGone(node, id) => self.unbind(state, node, *id),
+            _ => {}
+        }
+    }
+
+    /// Adds the entries of the new records. Called with each change after it is applied.
+    pub fn add_records(&mut self, state: &FabricState, change: &Change) {
+        match change {
+            Change::Region(region) => {
+                self.count(region, u64::wrapping_add);
+                for leg in &region.legs {
+                    let on = self.regions_on.entry(leg.memory_node.clone()).or_default();
+                    on.insert(region.name.clone());
+                }
+                self.regions_of.entry(region.owner).or_default().insert(region.name.clone());
+                region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
+            }
+            Change::ComputeNode(node) => {
+                if let Some(name) = &node.name {
+                    self.names.insert(name.clone(), node.cn_id);
+                }
+            }
+            Change::LogicalDevice(ld) => {
+                if let Some(binding) = &ld.binding {
+                    let bound = self.bound.entry(binding.compute_node).or_default();
+                    bound.insert(ld.memory_node.clone(), ld.id);
+                    if let Some(vppb) = binding.vppb {
+                        let device = (ld.memory_node.clone(), ld.id);
+                        self.vppbs.insert((binding.compute_node, vppb), device);
+                    }
+                }
+                self.refresh_idle(state, &ld.memory_node);
+            }
+            Change::LogicalDeviceGone(node, _) => self.refresh_idle(state, node),
+            Change::MemoryNodeGone(node) => drop(self.idle.remove(node)),
+            _ => {}
+        }
+    }
+
+    /// Names of the regions with a leg on `node`.
+    pub fn regions_on(&self, node: &Name) -> impl Iterator<Item = &Name> {
+        self.regions_on.get(node).into_iter().flatten()
+    }
+
+    /// Names of the regions whose owner is `cn`.
+    pub fn regions_of(&self, cn: CnId) -> impl Iterator<Item = &Name> {
+        self.regions_of.get(&cn).into_iter().flatten()
+    }
+
+    /// Bytes of `node` in regions of `cn` that are not being taken down.
+    pub fn used(&self, node: &Name, cn: CnId) -> u64 {
+        self.used.get(node).and_then(|used| used.get(&cn)).copied().unwrap_or_default()
+    }
+
+    /// Bytes of `node` in regions that are being taken down: they belong to no compute node, and are free once zeroed.
+    pub fn zeroing(&self, node: &Name) -> u64 {
+        self.zeroing.get(node).copied().unwrap_or_default()
+    }
+
+    /// Bytes of `node` by compute node, in regions that are not being taken down.
+    pub fn used_by(&self, node: &Name) -> impl Iterator<Item = (CnId, u64)> {
+        self.used.get(node).into_iter().flatten().map(|(cn, bytes)| (*cn, *bytes))
+    }
+
+    /// Bytes of all regions of `cn` that are not being taken down.
+    pub fn bytes_of(&self, cn: CnId) -> u64 {
+        self.bytes_of.get(&cn).copied().unwrap_or_default()
+    }
+
+    /// Bytes of `node` that are set aside for logical devices and not used by their regions; never more than the bytes
+    /// of `node` that are free or being zeroed.
+    pub fn idle(&self, node: &Name) -> u64 {
+        self.idle.get(node).copied().unwrap_or_default()
+    }
+
+    /// LD-ID of the LD of `node` that is bound to `cn`; `None` without a binding.
+    pub fn ld_of(&self, cn: CnId, node: &Name) -> Option<u16> {
+        self.bound.get(&cn)?.get(node).copied()
+    }
+
+    /// The logical devices bound to `cn`: memory node and LD-ID.
+    pub fn devices_of(&self, cn: CnId) -> impl Iterator<Item = (&Name, u16)> {
+        self.bound.get(&cn).into_iter().flatten().map(|(node, id)| (node, *id))
+    }
+
+    /// The logical device at a vPPB: memory node and LD-ID.
+    pub fn at_vppb(&self, cn: CnId, vppb: u8) -> Option<&(Name, u16)> {
+        self.vppbs.get(&(cn, vppb))
+    }
+
+    /// Number of the lowest free vPPB of `cn`; `None` if all are bound.
+    pub fn free_vppb(&self, cn: CnId) -> Option<u8> {
+        (0..VPPBS_MAX).find(|vppb| !self.vppbs.contains_key(&(cn, *vppb)))
+    }
+
+    /// The lowest LD of `node` that has neither capacity nor a binding.
+    pub fn free_ld(&self, state: &FabricState, node: &Name) -> Option<u16> {
+        (0..LDS_MAX).find(|id| !state.logical_devices.contains_key(&(node.clone(), *id)))
+    }
+
+    /// The compute node that registered with this name.
+    pub fn named(&self, name: &Name) -> Option<CnId> {
+        self.names.get(name).copied()
+    }
+
+    fn count(&mut self, region: &Region, add: fn(u64, u64) -> u64) {
+        let going = region.state == RegionState::Draining;
+        for leg in &region.legs {
+            if going {
+                let zeroing = self.zeroing.entry(leg.memory_node.clone()).or_default();
+                *zeroing = add(*zeroing, leg.bytes);
+                if *zeroing == 0 {
+                    self.zeroing.remove(&leg.memory_node);
+                }
+                continue;
+            }
+            let of_node = self.used.entry(leg.memory_node.clone()).or_default();
+            let used = of_node.entry(region.owner).or_default();
+            *used = add(*used, leg.bytes);
+            if *used == 0 {
+                of_node.remove(&region.owner);
+            }
+            if of_node.is_empty() {
+                self.used.remove(&leg.memory_node);
+            }
+        }
+        if !going {
+            let bytes = self.bytes_of.entry(region.owner).or_default();
+            *bytes = add(*bytes, region.bytes().saturating_mul(u64::from(region.protect.copies())));
+            if *bytes == 0 {
+                self.bytes_of.remove(&region.owner);
+            }
+        }
+    }
+
+    fn unbind(&mut self, state: &FabricState, node: &Name, id: u16) {
+        let before = state.logical_devices.get(&(node.clone(), id));
+        if let Some(binding) = before.and_then(|ld| ld.binding.as_ref()) {
+            if let Some(bound) = self.bound.get_mut(&binding.compute_node) {
+                bound.remove(node);
+                if bound.is_empty() {
+                    self.bound.remove(&binding.compute_node);
+                }
+            }
+            if let Some(vppb) = binding.vppb {
+                self.vppbs.remove(&(binding.compute_node, vppb));
+            }
+        }
+    }
+
+    fn refresh_idle(&mut self, state: &FabricState, node: &Name) {
+        let idle = state.logical_devices_of(node).map(|ld| {
+            let used = ld.binding.as_ref().map_or(0, |binding| self.used(node, binding.compute_node));
+            ld.reserved.saturating_sub(used)
+        });
+        match idle.sum() {
+            0 => drop(self.idle.remove(node)),
+            idle => drop(self.idle.insert(node.clone(), idle)),
+        }
+    }
+}
+
+fn remove<K: Ord + Clone>(sets: &mut BTreeMap<K, BTreeSet<Name>>, key: &K, name: &Name) {
+    if let Some(set) = sets.get_mut(key) {
+        set.remove(name);
+        if set.is_empty() {
+            sets.remove(key);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Session keys of nodes. A node's key is that of its first registration; another one is accepted only after a
+//! permitted caller has allowed it, so that no node takes another's place by registering in its name.
+
+use std::collections::BTreeSet;
+
+use cxloe_fabric::api::Party;
+use cxloe_fabric::model::{CnId, ComputeNodeKey, Mapping, Name, PublicKey};
+
+use super::{Change, Manager, ManagerError};
+
+/// The key to record for a node whose recorded key is `known` and which registers with another key or without one. A
+/// node that registers without a key keeps the recorded one, which its peers still require.
+pub(super) fn kept_key(
+    node: &Party,
+    known: Option<PublicKey>,
+    registered: Option<PublicKey>,
+) -> Result<Option<PublicKey>, ManagerError> {
+    match (known, registered) {
+        (Some(known), Some(new)) if known != new => {
+            Err(ManagerError::KeyChanged { node: node.clone(), known, new })
+        }
+        (known, registered) => Ok(registered.or(known)),
+    }
+}
+
+impl Manager {
+    /// The keys of the compute nodes whose memory lies on `node`, by CN id; [`PublicKey::NOBODY`] for a compute node
+    /// without a key or with a revoked one, so that the memory node distinguishes a revoked key from removed memory.
+    pub fn cn_keys(&self, node: &Name) -> Vec<ComputeNodeKey> {
+        let owners: BTreeSet<CnId> = self.legs_on(node).map(|(region, _)| region.owner).collect();
+        let key_of = |cn: CnId| {
+            let known = self.state.compute_nodes.get(&cn).and_then(|node| node.key);
+            ComputeNodeKey { compute_node: cn, key: known.unwrap_or(PublicKey::NOBODY) }
+        };
+        owners.into_iter().map(key_of).collect()
+    }
+
+    /// Adds the compute node's key to a mapping.
+    pub(super) fn with_key(&self, mapping: Mapping) -> Mapping {
+        let cn_key = self.state.compute_nodes.get(&mapping.cn).and_then(|node| node.key);
+        Mapping { cn_key, ..mapping }
+    }
+
+    /// Sets the key of a node that joined again, or removes it by order of an administrator (`None`): the next
+    /// registration sets a new key.
+    pub(super) fn set_key(&mut self, node: &Party, key: Option<PublicKey>) -> Result<(), ManagerError> {
+        match node {
+            Party::MemoryNode(name) => {
+                let known = self.state.memory_nodes.get(name).cloned();
+                let mut known = known.ok_or_else(|| ManagerError::NoMemoryNode(name.clone()))?;
+                known.key = key;
+                self.put(Change::MemoryNode(known.clone()));
+                self.refresh_legs(&known);
+            }
+            Party::ComputeNode(cn) => {
+                let known = self.state.compute_nodes.get(cn).cloned();
+                let mut known = known.ok_or_else(|| ManagerError::NoComputeNode(cn.to_string()))?;
+                known.key = key;
+                self.put(Change::ComputeNode(known));
+                self.peer_changed(*cn);
+            }
+            // An FM client has no sessions.
+            Party::FmClient(_) => {}
+        }
+        Ok(())
+    }
+}

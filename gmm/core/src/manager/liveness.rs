@@ -1,0 +1,102 @@
+//! Times of the latest message of each node. They are not stored: after a restart, every reachable node has the full
+//! time-out to send a message.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cxloe_fabric::model::{CnId, Name};
+
+/// Key of a node in tables that hold both kinds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeKey {
+    /// A memory node, by its name.
+    Memory(Name),
+    /// A compute node, by its CN id.
+    Compute(CnId),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LastContact {
+    at_ms: u64,
+    attached: bool,
+}
+
+/// The time of the latest message of each reachable node, and whether its daemon is connected.
+#[derive(Debug, Default)]
+pub struct Liveness {
+    heard: BTreeMap<NodeKey, LastContact>,
+    /// The same entries ordered by time, so that silent nodes are found without a walk over all nodes.
+    by_time: BTreeSet<(u64, NodeKey)>,
+}
+
+impl Liveness {
+    /// Records the arrival of a message: the node's daemon runs.
+    pub fn heard(&mut self, node: NodeKey, now_ms: u64) {
+        let before = self.heard.insert(node.clone(), LastContact { at_ms: now_ms, attached: true });
+        match before {
+            Some(before) if before.at_ms == now_ms => return,
+            Some(before) => drop(self.by_time.remove(&(before.at_ms, node.clone()))),
+            None => {}
+        }
+        self.by_time.insert((now_ms, node));
+    }
+
+    /// Records that the node's connection ended. The node does not count as silent yet, but another daemon may take its
+    /// place.
+    pub fn hung_up(&mut self, node: &NodeKey) {
+        if let Some(heard) = self.heard.get_mut(node) {
+            heard.attached = false;
+        }
+    }
+
+    /// Removes a node, which is then neither heard nor silent.
+    pub fn forget(&mut self, node: &NodeKey) {
+        if let Some(heard) = self.heard.remove(node) {
+            self.by_time.remove(&(heard.at_ms, node.clone()));
+        }
+    }
+
+    /// True if the node has sent a message and is not silent.
+    pub(crate) fn is_heard(&self, node: &NodeKey) -> bool {
+        self.heard.contains_key(node)
+    }
+
+    /// True if a daemon of this node counts as connected.
+    pub(crate) fn is_attached(&self, node: &NodeKey) -> bool {
+        self.heard.get(node).is_some_and(|heard| heard.attached)
+    }
+
+    /// Removes and returns the nodes that were silent for `timeout_ms`.
+    pub(crate) fn take_silent(&mut self, now_ms: u64, timeout_ms: u64) -> Vec<NodeKey> {
+        let mut silent = Vec::new();
+        while self.by_time.first().is_some_and(|(at_ms, _)| at_ms.saturating_add(timeout_ms) <= now_ms) {
+            let Some((_, node)) = self.by_time.pop_first() else { break };
+            self.heard.remove(&node);
+            silent.push(node);
+        }
+        silent
+    }
+
+    /// Time at which the next node becomes silent if none sends a message until then; `None` if there are no nodes.
+    pub fn next_deadline_ms(&self, timeout_ms: u64) -> Option<u64> {
+        self.by_time.first().map(|(at_ms, _)| at_ms.saturating_add(timeout_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_counted_from_the_last_answer() {
+        let node = NodeKey::Memory(Name::new("mn0").unwrap());
+        let mut liveness = Liveness::default();
+        liveness.heard(node.clone(), 100);
+        liveness.heard(node.clone(), 400);
+        assert_eq!(liveness.next_deadline_ms(500), Some(900));
+        assert!(liveness.take_silent(899, 500).is_empty());
+        liveness.hung_up(&node);
+        assert!(!liveness.is_attached(&node));
+        assert_eq!(liveness.take_silent(900, 500), [node]);
+        assert_eq!(liveness.next_deadline_ms(500), None);
+    }
+}

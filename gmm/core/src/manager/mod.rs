@@ -1,0 +1,474 @@
+//! The manager: a state machine without I/O. A [`Command`] and the time go in. The [`Change`]s of the state come out,
+//! among them events and commands for memory nodes; or an error comes out, and the state is unchanged. The caller
+//! writes the changes to the store before it answers.
+//!
+//! Guarantees, whatever the order of commands and whatever is lost or repeated:
+//! * an extent belongs to one region at most, and becomes free only with its memory node's result for the `UnmapCmem`
+//!   command, which the node gives after it has removed the mapping and zeroed the extent; extents of an unreachable
+//!   node stay allocated
+//! * a CMem address of a CN is reused only when no request for its earlier content can still be carried out
+//! * content that a memory node lost is reported as lost, never served as zeros, until a user accepts the loss
+//!
+//! Files: [`access`] tokens and joined nodes, `tokens` their records; `command` the commands; `cmem` addresses of
+//! compute nodes and their reuse; [`state`] the stored state and its changes; `superseded` superseded processes; `frozen`
+//! and `undo` undoing changes; the rules in `memory_nodes`, `compute_nodes`, `regions`, `placement` (choice of memory
+//! nodes), `mirror` (copies in sync), `mirror_placement`
+//! (memory nodes for two copies), `repair` (missing copies, drained nodes), `release` (having an owner release a region), `devices` (logical devices and their bindings), `operations`
+//! (the FM API's background operations), `declared` (the fabric file); [`pool`] free extents, [`liveness`] times of the
+//! latest messages, `lineage` leaders of this fabric and nodes that do not follow, `orphans` memory that belongs to no
+//! region, `restore` replacement of the state by a backup, `index` data derived from the state.
+
+pub mod access;
+mod cmem;
+mod command;
+mod compute_nodes;
+mod declared;
+mod devices;
+mod error;
+mod frozen;
+mod index;
+mod keys;
+mod lineage;
+pub mod liveness;
+mod memory_nodes;
+mod mirror;
+mod mirror_placement;
+mod operations;
+mod options;
+mod orphans;
+mod overview;
+mod placement;
+pub mod pool;
+mod region_names;
+mod regions;
+mod release;
+mod repair;
+mod reports;
+mod restore;
+pub mod state;
+mod superseded;
+mod tokens;
+mod undo;
+
+use std::collections::BTreeMap;
+
+pub use command::Command;
+pub use error::ManagerError;
+pub use options::{Declared, DeclaredQuota, Initialisation, Options};
+pub use region_names::Nameless;
+pub use state::{Change, Contradiction, FabricState, Meta};
+
+use cxloe_fabric::api::{Events, NodeCount, Party, Progress};
+use cxloe_fabric::model::{
+    ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Region,
+    Watermark,
+};
+use index::Index;
+use lineage::RefusedFollower;
+use liveness::{Liveness, NodeKey};
+use pool::FreeExtents;
+use repair::Repairs;
+use reports::Reports;
+use superseded::SupersededProcesses;
+use undo::UndoLog;
+
+/// Maximum number of memory nodes of a fabric.
+pub(crate) const MEMORY_NODES_MAX: usize = 1024;
+/// Maximum number of compute nodes of a fabric.
+pub(crate) const COMPUTE_NODES_MAX: usize = 16_384;
+/// Maximum number of regions of a fabric.
+pub const REGIONS_MAX: usize = 262_144;
+/// Maximum number of HDM decoders, hence consecutive interleave sets, of a region.
+pub const DECODERS_MAX: usize = 64;
+/// Maximum number of network ports of a memory node.
+pub const PORTS_MAX: usize = 16;
+/// Number of events kept; older ones are removed.
+pub const EVENTS_KEPT: u64 = 10_000;
+/// Maximum number of events in one answer.
+pub const EVENTS_PER_ANSWER_MAX: u64 = 1000;
+/// Default silence after which a node counts as unreachable, in milliseconds.
+pub const NODE_TIMEOUT_MS_DEFAULT: u64 = 5000;
+/// Default time that a copy of a region may be on an unreachable memory node before it is replaced, in milliseconds.
+pub const REBUILD_AFTER_MS_DEFAULT: u64 = 600_000;
+
+/// Changes made by one command.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CommandOutcome {
+    /// Every change, in order. The caller stores them in one transaction.
+    pub changes: Vec<Change>,
+}
+
+impl CommandOutcome {
+    /// The name of the region that a `CreateRegion` command created.
+    pub fn created_region(&self) -> Option<&Name> {
+        self.changes.iter().find_map(|change| match change {
+            Change::Region(region) => Some(&region.name),
+            _ => None,
+        })
+    }
+
+    /// The events among the changes, in order.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Event(event) => Some(event),
+            _ => None,
+        })
+    }
+}
+
+/// The state machine: the stored state, data derived from it, and volatile data.
+#[derive(Debug)]
+pub struct Manager {
+    state: FabricState,
+    /// Free extents of each memory node: derived from the state.
+    free: BTreeMap<Name, FreeExtents>,
+    /// Latest reports of memory nodes; not part of the state.
+    reports: Reports,
+    /// Progress of memory nodes with their present commands; not part of the state.
+    progress: BTreeMap<Name, Progress>,
+    superseded: SupersededProcesses,
+    /// The latest event about its regions that each compute node has received; not part of the state.
+    heard: BTreeMap<CnId, u64>,
+    /// Registration time of the present agent of each compute node; not part of the state.
+    registered_ms: BTreeMap<CnId, u64>,
+    /// Nodes that do not follow, because they have seen changes that this store does not have; not part of the state.
+    refused: BTreeMap<Party, RefusedFollower>,
+    repairs: Repairs,
+    index: Index,
+    liveness: Liveness,
+    options: Options,
+    /// Time of the command being applied, in milliseconds since the Unix epoch.
+    now_ms: u64,
+    /// The caller on whose behalf the command is applied.
+    actor: Option<String>,
+    /// Changes made by the command being applied.
+    journal: Vec<Change>,
+    /// Undo log of the command being applied.
+    undo: UndoLog,
+    /// Undo log since the last commit, while a batch is open.
+    batch: Option<UndoLog>,
+    /// The reason why changes are refused at present; not part of the state.
+    frozen: Option<String>,
+}
+
+impl Manager {
+    /// Starts a manager from a stored state (an empty one for a new fabric), under the next term. The caller stores the
+    /// outcome like that of any command. `now_ms` is the time in milliseconds since the Unix epoch; it must never
+    /// decrease.
+    ///
+    /// # Errors
+    /// [`Contradiction`] if no sequence of commands can have made the state.
+    pub fn take_over(
+        state: FabricState,
+        options: Options,
+        now_ms: u64,
+    ) -> Result<(Self, CommandOutcome), Contradiction> {
+        state.verify()?;
+        let free = state.free_extents()?;
+        let index = Index::new(&state);
+        let mut liveness = Liveness::default();
+        for node in state.memory_nodes.values().filter(|node| node.health == Health::Reachable) {
+            liveness.heard(NodeKey::Memory(node.name.clone()), now_ms);
+        }
+        for node in state.compute_nodes.values().filter(|node| node.health == Health::Reachable) {
+            liveness.heard(NodeKey::Compute(node.cn_id), now_ms);
+        }
+        let reports = Reports::default();
+        let (progress, heard, journal, refused) =
+            (BTreeMap::new(), BTreeMap::new(), Vec::new(), BTreeMap::new());
+        // The times at which these agents registered with an earlier manager are not stored.
+        let registered_ms = state.compute_nodes.keys().map(|cn| (*cn, now_ms)).collect();
+        let undo = UndoLog::new(state.meta);
+        let mut manager = Self {
+            state,
+            undo,
+            free,
+            reports,
+            progress,
+            superseded: SupersededProcesses::new(now_ms),
+            heard,
+            registered_ms,
+            refused,
+            repairs: Repairs::default(),
+            index,
+            liveness,
+            options,
+            now_ms,
+            actor: None,
+            journal,
+            batch: None,
+            frozen: None,
+        };
+        let mut meta = manager.state.meta;
+        (meta.watermark.term, meta.watermark.run) = (meta.watermark.term + 1, manager.options.run);
+        if meta.fabric == 0 {
+            meta.fabric = manager.options.new_fabric;
+        }
+        manager.put(Change::Meta(meta));
+        manager.begin_term(meta.watermark);
+        manager.event(EventKind::ManagerStarted { term: meta.watermark.term });
+        manager.end_waiting_operations();
+        manager.note_repairs();
+        manager.realise_declared();
+        let outcome = manager.close_journal();
+        Ok((manager, outcome))
+    }
+
+    /// Carries out one command at `now_ms`, in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// A [`ManagerError`] with the reason; the state is unchanged.
+    pub fn apply(&mut self, command: Command, now_ms: u64) -> Result<CommandOutcome, ManagerError> {
+        self.now_ms = now_ms;
+        self.undo = UndoLog::new(self.state.meta);
+        let result = self.carry_out(command);
+        if let Err(error) = result {
+            if !self.undo.is_empty(&self.state) {
+                tracing::error!(%error, "a refused command had changed something, which is taken back");
+                self.take_back_command();
+                debug_assert!(false, "a refused command left changes: {error}");
+            }
+            return Err(error);
+        }
+        if !self.journal.is_empty() {
+            self.follow_operations();
+            self.release_ready();
+        }
+        Ok(self.close_journal())
+    }
+
+    /// Carries out one command for a caller; the caller's name is recorded in the events that result.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_for(
+        &mut self,
+        who: &str,
+        command: Command,
+        now_ms: u64,
+    ) -> Result<CommandOutcome, ManagerError> {
+        self.actor = Some(who.to_owned());
+        let applied = self.apply(command, now_ms);
+        self.actor = None;
+        applied
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<(), ManagerError> {
+        if self.options.initialisation.is_static() && command.is_for_dynamic_fabrics() {
+            return Err(ManagerError::StaticFabric);
+        }
+        self.check_frozen(&command)?;
+        if command.is_for_dynamic_fabrics() {
+            self.check_fabric()?;
+        }
+        match command {
+            Command::RegisterMemoryNode(node) => self.register_memory_node(node),
+            Command::SyncMemoryNode(name, sync) => self.sync_memory_node(&name, sync),
+            Command::ReportOrphans(name, report) => self.report_orphans(&name, &report),
+            Command::ReleaseOrphans(name) => self.release_orphans(&name),
+            Command::NotFollowed(said) => self.not_followed(said),
+            Command::Adopt(adopt) => self.adopt(&adopt),
+            Command::RegisterComputeNode(node) => self.register_compute_node(node),
+            Command::SyncComputeNode(cn, sync) => self.sync_compute_node(cn, &sync),
+            Command::SetKey(node, key) => self.set_key(&node, key),
+            Command::HungUp(node, registration) => self.hang_up(&node, registration),
+            Command::CreateRegion(create) => self.create_region(create),
+            Command::GrowRegion(name, grow) => self.grow_region(&name, &grow),
+            Command::DestroyRegion { name, force, created_ms } => {
+                self.destroy_region(&name, force, created_ms)
+            }
+            Command::ResetRegion(name) => self.reset_region(&name),
+            Command::ProtectRegion(name, protect) => self.protect_region(&name, &protect),
+            Command::LegsStale(name, stale) => self.legs_stale(&name, &stale),
+            Command::LegsFilled(name, filled) => self.legs_filled(&name, &filled),
+            Command::DrainMemoryNode(name, draining) => self.drain_memory_node(&name, draining),
+            Command::DisableRegion(name) => self.disable_region(&name),
+            Command::EnableRegion(name) => self.enable_region(&name),
+            Command::ReleaseRegion(name) => self.release_region(&name),
+            Command::SetQuota(owner, bytes) => self.set_quota(&owner, bytes),
+            Command::Hold(owner, held) => self.hold_by_hand(&owner, held),
+            Command::SetLdAllocations(node, first, sizes) => self.set_ld_allocations(&node, first, &sizes),
+            Command::Bind(bind, switch) => {
+                self.check_idle(switch)?;
+                let (cn, ld) = self.bind(&bind)?;
+                self.begin_operation(switch, OperationKind::Bind, &bind.memory_node, ld, cn);
+                Ok(())
+            }
+            Command::Unbind(unbind, switch) => {
+                self.check_idle(switch)?;
+                let cn = self.unbind(&unbind)?;
+                self.begin_operation(switch, OperationKind::Unbind, &unbind.memory_node, unbind.ld, cn);
+                Ok(())
+            }
+            Command::AbortOperation(switch) => {
+                self.abort_operation(switch);
+                Ok(())
+            }
+            Command::SetQos(qos) => {
+                let memory_node = self.memory_node(&qos.memory_node)?.name.clone();
+                self.put(Change::Qos(qos));
+                self.event(EventKind::QosSet { memory_node });
+                Ok(())
+            }
+            Command::GenerateAer { compute_node, vppb, aer } => self.generate_aer(&compute_node, vppb, aer),
+            Command::ClearLog(log) => {
+                let through = log.through.min(self.state.meta.last_event);
+                let (switch, number) = (log.switch, log.log);
+                self.put(Change::LogCleared(ClearedLog { through, ..log }));
+                self.event(EventKind::LogCleared { switch, log: number, through });
+                Ok(())
+            }
+            Command::ForgetMemoryNode { name, force } => self.forget_memory_node(&name, force),
+            Command::CreateToken(token) => self.create_token(token),
+            Command::RevokeToken(id) => self.revoke_token(&id),
+            Command::Join { node, token, proved } => self.join(node, token.as_deref(), proved),
+            Command::Revoke(node) => self.revoke(&node),
+            Command::ForgetComputeNode(owner) => self.forget_compute_node(&owner),
+            Command::NoteRefused(what, attempts) => {
+                self.event(EventKind::AccessRefused { what, attempts });
+                Ok(())
+            }
+            Command::Tick if self.frozen.is_some() => Ok(()),
+            Command::Tick => {
+                self.tick();
+                Ok(())
+            }
+        }
+    }
+
+    /// Time at which the caller must apply [`Command::Tick`], in milliseconds since the Unix epoch; `None`: not before
+    /// another command.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        let due = self.liveness.next_deadline_ms(self.options.node_timeout_ms);
+        let due = due.into_iter().chain(self.next_repair_ms()).min();
+        due.filter(|_| self.frozen.is_none())
+    }
+
+    /// The present state, which may include changes that are not stored yet.
+    pub fn state(&self) -> &FabricState {
+        &self.state
+    }
+
+    /// The term of this manager and the revision of its latest change.
+    pub fn watermark(&self) -> Watermark {
+        self.state.meta.watermark
+    }
+
+    /// Interval at which a node has to send a message, in milliseconds: a third of the node time-out.
+    pub fn heartbeat_ms(&self) -> u64 {
+        (self.options.node_timeout_ms / 3).max(1)
+    }
+
+    /// The record of a region.
+    ///
+    /// # Errors
+    /// [`ManagerError::NoRegion`].
+    pub fn region(&self, name: &Name) -> Result<&Region, ManagerError> {
+        self.state.regions.get(name).ok_or_else(|| ManagerError::NoRegion(name.clone()))
+    }
+
+    /// The events after `after` that `wanted` accepts, at most `limit`.
+    pub fn events_that(&self, after: u64, limit: u64, wanted: impl Fn(&Event) -> bool) -> Events {
+        let newest = self.state.meta.last_event;
+        let oldest = self.state.events.front().map_or(newest + 1, |event| event.seq);
+        let skip = after.saturating_add(1).saturating_sub(oldest);
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(self.state.events.len());
+        let limit = usize::try_from(limit.min(EVENTS_PER_ANSWER_MAX)).unwrap_or(usize::MAX);
+        let found = self.state.events.range(skip..).filter(|event| wanted(event));
+        let events: Vec<Event> = found.take(limit).cloned().collect();
+        let through =
+            if events.len() < limit { newest } else { events.last().map_or(after, |last| last.seq) };
+        Events { oldest, newest, through, events }
+    }
+
+    /// Number of memory nodes, in total and reachable.
+    pub fn memory_node_count(&self) -> NodeCount {
+        count(self.state.memory_nodes.values().map(|node| node.health))
+    }
+
+    /// Number of compute nodes, in total and reachable.
+    pub fn compute_node_count(&self) -> NodeCount {
+        count(self.state.compute_nodes.values().map(|node| node.health))
+    }
+
+    fn tick(&mut self) {
+        for node in self.liveness.take_silent(self.now_ms, self.options.node_timeout_ms) {
+            match node {
+                NodeKey::Memory(name) => self.memory_node_silent(&name),
+                NodeKey::Compute(cn) => self.compute_node_silent(cn),
+            }
+        }
+        self.repair_due();
+    }
+
+    fn hang_up(&mut self, node: &NodeKey, registration: u64) -> Result<(), ManagerError> {
+        let current = match node {
+            NodeKey::Memory(name) => self.state.memory_nodes.get(name).map(|node| node.registration),
+            NodeKey::Compute(cn) => self.state.compute_nodes.get(cn).map(|node| node.registration),
+        };
+        if current == Some(registration) {
+            self.liveness.hung_up(node);
+        }
+        Ok(())
+    }
+
+    /// Applies one change. The state changes only here.
+    fn put(&mut self, change: Change) {
+        self.undo.note(&self.state, &change);
+        self.index.forget(&self.state, &change);
+        self.state.apply(change.clone());
+        self.index.add_records(&self.state, &change);
+        self.journal.push(change);
+    }
+
+    fn event(&mut self, kind: EventKind) -> u64 {
+        let mut meta = self.state.meta;
+        meta.last_event += 1;
+        let seq = meta.last_event;
+        self.state.meta = meta;
+        self.put(Change::Event(Event { seq, time_ms: self.now_ms, who: self.actor.clone(), kind }));
+        seq
+    }
+
+    fn issue(&mut self, node: &Name, action: NodeAction) {
+        let Some(mut record) = self.state.memory_nodes.get(node).cloned() else { return };
+        record.last_seq += 1;
+        let Watermark { term, revision, .. } = self.watermark();
+        let command = NodeCommand { seq: record.last_seq, term, revision: revision + 1, action };
+        self.put(Change::MemoryNode(record));
+        self.put(Change::CommandIssued(node.clone(), command));
+    }
+
+    fn next_registration(&mut self) -> u64 {
+        self.state.meta.last_registration += 1;
+        self.state.meta.last_registration
+    }
+
+    /// Ends a command: all its changes have one revision; the counters are the last change.
+    fn close_journal(&mut self) -> CommandOutcome {
+        if self.journal.is_empty() {
+            self.keep_command();
+            return CommandOutcome::default();
+        }
+        let forgotten = (self.state.meta.last_event + 1).saturating_sub(EVENTS_KEPT);
+        if self.state.events.front().is_some_and(|event| event.seq < forgotten) {
+            self.put(Change::EventsForgotten(forgotten));
+        }
+        let mut meta = self.state.meta;
+        meta.watermark.revision += 1;
+        self.put(Change::Meta(meta));
+        self.keep_command();
+        CommandOutcome { changes: std::mem::take(&mut self.journal) }
+    }
+}
+
+fn count(health: impl Iterator<Item = Health>) -> NodeCount {
+    health.fold(NodeCount::default(), |mut count, health| {
+        count.known += 1;
+        count.reachable += u64::from(health == Health::Reachable);
+        count
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Orphans: memory that a memory node holds although it belongs to no region of this store. They arise when a memory
+//! node returns after its record was removed, or when an older store was adopted. The memory node keeps them unchanged
+//! and reports them; they are not allocated until a user releases them, which zeroes them.
+
+use std::collections::BTreeSet;
+
+use cxloe_fabric::api::{Orphans, ReportOrphans};
+use cxloe_fabric::model::{EventKind, LegState, Mapping, MemoryNode, Name, NodeAction, Region};
+
+use super::{Change, Manager, ManagerError};
+
+/// Maximum number of runs of extents recorded per memory node. The memory node also keeps orphans beyond this number,
+/// since it maps none.
+pub(super) const RUNS_MAX: usize = 4096;
+
+impl Manager {
+    /// The orphans that a memory node has reported.
+    pub fn orphans_on(&self, node: &Name) -> &[Mapping] {
+        self.state.orphans.get(node).map_or(&[], |orphans| &orphans.orphans)
+    }
+
+    /// Total size of the orphans of a memory node, in bytes.
+    pub fn orphan_bytes(&self, node: &Name) -> u64 {
+        self.state.orphans.get(node).map_or(0, Orphans::bytes)
+    }
+
+    /// Records a memory node's report of its orphans.
+    pub(super) fn report_orphans(&mut self, name: &Name, report: &ReportOrphans) -> Result<(), ManagerError> {
+        let registration = report.registration;
+        let node = self.state.memory_nodes.get(name).filter(|node| node.registration == registration);
+        let Some(node) = node.cloned() else {
+            return Err(ManagerError::NotRegistered { who: format!("memory node {name}"), registration });
+        };
+        let mut orphans = self.orphans_on(name).to_vec();
+        let mut known: BTreeSet<u64> = orphans.iter().flat_map(|orphan| orphan.extents.iter()).collect();
+        let mut runs: usize = orphans.iter().map(|orphan| orphan.extents.runs().len()).sum();
+        let mut news = 0;
+        for orphan in &report.orphans {
+            check_orphan(&node, orphan)?;
+            // The same report has arrived before, and its answer was lost. All extents of an orphan are recorded, or
+            // none.
+            if orphan.extents.iter().any(|extent| known.contains(&extent)) {
+                continue;
+            }
+            runs += orphan.extents.runs().len();
+            if runs > RUNS_MAX {
+                break;
+            }
+            known.extend(orphan.extents.iter());
+            news += orphan.bytes();
+            orphans.push(Mapping { region: orphan_name(), ..orphan.clone() });
+        }
+        if news == 0 {
+            return Ok(());
+        }
+        self.put(Change::Orphans(Orphans { memory_node: name.clone(), orphans }));
+        self.refresh_free(&node);
+        self.event(EventKind::OrphansFound { memory_node: name.clone(), bytes: news });
+        self.mark_orphaned_legs_lost(&node);
+        Ok(())
+    }
+
+    /// Marks legs as lost if orphans lie in their extents: the memory node does not serve such legs.
+    fn mark_orphaned_legs_lost(&mut self, node: &MemoryNode) {
+        let held: BTreeSet<u64> =
+            self.orphans_on(&node.name).iter().flat_map(|orphan| orphan.extents.iter()).collect();
+        let other_memory =
+            |extents: &cxloe_fabric::model::Extents| extents.iter().any(|extent| held.contains(&extent));
+        let concerned: Vec<Region> = self
+            .legs_on(&node.name)
+            .filter(|(_, leg)| {
+                matches!(leg.state, LegState::Mapped | LegState::Stale) && other_memory(&leg.extents)
+            })
+            .map(|(region, _)| region.clone())
+            .collect();
+        for mut region in concerned {
+            for leg in region.legs.iter_mut() {
+                if leg.memory_node == node.name
+                    && matches!(leg.state, LegState::Mapped | LegState::Stale)
+                    && other_memory(&leg.extents)
+                {
+                    leg.state = LegState::Lost;
+                    // An incarnation that the pool never had: the next registration does not mark the leg as intact.
+                    leg.incarnation = Some(!node.incarnation);
+                }
+            }
+            let reason = format!("memory node {} holds other memory in its place", node.name);
+            self.settle(region, Some(reason));
+        }
+    }
+
+    /// Has a memory node zero its orphans and free them.
+    pub(super) fn release_orphans(&mut self, name: &Name) -> Result<(), ManagerError> {
+        self.memory_node(name)?;
+        let under_way: Vec<Mapping> = self
+            .state
+            .commands_of(name)
+            .filter(|command| matches!(command.action, NodeAction::UnmapCmem(_)))
+            .map(|command| command.action.mapping().clone())
+            .collect();
+        let waiting = self.orphans_on(name).iter().filter(|orphan| !under_way.contains(orphan));
+        let waiting: Vec<Mapping> = waiting.cloned().collect();
+        waiting.into_iter().for_each(|orphan| self.issue(name, NodeAction::UnmapCmem(orphan)));
+        Ok(())
+    }
+
+    /// Handles the result of an unmap command. Returns true if the command was for an orphan.
+    pub(super) fn orphan_answered(&mut self, name: &Name, action: &NodeAction, failed: bool) -> bool {
+        let NodeAction::UnmapCmem(mapping) = action else { return false };
+        let Some(orphans) = self.state.orphans.get(name).filter(|orphans| orphans.orphans.contains(mapping))
+        else {
+            return false;
+        };
+        if failed {
+            return true;
+        }
+        let (mut orphans, bytes) = (orphans.clone(), mapping.bytes());
+        orphans.orphans.retain(|orphan| orphan != mapping);
+        self.put_orphans(orphans);
+        if let Some(node) = self.state.memory_nodes.get(name).cloned() {
+            self.refresh_free(&node);
+        }
+        self.event(EventKind::OrphansReleased { memory_node: name.clone(), bytes });
+        // Retries regions that could not be destroyed while orphans were in their extents.
+        for region in self.regions_on(name) {
+            self.reissue_unmaps(&region, Some(name));
+        }
+        true
+    }
+
+    fn put_orphans(&mut self, orphans: Orphans) {
+        self.put(if orphans.orphans.is_empty() {
+            Change::OrphansGone(orphans.memory_node)
+        } else {
+            Change::Orphans(orphans)
+        });
+    }
+
+    /// Removes the orphans of a memory node whose pool has another incarnation.
+    pub(super) fn orphans_lost(&mut self, name: &Name) {
+        if self.state.orphans.contains_key(name) {
+            self.put(Change::OrphansGone(name.clone()));
+        }
+    }
+}
+
+/// Placeholder for the region's name in mappings of orphans.
+fn orphan_name() -> Name {
+    Name::new("orphan").expect("these letters are a name")
+}
+
+fn check_orphan(node: &MemoryNode, orphan: &Mapping) -> Result<(), ManagerError> {
+    let count = node.extent_count();
+    let inside = |run: &cxloe_fabric::model::ExtentRun| {
+        run.count > 0 && run.first.checked_add(run.count).is_some_and(|end| end <= count)
+    };
+    let fits = orphan.extent_bytes == node.extent_bytes
+        && !orphan.extents.is_empty()
+        && orphan.extents.runs().iter().all(inside)
+        && orphan.extents.len() <= count;
+    if fits {
+        return Ok(());
+    }
+    let reason = format!("they are not among its {count} extents of {} bytes", node.extent_bytes);
+    Err(ManagerError::out_of_range(format!("orphans of memory node {}", node.name), reason))
+}

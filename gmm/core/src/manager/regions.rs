@@ -1,0 +1,391 @@
+//! Creation, growth and destruction of regions, and the one function that derives a region's state.
+
+use std::collections::BTreeSet;
+
+use cxloe_fabric::api::{CreateRegion, GrowRegion, Owner, RegionStatus};
+use cxloe_fabric::model::{
+    CnId, ComputeNode, EventKind, HdmDecoder, Health, Leg, LegState, Name, NodeAction, Protection, Region,
+    RegionState, human_bytes,
+};
+
+use super::cmem::CmemSpan;
+use super::memory_nodes::mapping_of;
+use super::mirror::{live_positions, same_in_sync};
+use super::placement::{InterleaveSet, PlacementRequest};
+use super::region_names::Nameless;
+use super::{Change, DECODERS_MAX, Manager, ManagerError, REGIONS_MAX};
+
+impl Manager {
+    /// The latest recorded reason for a change of a region's state after event `after`.
+    pub fn reason_after(&self, region: &Name, after: u64) -> Option<&str> {
+        self.state.events.iter().rev().take_while(|event| event.seq > after).find_map(|event| {
+            match &event.kind {
+                EventKind::RegionChanged { region: of, reason: Some(reason), .. } if of == region => {
+                    Some(reason.as_str())
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// Every region, by name, with the progress of its destruction.
+    pub fn region_statuses(&self) -> Vec<RegionStatus> {
+        self.state.regions.values().map(|region| self.region_status(region)).collect()
+    }
+
+    /// A region's record with the progress of its destruction.
+    pub fn region_status(&self, region: &Region) -> RegionStatus {
+        RegionStatus {
+            zeroed_percent: self.zeroed_percent(region),
+            owner_knows: self.knows_its_regions(region.owner),
+            without_spare: self.lacks_spare(&region.name),
+            region: region.clone(),
+        }
+    }
+
+    pub(super) fn create_region(&mut self, create: CreateRegion) -> Result<(), ManagerError> {
+        let CreateRegion { ways, granularity, protect, ref on, .. } = create;
+        let (size, name) = (create.size.0, create.name);
+        let name = name.unwrap_or_else(|| self.free_region_name(Nameless::Request));
+        if size == 0 {
+            let what = format!("size of region {name}");
+            return Err(ManagerError::out_of_range(what, "it must not be 0"));
+        }
+        let owner = self.owner(&create.owner)?;
+        self.check_new_region(&name, &owner, copied(size, protect))?;
+        let shares = self.place(PlacementRequest {
+            name: &name,
+            owner: owner.cn_id,
+            size,
+            ways,
+            granularity,
+            protect,
+            on,
+        })?;
+        let mut region = Region {
+            name,
+            owner: owner.cn_id,
+            size: 0,
+            ways,
+            granularity,
+            state: RegionState::Creating,
+            decoders: Vec::new(),
+            legs: Vec::new(),
+            unmapped: create.unmapped,
+            release: None,
+            failure: None,
+            uid: create.uid,
+            protect: create.protect,
+            epoch: 0,
+            created_ms: self.now_ms,
+        };
+        self.add_legs(&mut region, owner, shares)?;
+        self.map_new_legs(region, None);
+        Ok(())
+    }
+
+    pub(super) fn grow_region(&mut self, name: &Name, grow: &GrowRegion) -> Result<(), ManagerError> {
+        let mut region = self.region(name)?.clone();
+        let refuse = |reason: String| {
+            Err(ManagerError::WrongState { name: name.clone(), state: region.state, reason })
+        };
+        if !matches!(region.state, RegionState::Active | RegionState::Exposed | RegionState::Degraded) {
+            return refuse("only an active region can grow".to_owned());
+        }
+        if region.growing() > 0 {
+            return refuse("it is growing already".to_owned());
+        }
+        let Some(more) = grow.size.0.checked_sub(region.size).filter(|more| *more > 0) else {
+            let reason = format!("{} is not more than the {} it has", grow.size.0, region.size);
+            return Err(ManagerError::out_of_range(format!("size of region {name}"), reason));
+        };
+        let owner = self.owner(&Owner::CnId(region.owner))?;
+        self.check_quota(&owner, copied(more, region.protect))?;
+        let Region { ways, granularity, protect, owner: cn, .. } = region;
+        let shares = self.place(PlacementRequest {
+            name,
+            owner: cn,
+            size: more,
+            ways,
+            granularity,
+            protect,
+            on: &grow.on,
+        })?;
+        self.add_legs(&mut region, owner, shares)?;
+        self.map_new_legs(region, Some(format!("growing by {}", human_bytes(more))));
+        Ok(())
+    }
+
+    /// Adds a decoder with one leg per share, and allocates the legs' extents and CMem addresses.
+    fn add_legs(
+        &mut self,
+        region: &mut Region,
+        mut owner: ComputeNode,
+        shares: Vec<InterleaveSet>,
+    ) -> Result<(), ManagerError> {
+        if region.decoders.len() + shares.len() > DECODERS_MAX {
+            let limit = DECODERS_MAX as u64;
+            return Err(ManagerError::LimitReached { what: "decoders of a region", limit });
+        }
+        let pieces = shares
+            .iter()
+            .flat_map(|s| s.nodes.iter().chain(&s.mirrors).map(|node| CmemSpan::on(node, s.bytes)));
+        let bases = self.take_cmem(&mut owner, &pieces.collect::<Vec<_>>())?;
+        let cn = owner.cn_id;
+        self.put(Change::ComputeNode(owner));
+        let mut bases = bases.into_iter();
+        for InterleaveSet { nodes, mirrors, bytes } in shares {
+            let decoder = region.decoders.len() as u32;
+            region.decoders.push(HdmDecoder {
+                offset: region.bytes(),
+                size: bytes * nodes.len() as u64,
+                ways: region.ways,
+                granularity: region.granularity,
+                committed: false,
+            });
+            let firsts = (0..).zip(nodes).map(|(position, node)| (0, position, node));
+            let seconds = (0..).zip(mirrors).map(|(position, node)| (1, position, node));
+            for ((copy, position, node), cmem_base) in firsts.chain(seconds).zip(bases.by_ref()) {
+                self.ensure_bound(&node, cn);
+                let free = self.free.get_mut(&node.name);
+                let extents = free.and_then(|free| free.take(bytes / node.extent_bytes));
+                region.legs.push(Leg {
+                    memory_node: node.name,
+                    macs: node.macs,
+                    udp: node.udp,
+                    mn_key: node.key,
+                    decoder,
+                    position,
+                    copy,
+                    cmem_base,
+                    bytes,
+                    extent_bytes: node.extent_bytes,
+                    extents: extents.unwrap_or_default(),
+                    incarnation: None,
+                    state: LegState::Mapping,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a region with new legs and has their memory nodes map them.
+    fn map_new_legs(&mut self, region: Region, reason: Option<String>) {
+        self.store_region(region.clone(), reason);
+        for leg in region.legs.iter().filter(|leg| !region.is_committed(leg)) {
+            self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, leg)));
+        }
+    }
+
+    pub(super) fn check_new_region(
+        &self,
+        name: &Name,
+        owner: &ComputeNode,
+        size: u64,
+    ) -> Result<(), ManagerError> {
+        if let Some(region) = self.state.regions.get(name) {
+            return Err(ManagerError::RegionExists(name.clone(), region.state));
+        }
+        if self.state.regions.len() >= REGIONS_MAX {
+            return Err(ManagerError::LimitReached { what: "regions", limit: REGIONS_MAX as u64 });
+        }
+        self.check_quota(owner, size)
+    }
+
+    pub(super) fn check_quota(&self, owner: &ComputeNode, asked: u64) -> Result<(), ManagerError> {
+        let used = self.index.bytes_of(owner.cn_id);
+        match owner.quota {
+            Some(quota) if used.saturating_add(asked) > quota => {
+                Err(ManagerError::OverQuota { owner: owner.cn_id, quota, used, asked })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn destroy_region(
+        &mut self,
+        name: &Name,
+        force: bool,
+        created_ms: Option<u64>,
+    ) -> Result<(), ManagerError> {
+        let region = self.region(name)?.clone();
+        if let Some(asked_ms) = created_ms.filter(|asked_ms| *asked_ms != region.created_ms) {
+            let (name, created_ms) = (name.clone(), region.created_ms);
+            return Err(ManagerError::OtherRegion { name, created_ms, asked_ms });
+        }
+        if region.state == RegionState::Draining {
+            self.reissue_unmaps(&region, None);
+            return Ok(());
+        }
+        let let_go = region.state == RegionState::Disabled;
+        if self.is_owner_present(&region) && !let_go && !force {
+            return Err(ManagerError::RegionInUse { name: name.clone(), owner: region.owner });
+        }
+        self.drain(region, None);
+        Ok(())
+    }
+
+    pub(super) fn is_owner_present(&self, region: &Region) -> bool {
+        self.state.compute_nodes.get(&region.owner).map(|cn| cn.health) == Some(Health::Reachable)
+    }
+
+    pub(super) fn reset_region(&mut self, name: &Name) -> Result<(), ManagerError> {
+        let mut region = self.region(name)?.clone();
+        let refuse = |reason: String| {
+            Err(ManagerError::WrongState { name: name.clone(), state: region.state, reason })
+        };
+        if region.state != RegionState::Lost {
+            return refuse("only a lost region can be reset".to_owned());
+        }
+        let mut again = Vec::new();
+        for position in live_positions(&region) {
+            let lost = |at: &&usize| region.legs[**at].state == LegState::Lost;
+            if position.iter().any(|at| region.legs[*at].is_in_sync()) {
+                continue;
+            }
+            let Some(first) = position.iter().find(lost) else { continue };
+            let reachable = |at: &&usize| self.is_reachable(&region.legs[**at].memory_node);
+            let Some(at) = position.iter().filter(lost).find(reachable) else {
+                let node = &region.legs[*first].memory_node;
+                return refuse(format!("its memory node {node} must be reachable"));
+            };
+            again.push((*at, position.clone()));
+        }
+        let mut commands = Vec::new();
+        for (at, position) in again {
+            // A further copy has earlier content: another one is made.
+            position.iter().for_each(|at| region.legs[*at].state = LegState::Unmapping);
+            region.legs[at].state = LegState::Mapping;
+            commands.push(region.legs[at].clone());
+        }
+        self.settle(region.clone(), Some("reset: its content is discarded".to_owned()));
+        for leg in commands {
+            self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, &leg)));
+        }
+        self.reissue_unmaps(&region, None);
+        Ok(())
+    }
+
+    pub(super) fn is_reachable(&self, node: &Name) -> bool {
+        self.state.memory_nodes.get(node).is_some_and(|node| node.health == Health::Reachable)
+    }
+
+    /// Begins to destroy a region: its owner must no longer use it, and its memory nodes unmap and zero it.
+    pub(super) fn drain(&mut self, mut region: Region, reason: Option<String>) {
+        region.state = RegionState::Draining;
+        region.legs.iter_mut().for_each(|leg| leg.state = LegState::Unmapping);
+        self.store_region(region.clone(), reason);
+        self.reissue_unmaps(&region, None);
+        let nodes: BTreeSet<&Name> = region.legs.iter().map(|leg| &leg.memory_node).collect();
+        nodes.into_iter().for_each(|node| self.device_emptied(node, region.owner));
+    }
+
+    /// Abandons a growth: the added part is unmapped and zeroed; the earlier part stays.
+    pub(super) fn drain_growth(&mut self, mut region: Region, reason: String) {
+        let decoders = region.decoders.clone();
+        let added = |leg: &Leg| !decoders.get(leg.decoder as usize).is_some_and(|decoder| decoder.committed);
+        let legs = region.legs.iter_mut().filter(|leg| added(leg));
+        legs.for_each(|leg| leg.state = LegState::Unmapping);
+        self.store_region(region.clone(), Some(format!("it did not grow: {reason}")));
+        self.reissue_unmaps(&region, None);
+    }
+
+    /// Frees the memory of a leg that was unmapped and zeroed.
+    pub(super) fn leg_gone(&mut self, mut region: Region, at: usize) {
+        let leg = region.legs.remove(at);
+        if let Some(free) = self.free.get_mut(&leg.memory_node) {
+            free.give(&leg.extents);
+        }
+        let owner = region.owner;
+        if region.legs.is_empty() {
+            let name = region.name.clone();
+            self.put(Change::RegionGone(name.clone()));
+            self.region_event(owner, EventKind::RegionDestroyed { region: name, owner });
+        } else {
+            if region.legs.iter().all(|leg| region.is_committed(leg)) {
+                region.decoders.retain(|decoder| decoder.committed);
+            }
+            self.settle(region, None);
+        }
+        self.retire_cmem(owner, &leg);
+        self.device_emptied(&leg.memory_node, owner);
+    }
+
+    /// Sends unmap commands for the legs that are to be unmapped and have no pending one, because none was sent yet or
+    /// the last one failed. `only` limits the commands to one memory node.
+    pub(super) fn reissue_unmaps(&mut self, region: &Region, only: Option<&Name>) {
+        for leg in region.legs.iter().filter(|leg| leg.state == LegState::Unmapping) {
+            let action = NodeAction::UnmapCmem(mapping_of(region, leg));
+            let wanted = only.is_none_or(|node| *node == leg.memory_node);
+            if wanted && !self.state.commands_of(&leg.memory_node).any(|command| command.action == action) {
+                self.issue(&leg.memory_node, action);
+            }
+        }
+    }
+
+    /// Derives the state of a region from its legs and nodes, and stores the region. Decoders whose legs are all mapped
+    /// are committed.
+    pub(super) fn settle(&mut self, mut region: Region, mut reason: Option<String>) {
+        let mapped = |region: &Region| {
+            let added = region.legs.iter().filter(|leg| !region.is_committed(leg));
+            let wanted = region.decoders.iter().filter(|decoder| !decoder.committed);
+            let wanted: u32 =
+                wanted.map(|decoder| decoder.ways.count() * u32::from(region.protect.copies())).sum();
+            added.clone().all(|leg| leg.state == LegState::Mapped) && added.count() == wanted as usize
+        };
+        if region.state != RegionState::Draining {
+            if region.growing() > 0 && mapped(&region) {
+                region.decoders.iter_mut().for_each(|decoder| decoder.committed = true);
+                if region.size > 0 {
+                    reason = reason.or(Some(format!("grown to {}", human_bytes(region.bytes()))));
+                }
+                region.size = region.bytes();
+            }
+            region.state = self.state_of(&region);
+        }
+        self.store_region(region, reason);
+    }
+
+    fn state_of(&self, region: &Region) -> RegionState {
+        if let Some(release) = region.release {
+            if release.done { RegionState::Disabled } else { RegionState::Releasing }
+        } else {
+            self.state_of_legs(region)
+        }
+    }
+
+    /// Stores a region if it has changed, and makes an event if the owner must receive the change.
+    pub(super) fn store_region(&mut self, mut region: Region, reason: Option<String>) {
+        let before = self.state.regions.get(&region.name);
+        if let Some(before) = before {
+            let changed = before.size > 0 && !same_in_sync(before, &region);
+            region.epoch = before.epoch + u64::from(changed);
+        }
+        if before == Some(&region) {
+            // A memory node of the region may have changed.
+            self.note_repair(&region);
+            return;
+        }
+        let (name, owner, state) = (region.name.clone(), region.owner, region.state);
+        let told = reason.is_some() || before.is_none_or(|before| before.state != state);
+        self.note_repair(&region);
+        self.put(Change::Region(region));
+        if told {
+            self.region_event(owner, EventKind::RegionChanged { region: name, owner, state, reason });
+        }
+    }
+
+    /// Makes an event for a compute node and records its number as the latest change of that node's regions.
+    pub(super) fn region_event(&mut self, owner: CnId, kind: EventKind) {
+        let seq = self.event(kind);
+        if let Some(mut owner) = self.state.compute_nodes.get(&owner).cloned() {
+            owner.regions_event = seq;
+            self.put(Change::ComputeNode(owner));
+        }
+    }
+}
+
+/// Bytes of memory nodes that a region of this size uses.
+fn copied(size: u64, protect: Protection) -> u64 {
+    size.saturating_mul(u64::from(protect.copies()))
+}

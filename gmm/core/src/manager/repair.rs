@@ -1,0 +1,424 @@
+//! Copies that are made or replaced: the second copy of a region that is to be mirrored, a spare for a copy on a memory
+//! node that stays away, and the move of legs from a memory node that is drained.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use cxloe_fabric::api::{Owner, ProtectRegion};
+use cxloe_fabric::model::{
+    DeviceKind, EventKind, Leg, LegState, MemoryNode, Name, NodeAction, Protection, Region, RegionState,
+};
+
+use super::cmem::CmemSpan;
+use super::memory_nodes::mapping_of;
+use super::mirror::{is_live, live_positions, other_is_in_sync};
+use super::{Change, Manager, ManagerError};
+
+/// Pause after an attempt for which no memory node had room, in milliseconds.
+const RETRY_MS: u64 = 30_000;
+/// Maximum number of regions looked at in one tick.
+const REGIONS_PER_TICK: usize = 64;
+
+/// Regions that lack a copy, or have one on a memory node that is unreachable or drained. Not part of the state.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    regions: BTreeMap<Name, PendingRepair>,
+}
+
+/// Repair of one region that is to be made.
+#[derive(Debug, Default)]
+struct PendingRepair {
+    /// Time since which the leg at each CMem address is on an unreachable memory node.
+    away_since_ms: BTreeMap<u64, u64>,
+    /// True if the region can be repaired without waiting for a memory node.
+    at_once: bool,
+    /// Time before which no attempt is made.
+    not_before_ms: u64,
+    /// True once an event said that no memory node has room.
+    reported: bool,
+}
+
+impl PendingRepair {
+    fn due_ms(&self, rebuild_after_ms: u64) -> Option<u64> {
+        let away = self.away_since_ms.values().min().filter(|_| rebuild_after_ms > 0);
+        let away = away.map(|since| since.saturating_add(rebuild_after_ms));
+        let due = if self.at_once { Some(0) } else { away };
+        due.map(|due| due.max(self.not_before_ms))
+    }
+}
+
+/// A position that gets another leg.
+struct WantedCopy {
+    /// Index of the live leg of the position that stays.
+    keeps: usize,
+    /// Index of the leg that the new one replaces.
+    replaces: Option<usize>,
+}
+
+impl Manager {
+    /// Time of the next attempt to repair a region, in milliseconds since the Unix epoch.
+    pub(super) fn next_repair_ms(&self) -> Option<u64> {
+        let after = self.options.rebuild_after_ms;
+        self.repairs.regions.values().filter_map(|repair| repair.due_ms(after)).min()
+    }
+
+    /// Names of the regions for whose missing copy no memory node has room.
+    pub fn without_spare(&self) -> impl Iterator<Item = &Name> {
+        let reported = self.repairs.regions.iter().filter(|(_, repair)| repair.reported);
+        reported.map(|(name, _)| name)
+    }
+
+    /// True if no memory node has room for a copy that the region lacks.
+    pub(super) fn lacks_spare(&self, region: &Name) -> bool {
+        self.repairs.regions.get(region).is_some_and(|repair| repair.reported)
+    }
+
+    /// Notes whether a region needs a repair. Called with each stored record of a region.
+    pub(super) fn note_repair(&mut self, region: &Region) {
+        let (mut at_once, mut away) = (false, Vec::new());
+        let is_drained =
+            |leg: &Leg| self.state.memory_nodes.get(&leg.memory_node).is_some_and(|node| node.draining);
+        let concerned = may_need_repair(region) || region.legs.iter().any(is_drained);
+        if concerned && region.state != RegionState::Draining {
+            for position in live_positions(region) {
+                at_once |= position.len() < usize::from(region.protect.copies());
+                for at in &position {
+                    let leg = &region.legs[*at];
+                    at_once |= is_drained(leg);
+                    at_once |= position.len() > 1 && leg.state == LegState::Lost;
+                    if position.len() > 1 && !self.is_reachable(&leg.memory_node) {
+                        away.push(leg.cmem_base);
+                    }
+                }
+            }
+        }
+        if !at_once && away.is_empty() {
+            self.repairs.regions.remove(&region.name);
+            return;
+        }
+        let repair = self.repairs.regions.entry(region.name.clone()).or_default();
+        repair.at_once = at_once;
+        repair.away_since_ms.retain(|base, _| away.contains(base));
+        for base in away {
+            repair.away_since_ms.entry(base).or_insert(self.now_ms);
+        }
+    }
+
+    /// Notes the repairs of all regions, after the state was replaced.
+    pub(super) fn note_repairs(&mut self) {
+        self.repairs.regions.retain(|name, _| self.state.regions.contains_key(name));
+        let regions: Vec<Region> =
+            self.state.regions.values().filter(|r| may_need_repair(r)).cloned().collect();
+        regions.iter().for_each(|region| self.note_repair(region));
+        let drained: Vec<Name> = self
+            .state
+            .memory_nodes
+            .values()
+            .filter(|node| node.draining)
+            .map(|node| node.name.clone())
+            .collect();
+        for node in drained {
+            self.regions_on(&node).iter().for_each(|region| self.note_repair(region));
+        }
+    }
+
+    /// Makes the attempts that are due.
+    pub(super) fn repair_due(&mut self) {
+        let (after, now_ms) = (self.options.rebuild_after_ms, self.now_ms);
+        let due = |repair: &PendingRepair| repair.due_ms(after).is_some_and(|due| due <= now_ms);
+        let due = self.repairs.regions.iter().filter(|(_, repair)| due(repair)).map(|(name, _)| name.clone());
+        let due: Vec<Name> = due.take(REGIONS_PER_TICK).collect();
+        for name in due {
+            let no_room = self.repair(&name);
+            let Some(repair) = self.repairs.regions.get_mut(&name) else { continue };
+            repair.not_before_ms = now_ms.saturating_add(RETRY_MS);
+            let first = no_room.is_some() && !repair.reported;
+            repair.reported = no_room.is_some();
+            if let Some(reason) = no_room.filter(|_| first)
+                && let Some(owner) = self.state.regions.get(&name).map(|region| region.owner)
+            {
+                self.event(EventKind::SpareMissing { region: name, owner, reason });
+            }
+        }
+    }
+
+    /// Repairs one region as far as possible. Returns the reason if a memory node with room is missing.
+    fn repair(&mut self, name: &Name) -> Option<String> {
+        let Some(region) = self.state.regions.get(name).cloned() else {
+            self.repairs.regions.remove(name);
+            return None;
+        };
+        let in_use =
+            matches!(region.state, RegionState::Active | RegionState::Exposed | RegionState::Degraded);
+        if !in_use || region.growing() > 0 {
+            return None;
+        }
+        let mut no_room = None;
+        for wanted in self.wanted_copies(&region) {
+            let Some(region) = self.state.regions.get(name).cloned() else { break };
+            if let Err(error) = self.make_copies(region, &[wanted], &[]) {
+                no_room = Some(error.to_string());
+            }
+        }
+        no_room
+    }
+
+    /// The copies that a region needs at present. Indexes stay valid while legs are added.
+    fn wanted_copies(&self, region: &Region) -> Vec<WantedCopy> {
+        let present = self.is_owner_present(region);
+        let drained = |leg: &Leg| {
+            present && self.state.memory_nodes.get(&leg.memory_node).is_some_and(|node| node.draining)
+        };
+        let since = self.repairs.regions.get(&region.name).map(|repair| &repair.away_since_ms);
+        let after = self.options.rebuild_after_ms;
+        let is_away = |leg: &Leg| {
+            let since = since.and_then(|since| since.get(&leg.cmem_base));
+            after > 0 && since.is_some_and(|since| since.saturating_add(after) <= self.now_ms)
+        };
+        let mut wanted = Vec::new();
+        for position in live_positions(region) {
+            match position[..] {
+                [only]
+                    if region.legs[only].is_in_sync()
+                        && (region.protect == Protection::Mirror || drained(&region.legs[only])) =>
+                {
+                    wanted.push(WantedCopy { keeps: only, replaces: None });
+                }
+                [one, other] => {
+                    let replaceable = |(at, keeps): &(usize, usize)| {
+                        let (leg, kept) = (&region.legs[*at], &region.legs[*keeps]);
+                        // A move of a region with one copy has its end in `drop_surplus`.
+                        let moved =
+                            drained(leg) && (region.protect == Protection::Mirror || !leg.is_in_sync());
+                        kept.is_in_sync()
+                            && self.is_reachable(&kept.memory_node)
+                            && (is_away(leg) || moved || leg.state == LegState::Lost)
+                    };
+                    let found = [(one, other), (other, one)].into_iter().find(replaceable);
+                    wanted.extend(found.map(|(at, keeps)| WantedCopy { keeps, replaces: Some(at) }));
+                }
+                _ => {}
+            }
+        }
+        wanted
+    }
+
+    /// Adds a leg to each of these positions, all or none.
+    fn make_copies(
+        &mut self,
+        mut region: Region,
+        wanted: &[WantedCopy],
+        on: &[Name],
+    ) -> Result<(), ManagerError> {
+        let mut taken: BTreeMap<Name, u64> = BTreeMap::new();
+        let mut nodes = Vec::new();
+        for copy in wanted {
+            let node = self.node_for_copy(&region, copy, on, &taken)?;
+            *taken.entry(node.name.clone()).or_default() += region.legs[copy.keeps].bytes;
+            nodes.push(node);
+        }
+        let mut owner = self.owner(&Owner::CnId(region.owner))?;
+        let span =
+            |(copy, node): (&WantedCopy, &MemoryNode)| CmemSpan::on(node, region.legs[copy.keeps].bytes);
+        let spans: Vec<CmemSpan> = wanted.iter().zip(&nodes).map(span).collect();
+        let bases = self.take_cmem(&mut owner, &spans)?;
+        self.put(Change::ComputeNode(owner));
+        let mut added = Vec::new();
+        for ((copy, node), cmem_base) in wanted.iter().zip(nodes).zip(bases) {
+            self.ensure_bound(&node, region.owner);
+            let kept = region.legs[copy.keeps].clone();
+            let free = self.free.get_mut(&node.name);
+            let extents = free.and_then(|free| free.take(kept.bytes / node.extent_bytes));
+            let replaces = copy.replaces.map(|at| {
+                region.legs[at].state = LegState::Unmapping;
+                region.legs[at].memory_node.clone()
+            });
+            let leg = Leg {
+                memory_node: node.name.clone(),
+                macs: node.macs,
+                udp: node.udp,
+                mn_key: node.key,
+                copy: 1 - kept.copy,
+                cmem_base,
+                extent_bytes: node.extent_bytes,
+                extents: extents.unwrap_or_default(),
+                incarnation: None,
+                state: LegState::Mapping,
+                ..kept
+            };
+            added.push((leg.clone(), replaces));
+            region.legs.push(leg);
+        }
+        self.settle(region.clone(), None);
+        for (leg, replaces) in added {
+            let (memory_node, owner) = (leg.memory_node.clone(), region.owner);
+            self.issue(&memory_node, NodeAction::MapCmem(mapping_of(&region, &leg)));
+            self.region_event(
+                owner,
+                EventKind::SpareAdded { region: region.name.clone(), owner, memory_node, replaces },
+            );
+        }
+        self.reissue_unmaps(&region, None);
+        Ok(())
+    }
+
+    /// The memory node with the most free memory that can have a copy.
+    fn node_for_copy(
+        &self,
+        region: &Region,
+        copy: &WantedCopy,
+        on: &[Name],
+        taken: &BTreeMap<Name, u64>,
+    ) -> Result<MemoryNode, ManagerError> {
+        if let Some(unknown) = on.iter().find(|name| !self.state.memory_nodes.contains_key(*name)) {
+            return Err(ManagerError::NoMemoryNode(unknown.clone()));
+        }
+        let kept = &region.legs[copy.keeps];
+        let rack = self.state.memory_nodes.get(&kept.memory_node).and_then(|node| node.rack.as_ref());
+        let there = |node: &MemoryNode| {
+            let at_position = |leg: &&Leg| (leg.decoder, leg.position) == (kept.decoder, kept.position);
+            region.legs.iter().filter(at_position).any(|leg| is_live(leg) && leg.memory_node == node.name)
+        };
+        let room = |node: &MemoryNode| {
+            let available = self.available(node, region.owner);
+            available.saturating_sub(taken.get(&node.name).copied().unwrap_or_default())
+        };
+        let nodes = self.state.memory_nodes.values().filter(|node| self.takes_legs(node));
+        let nodes = nodes.filter(|node| on.is_empty() || on.contains(&node.name));
+        let nodes = nodes.filter(|node| !there(node) && kept.bytes.is_multiple_of(node.extent_bytes));
+        let nodes: Vec<&MemoryNode> = nodes.filter(|node| room(node) >= kept.bytes).collect();
+        let apart = |node: &&&MemoryNode| {
+            rack.is_none_or(|rack| node.rack.as_ref().is_none_or(|other| other != rack))
+        };
+        let fresh = |node: &MemoryNode| {
+            self.kind_of(node) == DeviceKind::Sld && self.index.ld_of(region.owner, &node.name).is_none()
+        };
+        let best =
+            nodes.iter().filter(apart).min_by_key(|node| (fresh(node), Reverse(room(node)), &node.name));
+        best.map(|node| (*node).clone()).ok_or_else(|| ManagerError::NoOtherNode {
+            name: region.name.clone(),
+            bytes: kept.bytes,
+            memory_node: kept.memory_node.clone(),
+            one_rack: !nodes.is_empty(),
+        })
+    }
+
+    pub(super) fn protect_region(
+        &mut self,
+        name: &Name,
+        protect: &ProtectRegion,
+    ) -> Result<(), ManagerError> {
+        let mut region = self.region(name)?.clone();
+        let in_use =
+            matches!(region.state, RegionState::Active | RegionState::Exposed | RegionState::Degraded);
+        let refuse = |reason: &str| {
+            Err(ManagerError::WrongState {
+                name: name.clone(),
+                state: region.state,
+                reason: reason.to_owned(),
+            })
+        };
+        if !in_use {
+            return refuse("only a region in use can change its protection");
+        }
+        if region.growing() > 0 {
+            return refuse("it is growing");
+        }
+        if region.protect == protect.protect {
+            return Ok(());
+        }
+        let owner = self.owner(&Owner::CnId(region.owner))?;
+        if protect.protect == Protection::Mirror {
+            self.check_quota(&owner, region.bytes())?;
+            let mut wanted = Vec::new();
+            for position in live_positions(&region) {
+                match position[..] {
+                    [only] if region.legs[only].is_in_sync() => {
+                        wanted.push(WantedCopy { keeps: only, replaces: None });
+                    }
+                    [_, _] => {}
+                    _ => return refuse("a part of it has no copy in sync"),
+                }
+            }
+            region.protect = Protection::Mirror;
+            self.make_copies(region, &wanted, &protect.on)?;
+        } else {
+            region.protect = Protection::None;
+            self.settle(region, None);
+            self.drop_surplus(name);
+        }
+        let (region, owner, protect) = (name.clone(), owner.cn_id, protect.protect);
+        self.region_event(owner, EventKind::ProtectionChanged { region, owner, protect });
+        Ok(())
+    }
+
+    /// Unmaps the second legs of a region that is to have one copy, except those that a drained memory node's legs move
+    /// to: of two legs, first one that is not in sync, then one on a drained memory node, then that of copy 1.
+    pub(super) fn drop_surplus(&mut self, name: &Name) {
+        let Some(mut region) = self.state.regions.get(name).cloned() else { return };
+        if region.protect != Protection::None || region.state == RegionState::Draining {
+            return;
+        }
+        let drained =
+            |leg: &Leg| self.state.memory_nodes.get(&leg.memory_node).is_some_and(|node| node.draining);
+        let mut surplus = Vec::new();
+        for position in live_positions(&region) {
+            let [one, other] = position[..] else { continue };
+            let rank = |at: usize| {
+                let leg = &region.legs[at];
+                (!leg.is_in_sync(), drained(leg), leg.copy)
+            };
+            let (at, stays) = if rank(one) > rank(other) { (one, other) } else { (other, one) };
+            let moving =
+                drained(&region.legs[stays]) && !region.legs[at].is_in_sync() && !drained(&region.legs[at]);
+            if other_is_in_sync(&region, at) && !moving {
+                surplus.push(at);
+            }
+        }
+        if surplus.is_empty() {
+            return;
+        }
+        surplus.iter().for_each(|at| region.legs[*at].state = LegState::Unmapping);
+        self.settle(region.clone(), Some("a copy of it is given up".to_owned()));
+        self.reissue_unmaps(&region, None);
+    }
+
+    /// Begins to move the legs on a memory node to others, or stops doing so.
+    pub(super) fn drain_memory_node(&mut self, name: &Name, draining: bool) -> Result<(), ManagerError> {
+        let mut node = self.memory_node(name)?.clone();
+        if node.draining == draining {
+            return Ok(());
+        }
+        node.draining = draining;
+        self.put(Change::MemoryNode(node));
+        let memory_node = name.clone();
+        self.event(match draining {
+            true => EventKind::MemoryNodeDraining { memory_node },
+            false => EventKind::MemoryNodeDrainStopped { memory_node },
+        });
+        for region in self.regions_on(name) {
+            self.note_repair(&region);
+            if !draining {
+                self.drop_surplus(&region.name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the repairs due that found no room: a memory node has registered.
+    pub(super) fn repair_again(&mut self) {
+        self.repairs.regions.values_mut().for_each(|repair| repair.not_before_ms = 0);
+    }
+
+    /// Puts off the repair of a region, as a memory node refused a leg of it.
+    pub(super) fn repair_later(&mut self, name: &Name) {
+        if let Some(repair) = self.repairs.regions.get_mut(name) {
+            repair.not_before_ms = self.now_ms.saturating_add(RETRY_MS);
+        }
+    }
+}
+
+/// True if a region has or is to have two copies, or is moved.
+fn may_need_repair(region: &Region) -> bool {
+    region.protect == Protection::Mirror || region.legs.iter().any(|leg| leg.copy > 0 && is_live(leg))
+}

@@ -1,0 +1,266 @@
+//! The rules of the manager hold for events in any order, late, repeated or lost.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use cxloe_fabric::hdm::Ways;
+use cxloe_fabric::model::LegState;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Create {
+        owner: u8,
+        extents: u64,
+    },
+    CreateWide {
+        owner: u8,
+        extents: u64,
+        ways: u32,
+    },
+    Grow(prop::sample::Index, u64),
+    Disable(prop::sample::Index),
+    Enable(prop::sample::Index),
+    SyncComputeNode(u8),
+    SetLd {
+        node: usize,
+        ld: u16,
+        units: u64,
+    },
+    Bind {
+        node: usize,
+        ld: Option<u16>,
+        owner: u8,
+        switch: Option<u32>,
+    },
+    Unbind {
+        node: usize,
+        ld: u16,
+        option: UnbindOption,
+        switch: Option<u32>,
+    },
+    Abort,
+    SetQuota(u8, Option<u64>),
+    Hold(u8, bool),
+    Forget(usize),
+    Destroy(prop::sample::Index),
+    Reset(prop::sample::Index),
+    /// A sync: whether the node fails its commands, and whether the manager's answer is lost.
+    Sync {
+        node: usize,
+        fail: bool,
+        answer_lost: bool,
+    },
+    /// Repetition of an earlier sync, as after a delay in the network.
+    Replay {
+        node: usize,
+    },
+    Restart {
+        node: usize,
+        keep_content: bool,
+    },
+    Silence(u64),
+    RestartManager,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let node = 0usize..3;
+    prop_oneof![
+        4 => (0u8..3, 1u64..9).prop_map(|(owner, extents)| Step::Create { owner, extents }),
+        2 => (0u8..3, 1u64..9, prop::sample::select(vec![2u32, 3]))
+            .prop_map(|(owner, extents, ways)| Step::CreateWide { owner, extents, ways }),
+        2 => (any::<prop::sample::Index>(), 1u64..6).prop_map(|(pick, more)| Step::Grow(pick, more)),
+        1 => any::<prop::sample::Index>().prop_map(Step::Disable),
+        1 => any::<prop::sample::Index>().prop_map(Step::Enable),
+        4 => (0u8..3).prop_map(Step::SyncComputeNode),
+        2 => (node.clone(), 0u16..3, 0u64..3).prop_map(|(node, ld, units)| Step::SetLd { node, ld, units }),
+        2 => (node.clone(), prop::option::of(0u16..3), 0u8..3, switch())
+            .prop_map(|(node, ld, owner, switch)| Step::Bind { node, ld, owner, switch }),
+        2 => (node.clone(), 0u16..3, option(), switch())
+            .prop_map(|(node, ld, option, switch)| Step::Unbind { node, ld, option, switch }),
+        1 => Just(Step::Abort),
+        1 => (0u8..3, prop::option::of(0u64..12)).prop_map(|(owner, quota)| Step::SetQuota(owner, quota)),
+        1 => (0u8..3, any::<bool>()).prop_map(|(owner, held)| Step::Hold(owner, held)),
+        1 => node.clone().prop_map(Step::Forget),
+        3 => any::<prop::sample::Index>().prop_map(Step::Destroy),
+        1 => any::<prop::sample::Index>().prop_map(Step::Reset),
+        10 => (node.clone(), prop::bool::weighted(0.1), prop::bool::weighted(0.2))
+            .prop_map(|(node, fail, answer_lost)| Step::Sync { node, fail, answer_lost }),
+        1 => node.clone().prop_map(|node| Step::Replay { node }),
+        2 => (node, any::<bool>()).prop_map(|(node, keep_content)| Step::Restart { node, keep_content }),
+        1 => (1u64..2 * TIMEOUT_MS).prop_map(Step::Silence),
+        1 => Just(Step::RestartManager),
+    ]
+}
+
+fn option() -> impl Strategy<Value = UnbindOption> {
+    prop::sample::select(vec![UnbindOption::WaitLinkDown, UnbindOption::Managed, UnbindOption::Surprise])
+}
+
+fn switch() -> impl Strategy<Value = Option<u32>> {
+    prop::option::weighted(0.3, Just(0))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    /// For events in any order: no extent has two owners (the nodes assert that too), none is lost, no CMem is
+    /// allocated twice, a refused command changes nothing, the store equals the manager's state, and in the end
+    /// everything can be destroyed and all memory is free.
+    #[test]
+    fn no_order_of_events_breaks_the_rules(steps in prop::collection::vec(step(), 1..70)) {
+        let mut fabric = Fabric::new(&[6, 9, 12]);
+        let agents = 0u8..2;
+        agents.clone().for_each(|last| fabric.register_cn(last));
+        let mut cmem_given: BTreeMap<(CnId, u64), (Name, u64)> = BTreeMap::new();
+        let mut old_syncs: BTreeMap<usize, MemoryNodeSync> = BTreeMap::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            fabric.now_ms += 1;
+            let region_at = |fabric: &Fabric, pick: prop::sample::Index| {
+                let regions: Vec<Name> = fabric.manager.state().regions.keys().cloned().collect();
+                (!regions.is_empty()).then(|| pick.get(&regions).clone())
+            };
+            match step {
+                Step::Create { owner, extents } => {
+                    drop(fabric.create(&format!("r{number}"), extents, cn(owner)));
+                }
+                Step::CreateWide { owner, extents, ways } => {
+                    let create = CreateRegion::new(name(&format!("r{number}")), extents * EXTENT, cn(owner));
+                    drop(fabric.apply(Command::CreateRegion(CreateRegion { ways: Ways::try_from(ways).unwrap(), ..create })));
+                }
+                Step::Grow(pick, more) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        let extents = fabric.manager.region(&region).unwrap().size / EXTENT + more;
+                        drop(fabric.grow(region.as_str(), extents));
+                    }
+                }
+                Step::Disable(pick) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        drop(fabric.apply(Command::DisableRegion(region)));
+                    }
+                }
+                Step::Enable(pick) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        drop(fabric.apply(Command::EnableRegion(region)));
+                    }
+                }
+                Step::SyncComputeNode(last) => {
+                    if fabric.agents.contains_key(&cn(last)) {
+                        fabric.sync_cn(last).unwrap();
+                    }
+                }
+                Step::SetLd { node, ld, units } => drop(fabric.set_ld(&format!("mn{node}"), ld, units)),
+                Step::Bind { node, ld, owner, switch } => {
+                    drop(fabric.bind(&format!("mn{node}"), ld, cn(owner), switch));
+                }
+                Step::Unbind { node, ld, option, switch } => {
+                    drop(fabric.unbind(&format!("mn{node}"), ld, option, switch));
+                }
+                Step::Abort => drop(fabric.apply(Command::AbortOperation(0)).unwrap()),
+                Step::SetQuota(last, extents) => {
+                    let quota = extents.map(|extents| extents * EXTENT);
+                    fabric.apply(Command::SetQuota(cn(last).into(), quota)).unwrap();
+                }
+                Step::Hold(last, held) => drop(fabric.apply(Command::Hold(cn(last).into(), held))),
+                Step::Forget(node) => {
+                    let forget = Command::ForgetMemoryNode { name: fabric.nodes[node].name.clone(), force: true };
+                    if fabric.apply(forget).is_ok() {
+                        old_syncs.remove(&node);
+                        fabric.nodes[node].instance_id += 1;
+                        fabric.register(node).unwrap();
+                    }
+                }
+                Step::Destroy(pick) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        fabric.destroy(region.as_str()).unwrap();
+                    }
+                }
+                Step::Reset(pick) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        drop(fabric.apply(Command::ResetRegion(region)));
+                    }
+                }
+                Step::Sync { node, fail, answer_lost } => {
+                    let sync = fabric.nodes[node].sync();
+                    if answer_lost {
+                        fabric.apply(Command::SyncMemoryNode(fabric.nodes[node].name.clone(), sync.clone())).unwrap();
+                    } else {
+                        fabric.sync(node, fail).unwrap();
+                    }
+                    old_syncs.insert(node, sync);
+                }
+                Step::Replay { node } => {
+                    if let Some(sync) = old_syncs.get(&node).cloned() {
+                        let before = fabric.free();
+                        drop(fabric.apply(Command::SyncMemoryNode(fabric.nodes[node].name.clone(), sync)));
+                        prop_assert_eq!(fabric.free(), before, "a repeated sync freed memory");
+                    }
+                }
+                Step::Restart { node, keep_content } => {
+                    let key = liveness::NodeKey::Memory(fabric.nodes[node].name.clone());
+                    let registration = fabric.nodes[node].registration;
+                    fabric.apply(Command::HungUp(key, registration)).unwrap();
+                    fabric.nodes[node].instance_id += 1;
+                    fabric.nodes[node].incarnation += u64::from(!keep_content);
+                    fabric.register(node).unwrap();
+                }
+                Step::Silence(ms) => {
+                    fabric.now_ms += ms;
+                    fabric.apply(Command::Tick).unwrap();
+                }
+                Step::RestartManager => fabric.restart_manager(),
+            }
+            let state = fabric.manager.state();
+            state.verify().unwrap();
+            prop_assert_eq!(&state.free_extents().unwrap(), &fabric.manager.free, "free extents were lost or invented");
+            let legs = || state.regions.values().flat_map(|region| region.legs.iter().map(move |leg| (region, leg)));
+            for (region, leg) in legs() {
+                // A range of addresses belongs to the leg that it was first allocated to.
+                let range = (region.owner, leg.cmem_base);
+                let first = cmem_given.entry(range).or_insert((region.name.clone(), region.created_ms));
+                prop_assert_eq!(&*first, &(region.name.clone(), region.created_ms), "CMem was given again");
+            }
+            for node in &fabric.nodes {
+                let derived = &fabric.manager.free[&node.name];
+                let idle = fabric.manager.index.idle(&node.name);
+                let to_be = derived.count() * EXTENT + fabric.manager.index.zeroing(&node.name);
+                prop_assert!(idle <= to_be, "what is set aside was given away");
+                let held: u64 =
+                    legs().filter(|(_, leg)| leg.memory_node == node.name).map(|(_, leg)| leg.extents.len()).sum();
+                prop_assert_eq!(held + derived.count(), node.extents);
+                // As long as devices are free, a compute node with a region on a memory node is bound there.
+                for cn in state.compute_nodes.keys() {
+                    let bound = fabric.manager.index.ld_of(*cn, &node.name).is_some();
+                    let used = fabric.manager.index.used(&node.name, *cn) > 0;
+                    prop_assert!(bound || !used);
+                }
+                // The node serves the memory that the manager records as mapped, and does not serve the memory that it
+                // records as free.
+                prop_assert!(derived.extents().iter().all(|extent| !node.mapped.contains_key(&extent)));
+                for (region, leg) in legs().filter(|(_, leg)| leg.memory_node == node.name) {
+                    if leg.state == LegState::Mapped {
+                        let first = leg.extents.iter().next().and_then(|extent| node.mapped.get(&extent));
+                        prop_assert_eq!(first, Some(&(region.owner, leg.cmem_base)));
+                    }
+                }
+            }
+        }
+        let regions: Vec<Name> = fabric.manager.state().regions.keys().cloned().collect();
+        fabric.settle();
+        for region in regions {
+            drop(fabric.destroy(region.as_str()));
+        }
+        for node in 0..3 {
+            (0..3).for_each(|ld| drop(fabric.set_ld(&format!("mn{node}"), ld, 0)));
+            (0..3).for_each(|ld| drop(fabric.unbind(&format!("mn{node}"), ld, UnbindOption::Surprise, None)));
+        }
+        (0..2).for_each(|_| fabric.settle());
+        prop_assert!(fabric.manager.state().regions.is_empty());
+        prop_assert!(fabric.manager.state().logical_devices.is_empty());
+        let running = fabric.manager.state().operations.values().any(|operation| operation.outcome.is_none());
+        prop_assert!(!running, "an operation never ends");
+        prop_assert_eq!(fabric.free(), 6 + 9 + 12);
+        prop_assert!(fabric.nodes.iter().all(|node| node.mapped.is_empty()));
+    }
+}

@@ -1,0 +1,178 @@
+//! Conditions on the caller of a command, beyond those of the route: a node sends commands about itself only, with the
+//! addresses it joined with; a tenant or a compute node changes its own regions only.
+
+use cxloe_fabric::api::{Owner, Party};
+use cxloe_fabric::model::{CnId, Name};
+
+use super::caller::{Caller, CallerRights, Tenant};
+use super::right::Denied;
+use crate::manager::access::JoinedNode;
+use crate::manager::{Command, Manager};
+
+/// The party that a command is about, which has to be the caller.
+enum ConcernedParty<'a> {
+    /// The node that the command is about: it must send the command itself.
+    Node(Party),
+    /// The owner of a region to be created, and the region's size in bytes.
+    NewRegion(&'a Owner, u64),
+    /// The owner of the region of this name, whose agent alone may give the command.
+    Agent(&'a Name),
+    /// The owner of the region of this name; the number of bytes by which the region grows.
+    Region(&'a Name, u64),
+    /// The owner of the region of this name; the number of copies that the region gets.
+    Protect(&'a Name, u8),
+    /// A node that is to join; the join token was checked before.
+    Join,
+    /// Only an administrator may give the command.
+    Administer,
+}
+
+fn affair(command: &Command) -> ConcernedParty<'_> {
+    match command {
+        Command::RegisterMemoryNode(node) => ConcernedParty::Node(Party::MemoryNode(node.name.clone())),
+        Command::SyncMemoryNode(name, _) | Command::ReportOrphans(name, _) => {
+            ConcernedParty::Node(Party::MemoryNode(name.clone()))
+        }
+        Command::RegisterComputeNode(node) => ConcernedParty::Node(Party::ComputeNode(node.cn_id)),
+        Command::SyncComputeNode(cn, _) => ConcernedParty::Node(Party::ComputeNode(*cn)),
+        Command::NotFollowed(said) => ConcernedParty::Node(said.node.clone()),
+        Command::CreateRegion(create) => {
+            let copies = u64::from(create.protect.copies());
+            ConcernedParty::NewRegion(&create.owner, create.size.0.saturating_mul(copies))
+        }
+        Command::GrowRegion(name, grow) => ConcernedParty::Region(name, grow.size.0),
+        Command::LegsStale(name, _) | Command::LegsFilled(name, _) => ConcernedParty::Agent(name),
+        Command::ProtectRegion(name, protect) => ConcernedParty::Protect(name, protect.protect.copies()),
+        Command::DestroyRegion { name, .. }
+        | Command::ResetRegion(name)
+        | Command::DisableRegion(name)
+        | Command::EnableRegion(name)
+        | Command::ReleaseRegion(name) => ConcernedParty::Region(name, 0),
+        Command::Join { .. } => ConcernedParty::Join,
+        Command::ReleaseOrphans(_)
+        | Command::Adopt(_)
+        | Command::HungUp(..)
+        | Command::SetQuota(..)
+        | Command::Hold(..)
+        | Command::SetLdAllocations(..)
+        | Command::Bind(..)
+        | Command::Unbind(..)
+        | Command::AbortOperation(_)
+        | Command::SetQos(_)
+        | Command::GenerateAer { .. }
+        | Command::ClearLog(_)
+        | Command::DrainMemoryNode(..)
+        | Command::ForgetMemoryNode { .. }
+        | Command::ForgetComputeNode(_)
+        | Command::CreateToken(_)
+        | Command::RevokeToken(_)
+        | Command::Revoke(_)
+        | Command::SetKey(..)
+        | Command::NoteRefused(..)
+        | Command::Tick => ConcernedParty::Administer,
+    }
+}
+
+/// Checks that `caller` may give `command` to `manager` in its present state.
+///
+/// # Errors
+/// [`Denied`].
+pub fn permit(manager: &Manager, caller: &Caller, command: &Command) -> Result<(), Denied> {
+    let denied = |what: &str| Err(Denied::forbidden(caller, what));
+    if let Command::RegisterComputeNode(node) = command
+        && node.new_key
+        && caller.unguarded
+    {
+        return denied("a key that was made for one run is taken by the Unix socket and over TLS");
+    }
+    match (&caller.may, affair(command)) {
+        (CallerRights::Everything, _) | (CallerRights::Join(_), ConcernedParty::Join) => Ok(()),
+        (CallerRights::Node(joined), ConcernedParty::Node(node)) if joined.node != node => {
+            denied(&format!("it is not {node}"))
+        }
+        (CallerRights::Node(joined), ConcernedParty::Node(_)) => {
+            as_joined(joined, command).or_else(|what| denied(&what))
+        }
+        (CallerRights::Node(JoinedNode { node: Party::ComputeNode(cn), .. }), affair) => {
+            let own = Tenant { compute_nodes: vec![*cn], quota: None };
+            let affair = match affair {
+                ConcernedParty::Agent(name) => ConcernedParty::Region(name, 0),
+                other => other,
+            };
+            of_tenant(manager, &own, &affair).or_else(|what| denied(&what))
+        }
+        (CallerRights::Tenant(tenant), affair) => {
+            of_tenant(manager, tenant, &affair).or_else(|what| denied(&what))
+        }
+        _ => denied("its role does not allow it"),
+    }
+}
+
+/// Checks that a node registers with the addresses with which it was admitted.
+fn as_joined(joined: &JoinedNode, command: &Command) -> Result<(), String> {
+    if let Command::RegisterComputeNode(node) = command
+        && node.new_key
+    {
+        return Err("it is known by the key that it has joined with".to_owned());
+    }
+    let (macs, key) = match command {
+        Command::RegisterMemoryNode(node) => (&node.macs[..], node.key),
+        Command::RegisterComputeNode(node) => (&[][..], node.key),
+        Command::NotFollowed(_) if matches!(joined.node, Party::FmClient(_)) => {
+            return Err("an FM client holds no memory".to_owned());
+        }
+        _ => return Ok(()),
+    };
+    if let Some(mac) = macs.iter().find(|mac| !joined.macs.contains(mac)) {
+        return Err(format!("it has joined without the address {mac}; have it join again"));
+    }
+    match (joined.key, key) {
+        (Some(joined), Some(key)) if joined != key => {
+            Err(format!("it has joined with the key {joined}, and comes with {key}; have it join again"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn of_tenant(manager: &Manager, tenant: &Tenant, affair: &ConcernedParty<'_>) -> Result<(), String> {
+    let owns = |cn: CnId| match tenant.compute_nodes.contains(&cn) {
+        true => Ok(()),
+        false => Err(format!("compute node {cn} is not its own")),
+    };
+    let more = match affair {
+        ConcernedParty::NewRegion(owner, size) => {
+            let cn = match owner {
+                Owner::CnId(cn) => Some(*cn),
+                Owner::Name(_) => manager.known_compute_node(owner).ok().map(|node| node.cn_id),
+            };
+            // If the name does not exist, the manager itself returns the error.
+            cn.map_or(Ok(()), owns)?;
+            *size
+        }
+        ConcernedParty::Region(name, size) => match manager.region(name) {
+            Ok(region) => {
+                owns(region.owner)?;
+                size.saturating_sub(region.bytes()).saturating_mul(u64::from(region.protect.copies()))
+            }
+            Err(_) => 0,
+        },
+        ConcernedParty::Protect(name, copies) => match manager.region(name) {
+            Ok(region) => {
+                owns(region.owner)?;
+                region.bytes().saturating_mul(u64::from(copies.saturating_sub(region.protect.copies())))
+            }
+            Err(_) => 0,
+        },
+        _ => return Err("its role does not allow it".to_owned()),
+    };
+    let Some(quota) = tenant.quota.filter(|_| more > 0) else { return Ok(()) };
+    let regions = manager.state().regions.values();
+    let own = regions.filter(|region| tenant.compute_nodes.contains(&region.owner));
+    let has: u64 = own
+        .map(|region| region.bytes().saturating_mul(u64::from(region.protect.copies())))
+        .fold(0, u64::saturating_add);
+    if has.saturating_add(more) <= quota {
+        return Ok(());
+    }
+    Err(format!("it has {has} bytes in regions, wants {more} more, and its quota is {quota}"))
+}

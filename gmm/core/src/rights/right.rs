@@ -1,0 +1,112 @@
+//! Right required by a route. Each route declares it; the OpenAPI document contains it.
+
+use cxloe_fabric::api::{ErrorCode, Party};
+
+use super::caller::{Caller, CallerRights};
+
+/// Credentials that a route requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// No credentials: the route reveals nothing worth protecting.
+    Anybody,
+    /// Any role, or any joined node.
+    Look,
+    /// The certificate of a memory node.
+    MemoryNode,
+    /// The certificate of a compute node.
+    ComputeNode,
+    /// The certificate of a node of either kind.
+    Node,
+    /// A token to join with.
+    Join,
+    /// The right to have regions: tenants, and compute nodes for themselves.
+    Regions,
+    /// The role of an administrator.
+    Administer,
+}
+
+/// A refusal: the action, the reason, and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct Denied {
+    /// Kind of the failure, which determines the HTTP status.
+    pub code: ErrorCode,
+    /// Text for people: the action, the caller and the reason.
+    pub error: String,
+    /// Text for people: what to do.
+    pub hint: &'static str,
+}
+
+impl Denied {
+    /// A refusal for a caller that is known and lacks the right to `what`.
+    pub fn forbidden(caller: &Caller, what: &str) -> Self {
+        if let CallerRights::Nothing(why) = caller.may {
+            return Self::unknown(why);
+        }
+        let error = format!("{} ({}) may not do this: {what}", caller.who, caller.role());
+        let hint =
+            "use a token with that right; an administrator makes tokens with `gmm token create --role …`";
+        Self { code: ErrorCode::Forbidden, error, hint }
+    }
+
+    /// A refusal for a caller that is unknown.
+    fn unknown(why: Option<&str>) -> Self {
+        let error = match why {
+            Some(why) => format!("the caller is not authenticated: {why}"),
+            None => "the caller is not authenticated: no token and no certificate came with the request"
+                .to_owned(),
+        };
+        let hint = "people: `gmm login URL --token …`, or CXLOE_TOKEN; nodes: `mn-server join` or `cn-agent join`; an \
+                    administrator makes tokens with `gmm token create`";
+        Self { code: ErrorCode::Unauthenticated, error, hint }
+    }
+}
+
+impl Right {
+    /// Name of the right in the OpenAPI document.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Anybody => "anybody",
+            Self::Look => "viewer",
+            Self::MemoryNode => "memory-node",
+            Self::ComputeNode => "compute-node",
+            Self::Node => "node",
+            Self::Join => "join",
+            Self::Regions => "tenant",
+            Self::Administer => "admin",
+        }
+    }
+
+    /// Checks that `caller` meets this requirement.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn check(self, caller: &Caller) -> Result<(), Denied> {
+        let (has, what) = match (self, &caller.may) {
+            (Self::Anybody, _) | (_, CallerRights::Everything) => (true, ""),
+            (Self::Look, may) => {
+                (!matches!(may, CallerRights::Nothing(_) | CallerRights::Join(_)), "its token is for joining")
+            }
+            (Self::MemoryNode, CallerRights::Node(joined)) => {
+                (matches!(joined.node, Party::MemoryNode(_)), "it is for memory nodes")
+            }
+            (Self::ComputeNode, CallerRights::Node(joined)) => {
+                (matches!(joined.node, Party::ComputeNode(_)), "it is for compute nodes")
+            }
+            (Self::MemoryNode, _) => (false, "it is for memory nodes"),
+            (Self::ComputeNode, _) => (false, "it is for compute nodes"),
+            (Self::Node, may) => (matches!(may, CallerRights::Node(_)), "it is for nodes"),
+            (Self::Join, may) => {
+                (matches!(may, CallerRights::Join(_)), "it takes a token of role mn, cn or fm")
+            }
+            (Self::Regions, CallerRights::Node(joined)) => {
+                (matches!(joined.node, Party::ComputeNode(_)), "it has no regions")
+            }
+            (Self::Regions, may) => {
+                (matches!(may, CallerRights::Tenant(_)), "it takes the role tenant or admin")
+            }
+            (Self::Administer, _) => (false, "it takes the role admin"),
+        };
+        if has { Ok(()) } else { Err(Denied::forbidden(caller, what)) }
+    }
+}

@@ -1,0 +1,64 @@
+//! Admission of clients to the FM API: the server decides on it before it reads the first byte of MCTP, and checks it
+//! again for each message.
+//!
+//! ```text
+//!   accept --> Authenticator: who is it? --> Answerer of that client --> is it still welcome? --> answer
+//! ```
+
+use std::future::{Future, ready};
+use std::net::IpAddr;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use super::answer::ClientAgreements;
+use super::header::ReturnCode;
+
+/// Answers the messages of one client; implemented by the manager, which answers in its own thread.
+pub trait Answerer: Clone + Send + Sync + 'static {
+    /// Returns the response to a message (header and payload) to a switch, if it has one, and the agreements after it.
+    /// `Err`: the return code for a message that cannot be answered at present.
+    fn answer(
+        &self,
+        switch: u32,
+        session: ClientAgreements,
+        message: Vec<u8>,
+    ) -> impl Future<Output = Result<(ClientAgreements, Option<Vec<u8>>), ReturnCode>> + Send;
+
+    /// True while the client has access; otherwise its connection is closed.
+    fn is_authorized(&self) -> bool {
+        true
+    }
+}
+
+/// Decides on the admission of clients to the FM API.
+pub trait Authenticator: Clone + Send + Sync + 'static {
+    /// Type of the byte stream to an admitted client, such as TLS over TCP.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    /// Type that answers the messages of an admitted client.
+    type Answerer: Answerer;
+
+    /// Admits the client that has connected from `peer`. `None`: the connection is closed without an answer.
+    fn authenticate(
+        &self,
+        stream: TcpStream,
+        peer: IpAddr,
+    ) -> impl Future<Output = Option<(Self::Stream, Self::Answerer)>> + Send;
+}
+
+/// Admits every client that can connect to the address.
+#[derive(Debug, Clone)]
+pub struct Open<A>(pub A);
+
+impl<A: Answerer> Authenticator for Open<A> {
+    type Stream = TcpStream;
+    type Answerer = A;
+
+    fn authenticate(
+        &self,
+        stream: TcpStream,
+        _: IpAddr,
+    ) -> impl Future<Output = Option<(TcpStream, A)>> + Send {
+        ready(Some((stream, self.0.clone())))
+    }
+}

@@ -1,0 +1,138 @@
+//! `gmm protect` and `gmm drain`: copies of regions, and the move of regions from a memory node.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use cxloe_daemon::command_line::Failure;
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{ProtectRegion, WAIT_MS_DEFAULT};
+use cxloe_fabric::model::{Health, LegState, Name, Protection, Region, RegionState, human_bytes};
+use serde_json::json;
+
+use super::{output, regions};
+
+/// Interval of looks at the regions on a memory node that is drained.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Arguments of `gmm protect`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Its user goes on meanwhile. The agent of its owner fills a new copy; until then the region is `exposed`.
+
+Examples:
+  gmm protect heap mirror               a second copy, on other memory nodes
+  gmm protect heap mirror --on mn4,mn5
+  gmm protect heap none                 gives a copy up")]
+pub struct ProtectArgs {
+    /// Name of the region
+    name: Name,
+    /// Its copies from now on: none (one copy) or mirror (two copies, on different memory nodes and racks)
+    #[arg(value_name = "HOW")]
+    protect: Protection,
+    /// The memory nodes to take another copy from, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    on: Vec<Name>,
+    /// Time to wait until every copy is in sync, in milliseconds
+    #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
+    wait_ms: u64,
+    /// Print sizes and addresses for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Changes the protection of a region, and prints the region.
+///
+/// # Errors
+/// If the manager does not answer or refuses.
+pub async fn protect(client: &Client, args: ProtectArgs) -> Result<(), Failure> {
+    let ProtectArgs { name, protect, on, wait_ms, human } = args;
+    let region = client.protect_region(&name, &ProtectRegion { protect, on, wait_ms }).await?;
+    if protect == Protection::Mirror && region.state == RegionState::Exposed {
+        to_stderr!("Warning: a copy of {name} is not filled yet; `gmm list -R` shows when it is active");
+    }
+    regions::show(&region, human)
+}
+
+/// Arguments of `gmm drain`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nothing is placed on the memory node any more, and every part of a region there moves to another one while the region is
+used. A mirrored region is `exposed` meanwhile. A region moves only while its owner's agent runs, as the agent copies it.
+Interrupting the command does not stop the drain; --stop does.
+
+Examples:
+  gmm drain mn3
+  gmm drain mn3 --stop")]
+pub struct DrainArgs {
+    /// Name of the memory node
+    memory_node: Name,
+    /// Stop: what has not moved stays
+    #[arg(long)]
+    stop: bool,
+    /// Return at once
+    #[arg(long, conflicts_with = "stop")]
+    no_wait: bool,
+}
+
+/// Moves the regions on a memory node to others, with progress on standard error, and prints the result.
+///
+/// # Errors
+/// If the manager does not answer or refuses.
+pub async fn drain(client: &Client, args: DrainArgs) -> Result<(), Failure> {
+    let DrainArgs { memory_node, stop, no_wait } = args;
+    client.drain_memory_node(&memory_node, !stop).await?;
+    let (began, mut first, mut named) = (Instant::now(), None, BTreeSet::new());
+    loop {
+        let left = regions_left(client, &memory_node).await?;
+        let bytes: u64 = left.iter().map(|region| bytes_on(region, &memory_node)).sum();
+        if stop || no_wait || bytes == 0 {
+            let state = if stop {
+                "stopped"
+            } else if bytes == 0 {
+                "drained"
+            } else {
+                "draining"
+            };
+            return output::print(
+                json!({ "memdev": memory_node, "state": state, "bytes_left": bytes }),
+                false,
+            );
+        }
+        let running: BTreeSet<_> = {
+            let nodes = client.compute_nodes().await?.into_iter();
+            nodes.filter(|node| node.health == Health::Reachable).map(|node| node.cn_id).collect()
+        };
+        for region in left.iter().filter(|region| !running.contains(&region.owner)) {
+            if named.insert(region.name.clone()) {
+                to_stderr!(
+                    "Waiting: {} moves once the agent of its owner {} runs",
+                    region.name,
+                    region.owner
+                );
+            }
+        }
+        let before = *first.get_or_insert(bytes);
+        let moved = before.saturating_sub(bytes);
+        let estimate = match moved {
+            0 => String::new(),
+            moved => {
+                let seconds = began.elapsed().as_secs_f64() * bytes as f64 / moved as f64;
+                format!(", about {seconds:.0} s")
+            }
+        };
+        to_stderr!("{} left of {}{estimate}", human_bytes(bytes), human_bytes(before));
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn regions_left(client: &Client, node: &Name) -> Result<Vec<Region>, Failure> {
+    Ok(client.regions().await?.into_iter().filter(|region| bytes_on(region, node) > 0).collect())
+}
+
+/// Bytes of a region on a memory node that are not being given back.
+fn bytes_on(region: &Region, node: &Name) -> u64 {
+    let here = |leg: &&cxloe_fabric::model::Leg| &leg.memory_node == node && leg.state != LegState::Unmapping;
+    region.legs.iter().filter(here).map(|leg| leg.bytes).sum()
+}

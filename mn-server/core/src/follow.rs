@@ -1,0 +1,310 @@
+//! The memory node's side of the protocol with the manager: registration, refusal of a manager whose store lacks
+//! changes that this node has seen, commands, results, orphans. This module decides the next request; the I/O code
+//! carries messages and jobs.
+//!
+//! ```text
+//!            next                    next                     next
+//!   Start ----------> Registering ----------> Accepted ------------------> Working <----+
+//!                         | Stale, or refused    (answer: AnswerUpdate is kept)       | on_job   | next: a command
+//!                         v                                                   v          |
+//!                     Refusing --> RestartReason                     Reporting --> Carrying ------+
+//!                                                               ^             | next: no command is left
+//!                                                               | orphans     v
+//!                                                               +--------- Syncing (long poll) --> Carrying: its commands
+//! ```
+//!
+//! A shell repeats: [`Follow::next`]; a request's answer goes to [`Follow::on_answer`], whose [`AnswerUpdate`] is stored
+//! before the next step; a job goes to [`Follow::on_job`] when it is done. After any [`RestartReason`], and whenever the
+//! manager is unreachable, it calls [`Follow::restart`] after a pause. Existing mappings are served all the time.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use cxloe_fabric::api::{
+    MemoryNodeRegistered, MemoryNodeSync, MemoryNodeSynced, NotFollowed, Party, Progress, RegisterMemoryNode,
+    ReportOrphans,
+};
+use cxloe_fabric::model::{ComputeNodeKey, NodeAction, NodeCommand, UdpPeer, Watermark};
+
+use crate::job::{Job, JobError};
+use crate::mappings::{Mappings, MessageRefusal};
+
+/// Next step for the I/O code.
+#[derive(Debug)]
+pub enum FollowStep {
+    /// Send this request to the manager, and pass the answer to [`Follow::on_answer`].
+    Ask(ManagerRequest),
+    /// Carry out this job, then pass it to [`Follow::on_job`].
+    CarryOut(Job),
+}
+
+/// A request to the manager.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ManagerRequest {
+    /// `POST /v1/memory-nodes`.
+    Register(RegisterMemoryNode),
+    /// Report to the manager that this node refuses to follow it. The I/O code may skip a manager that does not answer;
+    /// it then returns [`ManagerAnswer::Done`] too.
+    NotFollowed(NotFollowed),
+    /// `POST /v1/memory-nodes/NAME/orphans`.
+    ReportOrphans(ReportOrphans),
+    /// `POST /v1/memory-nodes/NAME/sync`, a long poll; the I/O code adds its statistics.
+    Sync(MemoryNodeSync),
+}
+
+/// The manager's answer to a [`ManagerRequest`].
+#[derive(Clone, Debug)]
+pub enum ManagerAnswer {
+    /// Registration accepted.
+    Registered(Box<MemoryNodeRegistered>),
+    /// Registration refused: the manager found that its store lacks changes that this node has seen.
+    Stale,
+    /// Answer to a sync.
+    Synced(Box<MemoryNodeSynced>),
+    /// Answer to any other request.
+    Done,
+}
+
+/// Part of an answer that the I/O code stores and passes on before the next step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerUpdate {
+    /// Watermark of the manager, to be stored on disk.
+    pub seen: Watermark,
+    /// UDP addresses of compute nodes, for a `udp` link.
+    pub udp_peers: Vec<UdpPeer>,
+    /// Keys of compute nodes, for their sessions.
+    pub cn_keys: Vec<ComputeNodeKey>,
+}
+
+/// Reason why the node has to register again.
+pub type RestartReason = cxloe_fabric::follow::Halt<MessageRefusal>;
+
+#[derive(Debug)]
+enum FollowPhase {
+    Start,
+    Registering,
+    Refusing(RestartReason),
+    /// The manager has accepted this node; its list of mappings is not carried out yet.
+    Accepted(Box<MemoryNodeRegistered>),
+    /// Between steps: the next one is a command, a report of orphans, or a sync.
+    Carrying,
+    /// A job runs.
+    Working,
+    Reporting,
+    /// A sync with this number of results has been sent.
+    Syncing(usize),
+}
+
+/// State of a memory node's registration with the manager.
+#[derive(Debug)]
+pub struct Follow {
+    node: RegisterMemoryNode,
+    phase: FollowPhase,
+    registration: u64,
+    heartbeat_ms: u64,
+    commands: VecDeque<NodeCommand>,
+}
+
+impl Follow {
+    /// Makes the state of a node that registers as `node`; each registration adds the present watermark.
+    pub fn new(node: RegisterMemoryNode) -> Follow {
+        Follow {
+            node,
+            phase: FollowPhase::Start,
+            registration: 0,
+            heartbeat_ms: 1,
+            commands: VecDeque::new(),
+        }
+    }
+
+    /// Begins again with a registration. A running job is abandoned without a result, and the manager sends its command
+    /// again.
+    pub fn restart(&mut self) {
+        self.phase = FollowPhase::Start;
+        self.commands.clear();
+    }
+
+    /// Registration request of this node.
+    pub fn node(&self) -> &RegisterMemoryNode {
+        &self.node
+    }
+
+    /// Registration request of this node, to be changed before the next registration.
+    pub fn node_mut(&mut self) -> &mut RegisterMemoryNode {
+        &mut self.node
+    }
+
+    /// Number of the present registration, from the manager.
+    pub fn registration(&self) -> u64 {
+        self.registration
+    }
+
+    /// Longest time between two syncs, in milliseconds.
+    pub fn heartbeat_ms(&self) -> u64 {
+        self.heartbeat_ms
+    }
+
+    /// Number of results in the sync that has been sent; `None` without a sync.
+    pub fn syncing(&self) -> Option<usize> {
+        match self.phase {
+            FollowPhase::Syncing(results) => Some(results),
+            _ => None,
+        }
+    }
+
+    /// Decides the next step at `now_ms`, on the clock of [`Mappings::confirm`].
+    ///
+    /// # Errors
+    /// Any [`RestartReason`].
+    ///
+    /// # Panics
+    /// If the result of the previous step was not passed to [`on_answer`](Self::on_answer) or [`on_job`](Self::on_job).
+    pub fn next(&mut self, mappings: &mut Mappings, now_ms: u64) -> Result<FollowStep, RestartReason> {
+        loop {
+            match mem::replace(&mut self.phase, FollowPhase::Carrying) {
+                FollowPhase::Start => {
+                    mappings.expire(now_ms);
+                    self.phase = FollowPhase::Registering;
+                    let node = RegisterMemoryNode { seen: mappings.seen(), ..self.node.clone() };
+                    return Ok(FollowStep::Ask(ManagerRequest::Register(node)));
+                }
+                FollowPhase::Refusing(why) => {
+                    self.phase = FollowPhase::Refusing(why);
+                    let node = Party::MemoryNode(self.node.name.clone());
+                    let (seen, holds) = (mappings.seen(), mappings.held());
+                    return Ok(FollowStep::Ask(ManagerRequest::NotFollowed(NotFollowed {
+                        node,
+                        seen,
+                        holds,
+                    })));
+                }
+                FollowPhase::Accepted(answer) => {
+                    let job = mappings.registered(&answer)?;
+                    if let Some(job) = self.begin(job, mappings) {
+                        return Ok(FollowStep::CarryOut(job));
+                    }
+                }
+                FollowPhase::Carrying => {
+                    let Some(command) = self.commands.pop_front() else {
+                        return Ok(FollowStep::Ask(self.report(mappings)));
+                    };
+                    if let Some(job) = mappings.start(&command)? {
+                        log(&command);
+                        if let Some(job) = self.begin(job, mappings) {
+                            return Ok(FollowStep::CarryOut(job));
+                        }
+                    }
+                }
+                FollowPhase::Registering
+                | FollowPhase::Working
+                | FollowPhase::Reporting
+                | FollowPhase::Syncing(_) => {
+                    unreachable!("the step before is under way")
+                }
+            }
+        }
+    }
+
+    /// Begins a job; completes a quick one here and returns `None` for it.
+    fn begin(&mut self, job: Job, mappings: &mut Mappings) -> Option<Job> {
+        if job.is_quick() {
+            mappings.finish(job, Ok(()));
+            return None;
+        }
+        self.phase = FollowPhase::Working;
+        Some(job)
+    }
+
+    fn report(&mut self, mappings: &Mappings) -> ManagerRequest {
+        let orphans = mappings.orphans_to_report();
+        if !orphans.is_empty() {
+            self.phase = FollowPhase::Reporting;
+            return ManagerRequest::ReportOrphans(ReportOrphans { registration: self.registration, orphans });
+        }
+        self.phase = FollowPhase::Syncing(mappings.results().len());
+        ManagerRequest::Sync(self.sync(mappings, self.heartbeat_ms))
+    }
+
+    fn sync(&self, mappings: &Mappings, wait_ms: u64) -> MemoryNodeSync {
+        MemoryNodeSync {
+            registration: self.registration,
+            acked_seq: mappings.acked(),
+            results: mappings.results().to_vec(),
+            progress: None,
+            stats: serde_json::Value::Null,
+            wait_ms,
+        }
+    }
+
+    /// Makes an additional sync that reports progress, and is answered at once: the job of command `seq` has done
+    /// `done` bytes.
+    pub fn progress(&self, mappings: &Mappings, seq: Option<u64>, done: u64) -> MemoryNodeSync {
+        MemoryNodeSync { progress: seq.map(|seq| Progress { seq, done }), ..self.sync(mappings, 0) }
+    }
+
+    /// Applies the manager's answer, received at `now_ms`.
+    ///
+    /// # Errors
+    /// Any [`RestartReason`].
+    pub fn on_answer(
+        &mut self,
+        answer: ManagerAnswer,
+        mappings: &mut Mappings,
+        now_ms: u64,
+    ) -> Result<Option<AnswerUpdate>, RestartReason> {
+        match (mem::replace(&mut self.phase, FollowPhase::Carrying), answer) {
+            (FollowPhase::Registering, ManagerAnswer::Registered(answer)) => {
+                if let Err(refusal) = mappings.accept(answer.watermark, &answer.lineage) {
+                    self.phase = FollowPhase::Refusing(refusal.into());
+                    return Ok(None);
+                }
+                mappings.confirm(now_ms);
+                self.registration = answer.registration;
+                self.heartbeat_ms = answer.heartbeat_ms.max(1);
+                let (udp_peers, cn_keys) = (answer.udp_peers.clone(), answer.cn_keys.clone());
+                self.phase = FollowPhase::Accepted(answer);
+                Ok(Some(AnswerUpdate { seen: mappings.seen(), udp_peers, cn_keys }))
+            }
+            (FollowPhase::Registering, ManagerAnswer::Stale) => {
+                self.phase = FollowPhase::Refusing(RestartReason::Stale);
+                Ok(None)
+            }
+            (FollowPhase::Refusing(why), ManagerAnswer::Done) => Err(why),
+            (FollowPhase::Reporting, ManagerAnswer::Done) => {
+                mappings.orphans_reported();
+                Ok(None)
+            }
+            (FollowPhase::Syncing(reported), ManagerAnswer::Synced(synced)) => {
+                let MemoryNodeSynced { watermark, heartbeat_ms, commands, udp_peers, cn_keys, .. } = *synced;
+                mappings.reported(reported);
+                self.heartbeat_ms = heartbeat_ms.max(1);
+                mappings.observe_watermark(watermark).map_err(|refusal| match refusal {
+                    MessageRefusal::AnotherRun => RestartReason::Anew,
+                    refusal => refusal.into(),
+                })?;
+                mappings.confirm(now_ms);
+                self.commands = commands.into();
+                Ok(Some(AnswerUpdate { seen: mappings.seen(), udp_peers, cn_keys }))
+            }
+            _ => Err(RestartReason::Unexpected),
+        }
+    }
+
+    /// Applies the end of a job that was completed or stopped.
+    pub fn on_job(&mut self, job: Job, outcome: Result<(), JobError>, mappings: &mut Mappings) {
+        mappings.finish(job, outcome);
+        self.phase = FollowPhase::Carrying;
+    }
+}
+
+fn log(command: &NodeCommand) {
+    let mapping = command.action.mapping();
+    let what = match &command.action {
+        NodeAction::MapCmem(_) => "map",
+        NodeAction::UnmapCmem(_) => "unmap",
+    };
+    tracing::info!(
+        seq = command.seq, what, region = %mapping.region, cn = %mapping.cn,
+        base = format_args!("{:#x}", mapping.cmem_base), bytes = mapping.bytes(), "command of the manager"
+    );
+}

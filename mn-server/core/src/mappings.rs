@@ -1,0 +1,495 @@
+//! Mappings that this node serves, and the rules by which they change. This module only decides: the slow part of a
+//! change is returned as a [`Job`], and the change is complete when the job is passed back.
+//!
+//! The rules:
+//! * commands are carried out in the order of their numbers, each once; a command already carried out is skipped
+//! * a command or an answer from below the highest term and revision ever seen is refused: its manager lost its place
+//! * an extent gets a new owner only after no worker uses it any more and it reads as zeros
+//! * an extent is never taken from a CN by a command that names another CN
+//! * what this node serves and an accepted manager does not list is no longer served, but kept: it is this node's orphan,
+//!   assigned to no CN and not zeroed until the manager has it unmapped by name
+//! * what no manager has confirmed for [`AUTHORISATION_MS`] is no longer served, and kept in the same way, until one does
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use cxloe_fabric::api::{Held, MemoryNodeRegistered};
+use cxloe_fabric::model::{
+    CnId as FabricCnId, CommandResult, ExtentRun, Extents, LeaderTerm, Mapping, Name, NodeAction,
+    NodeCommand, Watermark,
+    lineage::{self, Lacking},
+};
+use cxloe_wire::frame::Mac;
+
+use crate::job::{Job, JobError, Purpose};
+use crate::pool::{MpExtent, Pool};
+use crate::translation::{PageTable, PageTableWriter, Recovery, TableError, Translation};
+
+/// Causes for refusing a manager's message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageRefusal {
+    /// The manager's store lacks what this node has seen.
+    #[error(transparent)]
+    Lacking(#[from] Lacking),
+    /// The message has a lower watermark than this node has seen of that manager.
+    #[error(
+        "the manager is at term {}, revision {}, and this node has seen term {}, revision {}: the answer was overtaken",
+        got.term, got.revision, seen.term, seen.revision
+    )]
+    Stale {
+        /// Highest watermark seen of that manager.
+        seen: Watermark,
+        /// Watermark of the message.
+        got: Watermark,
+    },
+    /// Another manager answers, or the same one after a restart.
+    #[error("another manager leads since this node registered; registering again")]
+    AnotherRun,
+    /// A command is missing.
+    #[error("command {got} came when {expected} was next; registering again")]
+    Gap {
+        /// Number of the command that is due.
+        expected: u64,
+        /// Number of the command received.
+        got: u64,
+    },
+}
+
+/// Mappings of this node; has the page table's only writer.
+#[derive(Debug)]
+pub struct Mappings {
+    writer: PageTableWriter,
+    seen: Watermark,
+    acked: u64,
+    results: Vec<CommandResult>,
+    /// Orphans: extents with content that the manager lists for no compute node, each with its last mapping.
+    orphans: BTreeMap<MpExtent, Translation>,
+    /// Set if the manager does not know of all orphans yet.
+    unreported: bool,
+    /// Mappings no longer served because no manager has confirmed them for [`AUTHORISATION_MS`].
+    expired: Vec<Translation>,
+    /// Time of the last answer of an accepted manager, in milliseconds of the caller's clock.
+    heard_ms: u64,
+    /// Milliseconds without an answer of a manager before the caller's clock began.
+    silent_before_ms: u64,
+}
+
+/// Time for which mappings are served without an answer from the manager, in milliseconds: 24 hours.
+pub const AUTHORISATION_MS: u64 = 24 * 3600 * 1000;
+
+/// Most runs of orphans in one report. Further orphans are reported once these are released.
+const RUNS_PER_REPORT: usize = 2000;
+
+impl Mappings {
+    /// Opens the page table of `pool`; `seen` is the watermark from the node's state file.
+    pub fn open(pool: Arc<Pool>, seen: Watermark) -> (Mappings, Recovery) {
+        let (writer, recovery) = PageTableWriter::open(pool);
+        let orphans = BTreeMap::new();
+        let (results, expired) = (Vec::new(), Vec::new());
+        let (acked, unreported, heard_ms, silent_before_ms) = (0, false, 0, 0);
+        let mappings = Mappings {
+            writer,
+            seen,
+            acked,
+            results,
+            orphans,
+            unreported,
+            expired,
+            heard_ms,
+            silent_before_ms,
+        };
+        (mappings, recovery)
+    }
+
+    /// Page table, to be shared with the workers.
+    pub fn table(&self) -> &Arc<PageTable> {
+        self.writer.table()
+    }
+
+    /// Highest watermark seen; must be stored on disk before any command under it is carried out.
+    pub fn seen(&self) -> Watermark {
+        self.seen
+    }
+
+    /// Number of the last command carried out; acknowledged by each sync.
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// Results that the manager has not acknowledged yet.
+    pub fn results(&self) -> &[CommandResult] {
+        &self.results
+    }
+
+    /// Removes the first `count` results, which the manager has acknowledged.
+    pub fn reported(&mut self, count: usize) {
+        self.results.drain(..count.min(self.results.len()));
+    }
+
+    /// Number of extents mapped.
+    pub fn len(&self) -> usize {
+        self.writer.len()
+    }
+
+    /// Whether no extent is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.writer.is_empty()
+    }
+
+    /// Sets the watermark to that of the present registration's manager; refuses a lower one.
+    pub fn observe_watermark(&mut self, got: Watermark) -> Result<(), MessageRefusal> {
+        if got.run != self.seen.run {
+            return Err(MessageRefusal::AnotherRun);
+        }
+        if got.is_before(self.seen) {
+            return Err(MessageRefusal::Stale { seen: self.seen, got });
+        }
+        self.seen = got;
+        Ok(())
+    }
+
+    /// Records an answer of an accepted manager at `now_ms`: mappings may be served for another [`AUTHORISATION_MS`].
+    pub fn confirm(&mut self, now_ms: u64) {
+        self.heard_ms = self.heard_ms.max(now_ms);
+        self.silent_before_ms = 0;
+    }
+
+    /// Sets the milliseconds without an answer of a manager before the caller's clock began.
+    pub fn resume(&mut self, silent_ms: u64) {
+        self.silent_before_ms = silent_ms;
+    }
+
+    /// Milliseconds since the last answer of an accepted manager, at `now_ms`.
+    pub fn silent_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.heard_ms).saturating_add(self.silent_before_ms)
+    }
+
+    /// Stops serving mappings that no manager has confirmed for [`AUTHORISATION_MS`] at `now_ms`; returns the number
+    /// of extents. Their content is kept, and they are served again when a manager lists them.
+    pub fn expire(&mut self, now_ms: u64) -> usize {
+        if self.silent_ms(now_ms) < AUTHORISATION_MS || self.is_empty() {
+            return 0;
+        }
+        let all: Vec<Translation> = self.table().iter().collect();
+        self.remove(&all);
+        self.writer.seal();
+        let count = all.len();
+        self.expired.extend(all);
+        tracing::error!(
+            extents = count,
+            "no contact with a manager for 24 hours: compute nodes are no longer served; their memory is kept, and served again after contact with the manager this node follows"
+        );
+        count
+    }
+
+    /// Accepts a manager if its `terms` prove that its store contains all that this node has seen.
+    pub fn accept(&mut self, got: Watermark, terms: &[LeaderTerm]) -> Result<(), MessageRefusal> {
+        lineage::check(terms, got, self.seen)?;
+        self.seen = got;
+        Ok(())
+    }
+
+    /// Extents with content on this node, counted for each compute node.
+    pub fn held(&self) -> Vec<Held> {
+        let bytes = self.table().pool().extent_bytes();
+        let mut held: BTreeMap<FabricCnId, u64> = BTreeMap::new();
+        let kept = self.orphans.values().chain(&self.expired).copied();
+        for t in self.table().iter().chain(kept) {
+            if let Some(cn) = fabric_cn(t.cn) {
+                *held.entry(cn).or_default() += bytes;
+            }
+        }
+        let held = held.into_iter();
+        held.map(|(compute_node, bytes)| Held { compute_node, region: None, created_ms: None, bytes })
+            .collect()
+    }
+
+    /// Orphans for the next report to the manager.
+    pub fn orphans_to_report(&self) -> Vec<Mapping> {
+        let extent_bytes = self.table().pool().extent_bytes();
+        let mut by_owner: Vec<Translation> = self.orphans.values().copied().collect();
+        by_owner.sort_unstable_by_key(|t| (t.cn, t.cmem_extent));
+        let mut pieces: Vec<Mapping> = Vec::new();
+        let (mut runs, mut last_extent) = (0, None);
+        for t in by_owner.into_iter().filter(|_| self.unreported) {
+            let Some(cn) = fabric_cn(t.cn) else { continue };
+            let cmem_base = t.cmem_extent << self.table().extent_shift();
+            let run = ExtentRun { first: t.mp_extent.0.into(), count: 1 };
+            let follows = last_extent == Some((t.cn, t.cmem_extent.wrapping_sub(1)));
+            runs += usize::from(
+                !follows || pieces.last().is_some_and(|last| !last.extents.ends_before(run.first)),
+            );
+            if runs > RUNS_PER_REPORT {
+                break;
+            }
+            last_extent = Some((t.cn, t.cmem_extent));
+            match pieces.last_mut().filter(|_| follows) {
+                Some(last) => last.extents.push(run),
+                None => {
+                    let region = Name::new("orphan").expect("these letters are a name");
+                    let extents = Extents::from_iter([run]);
+                    pieces.push(Mapping { cn, region, cmem_base, extent_bytes, extents, cn_key: None });
+                }
+            }
+        }
+        pieces
+    }
+
+    /// Marks the orphans as reported.
+    pub fn orphans_reported(&mut self) {
+        self.unreported = false;
+    }
+
+    /// Applies the answer to a registration, in which an accepted manager lists all mappings to serve. Mappings not
+    /// listed are removed at once, and their content is kept; listed ones are added with their present content when the
+    /// job is done.
+    pub fn registered(&mut self, answer: &MemoryNodeRegistered) -> Result<Job, MessageRefusal> {
+        self.accept(answer.watermark, &answer.lineage)?;
+        self.acked = answer.acked_seq;
+        self.results.clear();
+        let mut wanted = Vec::new();
+        for mapping in &answer.mappings {
+            match self.translations(mapping) {
+                Ok(translations) => wanted.extend(translations),
+                Err(error) => tracing::error!(region = %mapping.region, %error, "cannot serve a region"),
+            }
+        }
+        let free: HashSet<u64> = answer.unowned.iter().collect();
+        Ok(self.serve_only(wanted, &free))
+    }
+
+    /// Removes every mapping that is not `wanted`. Extents that the manager lists as free, or for another compute node,
+    /// become orphans; for all others the manager sends a command later.
+    fn serve_only(&mut self, wanted: Vec<Translation>, free: &HashSet<u64>) -> Job {
+        let keep: HashSet<Translation> = wanted.iter().copied().collect();
+        let listed: HashSet<MpExtent> = wanted.iter().map(|translation| translation.mp_extent).collect();
+        let expired = std::mem::take(&mut self.expired);
+        let held = self.table().iter().chain(expired);
+        let extra: Vec<Translation> = held.filter(|held| !keep.contains(held)).collect();
+        self.remove(&extra);
+        let generation = if extra.is_empty() { 0 } else { self.writer.seal() };
+        let unknown =
+            |t: &&Translation| free.contains(&u64::from(t.mp_extent.0)) || listed.contains(&t.mp_extent);
+        self.orphans.extend(extra.iter().filter(unknown).map(|t| (t.mp_extent, *t)));
+        // Listed again under the same mapping: the extent is no orphan any more.
+        self.orphans.retain(|_, t| !keep.contains(t));
+        self.unreported = !self.orphans.is_empty();
+        if self.unreported {
+            let (extents, bytes) =
+                (self.orphans.len(), self.table().pool().extent_bytes() * self.orphans.len() as u64);
+            tracing::warn!(
+                extents,
+                bytes,
+                "this node holds memory that the manager lists for no compute node: it is kept and not served; `gmm release-orphans` \
+                 zeroes it and gives it back"
+            );
+        }
+        let wanted = wanted.into_iter().filter(|t| !self.orphans.contains_key(&t.mp_extent)).collect();
+        Job { purpose: Purpose::Reconcile(wanted), generation, released: Vec::new(), granted: Vec::new() }
+    }
+
+    /// Removes every mapping that is not `wanted`; adds missing ones when the job is done. The extents `granted`, and
+    /// those that were mapped to another address before, then read as zeros; all others keep their content.
+    pub(super) fn reconcile(&mut self, wanted: Vec<Translation>, mut granted: Vec<MpExtent>) -> Job {
+        let keep: HashSet<Translation> = wanted.iter().copied().collect();
+        let used: HashSet<MpExtent> = wanted.iter().map(|translation| translation.mp_extent).collect();
+        let extra: Vec<Translation> = self.table().iter().filter(|held| !keep.contains(held)).collect();
+        let removed = self.remove(&extra);
+        let generation = if removed.is_empty() { 0 } else { self.writer.seal() };
+        let (moved, released): (Vec<_>, Vec<_>) =
+            removed.into_iter().partition(|extent| used.contains(extent));
+        granted.extend(moved);
+        granted.sort_unstable();
+        granted.dedup();
+        Job { purpose: Purpose::Reconcile(wanted), generation, released, granted }
+    }
+
+    /// Begins to carry out a command. `Ok(None)`: the command is complete, now or since earlier.
+    pub fn start(&mut self, command: &NodeCommand) -> Result<Option<Job>, MessageRefusal> {
+        // The revision is that at which the command was issued, which may be lower than that of an earlier answer; the
+        // term is that of the manager that sends the command.
+        if command.term < self.seen.term {
+            return Err(MessageRefusal::Stale { seen: self.seen, got: command.watermark() });
+        }
+        if command.seq <= self.acked {
+            return Ok(None);
+        }
+        if command.seq != self.acked + 1 {
+            return Err(MessageRefusal::Gap { expected: self.acked + 1, got: command.seq });
+        }
+        let purpose = Purpose::Command(Box::new(command.clone()));
+        let mut job = Job { purpose, generation: 0, released: Vec::new(), granted: Vec::new() };
+        match self.plan(&command.action) {
+            Ok((generation, released, granted)) => {
+                (job.generation, job.released, job.granted) = (generation, released, granted);
+                Ok(Some(job))
+            }
+            Err(error) => {
+                self.conclude(command.seq, Some(error));
+                Ok(None)
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn plan(&mut self, action: &NodeAction) -> Result<(u64, Vec<MpExtent>, Vec<MpExtent>), String> {
+        let translations = self.translations(action.mapping())?;
+        match action {
+            NodeAction::MapCmem(_) => {
+                let mut granted = Vec::new();
+                if let Some(orphan) = translations.iter().find_map(|t| self.orphans.get(&t.mp_extent)) {
+                    return Err(orphan_error(orphan));
+                }
+                for t in &translations {
+                    match self.writer.check(t.cn, t.cmem_extent, t.mp_extent) {
+                        Ok(true) => {}
+                        // The extent is prepared by the job once the workers have passed the generation.
+                        Ok(false) | Err(TableError::ExtentBusy(_)) => granted.push(t.mp_extent),
+                        Err(error) => return Err(error.to_string()),
+                    }
+                }
+                let generation = if granted.is_empty() { 0 } else { self.table().generation().current() };
+                Ok((generation, Vec::new(), granted))
+            }
+            NodeAction::UnmapCmem(_) => {
+                for t in &translations {
+                    if let Some(owner) = self.writer.owner(t.mp_extent)
+                        && owner != *t
+                    {
+                        return Err(TableError::ExtentTaken(owner).to_string());
+                    }
+                    if let Some(orphan) = self.orphans.get(&t.mp_extent).filter(|orphan| *orphan != t) {
+                        return Err(orphan_error(orphan));
+                    }
+                }
+                let held = self.orphans.len();
+                self.forget_orphans(&translations);
+                // A released orphan leaves room in the next report for others.
+                self.unreported |= self.orphans.len() < held && !self.orphans.is_empty();
+                self.remove(&translations);
+                // Extents that are not mapped are zeroed as well: the job of an earlier removal may still run.
+                let released = translations.iter().map(|t| t.mp_extent).collect();
+                Ok((self.writer.seal(), released, Vec::new()))
+            }
+        }
+    }
+
+    /// Completes the change begun by [`start`](Self::start) or [`registered`](Self::registered); `outcome` is the
+    /// result of [`Job::carry_out`]. After [`JobError::Stopped`] the command has no result, and the manager sends it
+    /// again.
+    pub fn finish(&mut self, job: Job, outcome: Result<(), JobError>) {
+        match (job.purpose, outcome) {
+            (_, Err(JobError::Stopped)) => {}
+            (Purpose::Reconcile(_), Err(error)) => {
+                tracing::error!(%error, "cannot ready the extents to be served")
+            }
+            (Purpose::Reconcile(wanted), Ok(())) => {
+                for t in wanted {
+                    if let Err(error) = self.writer.map(t.cn, t.cmem_extent, t.mp_extent) {
+                        tracing::error!(%error, "cannot serve an extent");
+                    }
+                }
+            }
+            (Purpose::Command(command), Err(error)) => self.conclude(command.seq, Some(error.to_string())),
+            (Purpose::Command(command), Ok(())) => {
+                let error = match &command.action {
+                    NodeAction::MapCmem(mapping) => self.add(mapping).err(),
+                    NodeAction::UnmapCmem(_) => None,
+                };
+                self.conclude(command.seq, error);
+            }
+        }
+    }
+
+    /// Adds all extents of a mapping, or none of them.
+    fn add(&mut self, mapping: &Mapping) -> Result<(), String> {
+        let translations = self.translations(mapping)?;
+        let present: HashSet<Translation> =
+            translations.iter().filter_map(|t| self.writer.owner(t.mp_extent)).collect();
+        for (count, t) in translations.iter().enumerate() {
+            if let Err(error) = self.writer.map(t.cn, t.cmem_extent, t.mp_extent) {
+                let added: Vec<_> =
+                    translations[..count].iter().filter(|t| !present.contains(t)).copied().collect();
+                self.remove(&added);
+                self.writer.seal();
+                return Err(error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, translations: &[Translation]) -> Vec<MpExtent> {
+        translations.iter().filter_map(|t| self.writer.unmap(t.cn, t.cmem_extent)).collect()
+    }
+
+    fn forget_orphans(&mut self, translations: &[Translation]) {
+        for t in translations {
+            self.orphans.remove(&t.mp_extent);
+        }
+    }
+
+    fn conclude(&mut self, seq: u64, error: Option<String>) {
+        if let Some(error) = &error {
+            tracing::error!(seq, %error, "a command of the manager failed");
+        }
+        self.acked = seq;
+        self.results.push(CommandResult { seq, error });
+    }
+
+    /// Converts a manager's mapping into translations, one for each extent.
+    fn translations(&self, mapping: &Mapping) -> Result<Vec<Translation>, String> {
+        let pool = self.table().pool();
+        if mapping.extent_bytes != pool.extent_bytes() {
+            return Err(format!(
+                "the manager counts in extents of {} bytes, this pool in extents of {}",
+                mapping.extent_bytes,
+                pool.extent_bytes()
+            ));
+        }
+        if !mapping.cmem_base.is_multiple_of(mapping.extent_bytes) {
+            return Err(format!("CMem base {:#x} is not at the start of an extent", mapping.cmem_base));
+        }
+        if mapping.extents.len() > u64::from(pool.extents()) {
+            return Err(format!(
+                "{} extents are more than the pool's {}",
+                mapping.extents.len(),
+                pool.extents()
+            ));
+        }
+        let (cn, first) = (cn_id(mapping.cn), mapping.cmem_base >> self.table().extent_shift());
+        let mut used = HashMap::new();
+        let mut translations = Vec::new();
+        for (cmem_extent, index) in (first..).zip(mapping.extents.iter()) {
+            let extents = pool.extents();
+            let mp_extent = u32::try_from(index).ok().filter(|index| *index < extents).map(MpExtent);
+            let mp_extent =
+                mp_extent.ok_or_else(|| format!("extent {index} does not exist: the pool has {extents}"))?;
+            if let Some(other) = used.insert(mp_extent, cmem_extent) {
+                return Err(format!(
+                    "extent {index} is listed twice, for CMem extents {other} and {cmem_extent}"
+                ));
+            }
+            translations.push(Translation { cn, cmem_extent, mp_extent });
+        }
+        Ok(translations)
+    }
+}
+
+/// Error text for a command that would reuse an orphan.
+fn orphan_error(orphan: &Translation) -> String {
+    let whose = fabric_cn(orphan.cn).map_or_else(|| orphan.cn.to_string(), |cn| cn.to_string());
+    format!(
+        "extent {} holds memory of CN {whose} that the manager did not list; it is kept until `gmm release-orphans`",
+        orphan.mp_extent.0
+    )
+}
+
+/// CN id in the manager's form.
+fn fabric_cn(cn: crate::translation::CnId) -> Option<FabricCnId> {
+    FabricCnId::new(Mac::from_u64(cn)).ok()
+}
+
+/// CN id in the data path's form.
+pub(super) fn cn_id(cn: FabricCnId) -> crate::translation::CnId {
+    cn.mac().to_u64()
+}

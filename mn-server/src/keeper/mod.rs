@@ -1,0 +1,232 @@
+//! Keeping of a pool's memory beyond the process that serves it, so that an upgrade or a crash loses nothing.
+//!
+//! Memory without a name (`anon`, `huge2m`, `huge1g`) exists as long as some process has its descriptor. Under systemd
+//! the service manager has it (`descriptor_store`), elsewhere a keeper process ([`process`]) that the first node
+//! starts. By the keeper's socket (`connection`) a later process of the same node gets the descriptor:
+//!
+//! ```text
+//!   mn-server run --- Keep, descriptor ---> keeper        mn-server run (the next one)
+//!        |  crash                             | -- Want ----- |
+//!        x                                    | - descriptor->|
+//!        |  still running: <- Yield --------- | <- Claim ---- |   (--take-over)
+//! ```
+//!
+//! [`cxloe_mn_core::keeping`] makes the keeper's decisions.
+
+mod connection;
+mod descriptor_store;
+mod message;
+pub mod process;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cxloe_mn_core::keeping::{Answer, Request};
+use tracing::{info, warn};
+
+use connection::{Connection, Watched};
+
+use crate::pool::Pool;
+
+/// Longest wait for a running node to end after it was asked to.
+const YIELD_MAX: Duration = Duration::from_secs(20);
+/// Longest wait for the end of a process that was killed, and the interval of asking.
+const HELD_MAX: Duration = Duration::from_secs(2);
+const HELD_RETRY: Duration = Duration::from_millis(20);
+/// Longest wait for a keeper's answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Options for keeping a node's memory.
+#[derive(Clone, Debug)]
+pub struct KeeperOptions {
+    /// Name of the node in the fabric.
+    pub name: String,
+    /// Path of the keeper process's socket.
+    pub socket: PathBuf,
+    /// Time for which memory is kept after an unexpected end; zero: memory is not kept.
+    pub keep: Duration,
+    /// Set to take over the memory of a running node.
+    pub take_over: bool,
+    /// Set to free kept memory instead of using it.
+    pub discard: bool,
+}
+
+/// Reason why kept memory cannot be obtained.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    /// A node of this name has the use of the memory.
+    #[error(
+        "memory node {name} is running on this machine; end it, give this one another --name, or take its memory over \
+         with --take-over"
+    )]
+    Held {
+        /// Name of the running node.
+        name: String,
+    },
+    /// The running node has not ended.
+    #[error("memory node {name} has been asked to end, and has not within {waited:?}; end it by hand")]
+    NotEnded {
+        /// Name of the running node.
+        name: String,
+        /// Time that was waited for its end.
+        waited: Duration,
+    },
+    /// The system refuses an operation.
+    #[error("cannot {what} the keeper of the pool's memory at {}: {source}", .path.display())]
+    Io {
+        /// System call or other operation that failed.
+        what: &'static str,
+        /// Path of the keeper's socket.
+        path: PathBuf,
+        /// Error of the system call.
+        source: io::Error,
+    },
+}
+
+/// Memory left by an earlier process, and the connection to its keeper.
+#[derive(Debug)]
+pub struct Kept {
+    /// Descriptor of the memory; `None` if none was kept.
+    pub memory: Option<File>,
+    keeper: Keeper,
+}
+
+#[derive(Debug)]
+enum Keeper {
+    ServiceManager,
+    Process(Connection),
+    /// No keeper runs; a process is started when there is memory to keep.
+    None,
+}
+
+impl Kept {
+    /// State without memory and keeper, for pools in files and devices.
+    pub fn nothing() -> Kept {
+        Kept { memory: None, keeper: Keeper::None }
+    }
+
+    /// Finds the memory left by an earlier process of this node; with `take_over`, makes a running process end first.
+    ///
+    /// # Errors
+    /// Any [`KeeperError`].
+    pub fn find(options: &KeeperOptions) -> Result<Kept, KeeperError> {
+        if descriptor_store::is_there() {
+            let memory = descriptor_store::take().into_iter().next();
+            let discarded = memory.as_ref().filter(|_| options.discard).map(|_| descriptor_store::remove());
+            let memory = memory.filter(|_| discarded.is_none()).map(File::from);
+            return Ok(Kept { memory, keeper: Keeper::ServiceManager });
+        }
+        let since = Instant::now();
+        loop {
+            match Self::ask(options) {
+                // The kernel may still be ending the process before, which was killed.
+                Err(KeeperError::Held { .. }) if !options.take_over && since.elapsed() < HELD_MAX => {
+                    thread::sleep(HELD_RETRY);
+                }
+                found => return found,
+            }
+        }
+    }
+
+    /// Asks the keeper process once.
+    fn ask(options: &KeeperOptions) -> Result<Kept, KeeperError> {
+        let failed = |what| {
+            let path = options.socket.clone();
+            move |source| KeeperError::Io { what, path, source }
+        };
+        let Some(connection) = Connection::open(&options.socket).map_err(failed("connect to"))? else {
+            return Ok(Kept { memory: None, keeper: Keeper::None });
+        };
+        let request = if options.take_over { Request::Claim } else { Request::Want };
+        let most = if options.take_over { YIELD_MAX } else { ANSWER_MAX };
+        connection.send(request, None).map_err(failed("ask"))?;
+        match connection.receive(most) {
+            Ok(Some((Answer::Memory, Some(memory)))) if options.discard => {
+                drop(memory);
+                connection.send(Request::Release, None).map_err(failed("end"))?;
+                connection.await_end(ANSWER_MAX);
+                info!("the memory kept from an earlier process is freed");
+                Ok(Kept { memory: None, keeper: Keeper::None })
+            }
+            Ok(Some((Answer::Memory, Some(memory)))) => {
+                Ok(Kept { memory: Some(File::from(memory)), keeper: Keeper::Process(connection) })
+            }
+            // The other process has ended in between, or has not sent its memory yet.
+            Ok(None) => Ok(Kept { memory: None, keeper: Keeper::None }),
+            Ok(Some(_)) => Err(KeeperError::Held { name: options.name.clone() }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(KeeperError::NotEnded { name: options.name.clone(), waited: most })
+            }
+            Err(error) => Err(failed("ask")(error)),
+        }
+    }
+
+    /// Keeps the memory of `pool` from now on. `on_yield` is called when another process takes it over. If no keeper
+    /// can be used, the node logs that and serves all the same.
+    pub fn keep(
+        self,
+        pool: &Pool,
+        options: &KeeperOptions,
+        on_yield: impl FnOnce() + Send + 'static,
+    ) -> Keeping {
+        let Some(memory) = pool.memory_fd() else { return Keeping(None) };
+        let was_kept = self.memory.is_some() || pool.retained();
+        let connection = match self.keeper {
+            Keeper::ServiceManager => {
+                if !was_kept && let Err(error) = descriptor_store::store(memory) {
+                    warn!(%error, "the service manager does not keep the pool's memory: it goes with this process");
+                }
+                return Keeping(None);
+            }
+            Keeper::Process(connection) => Ok(connection),
+            Keeper::None if options.keep.is_zero() => return Keeping(None),
+            Keeper::None => process::start(options, memory),
+        };
+        let started = connection
+            .and_then(|connection| Ok((connection, memory.try_clone_to_owned()?)))
+            .and_then(|(connection, memory)| watch(connection, memory, options.clone(), on_yield));
+        match started {
+            Ok(watched) => Keeping(Some(watched)),
+            Err(error) => {
+                warn!(%error, "no keeper of the pool's memory: it goes with this process");
+                Keeping(None)
+            }
+        }
+    }
+}
+
+/// Watches the connection to a keeper process, and replaces a keeper that ends.
+fn watch(
+    connection: Connection,
+    memory: OwnedFd,
+    options: KeeperOptions,
+    on_yield: impl FnOnce() + Send + 'static,
+) -> io::Result<Watched> {
+    Watched::start(connection, on_yield, move || {
+        warn!("the keeper of the pool's memory has ended: another is started");
+        process::start(&options, memory.as_fd())
+            .inspect_err(|error| warn!(%error, "the pool's memory goes with this process"))
+            .ok()
+    })
+}
+
+/// Memory of this process that a keeper keeps.
+#[derive(Debug)]
+#[must_use = "the memory is freed by `release`"]
+pub struct Keeping(Option<Watched>);
+
+impl Keeping {
+    /// Frees the memory after an orderly end; a process that waits for the memory gets it instead. A service manager
+    /// frees its copy itself: when the unit is stopped, not when it is restarted.
+    pub fn release(self) {
+        if let Some(watched) = self.0
+            && let Err(error) = watched.release()
+        {
+            warn!(%error, "the keeper of the pool's memory keeps it until its time is over");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The trait of every link, its properties and its counters.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::session::HelloSieve;
+
+use crate::LinkError;
+
+/// Properties of a link; constant while it is open.
+#[derive(Clone, Debug)]
+pub struct LinkInfo {
+    /// The implementation that carries the frames: `packet`, `xdp`, `pnet`, `udp` or `sim`.
+    pub backend: &'static str,
+    /// Further properties for the log, for example `native, copy, prefer-busy-poll, queue 0`.
+    pub detail: String,
+    /// Name of the network interface; empty for a simulated link.
+    pub interface: String,
+    /// Source MAC address of frames sent; that of a CN is its CN id.
+    pub mac: Mac,
+    /// MTU of the interface in bytes (without the 14-byte Ethernet header); for a `udp` link, the MTU of the path minus
+    /// the outer headers.
+    pub mtu: usize,
+    /// Largest untagged frame that both the MTU and this link's buffers carry, in bytes from the destination MAC to the
+    /// end of the integrity trailer.
+    pub max_frame: usize,
+}
+
+/// Counts of frames and bytes of a link since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LinkCounters {
+    /// Frames passed to the receiver.
+    pub rx_frames: u64,
+    /// Bytes of the frames received.
+    pub rx_bytes: u64,
+    /// Frames queued for transmission.
+    pub tx_frames: u64,
+    /// Bytes of the frames queued.
+    pub tx_bytes: u64,
+    /// Frames the kernel dropped because the receive ring was full.
+    pub rx_dropped: u64,
+    /// Requests for a transmit slot while none was free.
+    pub tx_full: u64,
+    /// Frames the kernel refused to send.
+    pub tx_errors: u64,
+    /// Frames not sent, because a `udp` link knows no outer address for their destination MAC.
+    #[serde(default)]
+    pub tx_unknown: u64,
+    /// Frames dropped, because their outer address is not registered for their source MAC.
+    #[serde(default)]
+    pub rx_forged: u64,
+    /// Datagrams dropped, because they hold no frame for this node: too short, another destination MAC or EtherType.
+    #[serde(default)]
+    pub rx_foreign: u64,
+}
+
+impl LinkCounters {
+    /// Sums of the counters of `self` and `o`.
+    #[must_use]
+    pub fn plus(&self, o: &LinkCounters) -> LinkCounters {
+        LinkCounters {
+            rx_frames: self.rx_frames + o.rx_frames,
+            rx_bytes: self.rx_bytes + o.rx_bytes,
+            tx_frames: self.tx_frames + o.tx_frames,
+            tx_bytes: self.tx_bytes + o.tx_bytes,
+            rx_dropped: self.rx_dropped + o.rx_dropped,
+            tx_full: self.tx_full + o.tx_full,
+            tx_errors: self.tx_errors + o.tx_errors,
+            tx_unknown: self.tx_unknown + o.tx_unknown,
+            rx_forged: self.rx_forged + o.rx_forged,
+            rx_foreign: self.rx_foreign + o.rx_foreign,
+        }
+    }
+}
+
+/// Callback for a received frame. Its arguments are the frame, untagged, without preamble and FCS, to be read (and
+/// decrypted) in place, and the transmit side of the same link.
+pub type OnFrame<'a> = dyn FnMut(&mut [u8], &mut dyn Transmit) + 'a;
+
+/// A link: sends and receives frames of this machine. One thread uses it.
+pub trait Link: Send {
+    /// Properties of this link; they change only when it [is opened again](Link::reopened).
+    fn info(&self) -> &LinkInfo;
+
+    /// Passes at most `budget` frames that have arrived to `on_frame`, in order, without waiting; returns their number.
+    /// A link that busy-polls makes the kernel poll the device before it returns 0.
+    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError>;
+
+    /// Shows at most `budget` frames that have arrived without removing them, so that the caller can prefetch the
+    /// memory that they will access. A link may show fewer or none, and shows a tagged frame with its tag.
+    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+        let _ = (budget, look);
+    }
+
+    /// Whether at least `count` frames wait to be received, as far as the link can count (at most the slots of a ring).
+    /// A link that cannot count returns `false`.
+    fn holds(&mut self, count: usize) -> bool {
+        let _ = count;
+        false
+    }
+
+    /// Transmit side of this link.
+    fn transmit(&mut self) -> &mut dyn Transmit;
+
+    /// Sends all committed frames. Cheap if there are none.
+    fn flush(&mut self) -> Result<(), LinkError>;
+
+    /// Whether a flushed frame has not left because a queue below was full: the next [`flush`](Link::flush) tries
+    /// again.
+    fn has_unsent(&mut self) -> bool {
+        false
+    }
+
+    /// Sleeps in the kernel until a frame may have arrived or `timeout` is over (spurious returns allowed).
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
+
+    /// Descriptor that polls readable when [`receive`](Link::receive) may return frames, for waiting on several
+    /// descriptors; `None` for a simulated link.
+    fn readiness(&self) -> Option<RawFd>;
+
+    /// Makes the link drop Hellos that the sieve does not pass, before they are received; `None`: no Hello is dropped.
+    /// Frames of sessions always pass. Returns whether this link can drop Hellos; if it cannot, all pass.
+    fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
+        let _ = sieve;
+        Ok(false)
+    }
+
+    /// Counts since the link was opened.
+    fn counters(&mut self) -> LinkCounters;
+
+    /// Number of times the link was reopened because its interface had been away or had changed. After an increase
+    /// [`info`](Link::info) may have another MTU, and sockets opened beside the link must be reopened.
+    fn reopened(&self) -> u32 {
+        0
+    }
+}
+
+/// Implements methods of [`Link`] that a wrapping link passes on unchanged: `pass_on!(self => self.inner; info wait)`.
+#[macro_export]
+macro_rules! pass_on {
+    ($self:ident => $inner:expr; $($method:ident)+) => {
+        $($crate::pass_on!(@$method $self $inner);)+
+    };
+    (@info $self:ident $inner:expr) => {
+        #[inline]
+        fn info(&$self) -> &$crate::LinkInfo {
+            $inner.info()
+        }
+    };
+    (@receive $self:ident $inner:expr) => {
+        #[inline]
+        fn receive(
+            &mut $self,
+            budget: usize,
+            on_frame: &mut $crate::OnFrame<'_>,
+        ) -> Result<usize, $crate::LinkError> {
+            $inner.receive(budget, on_frame)
+        }
+    };
+    (@peek $self:ident $inner:expr) => {
+        #[inline]
+        fn peek(&mut $self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+            $inner.peek(budget, look);
+        }
+    };
+    (@holds $self:ident $inner:expr) => {
+        #[inline]
+        fn holds(&mut $self, count: usize) -> bool {
+            $inner.holds(count)
+        }
+    };
+    (@transmit $self:ident $inner:expr) => {
+        #[inline]
+        fn transmit(&mut $self) -> &mut dyn $crate::reexport::Transmit {
+            $inner.transmit()
+        }
+    };
+    (@flush $self:ident $inner:expr) => {
+        #[inline]
+        fn flush(&mut $self) -> Result<(), $crate::LinkError> {
+            $inner.flush()
+        }
+    };
+    (@has_unsent $self:ident $inner:expr) => {
+        fn has_unsent(&mut $self) -> bool {
+            $inner.has_unsent()
+        }
+    };
+    (@wait $self:ident $inner:expr) => {
+        fn wait(&mut $self, timeout: ::std::time::Duration) -> Result<(), $crate::LinkError> {
+            $inner.wait(timeout)
+        }
+    };
+    (@readiness $self:ident $inner:expr) => {
+        fn readiness(&$self) -> Option<::std::os::fd::RawFd> {
+            $inner.readiness()
+        }
+    };
+    (@sift $self:ident $inner:expr) => {
+        fn sift(
+            &mut $self,
+            sieve: Option<&$crate::reexport::HelloSieve>,
+        ) -> Result<bool, $crate::LinkError> {
+            $inner.sift(sieve)
+        }
+    };
+    (@counters $self:ident $inner:expr) => {
+        fn counters(&mut $self) -> $crate::LinkCounters {
+            $inner.counters()
+        }
+    };
+    (@reopened $self:ident $inner:expr) => {
+        fn reopened(&$self) -> u32 {
+            $inner.reopened()
+        }
+    };
+}
