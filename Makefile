@@ -13,13 +13,16 @@ PROGRAMS := -p cxloe-gmm -p cxloe-mn -p cxloe-cn -p cxloe-bench --bins -p cxloe-
 AT_ONCE := $(shell expr $$(nproc) + 2)
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
-# How long each fuzz target runs (make fuzz).
+# How long each fuzz target runs (make fuzz), and further options of bench/fuzz/run.sh.
 SECONDS_EACH ?= 20
+FUZZ ?=
+# Which test is run how often (make stress).
+RUNS ?= 50
 # Which measurement, with which options (make bench).
 RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help build measured quickstart test test-all fmt lint doc book man deb fuzz bench licences clean
+.PHONY: help build measured quickstart test test-all stress fmt lint doc book man deb fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
@@ -56,6 +59,10 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 	$(call run_tests,all)
 	$(MAKE) fuzz SECONDS_EACH=60
 
+stress: test-build ## One test many times, at rest and beside busy cores: make stress TEST=name RUNS=50
+	@$(NEED) stress-ng
+	.ci/stress '$(or $(TEST),$(error name a test: make stress TEST=name))' $(RUNS)
+
 # Tests of the whole system start the programs that lie beside them, so these are built with them, in the profile
 # `checked`: what runs is optimised as a release is.
 .PHONY: test-build
@@ -65,6 +72,7 @@ test-build:
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the
 # others, one by one. Examples in the documentation are tests as well. Argument: `all` adds those marked as long.
+# Only a checker's run tries a failed test again (profile ci).
 define run_tests
 $(if $(NEXTEST),\
 cargo nextest run --cargo-profile checked --workspace --test-threads $(AT_ONCE) $(LOCKED) $(if $(1),--profile all --run-ignored all,$(if $(CI),--profile ci)) || \
@@ -108,7 +116,7 @@ deb: measured ## Debian packages of all programs, in target/deb
 fuzz: export CARGO_TARGET_DIR := $(abspath $(TARGET))/fuzz
 fuzz: ## Random and mutated bytes against everything that reads from networks and sockets (SECONDS_EACH=20)
 	@$(NEED) rust cc
-	bench/fuzz/run.sh $(SECONDS_EACH)
+	bench/fuzz/run.sh $(FUZZ) $(SECONDS_EACH)
 
 bench: measured ## The quickstart's figures from four times as many trials; others with RUN='latency --help'
 	@$(NEED) ip

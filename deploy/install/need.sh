@@ -118,7 +118,7 @@ packages_of() {
         ansible-lint) echo ansible-lint ;;
         dumpcap) echo wireshark-common ;;
         promtool) echo prometheus ;;
-        tmux) echo tmux ;;
+        tmux | stress-ng) echo "$1" ;;
         numpy | cryptography) echo "python3-$1" ;;
         venv) echo python3-venv ;;
         python3 | redis-server | sqlite3 | zstd | memtester | fio) echo "$1" ;;
