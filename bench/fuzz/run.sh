@@ -26,8 +26,8 @@ for folder in ../../wire/fuzz .; do
     for target in $(sed -n 's/^path = "fuzz_targets\/\(.*\)\.rs"$/\1/p' Cargo.toml); do
         case $wanted in *" $target "* | "  ") ;; *) continue ;; esac
         found=$build/corpus/$target
-        # Inputs that take some three seconds on two slow cores.
-        case $target in hostile_client) runs=500 ;; *) runs=20000 ;; esac
+        # Some three seconds each on two slow cores.
+        case $target in hostile_client) runs=700 ;; responder | keyed) runs=10000 ;; *) runs=60000 ;; esac
         if [ -n "$seed" ]; then
             found=$build/corpus-of-seed
             rm -rf "$found"
