@@ -65,7 +65,7 @@ impl Sockets {
         let stream: Box<dyn Stream> = if details.needs_tls() {
             let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
             let tls = ClientConnection::new(Arc::clone(&self.tls), name).map_err(io::Error::other)?;
-            let mut stream = StreamOwned::new(tls, socket.0.try_clone()?);
+            let mut stream = StreamOwned::new(tls, OneBuffer(socket.0.try_clone()?));
             stream.conn.complete_io(&mut stream.sock)?;
             Box::new(stream)
         } else {
@@ -74,6 +74,27 @@ impl Sockets {
         let sizes = (details.config.input_buffer_size(), details.config.output_buffer_size());
         let (is_tls, buffers) = (details.needs_tls(), LazyBuffers::new(sizes.0, sizes.1));
         Ok(Connection { stream, is_tls, socket, answered: false, buffers })
+    }
+}
+
+/// A socket that is written one buffer at a time. The standard library writes one with `MSG_NOSIGNAL`, and several
+/// (as rustls has them written) without: the signal SIGPIPE ends a C program that has mapped a region when its manager
+/// hangs up.
+struct OneBuffer(TcpStream);
+
+impl Read for OneBuffer {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+}
+
+impl Write for OneBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
