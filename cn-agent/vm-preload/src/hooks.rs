@@ -1,14 +1,14 @@
-//! The C library's mapping functions, interposed: each makes the system call of its name, and announces the change to
-//! the region's space. The announcements begin when the monitor has mapped the region's file, and concern its addresses
-//! only.
+//! The C library's functions that map memory or pass it on, interposed: each makes the system call of its name. The
+//! former announce the change to the region's space, once the monitor has mapped the region's file and for its addresses
+//! only; the latter end the monitor where the region's memory would be passed on.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use cxloe_member::wire::PAGE_BYTES;
 
-use crate::mappings;
 use crate::settings::settings;
+use crate::{mappings, outsiders};
 
 thread_local! {
     /// Whether this thread is already inside one of these functions, whose additional work may map memory itself.
@@ -26,6 +26,11 @@ fn without_reentry<T>(what: impl FnOnce() -> T) -> Option<T> {
     set_errno(errno);
     INSIDE.with(|inside| inside.set(false));
     Some(done)
+}
+
+/// Has this thread pass through all of these functions: the helper thread passes the memory to the agent's successor.
+pub fn bypass() {
+    INSIDE.with(|inside| inside.set(true));
 }
 
 fn errno() -> c_int {
@@ -73,6 +78,7 @@ pub unsafe extern "C" fn mmap(
         // A forked child that touched the mapping would fill absent pages with zeros, in the shared memory. SAFETY: the
         // mapping was made just now.
         unsafe { libc::syscall(libc::SYS_madvise, mapped, length, libc::MADV_DONTFORK) };
+        settings.keep_from_programs(fd);
         (!mappings::add(settings, span)).then_some(())
     });
     if failed.flatten().is_none() {
@@ -174,4 +180,65 @@ pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, length: 
 pub unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: i64, length: i64) -> c_int {
     // SAFETY: the caller keeps the conditions of `fallocate`.
     unsafe { fallocate(fd, mode, offset, length) }
+}
+
+/// `sendmsg(2)`. A message that passes the region's memory ends the monitor.
+///
+/// # Safety
+/// `message` is a valid header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+    // SAFETY: the caller passes a valid header.
+    unsafe {
+        if !message.is_null() {
+            check_message(message);
+        }
+        libc::syscall(libc::SYS_sendmsg, socket, message, flags) as isize
+    }
+}
+
+/// `sendmmsg(2)`. A message that passes the region's memory ends the monitor.
+///
+/// # Safety
+/// `messages` are `count` valid headers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(
+    socket: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller passes valid headers.
+    unsafe {
+        for index in 0..if messages.is_null() { 0 } else { count as usize } {
+            check_message(&raw const (*messages.add(index)).msg_hdr);
+        }
+        libc::syscall(libc::SYS_sendmmsg, socket, messages, count, flags) as c_int
+    }
+}
+
+/// # Safety
+/// `message` is a valid header.
+unsafe fn check_message(message: *const libc::msghdr) {
+    // SAFETY: the caller passes a valid header.
+    let (control, passes) =
+        unsafe { ((*message).msg_control, |settings| outsiders::passes_memory(settings, message)) };
+    if !control.is_null() && without_reentry(|| settings().is_some_and(passes)) == Some(true) {
+        outsiders::refuse("another process (as vhost-user does)");
+    }
+}
+
+/// `ioctl(2)`. A request that pins memory of the region for a device ends the monitor.
+///
+/// # Safety
+/// `argument` is what the kernel takes for this request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    // SAFETY: as the caller states.
+    unsafe {
+        if without_reentry(|| outsiders::pins_memory(request, argument)) == Some(true) {
+            outsiders::refuse("a device (as VFIO does)");
+        }
+        libc::syscall(libc::SYS_ioctl, fd, request, argument) as c_int
+    }
 }

@@ -22,5 +22,6 @@
 #[cfg(not(test))]
 mod hooks;
 mod mappings;
+mod outsiders;
 mod settings;
 mod spans;

@@ -100,6 +100,8 @@ fn start(settings: &'static Settings, span: Span) -> Result<Arc<HelperLine>, Map
     let ready = Arc::new(Barrier::new(2));
     let (of_thread, there) = (Arc::clone(&line), Arc::clone(&ready));
     let body = move || {
+        #[cfg(not(test))]
+        crate::hooks::bypass();
         let memory: Option<OwnedFd> = Some(memory);
         let mut member = Member::new(place, joined, uffd, shared_state, memory, &of_thread, settings.wait);
         there.wait();
@@ -180,9 +182,15 @@ impl HelperHost for Watcher {
 /// Ends the process, because its vCPUs would wait for ever for pages that are not resident.
 #[cold]
 pub fn give_up(why: impl std::fmt::Display) -> ! {
-    say!("cxloe: this virtual machine ends here: its memory is no longer served: {why}");
+    end(OUT_OF_REACH, format_args!("its memory is no longer served: {why}"))
+}
+
+/// Ends the process with an exit code, and prints the reason.
+#[cold]
+pub fn end(code: i32, why: std::fmt::Arguments<'_>) -> ! {
+    say!("cxloe: this virtual machine ends here: {why}");
     // SAFETY: ends the process without the monitor's exit handlers, which may touch the guest's memory.
-    unsafe { libc::_exit(OUT_OF_REACH) }
+    unsafe { libc::_exit(code) }
 }
 
 /// Blocks all signals for this thread, until dropped.

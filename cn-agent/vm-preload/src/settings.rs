@@ -18,6 +18,8 @@ pub struct Settings {
     pub wait: Duration,
     /// Descriptor of the region's memory, to be passed to an agent's successor.
     pub memory: OwnedFd,
+    /// The number under which `cn-agent vm` left the memory open, across the execution of wrappers, for the monitor.
+    inherited: c_int,
     /// Device and inode of the region's memory, by which the monitor's own descriptors of it are recognised.
     identity: (u64, u64),
     /// `/dev/userfaultfd`, opened by the agent.
@@ -34,13 +36,15 @@ fn read() -> Option<Settings> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let agent = std::env::var_os("CXLOE_VM_AGENT")?;
     // The descriptors are copied, because the monitor may close those it inherited.
-    let memory = copy(number("CXLOE_VM_MEMORY")? as c_int)?;
+    let inherited = number("CXLOE_VM_MEMORY")? as c_int;
+    let memory = copy(inherited)?;
     Some(Settings {
         agent: SocketPath::new(agent.as_encoded_bytes())?,
         space: number("CXLOE_VM_SPACE")?,
         wait: Duration::from_millis(number("CXLOE_VM_WAIT_MS")?),
         identity: identity(std::os::fd::AsRawFd::as_raw_fd(&memory))?,
         memory,
+        inherited,
         device: number("CXLOE_VM_DEVICE").and_then(|number| copy(number as c_int)),
     })
 }
@@ -62,5 +66,17 @@ impl Settings {
     /// Whether `fd` refers to the region's memory.
     pub fn is_memory(&self, fd: c_int) -> bool {
         fd >= 0 && identity(fd) == Some(self.identity)
+    }
+
+    /// Has the descriptor that was mapped, and the one that was inherited, closed in programs that the monitor starts:
+    /// a program that maps the memory without this library reads pages that are away as zeros.
+    pub fn keep_from_programs(&self, mapped: c_int) {
+        for fd in [mapped, self.inherited] {
+            // By now the monitor may use the inherited number for something else.
+            if self.is_memory(fd) {
+                // SAFETY: plain values.
+                unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+            }
+        }
     }
 }

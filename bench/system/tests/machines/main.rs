@@ -10,6 +10,6 @@ use cxloe_system::{Subject, run};
 fn main() -> ExitCode {
     run(
         &[Subject::new("guest", guest::tests), Subject::new("vm", vm::tests)],
-        &[("monitor", vm::monitor::play), ("fills", vm::endings::play)],
+        &[("monitor", vm::monitor::play), ("fills", vm::endings::play), ("outsiders", vm::outsiders::play)],
     )
 }

@@ -136,6 +136,13 @@ impl Pager {
         let entry = self.entry(view, page);
         match entry.state() {
             PageState::Absent if access == Access::Missing => self.missing(view, entry, fault, io),
+            PageState::Absent
+                if access == Access::Unmapped
+                    && self.is_droppable(view)
+                    && io.memory.is_present(view, page) =>
+            {
+                self.replace_outsiders_page(view, entry, fault, io)
+            }
             PageState::Absent => {
                 // The page may be resident: a predecessor installed it just before it died, the fault is stale, or
                 // the page was about to be evicted when its process was forked. Where pages cannot be evicted, the
@@ -232,6 +239,28 @@ impl Pager {
         }
         self.read_ahead(view, page, true, io);
         Err(Wait::Event)
+    }
+
+    /// Handles a touch of an absent page for which the shared memory has a page all the same. A process that has the
+    /// memory and is no member touched the hole, and the kernel made a page of zeros: its bytes are not the content.
+    #[cold]
+    fn replace_outsiders_page(
+        &mut self,
+        view: ViewId,
+        entry: Entry,
+        fault: Fault,
+        io: &mut Io<'_>,
+    ) -> Result<(), Wait> {
+        if !self.has_room(view) {
+            return Err(Wait::Turn);
+        }
+        // As memory prepared for the page it stays in place and gets the content. Removed, it could be made again
+        // before the content arrives, and again each time, by a process that polls it.
+        io.memory.make_ready(view, fault.page);
+        if io.memory.is_present(view, fault.page) {
+            io.memory.drop_pages(view, core::slice::from_ref(&(fault.page..fault.page + 1)))?;
+        }
+        self.missing(view, entry, Fault { access: Access::Missing, ..fault }, io)
     }
 
     /// Prepares memory for pages that threads wait for, now that their requests have been sent.

@@ -97,6 +97,7 @@ impl Pager {
         if write {
             self.set(view, page, place.to(PageState::Installing));
         }
+        io.memory.fill(view, page, &ZEROS);
         let installed = io.memory.install(mapping, page, &ZEROS, !write);
         match installed {
             Ok(()) => self.set(view, page, place.to(if write { PageState::Dirty } else { PageState::Clean })),

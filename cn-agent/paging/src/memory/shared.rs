@@ -315,6 +315,24 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_an_outsider_made_gets_the_content() {
+        let (raw, mut memory) = mapped();
+        let (mapping, view) = ONLY;
+        let copied = std::fs::File::from(memfd_create(c"copied", MFdFlags::MFD_CLOEXEC).unwrap());
+        let outsider = MmapOptions::new().len(8 * PAGE_BYTES).map_raw(&memory.file).unwrap();
+        // SAFETY: the mapping has eight pages, and any bytes are valid.
+        let seen = || unsafe { outsider.as_ptr().add(3 * PAGE_BYTES).read_volatile() };
+        assert_eq!((seen(), memory.is_present(view, 3)), (0, true), "the kernel made a page of zeros");
+        assert_eq!(memory.install(mapping, 3, &[7; PAGE_BYTES], true), Err(MemoryError::Exists));
+        memory.make_ready(view, 3);
+        assert!(!memory.is_present(view, 3));
+        assert_eq!(look(&raw, 3, &copied), -1, "a member waits");
+        memory.fill(view, 3, &[7; PAGE_BYTES]);
+        assert_eq!(memory.install(mapping, 3, &[7; PAGE_BYTES], true), Ok(()));
+        assert_eq!((look(&raw, 3, &copied), seen()), (PAGE_BYTES as isize, 7));
+    }
+
+    #[test]
     fn what_is_made_ready_is_no_page_before_it_is_installed() {
         let (raw, mut memory) = mapped();
         let (mapping, view) = ONLY;

@@ -6,6 +6,7 @@
 pub mod endings;
 mod firecracker;
 pub mod monitor;
+pub mod outsiders;
 mod qemu;
 
 use cxloe_lab::LabPrivilege;
@@ -23,6 +24,9 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         endings::a_machine_leaves_nothing_behind,
         endings::regions_go_when_the_manager_is_back,
         endings::regions_of_killed_programs_go,
+        outsiders::memory_is_not_passed_on,
+        outsiders::programs_of_the_monitor_get_no_memory,
+        outsiders::a_process_that_looks_into_the_memory_changes_nothing,
         qemu::all_memory_is_remote,
         qemu::second_node_is_remote,
         qemu::private_memory_is_refused,

@@ -100,3 +100,19 @@ fn a_successor_takes_no_page_that_was_only_made_ready() {
         assert_eq!((next.state(4), kernel.pages.contains_key(&4)), (PageState::Absent, !makes_ready));
     }
 }
+
+/// A process that has the shared memory and is no member reads a hole: the kernel makes a page of zeros there.
+#[test]
+fn a_page_that_an_outsider_made_is_not_the_content() {
+    for (makes_ready, write) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut rig = Rig::new();
+        rig.kernel.makes_ready = makes_ready;
+        rig.kernel.pages.insert(5, [0; PAGE_BYTES]);
+        let touch = Fault { mapping: ONLY, page: 5, access: Access::Unmapped, write };
+        rig.io(|pager, io| pager.fault(touch, io));
+        assert_eq!((rig.state(5), rig.nodes.fetches.len()), (PageState::Fetching, 1));
+        rig.answer();
+        assert_eq!(rig.kernel.pages[&5], content(5));
+        assert_eq!(rig.state(5), if write { PageState::Dirty } else { PageState::Clean });
+    }
+}
