@@ -6,6 +6,12 @@
 //!           <------ EINVAL ------------------------            the rest fails, and standard error says why, once
 //! ```
 //!
+//! A program that is executed is looked at, too: one that will have memory of this machine alone is counted, or refused
+//! (module `executions`).
+//!
+//! The supervisor may end before processes that the filter still holds: a process of its own, the keeper, answers these
+//! then, as calls without a listener fail.
+//!
 //! The gate guards against accidents, not against attacks: a program may destroy its own memory. Where another process
 //! (a container's manager) already listens to the same processes, the filter fails calls by itself, without a message.
 
@@ -17,16 +23,23 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
 use libc::{seccomp_notif, seccomp_notif_resp, sock_filter, sock_fprog};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::seccomp::{self, RuleSubject, Verdict};
+use super::executions::{self, Executions};
+use super::keeper;
+use super::seccomp::{self, Rule, RuleSubject, Verdict};
 
 /// Longest part of a path that is reported, in bytes.
 const PATH_MAX: usize = 200;
 /// Limit of calls answered in one turn of the supervisor.
 const ANSWERS_MAX: usize = 16;
+/// Interval of checks whether the program has been started, in milliseconds.
+const START_PAUSE_MS: u8 = 5;
 
 /// Whether this kernel can pass system calls to a supervisor.
 ///
@@ -42,14 +55,35 @@ pub fn available() -> io::Result<()> {
 
 /// A gate that a new process sets up before it executes its program.
 #[derive(Debug)]
-pub struct PendingGate(UnixStream);
+pub struct PendingGate {
+    here: UnixStream,
+    policy: GatePolicy,
+}
+
+/// What a gate refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatePolicy {
+    /// Whether calls that write past the page table are permitted.
+    pub direct: bool,
+    /// Whether programs that would have memory of this machine alone are refused.
+    pub require_remote: bool,
+}
+
+impl GatePolicy {
+    /// Error of the execution of a program that would have memory of this machine alone; 0 if it goes on.
+    fn of_local_program(self) -> i32 {
+        if self.require_remote { libc::EPERM } else { 0 }
+    }
+}
 
 /// Supervisor's side of the gate of a running program.
 #[derive(Debug)]
 pub struct Gate {
-    /// `None`: refused calls fail in the kernel, without a message.
+    /// `None`: refused calls fail in the kernel, without a message, and executions are not seen.
     listener: Option<OwnedFd>,
+    policy: GatePolicy,
     told: HashSet<&'static str>,
+    executions: Executions,
 }
 
 impl PendingGate {
@@ -57,24 +91,56 @@ impl PendingGate {
     ///
     /// # Errors
     /// Errors of the system call.
-    pub fn before(command: &mut Command) -> io::Result<PendingGate> {
+    pub fn before(command: &mut Command, policy: GatePolicy) -> io::Result<PendingGate> {
         let (here, there) = UnixStream::pair()?;
-        let asking = seccomp::filter(Verdict::Ask);
-        let failing = seccomp::filter(Verdict::Fail);
+        let asking = seccomp::filter(Verdict::Ask, policy.direct);
+        let failing = seccomp::filter(Verdict::Fail, policy.direct);
         // SAFETY: system calls only, on memory made before.
         unsafe { command.pre_exec(move || set_up(&asking, &failing, &there)) };
-        Ok(PendingGate(here))
+        Ok(PendingGate { here, policy })
     }
 
-    /// Receives the listener of the gate, once the program has been started.
+    /// Runs `start`, which starts the command, and returns its result with the gate. The gate answers meanwhile: the
+    /// execution of the program is its first question, and `start` returns only after that.
     ///
     /// # Errors
     /// Errors of the system call.
-    pub fn gate(self) -> io::Result<Gate> {
-        let mut descriptors = Descriptors::new();
-        // The process has sent the listener before it executed the program.
-        receive_some(self.0.as_fd(), &mut [0], &mut descriptors, libc::MSG_DONTWAIT)?;
-        Ok(Gate { listener: descriptors.take(), told: HashSet::new() })
+    pub fn open<T>(self, start: impl FnOnce() -> T) -> io::Result<(T, Gate)> {
+        let started = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let answering = scope.spawn(|| self.answer_until(&started));
+            let done = start();
+            started.store(true, Ordering::Release);
+            let gate = answering.join().map_err(|_| io::ErrorKind::Other)??;
+            Ok((done, gate))
+        })
+    }
+
+    fn answer_until(&self, started: &AtomicBool) -> io::Result<Gate> {
+        let mut gate = Gate {
+            listener: None,
+            policy: self.policy,
+            told: HashSet::new(),
+            executions: Executions::default(),
+        };
+        let mut received = false;
+        loop {
+            // The process has sent the listener before it executes the program.
+            let over = started.load(Ordering::Acquire);
+            let waits_for = gate.listener.as_ref().map_or_else(|| self.here.as_fd(), AsFd::as_fd);
+            let mut set = [PollFd::new(waits_for, PollFlags::POLLIN)];
+            let ready = poll(&mut set, PollTimeout::from(if over { 0 } else { START_PAUSE_MS }))? > 0;
+            if ready && !received {
+                let mut descriptors = Descriptors::new();
+                receive_some(self.here.as_fd(), &mut [0], &mut descriptors, libc::MSG_DONTWAIT)?;
+                (received, gate.listener) = (true, descriptors.take());
+            } else if over {
+                return Ok(gate);
+            } else if received && gate.listener.is_none() {
+                thread::sleep(std::time::Duration::from_millis(START_PAUSE_MS.into()));
+            }
+            gate.answer(|_| {});
+        }
     }
 }
 
@@ -120,6 +186,20 @@ impl Gate {
         self.listener.as_ref().map(AsFd::as_fd)
     }
 
+    /// Programs that were executed with memory of this machine alone.
+    pub fn into_executions(self) -> Executions {
+        self.executions
+    }
+
+    /// Starts the keeper, which answers the calls of processes that outlive this one. To be called while this process
+    /// has one thread.
+    ///
+    /// # Errors
+    /// Errors of the system calls.
+    pub fn post_keeper(&self) -> io::Result<()> {
+        self.descriptor().map_or(Ok(()), |listener| keeper::post(listener, self.policy))
+    }
+
     /// Closes the listener: no process has the filter any more.
     pub fn close(&mut self) {
         self.listener = None;
@@ -128,28 +208,65 @@ impl Gate {
     /// Answers pending calls. Each message is passed to `say` before the call is answered: until then the program is
     /// stopped, so its own message follows this one, and the file's name can be read.
     pub fn answer(&mut self, mut say: impl FnMut(&str)) {
+        let Gate { listener: Some(listener), policy, told, executions } = self else { return };
         for _ in 0..ANSWERS_MAX {
-            let Some(listener) = &self.listener else { break };
-            let mut set = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-            // SAFETY: one live entry.
-            let ready = unsafe { libc::poll(set.as_mut_ptr(), 1, 0) };
-            if ready <= 0 || set[0].revents & libc::POLLIN == 0 {
-                break;
+            match ready(listener.as_fd(), 0) {
+                Some(true) => {}
+                _ => break,
             }
             // The calling process may have been killed since the poll.
             let Some(question) = receive(listener.as_fd()) else { continue };
-            let refused = seccomp::met(question.data.nr, &question.data.args);
-            let refused =
-                refused.and_then(|rule| subject(rule.what, &question).map(|subject| (rule, subject)));
-            let errno = refused.as_ref().map_or(0, |(rule, _)| rule.what.errno());
-            if let Some((rule, subject)) = refused
-                && self.told.insert(rule.what.name())
-            {
-                say(&refusal_text(question.pid, rule.what, &subject));
-            }
+            let errno = match seccomp::execution(question.data.nr) {
+                Some(at) => executions::local_program(&question, at).map_or(0, |program| {
+                    let errno = policy.of_local_program();
+                    if errno != 0 && !executions.has(&program) {
+                        say(&format!(
+                            "process {} may not execute {program} (--require-remote)",
+                            question.pid
+                        ));
+                    }
+                    executions.record(program);
+                    errno
+                }),
+                None => refusal(&question).map_or(0, |(rule, subject)| {
+                    if told.insert(rule.what.name()) {
+                        say(&refusal_text(question.pid, rule.what, &subject));
+                    }
+                    rule.what.errno()
+                }),
+            };
             send(listener.as_fd(), question.id, errno);
         }
     }
+}
+
+/// Answers the calls of processes that have outlived the supervisor, until no process has the filter.
+pub(crate) fn answer_alone(listener: BorrowedFd<'_>, policy: GatePolicy) {
+    while let Some(waits) = ready(listener, -1) {
+        let Some(question) = waits.then(|| receive(listener)).flatten() else { continue };
+        let errno = match seccomp::execution(question.data.nr) {
+            Some(_) if !policy.require_remote => 0,
+            Some(at) => executions::local_program(&question, at).map_or(0, |_| policy.of_local_program()),
+            None => refusal(&question).map_or(0, |(rule, _)| rule.what.errno()),
+        };
+        send(listener, question.id, errno);
+    }
+}
+
+/// Whether a call waits for a decision, after at most `limit` milliseconds (-1: no limit); `None` once no process has
+/// the filter.
+fn ready(listener: BorrowedFd<'_>, limit: i32) -> Option<bool> {
+    let mut set = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    // SAFETY: one live entry.
+    let ready = unsafe { libc::poll(set.as_mut_ptr(), 1, limit) };
+    let over = set[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0;
+    (!over).then_some(ready > 0 && set[0].revents & libc::POLLIN != 0)
+}
+
+/// The rule that a call breaks, and the call's subject for the message.
+fn refusal(question: &seccomp_notif) -> Option<(&'static Rule, String)> {
+    let rule = seccomp::met(question.data.nr, &question.data.args)?;
+    Some((rule, subject(rule.what, question)?))
 }
 
 fn refusal_text(pid: u32, what: RuleSubject, subject: &str) -> String {

@@ -35,11 +35,15 @@
 //! | [`growth`] | growth of a full region |
 //! | [`children`] | forked children of which only the agent has a record |
 //! | [`local_memory`] | memory that stayed in this machine |
-//! | [`gate`], [`seccomp`] | system calls that programs with remote memory are refused |
+//! | [`gate`], [`seccomp`] | system calls that programs with remote memory are refused, and executions |
+//! | [`executions`] | programs that are executed with memory of this machine alone |
+//! | `keeper` | answers the gate's questions after the supervisor's end |
 
 pub mod children;
+pub mod executions;
 pub mod gate;
 pub mod growth;
+mod keeper;
 pub mod lease;
 pub mod library;
 pub mod local_memory;

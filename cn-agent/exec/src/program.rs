@@ -96,6 +96,15 @@ fn may_run(path: &Path) -> io::Result<()> {
 /// # Errors
 /// Any [`ProgramError`] but [`ProgramError::NotFound`].
 pub fn examine(path: &Path) -> Result<(), ProgramError> {
+    examine_below(Path::new("/"), path)
+}
+
+/// Checks that the program at `path` can be served, for a process whose root folder is `root`: interpreters of scripts
+/// are looked for below it.
+///
+/// # Errors
+/// Any [`ProgramError`] but [`ProgramError::NotFound`].
+pub fn examine_below(root: &Path, path: &Path) -> Result<(), ProgramError> {
     let mut file = path.to_path_buf();
     for _ in 0..=INTERPRETERS_MAX {
         let unusable = |source| ProgramError::Unusable { path: file.clone(), source };
@@ -108,7 +117,7 @@ pub fn examine(path: &Path) -> Result<(), ProgramError> {
         let mut head = Vec::with_capacity(LINE_MAX);
         open.by_ref().take(LINE_MAX as u64).read_to_end(&mut head).map_err(unusable)?;
         if let Some(interpreter) = interpreter(&head) {
-            file = interpreter;
+            file = root.join(interpreter.strip_prefix("/").unwrap_or(&interpreter));
             continue;
         }
         let other_user = about.mode() & SET_USER != 0 && about.uid() != geteuid().as_raw();
@@ -151,6 +160,8 @@ const ENTRY: usize = 56;
 const MUSL: &str = "ld-musl";
 /// Limit of the length of a dynamic linker's path, in bytes.
 const PATH_MAX: u64 = 4096;
+/// Kind of a file that the kernel may execute although it is not for this machine's 64-bit programs.
+pub(crate) const FOREIGN_ELF: &str = "ELF of another kind";
 /// `PT_INTERP`: the program header that names the dynamic linker.
 const INTERPRETED: u32 = 3;
 
@@ -161,7 +172,7 @@ fn linkage(head: &[u8], file: &mut (impl Read + Seek)) -> io::Result<Linkage> {
     }
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
     if head[4] != 2 || head[5] != 1 || half(18) != MACHINE {
-        return Ok(Linkage::Foreign("ELF of another kind"));
+        return Ok(Linkage::Foreign(FOREIGN_ELF));
     }
     let place = u64::from_le_bytes(head[32..40].try_into().unwrap_or_default());
     let (size, count) = (usize::from(half(54)), half(56));

@@ -1,5 +1,5 @@
 //! System calls refused to programs with remote memory: those by which devices, or other processes, write into pages
-//! past the page table.
+//! past the page table. And those that execute a program, which the supervisor looks at (module `executions`).
 //!
 //! A page is evicted in this order: it is write-protected, copied, sent, discarded. A device or process that holds the
 //! page itself, as with direct I/O and registered buffers, continues to write into a page that is about to be
@@ -142,6 +142,26 @@ pub(crate) fn met(call: c_int, arguments: &[u64; 6]) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.call == c_long::from(call) && rule.tests.iter().all(meets))
 }
 
+/// Where the arguments of a system call that executes a program are; `None` for any other call.
+pub(crate) fn execution(call: c_int) -> Option<ExecutionArguments> {
+    match c_long::from(call) {
+        libc::SYS_execve => Some(ExecutionArguments { folder: None, path: 0, environment: 2 }),
+        libc::SYS_execveat => Some(ExecutionArguments { folder: Some(0), path: 1, environment: 3 }),
+        _ => None,
+    }
+}
+
+/// Indices of the arguments of `execve` or `execveat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExecutionArguments {
+    /// Descriptor of the folder that the path starts from.
+    pub folder: Option<usize>,
+    /// Address of the path.
+    pub path: usize,
+    /// Address of the array of variables.
+    pub environment: usize,
+}
+
 /// Whether these flags of `openat2` request direct reads.
 pub(crate) fn opens_direct(flags: u64) -> bool {
     let flags = flags as u32;
@@ -157,9 +177,10 @@ pub enum Verdict {
     Fail,
 }
 
-/// Program of the filter: tests each rule in turn, and permits a call that meets none. Calls of another architecture
-/// (32-bit ones) are permitted too: a program with remote memory makes none.
-pub fn filter(verdict: Verdict) -> Vec<sock_filter> {
+/// Program of the filter: tests each rule in turn, unless `direct` permits all of them, and permits a call that meets
+/// none. Executions are passed to a listener that decides. Calls of another architecture (32-bit ones) are permitted: a
+/// program with remote memory makes none.
+pub fn filter(verdict: Verdict, direct: bool) -> Vec<sock_filter> {
     let statement = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let jump = |value: u32, jt: usize, jf: usize| sock_filter {
         code: (BPF_JMP | BPF_JEQ | BPF_K) as u16,
@@ -170,7 +191,7 @@ pub fn filter(verdict: Verdict) -> Vec<sock_filter> {
     let load = |at: u32| statement(BPF_LD | BPF_W | BPF_ABS, at);
     let done = |value: u32| statement(BPF_RET | BPF_K, value);
     let mut program = vec![load(ARCHITECTURE_AT), jump(ARCHITECTURE, 1, 0), done(libc::SECCOMP_RET_ALLOW)];
-    for Rule { call, tests, what } in RULES {
+    for Rule { call, tests, what } in if direct { &[] } else { RULES } {
         // Each test takes three instructions; the verdict follows the last test.
         let rest = |tests_left: usize| 3 * tests_left + 1;
         program.push(load(NUMBER_AT));
@@ -187,6 +208,12 @@ pub fn filter(verdict: Verdict) -> Vec<sock_filter> {
             Verdict::Ask => libc::SECCOMP_RET_USER_NOTIF,
             Verdict::Fail => libc::SECCOMP_RET_ERRNO | what.errno() as u32,
         }));
+    }
+    if verdict == Verdict::Ask {
+        program.push(load(NUMBER_AT));
+        program.push(jump(libc::SYS_execve as u32, 1, 0));
+        program.push(jump(libc::SYS_execveat as u32, 0, 1));
+        program.push(done(libc::SECCOMP_RET_USER_NOTIF));
     }
     program.push(done(libc::SECCOMP_RET_ALLOW));
     program
@@ -225,7 +252,7 @@ mod tests {
 
     #[test]
     fn the_filter_refuses_what_the_rules_name_and_nothing_else() {
-        let (ask, fail) = (filter(Verdict::Ask), filter(Verdict::Fail));
+        let (ask, fail) = (filter(Verdict::Ask, false), filter(Verdict::Fail, false));
         let direct = libc::O_DIRECT as u64;
         let both = libc::O_RDWR as u64 | direct;
         let writes = libc::O_WRONLY as u64 | direct;
@@ -258,6 +285,18 @@ mod tests {
             let error = |rule: &Rule| libc::SECCOMP_RET_ERRNO | rule.what.errno() as u32;
             assert_eq!(verdict(&fail), rule.map_or(libc::SECCOMP_RET_ALLOW, error));
             assert_eq!(run(&ask, 0x4000_0003, call, &arguments), libc::SECCOMP_RET_ALLOW);
+        }
+        let watching = filter(Verdict::Ask, true);
+        for (call, asked) in
+            [(libc::SYS_execve, true), (libc::SYS_execveat, true), (libc::SYS_io_uring_setup, false)]
+        {
+            let wanted = if asked { libc::SECCOMP_RET_USER_NOTIF } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(run(&watching, ARCHITECTURE, call, &[0; 6]), wanted);
+            assert_eq!(execution(call as c_int).is_some(), asked);
+            if asked {
+                assert_eq!(run(&ask, ARCHITECTURE, call, &[0; 6]), wanted);
+                assert_eq!(run(&fail, ARCHITECTURE, call, &[0; 6]), libc::SECCOMP_RET_ALLOW);
+            }
         }
         assert!(ask.len() <= 4096 && opens_direct(both) && !opens_direct(writes));
     }

@@ -21,7 +21,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getppid};
 
 use super::children::Children;
-use super::gate::{self, Gate, PendingGate};
+use super::executions::Executions;
+use super::gate::{self, Gate, GatePolicy, PendingGate};
 use super::lease::Grower;
 use super::local_memory::{LocalMemory, LocalMemorySampler};
 use cxloe_client::client::ClientError;
@@ -85,8 +86,8 @@ pub struct ProgramSettings {
     pub bytes: u64,
     /// Longest wait of processes for the successor of an agent that has ended.
     pub wait: Duration,
-    /// Whether the program may do direct I/O; then all of its memory stays in this machine.
-    pub direct: bool,
+    /// System calls that the program may make: with direct I/O, all of its memory stays in this machine.
+    pub policy: GatePolicy,
 }
 
 /// A running program, with the state of its supervision.
@@ -119,6 +120,8 @@ pub struct ProgramOutcome {
     pub view: Option<PagingView>,
     /// Memory that stayed in this machine, if it could be read.
     pub local_memory: Option<LocalMemory>,
+    /// Programs that were executed with memory of this machine alone, as far as they were seen.
+    pub executions: Executions,
     /// The connection that owns the program's remote memory.
     pub owner: Owner,
 }
@@ -154,18 +157,24 @@ impl Session {
             fcntl(device, FcntlArg::F_SETFD(FdFlag::empty()))?;
             command.env("CXLOE_EXEC_DEVICE", device.as_raw_fd().to_string());
         }
-        if settings.direct {
+        let policy = settings.policy;
+        // For a user without rights, a filter implies `no_new_privs`, which is more than direct I/O was allowed for.
+        if policy == (GatePolicy { direct: true, require_remote: false }) {
             return Self::spawn(command, program, owner, settings.wait);
         }
         gate::available().map_err(SessionError::NoGate)?;
-        let opening = PendingGate::before(&mut command).map_err(SessionError::NoGate)?;
-        let mut session = Self::spawn(command, program, owner, settings.wait)?;
-        let gate = opening.gate().map_err(SessionError::NoGate)?;
+        let opening = PendingGate::before(&mut command, policy).map_err(SessionError::NoGate)?;
+        let (session, gate) = opening
+            .open(|| Self::spawn(command, program, owner, settings.wait))
+            .map_err(SessionError::NoGate)?;
+        let mut session = session?;
         if gate.descriptor().is_none() {
             print_line(
-                "another supervisor handles this program's system calls; direct I/O and io_uring fail without a message",
+                "another supervisor handles this program's system calls; direct I/O and io_uring fail without a message, and \
+                 programs that get no remote memory are not named",
             );
         }
+        gate.post_keeper().map_err(SessionError::NoGate)?;
         session.gate = Some(gate);
         Ok(session)
     }
@@ -268,7 +277,13 @@ impl Session {
     }
 
     fn over(self, status: ExitStatus, view: Option<PagingView>) -> ProgramOutcome {
-        ProgramOutcome { status, view, local_memory: self.local_memory.largest(), owner: self.owner }
+        ProgramOutcome {
+            status,
+            view,
+            local_memory: self.local_memory.largest(),
+            executions: self.gate.map(Gate::into_executions).unwrap_or_default(),
+            owner: self.owner,
+        }
     }
 
     /// Sleeps until a signal comes, the agent hangs up, or the next check is due.

@@ -13,6 +13,8 @@ use cxloe_cn_core::mapped::MappingKind;
 use cxloe_daemon::command_line::{Exit, Failure, output};
 use cxloe_daemon::to_stderr;
 use cxloe_exec::children::Children;
+use cxloe_exec::executions::Executions;
+use cxloe_exec::gate::GatePolicy;
 use cxloe_exec::local_memory::LocalMemory;
 use cxloe_exec::program::ProgramError;
 use cxloe_exec::session::{self, ProgramOutcome, Session};
@@ -30,7 +32,7 @@ that it starts. Stacks, files and what programs map in other ways stay in this m
 bytes of it and at most LOCAL of them resident. fork means what it always does.
 
 A program that is linked statically or against musl, or runs with another user's rights, is refused; one that is started by
-the program runs with memory of this machine. Remote pages cannot be locked (mlock fails with EPERM).
+the program runs with memory of this machine, and is named at the end, or is refused with --require-remote. Remote pages cannot be locked (mlock fails with EPERM).
 gdb and /proc/PID/mem get an I/O error for pages that are not resident, and core dumps have zeros there.
 
 Addresses that are reserved first and committed later (Java's heap) are remote if they fit SIZE. How much stayed in this
@@ -62,6 +64,9 @@ pub struct ExecArgs {
     /// --local says
     #[arg(long)]
     allow_direct_io: bool,
+    /// Refuse to execute programs that would have memory of this machine alone (EPERM), and fail if one was tried
+    #[arg(long)]
+    require_remote: bool,
     /// Print paging counters on standard error at the end: as text, or with =json
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     stats: Option<Form>,
@@ -132,14 +137,21 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
         agent: socket,
         bytes: lease.bytes(),
         wait: args.paging.wait(),
-        direct: args.allow_direct_io,
+        policy: GatePolicy { direct: args.allow_direct_io, require_remote: args.require_remote },
     };
     let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
     let session = session.keeping(children).growing(grower, args.paging.lost_wait());
-    let ProgramOutcome { status, view, local_memory, owner } =
+    let ProgramOutcome { status, view, local_memory, executions, owner } =
         session.supervise().map_err(Failure::failed)?;
     if let Some(local_memory) = local_memory.filter(LocalMemory::exceeds_report_threshold) {
         to_stderr!("cn-agent: {}", in_this_machine(&local_memory));
+    }
+    for (program, count) in executions.programs() {
+        let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+        to_stderr!("cn-agent: local: executed {program}{times}");
+    }
+    if executions.others() > 0 {
+        to_stderr!("cn-agent: local: and {} executions of further programs", executions.others());
     }
     if status.core_dumped() {
         to_stderr!(
@@ -147,11 +159,16 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
              --size to have all of them in it"
         );
     }
+    let refused = args.require_remote && executions.programs().next().is_some();
     if let Some(form) = args.stats {
-        print_summary(view, local_memory, form)?;
+        print_summary(view, local_memory, &executions, form)?;
     }
     lease.end(owner);
     match session::exit_code(status) {
+        0 if refused => Err(Failure::new(
+            Exit::Refused,
+            "programs were not executed, because they would have had memory of this machine alone (--require-remote)",
+        )),
         0 => Ok(()),
         // Exits without running destructors: no remaining value needs one.
         code => std::process::exit(code),
@@ -194,6 +211,7 @@ fn in_this_machine(local_memory: &LocalMemory) -> String {
 fn print_summary(
     view: Option<PagingView>,
     local_memory: Option<LocalMemory>,
+    executions: &Executions,
     form: Form,
 ) -> Result<(), Failure> {
     let Some(view) = view else {
@@ -204,6 +222,8 @@ fn print_summary(
         Form::Json => {
             let mut value = output::value(view)?;
             value["stayed"] = output::value(local_memory)?;
+            value["local_programs"] =
+                output::value(executions.programs().map(|(program, _)| program).collect::<Vec<_>>())?;
             to_stderr!("{value:#}");
         }
         Form::Text => {

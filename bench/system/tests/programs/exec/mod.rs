@@ -54,6 +54,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
             direct::what_only_looks_like_direct_io_goes_on,
             touched::first_touches_fetch_nothing,
             supervision::what_cannot_be_served_is_refused,
+            supervision::programs_with_local_memory_are_named,
             supervision::exit_codes_and_signals_pass_through,
             supervision::the_limit_changes_while_it_runs,
             supervision::a_killed_agent_is_taken_over_from,

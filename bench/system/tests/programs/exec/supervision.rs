@@ -63,6 +63,52 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
     nothing_is_left(&rig)
 }
 
+/// Programs that a program executes with memory of this machine alone are named at the end, or refused; those with
+/// remote memory are not.
+pub fn programs_with_local_memory_are_named() -> Outcome {
+    let rig = rig()?;
+    let fixed = compiled(&rig, "static", &["-static"])?;
+    let fixed = text(&fixed);
+    let script = format!(
+        "/bin/true; {fixed}; {fixed}; env -i /bin/echo apart; cd {}; exec ./static",
+        rig.dir.path().display()
+    );
+    let command = ["/bin/sh", "-c", &script];
+    let ended = start(&rig, Sizes(8, 1), &[], &command)?.wait()?.well()?;
+    ensure(ended.text() == "static\nstatic\napart\nstatic\n", ended.text())?;
+    for line in [
+        format!("executed {fixed} with memory of this machine alone: it is linked statically (2 times)\n"),
+        "executed ./static with memory of this machine alone: it is linked statically\n".into(),
+        "executed /bin/echo with memory of this machine alone: its environment lacks LD_PRELOAD".into(),
+    ] {
+        ensure(ended.err.contains(&line), format!("{line:?} is not in {:?}", ended.err))?;
+    }
+    ensure(!ended.err.contains("true"), ended.err)?;
+
+    // Each execution fails, and so does the whole.
+    let script = format!("{fixed} || echo refused; env -i /bin/echo apart || echo refused too");
+    let ended = start(&rig, Sizes(8, 1), &["--require-remote"], &["/bin/sh", "-c", &script])?.wait()?;
+    ensure(ended.text() == "refused\nrefused too\n", format!("{} {}", ended.text(), ended.err))?;
+    let named = ended.err.contains("may not execute") && ended.err.contains("--require-remote");
+    ensure(named && ended.status.code() == Some(5), format!("{}: {}", ended.status, ended.err))?;
+    let remote = start(&rig, Sizes(8, 1), &["--require-remote"], &["/bin/sh", "-c", "/bin/echo there"])?;
+    ensure(remote.wait()?.well()?.text() == "there\n", "what has remote memory is executed")?;
+
+    // A process that outlives the supervisor executes programs all the same.
+    let script = format!(
+        "(trap '' TERM HUP; while ! test -e go; do sleep 0.05; done; {fixed} >done) & echo ready; wait"
+    );
+    let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", &script])?;
+    running.output_text("ready")?;
+    nix::sys::signal::kill(Pid::from_raw(running.process.id().cast_signed()), Signal::SIGKILL)?;
+    running.wait()?;
+    std::fs::write(rig.path("go"), "")?;
+    eventually("what is left executes a program", || {
+        std::fs::read(rig.path("done")).is_ok_and(|bytes| bytes == b"static\n")
+    })?;
+    nothing_is_left(&rig)
+}
+
 pub fn exit_codes_and_signals_pass_through() -> Outcome {
     let rig = rig()?;
     let failed = exec(&rig, &["/bin/sh", "-c", "echo out; echo err >&2; exit 42"])?;

@@ -1,0 +1,209 @@
+//! Programs that are executed under a program with remote memory, and get memory of this machine alone: the dynamic
+//! linker does not load the library into them, or is not involved.
+//!
+//! ```text
+//!   sh --execve(path, variables)--> filter --asks--> supervisor: would the dynamic linker load the library?
+//!      <------- goes on (EPERM with --require-remote) ------'        no: it is counted, and named at the end
+//! ```
+//!
+//! What is read of the calling process may change before the kernel reads it: this informs, and guards nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use libc::seccomp_notif;
+use serde::Serialize;
+
+use super::program::{self, ProgramError};
+use super::seccomp::ExecutionArguments;
+
+/// Limit of the number of distinct programs that are recorded.
+const PROGRAMS_MAX: usize = 64;
+/// Limit of the number of variables that are read of an environment; a longer one counts as complete.
+const VARIABLES_MAX: u64 = 4096;
+/// Limit of a path, and of the part of a variable that is read, in bytes.
+const TEXT_MAX: usize = 4096;
+/// Size of an address in bytes.
+const WORD: u64 = 8;
+
+/// Reason why an executed program has no remote memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocalReason {
+    /// No dynamic linker is involved.
+    Static,
+    /// Its dynamic linker is that of musl.
+    Musl,
+    /// It is built for another kind of machine.
+    Foreign,
+    /// The dynamic linker ignores libraries that the caller names.
+    OtherRights,
+    /// Its environment does not name the library.
+    Environment,
+}
+
+impl fmt::Display for LocalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LocalReason::Static => "it is linked statically",
+            LocalReason::Musl => "it is linked against musl",
+            LocalReason::Foreign => "it is no 64-bit program",
+            LocalReason::OtherRights => "it runs with its owner's rights (set-user-ID or set-group-ID)",
+            LocalReason::Environment => {
+                "its environment lacks LD_PRELOAD or the variables CXLOE_EXEC_… (env -i, su)"
+            }
+        })
+    }
+}
+
+/// A program that was executed with memory of this machine alone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct LocalProgram {
+    /// Path by which it was executed.
+    pub path: String,
+    /// Reason why it has no remote memory.
+    pub reason: LocalReason,
+}
+
+impl fmt::Display for LocalProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with memory of this machine alone: {}", self.path, self.reason)
+    }
+}
+
+/// Programs executed with memory of this machine alone, and how often each was.
+#[derive(Debug, Default)]
+pub struct Executions {
+    counts: BTreeMap<LocalProgram, u64>,
+    /// Executions of programs beyond the limit of distinct ones.
+    others: u64,
+}
+
+impl Executions {
+    /// Counts an execution.
+    pub fn record(&mut self, program: LocalProgram) {
+        if self.counts.len() < PROGRAMS_MAX || self.counts.contains_key(&program) {
+            *self.counts.entry(program).or_default() += 1;
+        } else {
+            self.others += 1;
+        }
+    }
+
+    /// Whether the program was recorded before.
+    pub fn has(&self, program: &LocalProgram) -> bool {
+        self.counts.contains_key(program)
+    }
+
+    /// Each program with the number of its executions.
+    pub fn programs(&self) -> impl Iterator<Item = (&LocalProgram, u64)> {
+        self.counts.iter().map(|(program, count)| (program, *count))
+    }
+
+    /// Number of executions of further programs, which are not recorded by name.
+    pub fn others(&self) -> u64 {
+        self.others
+    }
+}
+
+/// The program that the calling process is about to execute, if it will have memory of this machine alone; `None` also
+/// where that cannot be known, as when the caller's memory cannot be read.
+pub(crate) fn local_program(question: &seccomp_notif, at: ExecutionArguments) -> Option<LocalProgram> {
+    let (pid, arguments) = (question.pid, &question.data.args);
+    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let path = text(&memory, arguments[at.path])?;
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let file = match at.folder.map(|index| arguments[index] as i32) {
+        _ if path.starts_with('/') => root.join(path.trim_start_matches('/')),
+        Some(folder) if folder >= 0 => {
+            let folder = PathBuf::from(format!("/proc/{pid}/fd/{folder}"));
+            // The program itself is named by the descriptor (AT_EMPTY_PATH).
+            if path.is_empty() { folder } else { folder.join(&path) }
+        }
+        _ => Path::new(&format!("/proc/{pid}/cwd")).join(&path),
+    };
+    let reason = match program::examine_below(&root, &file) {
+        Ok(()) if names_library(&memory, arguments[at.environment])? => return None,
+        Ok(()) => LocalReason::Environment,
+        Err(ProgramError::Static(_)) => LocalReason::Static,
+        Err(ProgramError::Musl { .. }) => LocalReason::Musl,
+        // The kernel ignores such bits after `no_new_privs`.
+        Err(ProgramError::OtherRights(_)) if has_no_new_privileges(pid) => return None,
+        Err(ProgramError::OtherRights(_)) => LocalReason::OtherRights,
+        Err(ProgramError::Foreign { what: program::FOREIGN_ELF, .. }) => LocalReason::Foreign,
+        // Nothing will be executed.
+        Err(_) => return None,
+    };
+    let path = if path.is_empty() { file.display().to_string() } else { path };
+    Some(LocalProgram { path, reason })
+}
+
+/// Whether an environment, a null-terminated array of addresses, names the library and the space. `None` if it cannot
+/// be read.
+fn names_library(memory: &File, array: u64) -> Option<bool> {
+    let (mut library, mut space) = (false, false);
+    for index in 0..VARIABLES_MAX {
+        let mut word = [0; WORD as usize];
+        memory.read_exact_at(&mut word, array.checked_add(index * WORD)?).ok()?;
+        let address = u64::from_ne_bytes(word);
+        if address == 0 {
+            return Some(library && space);
+        }
+        let variable = text(memory, address)?;
+        library |= variable.starts_with("LD_PRELOAD=") && variable.contains(super::library::FILE);
+        space |= variable.starts_with("CXLOE_EXEC_SPACE=");
+        if library && space {
+            return Some(true);
+        }
+    }
+    Some(true)
+}
+
+/// Reads a null-terminated text, of which at most [`TEXT_MAX`] bytes are read.
+fn text(memory: &File, address: u64) -> Option<String> {
+    let mut bytes = [0; TEXT_MAX];
+    // The text may end just before memory that cannot be read: one page at a time.
+    let first = TEXT_MAX - (address % TEXT_MAX as u64) as usize;
+    let mut length = memory.read_at(&mut bytes[..first], address).ok()?;
+    if length == first && !bytes[..length].contains(&0) {
+        length += memory.read_at(&mut bytes[first..], address.checked_add(first as u64)?).unwrap_or(0);
+    }
+    let end = bytes[..length].iter().position(|byte| *byte == 0).unwrap_or(length);
+    Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+fn has_no_new_privileges(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("NoNewPrivs:").is_some_and(|value| value.trim() == "1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_counted_up_to_a_limit() {
+        let mut executions = Executions::default();
+        let program = |index: usize| LocalProgram { path: format!("/{index}"), reason: LocalReason::Static };
+        (0..PROGRAMS_MAX + 3).for_each(|index| executions.record(program(index)));
+        executions.record(program(0));
+        assert_eq!((executions.programs().count(), executions.others()), (PROGRAMS_MAX, 3));
+        assert_eq!(executions.programs().map(|(_, count)| count).max(), Some(2));
+    }
+
+    #[test]
+    fn environments_are_read_from_memory() {
+        let memory = File::open("/proc/self/mem").unwrap();
+        let texts = [c"A=1", c"LD_PRELOAD=$ORIGIN/../lib/libcxloe_preload.so", c"CXLOE_EXEC_SPACE=7"];
+        let addresses = texts.map(|text| text.as_ptr() as u64);
+        let named = |array: &[u64]| names_library(&memory, array.as_ptr() as u64);
+        assert_eq!(named(&[addresses[0], addresses[1], addresses[2], 0]), Some(true));
+        assert_eq!(named(&[addresses[0], addresses[1], 0]), Some(false));
+        assert_eq!(named(&[0]), Some(false));
+        assert_eq!(named(&[8, 0]), None, "nothing is mapped there");
+        let long = vec![b'x'; 2 * TEXT_MAX];
+        assert_eq!(text(&memory, long.as_ptr() as u64).map(|text| text.len()), Some(TEXT_MAX));
+    }
+}

@@ -1,0 +1,71 @@
+//! The keeper of a gate: a process beside `cn-agent exec` that answers system calls once the supervisor has ended, for
+//! processes that outlive it. Without a listener such a call fails, and these processes could execute nothing any more.
+//!
+//! The keeper ends when no process has the filter.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{ForkResult, fork, getpid, setsid};
+
+use super::gate::{self, GatePolicy};
+
+/// Starts the keeper of the gate with this listener. To be called while this process has one thread.
+///
+/// # Errors
+/// Errors of the system calls.
+pub(crate) fn post(listener: BorrowedFd<'_>, policy: GatePolicy) -> io::Result<()> {
+    let supervisor = pidfd(getpid().as_raw())?;
+    // SAFETY: this process has one thread, so the child may go on as it was.
+    match unsafe { fork() }? {
+        ForkResult::Parent { .. } => Ok(()),
+        ForkResult::Child => keep(listener, &supervisor, policy),
+    }
+}
+
+fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: plain values.
+    match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } {
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+        fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Main function of the keeper; never returns.
+fn keep(listener: BorrowedFd<'_>, supervisor: &OwnedFd, policy: GatePolicy) -> ! {
+    // Signals of the terminal are for the program and its supervisor.
+    let _ = setsid();
+    let (one, other) = (listener.as_raw_fd() as u32, supervisor.as_raw_fd() as u32);
+    let (low, high) = (one.min(other), one.max(other));
+    // Standard streams as well: who reads them waits for their last holder.
+    for (first, last) in [(0, low.wrapping_sub(1)), (low + 1, high - 1), (high + 1, u32::MAX)] {
+        if first <= last && last.wrapping_add(1) != first {
+            // SAFETY: closes copies of this process, which nothing in it uses.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+    loop {
+        let mut set = [
+            PollFd::new(listener, PollFlags::empty()),
+            PollFd::new(std::os::fd::AsFd::as_fd(supervisor), PollFlags::POLLIN),
+        ];
+        let polled = poll(&mut set, PollTimeout::NONE);
+        let came = |index: usize| set[index].revents().is_some_and(|events| !events.is_empty());
+        match polled {
+            Err(Errno::EINTR) => {}
+            // No process has the filter any more.
+            Ok(_) if came(0) => break,
+            Ok(_) if came(1) => {
+                gate::answer_alone(listener, policy);
+                break;
+            }
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
+    // SAFETY: ends the process without the supervisor's exit handlers and destructors.
+    unsafe { libc::_exit(0) }
+}
