@@ -213,6 +213,7 @@ impl Pager {
         let zeros_due = own && !self.slots.is_fresh();
         let end = pages.min(from.saturating_add(CLEAN_LOOKS));
         let (mut page, mut begun) = (from, 0);
+        let mut recent = RecentRecords::default();
         while page < end {
             if begun >= RUN {
                 return Some(page);
@@ -226,7 +227,10 @@ impl Pager {
                     begun += next - page;
                     self.clean_run(view, page..next, io)
                 }
-                (PageState::Clean, None) if zeros_due => {
+                (PageState::Clean, slot)
+                    if (slot.is_none() && zeros_due)
+                        || self.may_have_changed(view, page, &mut recent, io) =>
+                {
                     begun += 1;
                     self.set(view, page, entry.to(PageState::Dirty));
                     self.clean_run(view, page..next, io)

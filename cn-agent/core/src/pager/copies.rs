@@ -35,10 +35,9 @@ impl Pager {
             (PageState::Clean, None) if !entry.is(Flags::ZAPPED) => None,
             // A twin, or the buffer of a page about to be installed or just evicted, holds the slot's content, even
             // if the page has changed.
-            (
-                PageState::Staged | PageState::Dirty | PageState::Cleaning | PageState::Dropping,
-                Some(buffer),
-            ) => Some(buffer),
+            (PageState::Staged | PageState::Dirty | PageState::Cleaning, Some(buffer)) => Some(buffer),
+            // The buffer was filled from the page.
+            (PageState::Dropping, Some(buffer)) if self.is_unchanged(other, page, io) => Some(buffer),
             _ => return None,
         };
         let room = self.buffers.room() > read_ahead::ROOM_FOR_DEMAND;
@@ -52,6 +51,7 @@ impl Pager {
             None => io.memory.snapshot(other, page, self.buffers.page_mut(buffer)),
         };
         match copied {
+            Ok(()) if from.is_none() && !self.is_unchanged(other, page, io) => {}
             Ok(()) => {
                 (self.donor, self.counters.copied) = (other, self.counters.copied + 1);
                 return Some(buffer);

@@ -101,6 +101,8 @@ impl Pager {
         };
         let most = most.min(self.surplus() as usize);
         let (mut begun, no_slot) = (0, self.counters.no_slot);
+        // A page that may have changed unseen counts as dirty.
+        let shows = io.memory.shows_protection();
         let mut dirty = core::mem::take(&mut self.victims);
         for _ in 0..LOOKS {
             if begun + dirty.len() >= most {
@@ -111,7 +113,11 @@ impl Pager {
             let Some(of) = self.view(view) else { continue };
             let (entry, droppable) = (of.table.get(page), of.droppable);
             let of = candidate.page;
-            match entry.state() {
+            let state = match entry.state() {
+                PageState::Clean if !shows => PageState::Dirty,
+                state => state,
+            };
+            match state {
                 PageState::Clean | PageState::Dirty if !droppable => self.order.requeue_spared(of, heat),
                 // A reader that has passed pages read ahead for it does not return soon.
                 PageState::Clean if candidate.ahead && self.was_given_back(view, page, io) => {}
@@ -135,6 +141,9 @@ impl Pager {
                 PageState::Dirty if self.may_clean(view, dirty.len(), io) => {
                     if candidate.unasked {
                         self.record_unused(view, page);
+                    }
+                    if entry.state() == PageState::Clean {
+                        self.set(view, page, entry.to(PageState::Dirty));
                     }
                     dirty.push(candidate);
                 }
@@ -160,7 +169,7 @@ impl Pager {
     /// Evicts up to `most` pages that are next to be evicted, as long as they were read ahead and equal CMem; no
     /// copies of them are kept.
     pub(super) fn evict_ahead(&mut self, most: usize, io: &mut Io<'_>) {
-        let mut begun = 0;
+        let (mut begun, shows) = (0, io.memory.shows_protection());
         for _ in 0..LOOKS {
             if begun == most {
                 break;
@@ -171,14 +180,14 @@ impl Pager {
             let entry = self.entry(view, page);
             match entry.state() {
                 PageState::Clean if droppable && self.was_given_back(view, page, io) => {}
-                PageState::Clean if droppable => {
+                PageState::Clean if droppable && shows => {
                     self.record_unused(view, page);
                     self.evict_clean(view, page, entry, None);
                     begun += 1;
                 }
-                PageState::Clean => self.order.requeue_spared(of, heat),
+                PageState::Clean if !droppable => self.order.requeue_spared(of, heat),
                 // Dirty pages are evicted in a later turn, when there is time for it.
-                PageState::Dirty => {
+                PageState::Clean | PageState::Dirty => {
                     self.order.requeue_spared(of, heat);
                     break;
                 }
@@ -276,14 +285,21 @@ impl Pager {
         let mut pages = core::mem::take(&mut self.to_drop);
         let mut ranges = core::mem::take(&mut self.ranges);
         pages[..now].sort_unstable_by_key(|page| (page.view, page.page));
+        let mut recent = RecentRecords::default();
         for of_view in pages[..now].chunk_by(|a, b| a.view == b.view) {
             let view = of_view[0].view;
             ranges.clear();
             for PageRef { page, .. } in of_view {
+                if !self.may_leave(view, *page, &mut recent, io) {
+                    continue;
+                }
                 match ranges.last_mut() {
                     Some(last) if last.end == *page => last.end += 1,
                     _ => ranges.push(*page..page + 1),
                 }
+            }
+            if ranges.is_empty() {
+                continue;
             }
             match io.memory.drop_pages(view, &ranges) {
                 Ok(Drop::Done) => ranges.iter().for_each(|range| self.dropped(view, range.clone(), io)),

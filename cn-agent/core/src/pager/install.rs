@@ -154,6 +154,14 @@ impl Pager {
             }
             return self.refused(error, fault.mapping);
         }
+        // Of a page that was written to before, the copy is not what CMem has.
+        let twin = twin.filter(|twin| {
+            let is_twin = self.is_unchanged(view, page, io);
+            if !is_twin {
+                self.buffers.give(*twin);
+            }
+            is_twin
+        });
         self.counters.write_faults += 1;
         self.set(view, page, entry.to(PageState::Dirty).with_buffer(twin));
         self.grant_write(fault, io)

@@ -38,6 +38,22 @@ pub enum MemoryError {
     Os(i32),
 }
 
+/// The kernel's records of the 64 pages from a given one on: a bit for each page, the lowest for the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRecords {
+    /// Pages that are resident.
+    pub present: u64,
+    /// Pages that are write-protected, so that nothing has written to them since they were protected.
+    pub protected: u64,
+}
+
+impl PageRecords {
+    /// All pages are resident and protected.
+    pub const KEPT: PageRecords = PageRecords { present: u64::MAX, protected: u64::MAX };
+    /// All pages are resident and may have changed.
+    pub const UNKNOWN: PageRecords = PageRecords { present: u64::MAX, protected: 0 };
+}
+
 /// State of a removal of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
@@ -146,6 +162,18 @@ pub trait Memory {
     /// page there, or a guard page, which an installed page would replace.
     fn occupied(&mut self, _view: ViewId, _first: u32) -> u64 {
         0
+    }
+
+    /// Whether the kernel shows which pages are write-protected (Linux 5.13). Where it does not, a resident page counts
+    /// as changed when it leaves, and is sent whole.
+    fn shows_protection(&self) -> bool {
+        true
+    }
+
+    /// The kernel's records of the 64 pages from `first` on. The default is for memory whose page table entries change
+    /// by the pager's orders only.
+    fn records(&mut self, _view: ViewId, _first: u32) -> PageRecords {
+        PageRecords::KEPT
     }
 
     /// Wakes threads that wait for a page in this mapping, so that they retry their accesses.

@@ -20,6 +20,7 @@
 //! * The twin of a dirty page is the content that the memory node has acknowledged. A page without a twin is sent
 //!   whole.
 //! * A thread that writes to a page being sent waits for the acknowledgement, and the page stays resident.
+//! * A clean page is removed only while the kernel shows it write-protected (`unchanged`).
 //! * A discarded page is zeros, whatever CMem holds, until CMem has acknowledged zeros ([`PageState::Zeroing`]);
 //!   until then the page in CMem is neither read nor written otherwise.
 //! * Entries are written before the action that they announce ([`entry`]), so that an agent's successor loses
@@ -52,6 +53,7 @@ mod table;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod unchanged;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -63,7 +65,7 @@ pub use counters::PagerCounters;
 pub use entry::{Entry, Flags, NO_SLOT, PageState};
 pub use fault::{Access, Fault};
 pub use hint::Hint;
-pub use memory::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
+pub use memory::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, PageRecords, ViewId};
 pub use page_buffers::{BufferId, BufferUse, PageBuffers};
 pub use slots::Slots;
 pub use store::{Lost, Store, Urgency};
@@ -74,6 +76,7 @@ use prefetch::{Prefetch, PrefetchOutcome};
 pub use replacement::Heat;
 use replacement::{Candidate, ForgottenPage, PageHistory, PageRef, Replacement};
 use share::PageShare;
+use unchanged::RecentRecords;
 
 /// Maximum number of views of a region at a time.
 pub const VIEWS_MAX: usize = 256;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "one range of pages is meant")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use super::*;
@@ -11,6 +11,7 @@ mod ahead;
 mod forks;
 mod orders;
 mod ready;
+mod unchanged;
 mod zeros;
 
 const PAGES: u32 = 256;
@@ -30,6 +31,10 @@ struct Kernel {
     /// Whether memory is prepared for pages; the prepared pages, and whether each is filled.
     makes_ready: bool,
     ready: BTreeMap<u32, bool>,
+    /// Pages whose entries the kernel has made anew without protection.
+    unprotected: BTreeSet<u32>,
+    /// Whether the kernel does not show protection.
+    hides_protection: bool,
 }
 
 impl Memory for Kernel {
@@ -70,6 +75,7 @@ impl Memory for Kernel {
     }
 
     fn protect(&mut self, _: MappingId, pages: Range<u32>) -> Result<(), MemoryError> {
+        self.unprotected.retain(|page| !pages.contains(page));
         self.protected.push(pages);
         Ok(())
     }
@@ -102,6 +108,21 @@ impl Memory for Kernel {
 
     fn is_present(&mut self, _: ViewId, page: u32) -> bool {
         self.pages.contains_key(&page)
+    }
+
+    fn shows_protection(&self) -> bool {
+        !self.hides_protection
+    }
+
+    fn records(&mut self, _: ViewId, first: u32) -> PageRecords {
+        let mask = |is: &dyn Fn(&u32) -> bool| {
+            let pages = (0..u64::BITS).filter(|bit| is(&(first + bit)));
+            pages.fold(0, |mask, bit| mask | 1 << bit)
+        };
+        PageRecords {
+            present: mask(&|page| self.pages.contains_key(page)),
+            protected: mask(&|page| !self.unprotected.contains(page)),
+        }
     }
 
     fn wake(&mut self, _: MappingId, page: u32) {
