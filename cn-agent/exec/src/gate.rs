@@ -314,7 +314,8 @@ fn subject(what: RuleSubject, question: &seccomp_notif) -> Option<String> {
         | RuleSubject::IoUring
         | RuleSubject::Xdp
         | RuleSubject::Device
-        | RuleSubject::OtherProcess => Some(String::new()),
+        | RuleSubject::OtherProcess
+        | RuleSubject::Merging => Some(String::new()),
     }
 }
 

@@ -1,5 +1,6 @@
-//! System calls refused to programs with remote memory: those by which devices, or other processes, write into pages
-//! past the page table. And those that execute a program, which the supervisor looks at (module `executions`).
+//! System calls refused to programs with remote memory: those by which devices, other processes, or the kernel itself
+//! change pages past the page table. And those that execute a program, which the supervisor looks at (module
+//! `executions`).
 //!
 //! A page is evicted in this order: it is write-protected, copied, sent, discarded. A device or process that holds the
 //! page itself, as with direct I/O and registered buffers, continues to write into a page that is about to be
@@ -28,6 +29,9 @@ const SCSI: u32 = 0x2285;
 const NVME: u32 = 0x4E40;
 const NVME_MASK: u32 = 0xFFF0;
 
+/// `PR_SET_MEMORY_MERGE` of `linux/prctl.h` (Linux 6.4).
+const PR_SET_MEMORY_MERGE: c_int = 67;
+
 /// Condition on an argument of a system call: the bits in `mask` equal `value`, or differ.
 #[derive(Clone, Copy, Debug)]
 struct ArgumentTest {
@@ -44,6 +48,10 @@ const fn is(argument: usize, value: c_int) -> ArgumentTest {
 
 const fn has(argument: usize, flag: c_int) -> ArgumentTest {
     ArgumentTest { argument, mask: flag as u32, value: flag as u32, equal: true }
+}
+
+const fn is_not(argument: usize, value: c_int) -> ArgumentTest {
+    ArgumentTest { argument, mask: u32::MAX, value: value as u32, equal: false }
 }
 
 /// Condition that files opened with the flags in this argument are readable.
@@ -74,6 +82,9 @@ pub enum RuleSubject {
     Device,
     /// Another process's memory is written.
     OtherProcess,
+    /// All memory of the process is to be merged with equal pages, which takes write protection away from pages. (The
+    /// preloaded library answers `madvise(MADV_MERGEABLE)`.)
+    Merging,
 }
 
 impl RuleSubject {
@@ -81,6 +92,8 @@ impl RuleSubject {
     pub fn errno(self) -> c_int {
         match self {
             RuleSubject::Open(_) | RuleSubject::OpenByHandle | RuleSubject::SetFlag => libc::EINVAL,
+            // That of a kernel without same-page merging.
+            RuleSubject::Merging => libc::EINVAL,
             // On ENOSYS, callers fall back to `openat`.
             RuleSubject::Open2 => libc::ENOSYS,
             RuleSubject::IoUring | RuleSubject::Xdp | RuleSubject::Device | RuleSubject::OtherProcess => {
@@ -99,7 +112,13 @@ impl RuleSubject {
             RuleSubject::Xdp => "AF_XDP memory (XDP_UMEM_REG)",
             RuleSubject::Device => "memory for a device (RDMA, VFIO, SG_IO, NVMe)",
             RuleSubject::OtherProcess => "writing another process's memory (process_vm_writev)",
+            RuleSubject::Merging => "same-page merging (PR_SET_MEMORY_MERGE)",
         }
+    }
+
+    /// Whether the call fails without a message: programs do without what it asks for.
+    fn is_silent(self) -> bool {
+        self == RuleSubject::Merging
     }
 }
 
@@ -133,6 +152,7 @@ pub(crate) const RULES: &[Rule] = &[
     rule(libc::SYS_ioctl, &[ioctl(u32::MAX, SCSI)], RuleSubject::Device),
     rule(libc::SYS_ioctl, &[ioctl(NVME_MASK, NVME)], RuleSubject::Device),
     rule(libc::SYS_process_vm_writev, &[], RuleSubject::OtherProcess),
+    rule(libc::SYS_prctl, &[is(0, PR_SET_MEMORY_MERGE), is_not(1, 0)], RuleSubject::Merging),
 ];
 
 /// The first rule that a system call meets, if any.
@@ -205,8 +225,8 @@ pub fn filter(verdict: Verdict, direct: bool) -> Vec<sock_filter> {
             program.push(jump(test.value, jt, jf));
         }
         program.push(done(match verdict {
-            Verdict::Ask => libc::SECCOMP_RET_USER_NOTIF,
-            Verdict::Fail => libc::SECCOMP_RET_ERRNO | what.errno() as u32,
+            Verdict::Ask if !what.is_silent() => libc::SECCOMP_RET_USER_NOTIF,
+            _ => libc::SECCOMP_RET_ERRNO | what.errno() as u32,
         }));
     }
     if verdict == Verdict::Ask {
@@ -258,7 +278,7 @@ mod tests {
         let writes = libc::O_WRONLY as u64 | direct;
         let set = libc::F_SETFL as u64;
         let xdp = libc::SOL_XDP as u64;
-        let calls: [(c_long, [u64; 6], bool); 16] = [
+        let calls: [(c_long, [u64; 6], bool); 19] = [
             (libc::SYS_openat, [u64::MAX, 77, direct, 0, 0, 0], true),
             (libc::SYS_openat, [u64::MAX, 77, both | 0xFF00_0000_0000, 0, 0, 0], true),
             (libc::SYS_openat, [u64::MAX, 77, writes, 0, 0, 0], false),
@@ -274,15 +294,21 @@ mod tests {
             (libc::SYS_ioctl, [3, u64::from(SCSI), 0, 0, 0, 0], true),
             (libc::SYS_ioctl, [3, 0x5401, 0, 0, 0, 0], false),
             (libc::SYS_process_vm_writev, [0; 6], true),
+            (libc::SYS_prctl, [67, 1, 0, 0, 0, 0], true),
+            (libc::SYS_prctl, [67, 0, 0, 0, 0, 0], false),
+            (libc::SYS_prctl, [68, 1, 0, 0, 0, 0], false),
             (libc::SYS_read, [direct; 6], false),
         ];
         for (call, arguments, refused) in calls {
             let rule = met(call as c_int, &arguments);
             assert_eq!(rule.is_some(), refused, "call {call} {arguments:x?}");
             let verdict = |program: &[sock_filter]| run(program, ARCHITECTURE, call, &arguments);
-            let wanted = rule.map_or(libc::SECCOMP_RET_ALLOW, |_| libc::SECCOMP_RET_USER_NOTIF);
-            assert_eq!(verdict(&ask), wanted, "call {call} {arguments:x?}");
             let error = |rule: &Rule| libc::SECCOMP_RET_ERRNO | rule.what.errno() as u32;
+            let wanted = rule.map_or(libc::SECCOMP_RET_ALLOW, |rule| match rule.what {
+                RuleSubject::Merging => error(rule),
+                _ => libc::SECCOMP_RET_USER_NOTIF,
+            });
+            assert_eq!(verdict(&ask), wanted, "call {call} {arguments:x?}");
             assert_eq!(verdict(&fail), rule.map_or(libc::SECCOMP_RET_ALLOW, error));
             assert_eq!(run(&ask, 0x4000_0003, call, &arguments), libc::SECCOMP_RET_ALLOW);
         }

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use nix::unistd::{Uid, geteuid};
 
 use super::shared_state::started;
-use cxloe_cn_core::pager::PAGE_BYTES;
+use crate::uffd::pagemap;
 
 /// Reason why the identity of a process is not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -143,13 +143,16 @@ impl Process {
     /// Entries of the page table from `address` on, in the format of `/proc/PID/pagemap`; unavailable ones are 0.
     #[inline]
     pub fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
-        let mut bytes = [[0; 8]; N];
-        if let Some(table) = &self.table
-            && table.read_at(bytes.as_flattened_mut(), address / PAGE_BYTES as u64 * 8).is_err()
-        {
-            return [0; N];
-        }
-        bytes.map(u64::from_le_bytes)
+        self.try_entries(address).unwrap_or([0; N])
+    }
+
+    /// As [`entries`](Self::entries), with the reason why they are unavailable.
+    ///
+    /// # Errors
+    /// The kernel's error; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) for memory that is gone.
+    #[inline]
+    pub(crate) fn try_entries<const N: usize>(&self, address: u64) -> io::Result<[u64; N]> {
+        pagemap::read(self.table.as_ref().ok_or(io::ErrorKind::UnexpectedEof)?, address)
     }
 
     /// Sends a signal to this process, and never to another one that has its number.

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 
-use libc::{MADV_DONTNEED, MADV_NOHUGEPAGE, PROT_NONE, PROT_READ, PROT_WRITE};
+use libc::{MADV_DONTNEED, MADV_NOHUGEPAGE, MADV_UNMERGEABLE, PROT_NONE, PROT_READ, PROT_WRITE};
 
 use crate::lock::Lock;
 use crate::ranges::Ranges;
@@ -131,6 +131,9 @@ impl Window {
             sys::munmap(whole as *mut c_void, base - whole);
             sys::munmap((base + bytes) as *mut c_void, whole + GRANULE - base);
             sys::madvise(base as *mut c_void, bytes, MADV_NOHUGEPAGE);
+            // The process may have been started with all of its memory to be merged with equal pages. A merged page
+            // loses its write protection. The kernel refuses this if it merges no pages.
+            sys::madvise(base as *mut c_void, bytes, MADV_UNMERGEABLE);
             sys::mprotect(base as *mut c_void, PAGE, PROT_READ | PROT_WRITE);
         }
         let ranges = || Some(Ranges::new(table(Ranges::words(pages))?, pages, base / PAGE));

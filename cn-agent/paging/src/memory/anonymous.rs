@@ -17,7 +17,8 @@ use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{Mapped, PAGE};
-use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
+use crate::uffd::pagemap;
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, PageRecords, ViewId};
 
 /// Pages in private anonymous memory of this process.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct AnonymousPages {
     /// File of one page to which the kernel copies; it is mapped for reading.
     file: File,
     copied: MmapRaw,
+    /// This process's page table; `None` if it cannot be read, or does not show protection.
+    table: Option<File>,
     /// Descriptor of this process, for removing many ranges by one call; `None` if that is not supported.
     own: Option<OwnedFd>,
 }
@@ -46,7 +49,8 @@ impl AnonymousPages {
         let own = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
         // SAFETY: the kernel has just made this descriptor; nothing else owns it.
         let own = (own >= 0).then(|| unsafe { OwnedFd::from_raw_fd(own) });
-        Ok(AnonymousPages { mapped, file, copied, own })
+        let table = File::open("/proc/self/pagemap").ok().filter(|_| pagemap::shows_protection());
+        Ok(AnonymousPages { mapped, file, copied, table, own })
     }
 
     /// Removes ranges by as few calls as possible. Returns `false` if some may still be present; removing ranges
@@ -158,6 +162,16 @@ impl Memory for AnonymousPages {
         self.copy(page, 1) == Ok(1)
     }
 
+    fn shows_protection(&self) -> bool {
+        self.table.is_some()
+    }
+
+    fn records(&mut self, _: ViewId, first: u32) -> PageRecords {
+        let address = self.mapped.address + u64::from(first) * PAGE;
+        let entries = self.table.as_ref().and_then(|table| pagemap::read(table, address).ok());
+        entries.map_or(PageRecords::UNKNOWN, |entries| pagemap::records(&entries))
+    }
+
     #[inline]
     fn wake(&mut self, _: MappingId, page: u32) {
         self.mapped.wake(page);
@@ -190,6 +204,29 @@ mod tests {
     fn byte(memory: &MmapRaw, at: usize) -> u8 {
         // SAFETY: within the mapping, at a present page.
         unsafe { memory.as_ptr().add(at).read_volatile() }
+    }
+
+    #[test]
+    fn a_page_shows_that_nothing_has_written_to_it() {
+        let (raw, mut memory) = memory();
+        let (mapping, view) = ONLY;
+        if !memory.shows_protection() {
+            return;
+        }
+        let pages = [[1; PAGE_BYTES]; 3];
+        assert_eq!(memory.install_run(mapping, 2, &pages, true), Ok(3));
+        assert_eq!(memory.install(mapping, 6, &pages[0], false), Ok(()));
+        // SAFETY: the memory was registered and has no other user.
+        let dropped = unsafe {
+            libc::madvise(raw.as_mut_ptr().add(3 * PAGE_BYTES).cast(), PAGE_BYTES, libc::MADV_DONTNEED)
+        };
+        assert_eq!(dropped, 0);
+        let eight = |records: PageRecords| (records.present & 0xFF, records.protected & 0xFF);
+        assert_eq!(eight(memory.records(view, 0)), (0b0101_0100, 0b0001_0100));
+        assert_eq!(memory.unprotect(mapping, 4), Ok(()));
+        assert_eq!(eight(memory.records(view, 0)), (0b0101_0100, 0b0000_0100));
+        memory.table = None;
+        assert!(!memory.shows_protection() && memory.records(view, 0) == PageRecords::UNKNOWN);
     }
 
     #[test]

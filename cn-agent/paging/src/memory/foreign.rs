@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use super::private::is_something;
 use super::{Mappings, PAGE};
+use crate::uffd::pagemap::is_something;
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
 
 /// Pages in the memory of a virtual machine.

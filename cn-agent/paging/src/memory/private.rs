@@ -13,8 +13,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use super::{Mapped, Mappings, PAGE};
+use crate::uffd::pagemap::{self, SOMETHING, is_something};
 use crate::watchdog::Watchdog;
-use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, VIEWS_MAX, ViewId};
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, PageRecords, VIEWS_MAX, ViewId};
 
 /// Memory of all processes of a space.
 #[derive(Debug)]
@@ -27,16 +28,12 @@ pub struct PrivatePages {
     /// Page table read last, kept open.
     table: OpenPageTable,
     dog: Watchdog,
+    /// Whether this kernel shows protection in page tables.
+    shows_protection: bool,
 }
 
 /// An open page table and the number of its process.
 type OpenPageTable = Option<(u32, File)>;
-
-/// Mask of a page table entry in `/proc/PID/pagemap`: set bits mean in memory, or swapped out; guard pages count as
-/// such.
-const SOMETHING: u64 = 0b11 << 62;
-/// Bit of an entry for a guard page of the program: touching that raises SIGSEGV.
-const GUARD: u64 = 1 << 58;
 
 /// Entries of a process's page table from `address` on; unavailable ones are 0.
 fn entries<const N: usize>(table: &mut OpenPageTable, pid: u32, address: u64) -> [u64; N] {
@@ -52,14 +49,9 @@ fn entries<const N: usize>(table: &mut OpenPageTable, pid: u32, address: u64) ->
 }
 
 /// Whether a process has a page at `address`, in memory or swapped out. `table` caches the open page table.
-fn pagemap(table: &mut OpenPageTable, pid: u32, address: u64) -> bool {
+fn is_in_table(table: &mut OpenPageTable, pid: u32, address: u64) -> bool {
     let [entry] = entries(table, pid, address);
     is_something(entry)
-}
-
-/// Whether a page table entry belongs to a page in memory or in swap, and not to a guard page.
-pub(super) fn is_something(entry: u64) -> bool {
-    entry & SOMETHING != 0 && entry & GUARD == 0
 }
 
 impl PrivatePages {
@@ -71,6 +63,7 @@ impl PrivatePages {
             expected: Vec::new(),
             table: None,
             dog,
+            shows_protection: pagemap::shows_protection(),
         }
     }
 
@@ -184,7 +177,18 @@ impl Memory for PrivatePages {
         }
         let expected = self.expected.iter().find(|(other, ..)| *other == view);
         let place = expected.map(|(_, pid, address)| (*pid, address + u64::from(page) * PAGE));
-        place.is_some_and(|(pid, address)| pagemap(&mut self.table, pid, address))
+        place.is_some_and(|(pid, address)| is_in_table(&mut self.table, pid, address))
+    }
+
+    fn shows_protection(&self) -> bool {
+        self.shows_protection
+    }
+
+    fn records(&mut self, view: ViewId, first: u32) -> PageRecords {
+        let Ok(mapped) = self.mapped(view) else { return PageRecords::UNKNOWN };
+        let address = mapped.address + u64::from(first) * PAGE;
+        let entries = mapped.process.as_ref().and_then(|process| process.try_entries(address).ok());
+        entries.map_or(PageRecords::UNKNOWN, |entries| pagemap::records(&entries))
     }
 
     fn occupied(&mut self, view: ViewId, first: u32) -> u64 {

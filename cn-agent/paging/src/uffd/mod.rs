@@ -28,6 +28,7 @@ mod error;
 mod event;
 mod features;
 mod open;
+pub mod pagemap;
 mod pages;
 mod probe;
 pub mod scan;

@@ -94,6 +94,10 @@ impl InlineRegion {
         if let Err(error) = memory.advise(Advice::NoHugePage) {
             tracing::debug!(%error, "the kernel has no huge pages");
         }
+        // A merged page loses its write protection.
+        if let Err(error) = memory.advise(Advice::Unmergeable) {
+            tracing::debug!(%error, "the kernel merges no pages");
+        }
         // The kernel's own accesses are never served, so the right to serve faults of user mode is enough.
         let uffd = Uffd::create().or_else(|error| Uffd::create_user_only().map_err(|_| error))?;
         uffd.handshake(Features::SIGBUS | Features::WRITE_PROTECT)?;

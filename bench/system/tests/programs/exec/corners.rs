@@ -1,10 +1,12 @@
 //! Rare behaviour of programs, shown by small C programs, each of which checks its results and prints `ok`.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use cxloe_lab::expect_error;
 
-use super::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, text};
+use super::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, start_prepared, text};
 use cxloe_system::pair::{CN, Outcome, ensure};
 
 /// Runs a C program with remote memory; the program's checks have to pass.
@@ -103,6 +105,46 @@ fn copies(quota: u64, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
     ensure(ended.text() == "ok\n", format!("it said {:?}, {}", ended.text(), ended.err))?;
     nothing_is_left(&rig)?;
     Ok(ended)
+}
+
+/// Same-page merging takes write protection away from pages: it is kept from paged memory, also where each process is
+/// started with it (`prctl(PR_SET_MEMORY_MERGE)`, as some distributions set it).
+pub fn pages_are_not_merged() -> Outcome {
+    let rig = rig()?;
+    let program = compiled(&rig, "merging", &[])?;
+    // SAFETY: the closure makes one system call on plain values.
+    let inherit = |exec: &mut Command| unsafe {
+        exec.pre_exec(|| match libc::prctl(67, 1, 0, 0, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    };
+    let merges = is_merging_inherited()?;
+    for inherited in [false, merges] {
+        let command = [text(&program), if inherited { "inherited" } else { "" }];
+        let running = start_prepared(&rig, Sizes(64, 4), &[], &command, |exec| {
+            if inherited {
+                inherit(exec);
+            }
+        })?;
+        let ended = running.wait()?.well()?;
+        ensure(ended.text() == "ok\n", format!("it said {:?}, {}", ended.text(), ended.err))?;
+    }
+    nothing_is_left(&rig)
+}
+
+/// Whether this kernel merges pages of processes that inherit the wish for it (Linux 6.7).
+fn is_merging_inherited() -> Outcome<bool> {
+    let mut probe = Command::new("grep");
+    probe.args(["-q", "^VmFlags:.* mg", "/proc/self/smaps"]);
+    // SAFETY: the closure makes one system call on plain values.
+    unsafe {
+        probe.pre_exec(|| {
+            libc::prctl(67, 1, 0, 0, 0);
+            Ok(())
+        });
+    }
+    Ok(probe.status()?.success())
 }
 
 /// If a region has no room for changed pages, one process is ended; status and messages name the reason, and why the

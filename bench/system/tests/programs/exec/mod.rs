@@ -39,6 +39,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
             corners::children_of_other_makes_are_followed,
             corners::helpers_give_up_rights_with_their_program,
             corners::a_program_enters_a_user_namespace,
+            corners::pages_are_not_merged,
             corners::a_full_region_ends_the_youngest,
             corners::a_region_used_before_is_as_a_new_one,
             corners::a_full_region_grows_where_the_quota_allows,

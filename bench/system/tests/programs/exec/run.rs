@@ -48,6 +48,17 @@ pub struct Sizes(pub u64, pub u64);
 
 /// Starts `command` with remote memory of these sizes, and with further options of `cn-agent exec`.
 pub fn start(rig: &Pair, sizes: Sizes, more: &[&str], command: &[&str]) -> Outcome<Running> {
+    start_prepared(rig, sizes, more, command, |_| ())
+}
+
+/// As [`start`], after `prepare` has been given the command of `cn-agent exec`.
+pub fn start_prepared(
+    rig: &Pair,
+    sizes: Sizes,
+    more: &[&str],
+    command: &[&str],
+    prepare: impl FnOnce(&mut Command),
+) -> Outcome<Running> {
     let [size, local] = [sizes.0, sizes.1].map(|mib| (mib * MIB).to_string());
     let mut exec = Command::new(program("cn-agent")?);
     exec.args(["exec", "--size", &size, "--local", &local, "--stats=json"])
@@ -58,6 +69,7 @@ pub fn start(rig: &Pair, sizes: Sizes, more: &[&str], command: &[&str]) -> Outco
     let number = std::fs::read_dir(rig.dir.path())?.count();
     let (out, err) = (rig.path(&format!("{number}.out")), rig.path(&format!("{number}.err")));
     exec.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
+    prepare(&mut exec);
     Ok(Running { process: rig.lab.spawn("cn", exec)?, out, err })
 }
 
