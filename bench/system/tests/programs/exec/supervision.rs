@@ -5,7 +5,7 @@ use cxloe_client::client;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::run::{MIB, Running, Sizes, compiled, nothing_is_left, rig, start, text};
+use super::run::{MIB, RUN_MAX, Running, Sizes, compiled, nothing_is_left, rig, start, text};
 use cxloe_system::pair::{Outcome, Pair, ensure, eventually, failed_with, succeeded};
 
 /// Python program that repeatedly scans and checks its memory, until the file `stop` exists.
@@ -101,7 +101,9 @@ pub fn programs_with_local_memory_are_named() -> Outcome {
     let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", &script])?;
     running.output_text("ready")?;
     nix::sys::signal::kill(Pid::from_raw(running.process.id().cast_signed()), Signal::SIGKILL)?;
-    running.wait()?;
+    // The guard of the process ends what is left of its group: it is dropped at the end.
+    let mut running = running;
+    running.process.wait(RUN_MAX)?;
     std::fs::write(rig.path("go"), "")?;
     eventually("what is left executes a program", || {
         std::fs::read(rig.path("done")).is_ok_and(|bytes| bytes == b"static\n")
