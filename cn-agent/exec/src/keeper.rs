@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, fork, getpid, setsid};
 
-use super::gate::{self, GatePolicy};
+use super::questions::{self, GatePolicy};
 
 /// Starts the keeper of the gate with this listener. To be called while this process has one thread.
 ///
@@ -59,7 +59,7 @@ fn keep(listener: BorrowedFd<'_>, supervisor: &OwnedFd, policy: GatePolicy) -> !
             // No process has the filter any more.
             Ok(_) if came(0) => break,
             Ok(_) if came(1) => {
-                gate::answer_alone(listener, policy);
+                questions::answer_alone(listener, policy);
                 break;
             }
             Ok(_) => {}

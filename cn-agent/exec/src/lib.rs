@@ -37,6 +37,7 @@
 //! | [`local_memory`] | memory that stayed in this machine |
 //! | [`gate`], [`seccomp`] | system calls that programs with remote memory are refused, and executions |
 //! | [`executions`] | programs that are executed with memory of this machine alone |
+//! | [`questions`] | what the gate is asked, and the answers |
 //! | `keeper` | answers the gate's questions after the supervisor's end |
 
 pub mod children;
@@ -48,6 +49,7 @@ pub mod lease;
 pub mod library;
 pub mod local_memory;
 pub mod program;
+pub mod questions;
 pub mod seccomp;
 pub mod session;
 

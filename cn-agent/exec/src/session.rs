@@ -22,9 +22,10 @@ use nix::unistd::{Pid, getpid, getppid};
 
 use super::children::Children;
 use super::executions::Executions;
-use super::gate::{self, Gate, GatePolicy, PendingGate};
+use super::gate::{self, Gate, PendingGate};
 use super::lease::Grower;
 use super::local_memory::{LocalMemory, LocalMemorySampler};
+use super::questions::GatePolicy;
 use cxloe_client::client::ClientError;
 use cxloe_client::mapping::{NoKernelFaults, Owner};
 use cxloe_client::message::PagingView;

@@ -2,46 +2,13 @@
 //! former announce the change to the region's space, once the monitor has mapped the region's file and for its addresses
 //! only; the latter end the monitor where the region's memory would be passed on.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use cxloe_member::wire::PAGE_BYTES;
 
+use crate::reentry::{set_errno, without_reentry};
 use crate::settings::settings;
 use crate::{mappings, outsiders};
-
-thread_local! {
-    /// Whether this thread is already inside one of these functions, whose additional work may map memory itself.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs the additional work of a call; `None` if this thread is inside such work already.
-fn without_reentry<T>(what: impl FnOnce() -> T) -> Option<T> {
-    // A thread that is ending has no thread-local data any more; it skips the additional work.
-    if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true) {
-        return None;
-    }
-    let errno = errno();
-    let done = what();
-    set_errno(errno);
-    INSIDE.with(|inside| inside.set(false));
-    Some(done)
-}
-
-/// Has this thread pass through all of these functions: the helper thread passes the memory to the agent's successor.
-pub fn bypass() {
-    INSIDE.with(|inside| inside.set(true));
-}
-
-fn errno() -> c_int {
-    // SAFETY: errno belongs to this thread.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(errno: c_int) {
-    // SAFETY: errno belongs to this thread.
-    unsafe { *libc::__errno_location() = errno }
-}
 
 /// Makes a mapping of the region's file a member of the region's space.
 ///

@@ -23,5 +23,6 @@
 mod hooks;
 mod mappings;
 mod outsiders;
+mod reentry;
 mod settings;
 mod spans;

@@ -14,6 +14,7 @@ use cxloe_member::line::HelperLine;
 use cxloe_member::uffd;
 use cxloe_member::wire::{PAGE_BYTES, Pages, RANGE};
 
+use crate::reentry::bypass;
 use crate::settings::{Settings, settings};
 use crate::spans::{Span, whole_pages};
 
@@ -100,8 +101,7 @@ fn start(settings: &'static Settings, span: Span) -> Result<Arc<HelperLine>, Map
     let ready = Arc::new(Barrier::new(2));
     let (of_thread, there) = (Arc::clone(&line), Arc::clone(&ready));
     let body = move || {
-        #[cfg(not(test))]
-        crate::hooks::bypass();
+        bypass();
         let memory: Option<OwnedFd> = Some(memory);
         let mut member = Member::new(place, joined, uffd, shared_state, memory, &of_thread, settings.wait);
         there.wait();
