@@ -60,6 +60,20 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
     })
 }
 
+/// Whether a refusal may pass by itself. A memory node in an orderly stop announces it, and soon either returns or ends
+/// the session. The manager gives this node's key and memory to the memory node at about the same time as to this node.
+pub fn may_pass(event: &SessionEvent) -> bool {
+    let SessionEvent::Refused { status, .. } = event else { return false };
+    matches!(status, HelloStatus::Draining | HelloStatus::NotAllowed)
+}
+
+/// Writes a refusal to the log that has not passed by itself.
+pub fn log_lasting(event: &EngineEvent) {
+    if let (EngineEvent::Session { mac, .. }, Some(why)) = (event, refusal(event)) {
+        tracing::error!(peer = %mac, "{why}");
+    }
+}
+
 /// Writes `event` to the log, at the level of its severity.
 pub fn log(event: &EngineEvent) {
     match event {
@@ -85,10 +99,8 @@ pub fn log(event: &EngineEvent) {
                 }
             }
             SessionEvent::Refused { status, .. } => {
-                // A memory node in an orderly stop announces it, and soon either returns or ends the session.
-                let passes = matches!(status, HelloStatus::Draining);
                 if let Some(why) = refusal(event) {
-                    if passes {
+                    if may_pass(session) {
                         tracing::warn!(peer = %mac, cause = ?status, "{why}");
                         return;
                     }

@@ -29,7 +29,7 @@
 //! | [`mapped`] | common description of a mapped region |
 //! | [`follow`], [`quiet`] | registration with the manager and the effects of its answers; end of earlier operations |
 //! | [`leases`] | regions that exist for one program each |
-//! | [`events`] | log messages for the engine's events |
+//! | [`events`], [`refusals`] | log messages for the engine's events; refusals that pass by themselves |
 //! | [`untrusted`] | words that another process can write at any time |
 
 #![cfg_attr(not(test), no_std)]
@@ -50,5 +50,6 @@ pub mod mapped;
 pub mod node;
 pub mod pager;
 pub mod quiet;
+pub mod refusals;
 pub mod transfers;
 pub mod untrusted;

@@ -6,7 +6,6 @@
 //! decides; asleep, it waits for the link, all clients and control at once. Orders of control are taken after some
 //! rounds without work, and every few milliseconds under load.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,7 +16,6 @@ use cxloe_link::Clock;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::wait::idle::{IdlePolicy, Rest, Seen};
 use cxloe_link::{Link, LinkError, LinkHealth};
-use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 use tokio::sync::mpsc;
 
@@ -30,6 +28,7 @@ use cxloe_cn_core::engine::{Engine, EngineEvent};
 use cxloe_cn_core::events;
 use cxloe_cn_core::node;
 use cxloe_cn_core::quiet::QuietMark;
+use cxloe_cn_core::refusals::{LogAs, Refusals};
 use cxloe_port::frames::Stamped;
 use users::EngineUsers;
 
@@ -73,8 +72,8 @@ struct Worker {
     /// Decides between polling, yielding and sleeping.
     idle: IdlePolicy,
     sleeper: Sleeper,
-    /// Reasons for which memory nodes refuse this node, by the address that sessions show.
-    refusals: BTreeMap<String, String>,
+    /// Reasons for which memory nodes refuse this node.
+    refusals: Refusals,
     /// Reports about legs, for the manager.
     leg_reports: mpsc::Sender<LegReport>,
     /// Set at the end, if every write is complete.
@@ -220,20 +219,11 @@ impl Worker {
         if let Some(report) = report {
             let _ = self.leg_reports.try_send(report);
         }
-        let refusal = events::refusal(event);
-        if let (EngineEvent::Session { mac, .. }, Some(why)) = (event, &refusal)
-            && self.refusals.get(&mac.to_string()) == Some(why)
-        {
-            // Each attempt repeats the refusal: `cn-agent sessions` shows it, and only the first is logged.
-            return;
-        }
-        events::log(event);
-        if let EngineEvent::Session { mac, event: session } = event {
-            match (session, refusal) {
-                (_, Some(why)) => drop(self.refusals.insert(mac.to_string(), why)),
-                (SessionEvent::Opened { .. }, None) => drop(self.refusals.remove(&mac.to_string())),
-                _ => {}
-            }
+        match self.refusals.record(event, self.clock.now()) {
+            LogAs::Event => events::log(event),
+            LogAs::Error => events::log_lasting(event),
+            // `cn-agent sessions` shows it.
+            LogAs::Nothing => {}
         }
     }
 

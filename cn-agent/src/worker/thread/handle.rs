@@ -1,6 +1,5 @@
 //! Handle by which the rest of the agent starts the worker, gives it orders, and stops it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,6 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use cxloe_cn_core::engine::Engine;
 use cxloe_cn_core::quiet::QuietMark;
+use cxloe_cn_core::refusals::Refusals;
 use cxloe_daemon::pin;
 use cxloe_link::keys::{Handshaker, epoch_ns};
 use cxloe_link::wait::idle::IdlePolicy;
@@ -64,7 +64,7 @@ impl WorkerHandle {
             idle: IdlePolicy::new(wait),
             clock,
             stop: Arc::clone(&stop),
-            refusals: BTreeMap::new(),
+            refusals: Refusals::default(),
             leg_reports,
             settled,
             quiet: orders.quiet().clone(),

@@ -9,7 +9,7 @@ impl Worker {
     pub(super) fn report(&mut self) -> WorkerReport {
         let paces = self.engine.paces(self.clock.now());
         let sessions = self.engine.sessions().into_iter().zip(paces).map(|(status, pace)| {
-            let refusal = self.refusals.get(&status.peer).cloned();
+            let refusal = self.refusals.of(&status.peer).map(str::to_owned);
             Session { status, refusal, pace: pace.map(SessionPace::from) }
         });
         WorkerReport {
