@@ -119,6 +119,21 @@ pub struct JoinRequest {
     pub view: Option<u16>,
     /// Whether the process was a member under a predecessor of this agent.
     pub resume: bool,
+    /// Files by which the process shows its memory, which come last.
+    pub files: ShownFiles,
+}
+
+/// Files of `/proc` by which a process shows its memory. It opens them itself and sends them with its request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShownFiles {
+    /// None: for shared memory; and for a forked child that may not open them, whose pages stay where they are.
+    #[default]
+    None,
+    /// `pagemap`: for memory of a virtual machine.
+    Table,
+    /// `mem` and `pagemap`: for private memory.
+    All,
 }
 
 /// Answer of the agent.

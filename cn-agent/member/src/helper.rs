@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptors, join, join_for};
 use crate::line::HelperLine;
+use crate::process_files::ProcessFiles;
 use crate::socket::Socket;
 use crate::wire::{Inbox, MESSAGE_MAX, Message, MessageKind, PAGE_BYTES, Pages, RANGE, RANGES_MAX};
 
@@ -29,6 +30,7 @@ pub struct Member<'a> {
     uffd: OwnedFd,
     shared_state: OwnedFd,
     memory: Option<OwnedFd>,
+    files: Option<ProcessFiles>,
     view: u16,
     agent: u32,
     inbox: Inbox,
@@ -114,6 +116,7 @@ impl<'a> Member<'a> {
             uffd,
             shared_state,
             memory,
+            files: None,
             view,
             agent,
             inbox: Inbox::new(),
@@ -127,6 +130,11 @@ impl<'a> Member<'a> {
     /// This member, for memory of process `pid`, joined by [`join_for`].
     pub fn for_process(self, pid: u32) -> Member<'a> {
         Member { pid: Some(pid), ..self }
+    }
+
+    /// This member, with the files by which it showed its memory when it joined, for a successor of the agent.
+    pub fn with_files(self, files: Option<ProcessFiles>) -> Member<'a> {
+        Member { files, ..self }
     }
 
     /// This member, with a bell (an `eventfd`): [`HelperHost::on_bell`] is called when the bell was written to.
@@ -226,6 +234,12 @@ impl<'a> Member<'a> {
             MessageKind::Why => host.why(&mut message.text_bytes()),
             MessageKind::Discarded => self.line.discarded(),
             MessageKind::Full => host.full(),
+            MessageKind::Unmarked if self.pid.is_none() => {
+                // SAFETY: plain values. The agent does not signal a number, which may be another program's by now.
+                unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+            }
+            // Whoever passed another process's memory ends that process when pages are lost.
+            MessageKind::Unmarked => {}
             // Nothing to do: the agent closes the connection next.
             MessageKind::Bye => {}
             // These messages are only sent by members.
@@ -299,6 +313,7 @@ impl<'a> Member<'a> {
                 uffd: self.uffd.as_fd(),
                 shared_state: self.shared_state.as_fd(),
                 memory: self.memory.as_ref().map(AsFd::as_fd),
+                files: self.files.as_ref(),
                 view: self.view,
             };
             let who = JoinKind::Before(successor_descriptors);
@@ -311,7 +326,6 @@ impl<'a> Member<'a> {
                     self.socket = socket;
                     self.agent = welcome.agent;
                     self.inbox = Inbox::new();
-                    allow_reading(self.agent);
                     self.line.connected(self.socket.as_fd().as_raw_fd());
                     return Ok(());
                 }
@@ -330,11 +344,4 @@ fn own_process() -> Option<OwnedFd> {
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
     // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Allows the agent to read this process's memory where Yama permits that to parent processes only. Has no effect
-/// without Yama.
-pub fn allow_reading(agent: u32) {
-    // SAFETY: plain values.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(agent), 0, 0, 0) };
 }

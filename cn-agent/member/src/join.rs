@@ -2,10 +2,11 @@
 
 use std::fmt::{self, Write};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use crate::socket::{Descriptors, Socket, SocketPath};
+use crate::process_files::ProcessFiles;
+use crate::socket::{DESCRIPTORS_MAX, Descriptors, Socket, SocketPath};
 use crate::wire::{self, JoinReply, NOT_YET, TEXT_MAX, VERSION, WELCOME, WELCOME_BYTES};
 
 /// Longest wait for the agent's answer.
@@ -35,6 +36,8 @@ pub struct SuccessorDescriptors<'a> {
     pub shared_state: BorrowedFd<'a>,
     /// Memory of the space, if it is shared.
     pub memory: Option<BorrowedFd<'a>>,
+    /// Files by which the member shows its memory, if it is private.
+    pub files: Option<&'a ProcessFiles>,
     /// Number of the member's view.
     pub view: u16,
 }
@@ -43,11 +46,46 @@ pub struct SuccessorDescriptors<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum JoinKind<'a> {
     /// A process whose own userfaultfd is not set up yet.
-    New(BorrowedFd<'a>),
-    /// A forked child, which has read its view from the probe page.
-    Child(u16),
+    New {
+        /// Userfaultfd of the process.
+        uffd: BorrowedFd<'a>,
+        /// Files by which it shows its memory; none for shared memory.
+        files: Option<&'a ProcessFiles>,
+    },
+    /// A forked child.
+    Child {
+        /// Number of its view, which it has read from the probe page.
+        view: u16,
+        /// Files by which it shows its memory; none if it may not open them. Then its pages stay where they are.
+        files: Option<&'a ProcessFiles>,
+    },
     /// A former member that joins the agent's successor.
     Before(SuccessorDescriptors<'a>),
+}
+
+impl<'a> JoinKind<'a> {
+    fn files(&self) -> Option<&'a ProcessFiles> {
+        match self {
+            JoinKind::New { files, .. } | JoinKind::Child { files, .. } => *files,
+            JoinKind::Before(before) => before.files,
+        }
+    }
+
+    /// Descriptors that are sent with the request, in the order that the agent expects; returns their number.
+    fn descriptors(&self, into: &mut [BorrowedFd<'a>; DESCRIPTORS_MAX], none: BorrowedFd<'a>) -> usize {
+        *into = [none; DESCRIPTORS_MAX];
+        let first = match self {
+            JoinKind::New { uffd, .. } => [Some(*uffd), None, None],
+            JoinKind::Child { .. } => [None; 3],
+            JoinKind::Before(SuccessorDescriptors { uffd, shared_state, memory, .. }) => {
+                [Some(*uffd), Some(*shared_state), *memory]
+            }
+        };
+        let files = self.files();
+        let last = [files.and_then(ProcessFiles::memory), files.map(ProcessFiles::table)];
+        let all = first.into_iter().chain(last).flatten();
+        all.zip(into).map(|(descriptor, place)| *place = descriptor).count()
+    }
 }
 
 /// A text of at most [`TEXT_MAX`] bytes, stored without the heap.
@@ -157,17 +195,9 @@ pub fn join_for(pid: u32, place: &MemberMemory, who: JoinKind<'_>) -> Result<Joi
     bytes[..4].copy_from_slice(&(request.length as u32).to_be_bytes());
     bytes[4..4 + request.length].copy_from_slice(&request.bytes[..request.length]);
     let bytes = &bytes[..4 + request.length];
-    match who {
-        JoinKind::New(uffd) => socket.send(bytes, &[uffd]),
-        JoinKind::Child(_) => socket.send(bytes, &[]),
-        JoinKind::Before(SuccessorDescriptors { uffd, shared_state, memory: None, .. }) => {
-            socket.send(bytes, &[uffd, shared_state])
-        }
-        JoinKind::Before(SuccessorDescriptors { uffd, shared_state, memory: Some(memory), .. }) => {
-            socket.send(bytes, &[uffd, shared_state, memory])
-        }
-    }
-    .map_err(JoinError::Broken)?;
+    let mut sent = [socket.as_fd(); DESCRIPTORS_MAX];
+    let count = who.descriptors(&mut sent, socket.as_fd());
+    socket.send(bytes, &sent[..count]).map_err(JoinError::Broken)?;
 
     let (mut head, mut descriptors) = ([0; WELCOME_BYTES], Descriptors::new());
     socket.receive_exact(&mut head, &mut descriptors).map_err(JoinError::Broken)?;
@@ -177,7 +207,7 @@ pub fn join_for(pid: u32, place: &MemberMemory, who: JoinKind<'_>) -> Result<Joi
     socket.receive_exact(room, &mut descriptors).map_err(JoinError::Broken)?;
     match welcome.status {
         WELCOME => {
-            let uffd = if matches!(who, JoinKind::Child(_)) { descriptors.take() } else { None };
+            let uffd = if matches!(who, JoinKind::Child { .. }) { descriptors.take() } else { None };
             Ok(Joined { socket, welcome, uffd, shared_state: descriptors.take() })
         }
         NOT_YET => Err(JoinError::NotYet(text)),
@@ -195,10 +225,19 @@ fn request(pid: u32, place: &MemberMemory, who: JoinKind<'_>) -> InlineText {
          \"offset\":{offset},\"pid\":{pid},\"resume\":{resume},\"view\":"
     )
     .and_then(|()| match who {
-        JoinKind::Child(view) | JoinKind::Before(SuccessorDescriptors { view, .. }) => write!(text, "{view}"),
-        JoinKind::New(_) => text.write_str("null"),
+        JoinKind::Child { view, .. } | JoinKind::Before(SuccessorDescriptors { view, .. }) => {
+            write!(text, "{view}")
+        }
+        JoinKind::New { .. } => text.write_str("null"),
     })
-    .and_then(|()| text.write_str("}}}"));
+    .and_then(|()| {
+        let files = match who.files() {
+            None => "none",
+            Some(files) if files.memory().is_none() => "table",
+            Some(_) => "all",
+        };
+        write!(text, ",\"files\":\"{files}\"}}}}}}")
+    });
     debug_assert!(written.is_ok(), "numbers have bounded lengths");
     text
 }
@@ -217,10 +256,10 @@ mod tests {
         let agent = SocketPath::new(b"/x").unwrap();
         let place =
             MemberMemory { agent, space: u64::MAX, address: u64::MAX, bytes: u64::MAX, offset: u64::MAX };
-        let text = request(u32::MAX, &place, JoinKind::Child(u16::MAX));
+        let text = request(u32::MAX, &place, JoinKind::Child { view: u16::MAX, files: None });
         assert!(
             text.as_str().starts_with(&format!("{{\"version\":{},", wire::VERSION))
-                && text.as_str().ends_with("65535}}}"),
+                && text.as_str().ends_with(r#"65535,"files":"none"}}}"#),
             "{text}"
         );
     }

@@ -13,6 +13,7 @@
 //! * [`wire`]: the messages, for both ends.
 //! * [`socket`]: a connection to the agent, with descriptors.
 //! * [`join`]: becoming a member.
+//! * [`process_files`]: the files by which a process shows the agent its memory.
 //! * [`helper`]: the helper thread.
 //! * [`line`](mod@line): requests to the helper thread from the other threads.
 //! * [`parent_memory`]: the message of a forked child that touches memory which only its parent has.
@@ -33,6 +34,7 @@ pub mod helper;
 pub mod join;
 pub mod line;
 pub mod parent_memory;
+pub mod process_files;
 pub mod socket;
 pub mod uffd;
 pub mod wire;

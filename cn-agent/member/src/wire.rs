@@ -2,7 +2,7 @@
 //! number; bytes that form no message end the connection and nothing else.
 
 /// Version of the agent's local protocol to which these messages belong.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Size of a page in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 /// First field of a [`JoinReply`].
@@ -101,6 +101,9 @@ pub enum MessageKind {
     Why = 5,
     /// From the agent: pages have waited too long for room in the region to be evicted to; the process has to end.
     Full = 6,
+    /// From the agent: these pages are lost, and this kernel cannot mark them so that touching them gives SIGBUS; the
+    /// member sends SIGBUS to its process.
+    Unmarked = 7,
     /// From a member: the oldest unanswered [`MessageKind::Drop`] is done.
     Dropped = 0x101,
     /// From a member: the member is about to discard these pages.
@@ -121,8 +124,8 @@ impl MessageKind {
     fn of(number: u32) -> Option<MessageKind> {
         use MessageKind::*;
         let all = [
-            Drop, Lost, Bye, Discarded, Why, Full, Dropped, Discard, Leave, WillRead, WillWrite, Cold,
-            PageOut,
+            Drop, Lost, Bye, Discarded, Why, Full, Unmarked, Dropped, Discard, Leave, WillRead, WillWrite,
+            Cold, PageOut,
         ];
         all.into_iter().find(|kind| *kind as u32 == number)
     }

@@ -74,16 +74,21 @@ impl Space {
 
     /// Identity of the process that joins, checked against its user.
     fn process(&self, joining: &JoinAttempt) -> Result<Process, JoinRefusal> {
-        let uid = joining.peer_uid;
-        let found = match self.options.kind {
-            MappingKind::Shared => Process::of(joining.pid, uid),
-            MappingKind::Private => Process::with_pages(joining.pid, uid, true),
-            MappingKind::Foreign => Process::with_pages(joining.pid, uid, false),
-        };
-        found.map_err(|error| match error {
+        Process::of(joining.pid, joining.peer_uid).map_err(|error| match error {
             ProcessError::Ended(pid) => refused(unseen(pid)),
             error => refused(error),
         })
+    }
+
+    /// Checks that a process which is no member yet passed the files through which its pages are to be seen. A child
+    /// that may not open its files joins without: its pages stay where they are.
+    fn check_files(&self, joining: &JoinAttempt) -> Result<(), JoinRefusal> {
+        let enough = match self.options.kind {
+            MappingKind::Shared => true,
+            MappingKind::Private => joining.view.is_some() || joining.files.is_complete(),
+            MappingKind::Foreign => joining.files.has_table(),
+        };
+        if enough { Ok(()) } else { Err(refused(ProcessError::NoFiles)) }
     }
 
     fn join(&mut self, joining: &mut JoinAttempt) -> Result<(), JoinRefusal> {
@@ -107,20 +112,20 @@ impl Space {
             return Err(refused("private memory begins at its first page"));
         }
         let process = self.process(joining)?;
+        self.check_files(joining)?;
+        let process = process.showing(std::mem::take(&mut joining.files));
         let started = process.started();
         let mapping = match (joining.resume, joining.view) {
-            (true, view) => self.rejoin(ViewId(view.unwrap_or_default()), joining)?,
+            (true, view) => self.rejoin(ViewId(view.unwrap_or_default()), joining, process)?,
             (false, Some(view)) if self.options.kind == MappingKind::Private => {
-                self.join_child(ViewId(view), joining)?
+                self.join_child(ViewId(view), joining, process)?
             }
-            _ => self.join_new(joining)?,
+            _ => self.join_new(joining, process)?,
         };
-        if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
-            (mapped.pid, mapped.process) = (process.pid(), Some(process));
-        }
+        let nonce = self.memory.mappings().get(mapping).map_or(0, |mapped| mapped.nonce);
         let view = self.pager.view_of(mapping).unwrap_or(ONLY);
         let shared_state = self.shared_state.share().map_err(refused)?;
-        self.shared_state.set_record(mapping.0, Some(Record { view: view.0, pid, started, address }));
+        self.shared_state.set_record(mapping.0, Some(Record { view: view.0, pid, started, address, nonce }));
         self.changed = true;
         if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
             let welcome = JoinReply {
@@ -150,10 +155,11 @@ impl Space {
         Ok(())
     }
 
-    fn mapped(&self, joining: &mut JoinAttempt, uffd: Uffd) -> Mapped {
+    fn mapped(&self, joining: &mut JoinAttempt, uffd: Uffd, process: Process, nonce: u64) -> Mapped {
         let JoinAttempt { address, bytes, offset, pid, .. } = *joining;
         let link = joining.socket.take().map(MemberLink::new);
-        Mapped::new(uffd, address, (offset / PAGE) as u32, (bytes / PAGE) as u32, pid, link)
+        let mapped = Mapped::new(uffd, address, (offset / PAGE) as u32, (bytes / PAGE) as u32, pid, link);
+        mapped.of(process, nonce)
     }
 
     fn uffd(joining: &mut JoinAttempt) -> Result<Uffd, JoinRefusal> {
@@ -162,7 +168,7 @@ impl Space {
     }
 
     /// Adds a process that passes its own userfaultfd.
-    fn join_new(&mut self, joining: &mut JoinAttempt) -> Result<MappingId, JoinRefusal> {
+    fn join_new(&mut self, joining: &mut JoinAttempt, process: Process) -> Result<MappingId, JoinRefusal> {
         let uffd = Self::uffd(joining)?;
         let (features, modes) = required_features(self.options.kind);
         if self.options.kind != MappingKind::Foreign {
@@ -175,6 +181,10 @@ impl Space {
             })?;
         }
         debug_assert!(modes.contains(Modes::MISSING));
+        let nonce = match self.options.kind {
+            MappingKind::Private => process.confirm(&uffd, joining.address).map_err(refused)?,
+            MappingKind::Shared | MappingKind::Foreign => 0,
+        };
         if let KernelMemory::Foreign(memory) = &mut self.memory {
             let first = (joining.offset / PAGE) as u32;
             if !memory.give(first..first + (joining.bytes / PAGE) as u32) {
@@ -191,7 +201,7 @@ impl Space {
             }
         };
         let mapping = self.pager.add_mapping(view).map_err(refused)?;
-        let mapped = self.mapped(joining, uffd);
+        let mapped = self.mapped(joining, uffd, process, nonce);
         self.add(view, mapping, mapped);
         Ok(mapping)
     }
@@ -204,7 +214,12 @@ impl Space {
     }
 
     /// Adds a forked child, whose userfaultfd the agent already has.
-    fn join_child(&mut self, view: ViewId, joining: &mut JoinAttempt) -> Result<MappingId, JoinRefusal> {
+    fn join_child(
+        &mut self,
+        view: ViewId,
+        joining: &mut JoinAttempt,
+        process: Process,
+    ) -> Result<MappingId, JoinRefusal> {
         let none = || refused("no process with this view has forked; the agent has been replaced meanwhile");
         let KernelMemory::Private(memory) = &mut self.memory else { return Err(none()) };
         let mapping = memory.of_view(view).ok_or_else(none)?;
@@ -212,14 +227,24 @@ impl Space {
         if mapped.address != joining.address {
             return Err(none());
         }
-        mapped.pid = joining.pid;
+        let readable = process.is_readable();
+        let nonce = match readable {
+            true => process.confirm(&mapped.uffd, joining.address).map_err(refused)?,
+            false => 0,
+        };
+        (mapped.pid, mapped.nonce, mapped.process) = (joining.pid, nonce, Some(process));
         mapped.link = joining.socket.take().map(MemberLink::new);
-        self.pager.set_droppable(view, true);
+        self.pager.set_droppable(view, readable);
         Ok(mapping)
     }
 
     /// Adds a member again, after the agent was restarted or the member's connection broke.
-    fn rejoin(&mut self, view: ViewId, joining: &mut JoinAttempt) -> Result<MappingId, JoinRefusal> {
+    fn rejoin(
+        &mut self,
+        view: ViewId,
+        joining: &mut JoinAttempt,
+        process: Process,
+    ) -> Result<MappingId, JoinRefusal> {
         let JoinAttempt { pid, address, .. } = *joining;
         let known = self.memory.mappings().iter().find(|(id, mapped)| {
             self.pager.view_of(*id) == Some(view) && (mapped.pid, mapped.address) == (pid, address)
@@ -231,25 +256,31 @@ impl Space {
                 return Err(JoinRefusal { status: NOT_YET, text });
             }
             if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
+                // The files that it passed first are kept.
                 mapped.link = joining.socket.take().map(MemberLink::new);
+                let evicts = self.options.kind != MappingKind::Private || mapped.is_readable();
+                self.pager.set_droppable(view, evicts);
             }
-            self.pager.set_droppable(view, true);
             return Ok(mapping);
         }
-        if !self.expects(view, pid) {
+        let Some(nonce) = self.expected_nonce(view, pid) else {
             return Err(refused("its memory was released after it was assumed to have ended"));
-        }
+        };
         let uffd = Self::uffd(joining)?;
+        let readable = process.is_readable();
+        if readable && !process.shows(nonce, address) {
+            return Err(refused(ProcessError::OtherMemory));
+        }
         if let KernelMemory::Foreign(memory) = &mut self.memory {
             let first = (joining.offset / PAGE) as u32;
             memory.give(first..first + (joining.bytes / PAGE) as u32);
         }
         let mapping = self.pager.add_mapping(view).map_err(refused)?;
-        let mapped = self.mapped(joining, uffd);
+        let mapped = self.mapped(joining, uffd, process, nonce);
         // Threads whose faults the dead agent left unserved retry.
         mapped.uffd.wake(mapped.all()).map_err(refused)?;
         self.add(view, mapping, mapped);
-        self.pager.set_droppable(view, true);
+        self.pager.set_droppable(view, readable || self.options.kind != MappingKind::Private);
         self.rejoined(view, pid);
         Ok(mapping)
     }

@@ -135,6 +135,12 @@ impl MemberLink {
         self.send_message(&Message::new(MessageKind::Lost, &[Pages { first: page, count: 1 }]));
     }
 
+    /// Has the member send SIGBUS to its process, because a lost page cannot be marked; `false` if the order cannot be
+    /// sent.
+    pub fn unmarked(&mut self, page: u32) -> bool {
+        self.send_message(&Message::new(MessageKind::Unmarked, &[Pages { first: page, count: 1 }]))
+    }
+
     /// Notifies the member of the reason of losses that follow.
     pub fn why(&mut self, text: &str) {
         self.send_message(&Message::words(MessageKind::Why, text));
@@ -200,7 +206,8 @@ impl MemberLink {
             | MessageKind::Bye
             | MessageKind::Discarded
             | MessageKind::Why
-            | MessageKind::Full => MemberMessage::Gone,
+            | MessageKind::Full
+            | MessageKind::Unmarked => MemberMessage::Gone,
         }
     }
 }

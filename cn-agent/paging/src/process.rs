@@ -1,20 +1,25 @@
-//! Identity of a process. Its number alone does not suffice: after the process has ended it may belong to another
-//! one, and after `execve` the process runs another program in other memory, perhaps with more rights.
+//! Identity of a process, and what it shows of its memory. Its number alone identifies nothing: after the process has
+//! ended it may belong to another one, and after `execve` the process runs another program in other memory, perhaps
+//! with more rights.
 //!
-//! Descriptors opened when a process joins belong to the memory that it had then. Once that memory is gone, nothing
-//! can be read through the descriptors, even if the process's number is in use.
+//! So the agent opens nothing of a process by its number. The process opens its memory and its page table itself, with
+//! its own rights, and passes the open files. They belong to the memory that the process had then. Once that memory is
+//! gone, nothing can be read through them, even if the process's number is in use.
 
-use std::fs::{File, read_to_string};
+use std::fs::{File, read_link, read_to_string};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::unistd::{Uid, geteuid};
 
 use super::shared_state::started;
-use crate::uffd::pagemap;
+use crate::uffd::pagemap::{self, is_something};
+use crate::uffd::{Access, Uffd, UffdError};
+use cxloe_cn_core::pager::PAGE_BYTES;
 
-/// Reason why the identity of a process is not accepted.
+/// Reason why a process is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// There is none, or it has just ended.
@@ -30,20 +35,62 @@ pub enum ProcessError {
         /// User id of the process that requested this.
         uid: u32,
     },
-    /// The agent lacks the right to read its page table.
-    #[error(
-        "the agent may not see which pages process {0} has; run the agent with CAP_DAC_READ_SEARCH and \
-         CAP_SYS_PTRACE (its service does), or the program as the agent's user"
-    )]
-    Forbidden(u32),
-    /// A system call failed.
-    #[error("process {pid} cannot be looked into: {source}")]
-    Io {
-        /// Process id that the call was about.
-        pid: u32,
-        /// Error that the kernel returned.
-        source: io::Error,
-    },
+    /// A descriptor is no file of its kind.
+    #[error("what came as /proc/PID/{0} is no such file; the process has to open it itself")]
+    OtherFile(&'static str),
+    /// The files of the process did not come.
+    #[error("the process did not pass its /proc/self/mem and /proc/self/pagemap, through which it is paged")]
+    NoFiles,
+    /// The files do not show the memory that the userfaultfd serves.
+    #[error("the process passed files of other memory than its userfaultfd is of")]
+    OtherMemory,
+    /// The first page cannot be filled through the userfaultfd.
+    #[error("the first page of the process's memory is not absent and registered: {0}")]
+    FirstPage(UffdError),
+}
+
+/// Files by which a process shows its memory.
+#[derive(Debug, Default)]
+pub struct MemoryFiles {
+    memory: Option<File>,
+    table: Option<File>,
+}
+
+impl MemoryFiles {
+    /// Checks that the descriptors, of the memory and of the page table, are what they came as. A file that a program passes may belong to any file system,
+    /// also to one that never answers: not to be called in a thread that serves.
+    ///
+    /// # Errors
+    /// [`ProcessError::OtherFile`].
+    pub fn check([memory, table]: [Option<OwnedFd>; 2]) -> Result<MemoryFiles, ProcessError> {
+        let check = |fd: Option<OwnedFd>, name| fd.map(|fd| file_of_process(fd, name)).transpose();
+        Ok(MemoryFiles { memory: check(memory, "mem")?, table: check(table, "pagemap")? })
+    }
+
+    /// Whether the page table is there.
+    pub(crate) fn has_table(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Whether the memory and the page table are there.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.memory.is_some() && self.table.is_some()
+    }
+}
+
+/// The file `name` in the folder of a process, if `fd` is one.
+fn file_of_process(fd: OwnedFd, name: &'static str) -> Result<File, ProcessError> {
+    let other = |_| ProcessError::OtherFile(name);
+    // The kernel's own words for a descriptor, for which it asks no file system.
+    let path =
+        read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| ProcessError::OtherFile(name))?;
+    if path.file_name().is_none_or(|last| last != name) {
+        return Err(ProcessError::OtherFile(name));
+    }
+    if fstatfs(&fd).map_err(other)?.filesystem_type() != PROC_SUPER_MAGIC {
+        return Err(ProcessError::OtherFile(name));
+    }
+    Ok(File::from(fd))
 }
 
 /// One process, distinguished from later ones with its number.
@@ -51,9 +98,7 @@ pub enum ProcessError {
 pub struct Process {
     pid: u32,
     started: u64,
-    /// The process's memory and page table, if the agent reads them.
-    memory: Option<File>,
-    table: Option<File>,
+    files: MemoryFiles,
 }
 
 impl Process {
@@ -64,33 +109,19 @@ impl Process {
     /// Any [`ProcessError`].
     pub fn of(pid: u32, uid: u32) -> Result<Process, ProcessError> {
         let started = started(pid).ok_or(ProcessError::Ended(pid))?;
-        let process = Process { pid, started, memory: None, table: None };
+        let process = Process { pid, started, files: MemoryFiles::default() };
         process.check(uid)?;
         Ok(process)
     }
 
-    /// As [`of`](Self::of), with the process's page table open and, if `reads`, its memory.
-    ///
-    /// # Errors
-    /// Any [`ProcessError`].
-    pub(crate) fn with_pages(pid: u32, uid: u32, reads: bool) -> Result<Process, ProcessError> {
-        let mut process = Process::of(pid, uid)?;
-        let open = |what: &str| {
-            File::open(format!("/proc/{pid}/{what}")).map_err(|source| match source.kind() {
-                io::ErrorKind::PermissionDenied => ProcessError::Forbidden(pid),
-                io::ErrorKind::NotFound => ProcessError::Ended(pid),
-                _ => ProcessError::Io { pid, source },
-            })
-        };
-        process.memory = if reads { Some(open("mem")?) } else { None };
-        process.table = Some(open("pagemap")?);
-        // Checked after opening: a process that had more rights at that time cannot have returned to the user's with
-        // the same memory.
-        process.check(uid)?;
-        Ok(process)
+    /// This process, which shows its memory by these files.
+    #[must_use]
+    pub fn showing(self, files: MemoryFiles) -> Process {
+        Process { files, ..self }
     }
 
-    /// Checks that the process has the rights of this user only.
+    /// Checks that the process has the rights of this user only. Nothing that the agent may do with the process follows
+    /// from this: the process may execute another program right after.
     fn check(&self, uid: u32) -> Result<(), ProcessError> {
         let pid = self.pid;
         if has_all_rights(uid) {
@@ -109,9 +140,41 @@ impl Process {
         }
     }
 
+    /// Checks that the files show the memory that `uffd` serves: fills the page at `address`, which is absent, through
+    /// the one and reads it through the other. Returns the content's first word, by which a successor of this agent
+    /// checks the same ([`shows`](Self::shows)).
+    ///
+    /// # Errors
+    /// [`ProcessError::OtherMemory`], [`ProcessError::FirstPage`].
+    pub(crate) fn confirm(&self, uffd: &Uffd, address: u64) -> Result<u64, ProcessError> {
+        let nonce: [u64; 4] = rand::random();
+        let mut page = [0; PAGE_BYTES];
+        page.as_chunks_mut::<8>()
+            .0
+            .iter_mut()
+            .zip(nonce)
+            .for_each(|(place, word)| *place = word.to_le_bytes());
+        uffd.copy(address, &page, Access::Writable).map_err(ProcessError::FirstPage)?;
+        let mut shown = [0; PAGE_BYTES];
+        let same = self.read(address, &mut shown).is_ok() && shown == page;
+        let [entry] = self.entries(address);
+        if same && is_something(entry) { Ok(nonce[0]) } else { Err(ProcessError::OtherMemory) }
+    }
+
+    /// Whether the page at `address` of the memory that the files show begins with this word.
+    pub(crate) fn shows(&self, word: u64, address: u64) -> bool {
+        let mut shown = [0; 8];
+        self.read(address, &mut shown).is_ok() && u64::from_le_bytes(shown) == word
+    }
+
+    /// Whether the agent can read the process's memory.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.files.is_complete()
+    }
+
     /// Whether the process's capabilities are those of another user namespace, where they give no rights here.
     fn is_in_other_namespace(&self) -> bool {
-        let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user"));
+        let of = |process: &str| read_link(format!("/proc/{process}/ns/user"));
         matches!((of("self"), of(&self.pid.to_string())), (Ok(ours), Ok(its)) if ours != its)
     }
 
@@ -137,7 +200,7 @@ impl Process {
     /// The kernel's error.
     #[inline]
     pub fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
-        self.memory.as_ref().ok_or(io::ErrorKind::UnexpectedEof)?.read_exact_at(into, address)
+        self.files.memory.as_ref().ok_or(io::ErrorKind::Unsupported)?.read_exact_at(into, address)
     }
 
     /// Entries of the page table from `address` on, in the format of `/proc/PID/pagemap`; unavailable ones are 0.
@@ -152,24 +215,7 @@ impl Process {
     /// The kernel's error; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) for memory that is gone.
     #[inline]
     pub(crate) fn try_entries<const N: usize>(&self, address: u64) -> io::Result<[u64; N]> {
-        pagemap::read(self.table.as_ref().ok_or(io::ErrorKind::UnexpectedEof)?, address)
-    }
-
-    /// Sends a signal to this process, and never to another one that has its number.
-    pub fn kill(&self, signal: i32) {
-        // SAFETY: only integers are passed; the call creates a descriptor.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) } as i32;
-        if fd < 0 {
-            return;
-        }
-        // SAFETY: the kernel has just made this descriptor; nothing else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // The descriptor refers to the process that had the number when it was opened; check that it was this
-        // process.
-        if self.is_there() {
-            // SAFETY: only integers are passed, and no information beside the signal.
-            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), signal, 0, 0) };
-        }
+        pagemap::read(self.files.table.as_ref().ok_or(io::ErrorKind::UnexpectedEof)?, address)
     }
 }
 
@@ -257,7 +303,11 @@ mod tests {
         let before = exe();
         let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let address = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
-        let process = Process::with_pages(pid, geteuid().as_raw(), true).unwrap();
+        let process = {
+            let open = |name: &str| File::open(format!("/proc/{pid}/{name}")).unwrap().into();
+            let files = MemoryFiles::check([Some(open("mem")), Some(open("pagemap"))]).unwrap();
+            Process::of(pid, geteuid().as_raw()).unwrap().showing(files)
+        };
         let mut bytes = [0; 4];
         process.read(address, &mut bytes).unwrap();
         assert_eq!(&bytes, b"\x7FELF");
@@ -272,13 +322,26 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_goes_to_the_one_that_was_meant() {
-        let mut child = sleeper();
-        let pid = child.0.id();
-        let other = Process { pid, started: started(pid).unwrap() + 1, memory: None, table: None };
-        other.kill(libc::SIGKILL);
-        assert!(child.0.try_wait().unwrap().is_none());
-        Process::of(pid, 0).unwrap().kill(libc::SIGKILL);
-        assert!(!child.0.wait().unwrap().success());
+    fn other_files_are_not_a_processs() {
+        let refused = |fd: OwnedFd, is_memory: bool| {
+            let files = if is_memory { [Some(fd), None] } else { [None, Some(fd)] };
+            matches!(MemoryFiles::check(files), Err(ProcessError::OtherFile(_)))
+        };
+        let open = |path: &str| File::open(path).unwrap().into();
+        assert!(!refused(open("/proc/self/mem"), true) && refused(open("/proc/self/mem"), false));
+        assert!(
+            !refused(open("/proc/thread-self/pagemap"), false) && refused(open("/proc/self/pagemap"), true)
+        );
+        for other in ["/proc/self/maps", "/dev/zero", "/proc"] {
+            assert!(refused(open(other), true) && refused(open(other), false), "{other}");
+        }
+        let folder = std::env::temp_dir().join(format!("cxloe-process-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("mem"), "no process").unwrap();
+        let named = File::open(folder.join("mem")).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(refused(named.into(), true), "a name alone says nothing");
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(refused(socket.into(), true));
     }
 }

@@ -61,6 +61,8 @@ pub struct Record {
     pub started: u64,
     /// Address of the view's memory in the process.
     pub address: u64,
+    /// First word of the page at that address by which the process's files were confirmed; 0 without files.
+    pub nonce: u64,
 }
 
 /// A mapping of shared memory as words.
@@ -237,8 +239,8 @@ impl SharedState {
     pub(crate) fn set_record(&self, mapping: u16, record: Option<Record>) {
         let words = self.record_at(usize::from(mapping));
         words[0].store(0, Ordering::Release);
-        if let Some(Record { view, pid, started, address }) = record {
-            let values = [u64::from(view), u64::from(pid), started, address];
+        if let Some(Record { view, pid, started, address, nonce }) = record {
+            let values = [u64::from(view), u64::from(pid), started, address, nonce];
             values.iter().zip(&words[1..]).for_each(|(value, word)| word.store(*value, Ordering::Relaxed));
             words[0].store(1, Ordering::Release);
         }
@@ -247,12 +249,14 @@ impl SharedState {
     /// All records of mappings.
     pub fn records(&self) -> Vec<Record> {
         let record = |mapping| {
-            let [used, view, pid, started, address] = Untrusted::new(self.record_at(mapping)).acquire();
+            let [used, view, pid, started, address, nonce] =
+                Untrusted::new(self.record_at(mapping)).acquire();
             (used == 1 && view < self.views).then_some(Record {
                 view: view as u16,
                 pid: pid as u32,
                 started,
                 address,
+                nonce,
             })
         };
         (0..MAPPINGS_MAX).filter_map(record).collect()
@@ -360,7 +364,7 @@ mod tests {
     #[test]
     fn a_successor_finds_what_was_noted() {
         let before = SharedState::create(&options(MappingKind::Private)).unwrap();
-        let record = Record { view: 3, pid: 77, started: 5, address: 0x7000_0000 };
+        let record = Record { view: 3, pid: 77, started: 5, address: 0x7000_0000, nonce: 6 };
         before.set_record(9, Some(record));
         before.set_record(10, Some(record));
         before.set_record(10, None);
@@ -373,7 +377,7 @@ mod tests {
         let (after, found) = SharedState::adopt(shown).unwrap();
         assert_eq!(found, SpaceOptions { limit: 99, pages: 1500, ..options(MappingKind::Private) });
         assert_eq!(after.records(), [record]);
-        after.set_record(2, Some(Record { view: 7, pid: 0, started: 0, address: 0 }));
+        after.set_record(2, Some(Record { view: 7, pid: 0, started: 0, address: 0, nonce: 0 }));
         assert_eq!(joined(after.share().unwrap().as_fd()).unwrap(), [(7, false), (3, true)]);
         let entry = after.table(3).unwrap().get(999);
         assert_eq!((entry.state(), entry.slot()), (PageState::Dirty, Some(17)));

@@ -15,6 +15,7 @@ use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+use super::process::MemoryFiles;
 use super::space::Space;
 use crate::uffd::EventBuffer;
 use cxloe_cn_core::engine::{Engine, EngineError, RequestId, Sink};
@@ -57,6 +58,8 @@ pub struct JoinAttempt {
     pub resume: bool,
     /// Userfaultfd of the process; `None` for a forked child.
     pub uffd: Option<OwnedFd>,
+    /// Files by which the process shows its memory, checked to be such files.
+    pub files: MemoryFiles,
     /// Connection to the process, on which it gets the answer.
     pub socket: Option<OwnedFd>,
 }

@@ -28,6 +28,7 @@ use std::time::Duration;
 use cxloe_member::helper::{HelperEnd, HelperHost, Member};
 use cxloe_member::join::{Joined, MemberMemory};
 use cxloe_member::line::HelperLine;
+use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
 use cxloe_member::wire::{MessageKind, Pages, RANGE};
 
@@ -48,6 +49,8 @@ pub struct Membership {
     pub uffd: OwnedFd,
     /// Shared state of the space.
     pub shared_state: OwnedFd,
+    /// Files by which this process shows its memory, if it may open them.
+    pub files: Option<ProcessFiles>,
     /// Longest wait for a successor of the agent.
     pub wait: Duration,
 }
@@ -95,9 +98,12 @@ static PAGES: AtomicU64 = AtomicU64::new(0);
 static RETURN: AtomicI32 = AtomicI32::new(-1);
 /// Exit code with which the helpers end by themselves.
 static LAST_CODE: AtomicI32 = AtomicI32::new(0);
-/// Descriptors of the helpers: the userfaultfd, the shared state, and the listener's bell.
+/// Descriptors of the helpers: the userfaultfd, the shared state, the files of this process (-1 if it could not open
+/// them), and the listener's bell.
 static UFFD: AtomicI32 = AtomicI32::new(-1);
 static SHARED_STATE: AtomicI32 = AtomicI32::new(-1);
+static MEMORY: AtomicI32 = AtomicI32::new(-1);
+static TABLE: AtomicI32 = AtomicI32::new(-1);
 static BELL: AtomicI32 = AtomicI32::new(-1);
 /// Number of the process's view.
 static VIEW: AtomicU32 = AtomicU32::new(0);
@@ -118,6 +124,8 @@ pub struct RetiredHelpers {
     pub uffd: OwnedFd,
     /// Shared state of the space.
     pub shared_state: OwnedFd,
+    /// Files by which this process shows its memory, if it could open them.
+    pub files: Option<ProcessFiles>,
     /// Number of the process's view.
     pub view: u16,
 }
@@ -128,11 +136,7 @@ pub struct RetiredHelpers {
 /// # Errors
 /// [`HelperNotStarted`]; then the connection is closed.
 pub fn start(membership: Membership, rooms: HelperRooms) -> Result<(), HelperNotStarted> {
-    let own = [
-        membership.joined.socket.as_fd().as_raw_fd(),
-        membership.uffd.as_raw_fd(),
-        membership.shared_state.as_raw_fd(),
-    ];
+    let own = own_descriptors(&membership);
     PROGRESS.store(STARTING, Relaxed);
     QUESTION.store(IDLE, Relaxed);
     VIEW.store(u32::from(membership.joined.welcome.view), Relaxed);
@@ -145,12 +149,28 @@ pub fn start(membership: Membership, rooms: HelperRooms) -> Result<(), HelperNot
         }
     }
     // The listener's own table contains copies of these descriptors by now.
-    for descriptor in own {
+    for descriptor in own.into_iter().filter(|descriptor| *descriptor >= 0) {
         // SAFETY: the descriptors are in this thread's table; their owned values moved to the listener, in whose table
         // they stay open.
         unsafe { libc::syscall(libc::SYS_close, descriptor) };
     }
     if started && PROGRESS.load(Acquire) == READY { Ok(()) } else { Err(HelperNotStarted) }
+}
+
+/// Number of descriptors that the helpers take with them.
+const OWN: usize = 5;
+
+/// Descriptors that the helpers take with them; -1 in place of those that there are not.
+fn own_descriptors(membership: &Membership) -> [c_int; OWN] {
+    let Membership { joined, uffd, shared_state, files, .. } = membership;
+    let [memory, table] = numbers(files.as_ref());
+    [joined.socket.as_fd().as_raw_fd(), uffd.as_raw_fd(), shared_state.as_raw_fd(), memory, table]
+}
+
+/// Descriptors of files; -1 in place of those that there are not.
+fn numbers(files: Option<&ProcessFiles>) -> [c_int; 2] {
+    let [memory, table] = [files.and_then(ProcessFiles::memory), files.map(ProcessFiles::table)];
+    [memory, table].map(|file| file.map_or(-1, |file| file.as_raw_fd()))
 }
 
 /// Memory for both helpers; `None` if there is none.
@@ -236,11 +256,13 @@ pub fn retire() -> Option<RetiredHelpers> {
     let mut came = Descriptors::new();
     receive_some(here.as_fd(), &mut [0], &mut came, libc::MSG_DONTWAIT).ok()?;
     let (uffd, shared_state) = (came.take()?, came.take()?);
+    let files = came.take().zip(came.take());
+    let files = files.map(|(memory, table)| ProcessFiles::from_descriptors(Some(memory), table));
     if !thread::ended(&SPEAKER) || !thread::ended(&LISTENER) {
         final_message::end("its helper threads do not end, which other namespaces ask for");
     }
     LINE.reset();
-    Some(RetiredHelpers { uffd, shared_state, view: VIEW.load(Relaxed) as u16 })
+    Some(RetiredHelpers { uffd, shared_state, files, view: VIEW.load(Relaxed) as u16 })
 }
 
 pub fn are_running() -> bool {
@@ -308,19 +330,21 @@ impl HelperHost for Follower {
 extern "C" fn run_listener(_: *mut c_void) -> ! {
     // SAFETY: the value was written for this thread, before the thread was started.
     let handed = unsafe { (*HANDOVER.0.get()).take() };
-    let Some((Membership { place, joined, uffd, shared_state, wait }, rooms)) = handed else {
-        thread::end(0)
-    };
-    let mut own = [joined.socket.as_fd().as_raw_fd(), uffd.as_raw_fd(), shared_state.as_raw_fd()];
+    let Some((membership, rooms)) = handed else { thread::end(0) };
+    let mut own = own_descriptors(&membership);
+    let Membership { place, joined, uffd, shared_state, files, wait } = membership;
     own.sort_unstable();
     name(c"cxloe-listener");
     credentials::set_no_new_privs();
     let bell = if detach_descriptors(own) { bell() } else { None };
     UFFD.store(uffd.as_raw_fd(), Relaxed);
     SHARED_STATE.store(shared_state.as_raw_fd(), Relaxed);
+    let [memory, table] = numbers(files.as_ref());
+    MEMORY.store(memory, Relaxed);
+    TABLE.store(table, Relaxed);
     BELL.store(bell.as_ref().map_or(-1, AsRawFd::as_raw_fd), Relaxed);
     let started = bell.is_some() && thread::spawn(rooms.speaker, run_speaker as Entry, null_mut(), &SPEAKER);
-    let mut member = Member::new(place, joined, uffd, shared_state, None, &LINE, wait);
+    let mut member = Member::new(place, joined, uffd, shared_state, None, &LINE, wait).with_files(files);
     if let Some(bell) = bell {
         member = member.with_bell(bell);
     }
@@ -401,16 +425,19 @@ fn ring() {
 /// Passes the helpers' descriptors back to the program's table of descriptors; returns whether that succeeded.
 fn return_descriptors() -> bool {
     let Some(socket) = final_message::of_program(RETURN.load(Relaxed)) else { return false };
-    let kept = [&UFFD, &SHARED_STATE].map(|number| {
-        // SAFETY: the listener keeps both descriptors open as long as it runs.
-        unsafe { std::os::fd::BorrowedFd::borrow_raw(number.load(Relaxed)) }
+    let numbers = [&UFFD, &SHARED_STATE, &MEMORY, &TABLE].map(|number| number.load(Relaxed));
+    // Either both files are there, or none.
+    let count = numbers.iter().filter(|number| **number >= 0).count();
+    let kept = numbers.map(|number| {
+        // SAFETY: the listener keeps the descriptors open as long as it runs; those that there are not are not used.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(number.max(0)) }
     });
-    send_some(socket.as_fd(), &[0], &kept, libc::MSG_DONTWAIT).is_ok()
+    send_some(socket.as_fd(), &[0], &kept[..count], libc::MSG_DONTWAIT).is_ok()
 }
 
 /// Gives this thread a table of descriptors and a working folder of its own, and closes all descriptors in that table
-/// except `own`, which are in ascending order.
-fn detach_descriptors(own: [c_int; 3]) -> bool {
+/// except `own`, which are in ascending order; negative ones are no descriptors.
+fn detach_descriptors(own: [c_int; OWN]) -> bool {
     // SAFETY: plain values; descriptors are closed in this thread's table only.
     unsafe {
         // Called by its number, because the function of this name is interposed.
@@ -419,7 +446,7 @@ fn detach_descriptors(own: [c_int; 3]) -> bool {
         }
         libc::chdir(c"/".as_ptr());
         let mut first: c_int = 0;
-        for descriptor in own {
+        for descriptor in own.into_iter().filter(|descriptor| *descriptor >= 0) {
             if first < descriptor {
                 libc::syscall(libc::SYS_close_range, first, descriptor - 1, 0);
             }

@@ -29,8 +29,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32};
 use std::time::{Duration, Instant};
 
-use cxloe_member::helper::allow_reading;
 use cxloe_member::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptors, join, probed};
+use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::uffd;
 use libc::MADV_DONTNEED;
 
@@ -94,8 +94,6 @@ impl<T> SetOnce<T> {
 
 static WINDOW: SetOnce<Window> = SetOnce::new();
 static PROCESS: SetOnce<Process> = SetOnce::new();
-/// Process id of the agent, as last known.
-static AGENT: AtomicU32 = AtomicU32::new(0);
 /// 1 once [`PROCESS`] is set; never cleared.
 static MEMBER: AtomicU8 = AtomicU8::new(0);
 /// Address of a word that is 1 in a member, and 0 in a member's child that has not joined yet; null if the kernel
@@ -217,6 +215,7 @@ pub fn start() {
 enum NotMemberReason {
     Addresses(usize),
     Userfaultfd(std::io::Error),
+    Files(std::io::Error),
     Join(JoinError),
     Helpers,
 }
@@ -235,6 +234,12 @@ impl Display for NotMemberReason {
                 "no userfaultfd: {error}; run it as root, set vm.unprivileged_userfaultfd=1, or give this user \
                  /dev/userfaultfd"
             ),
+            NotMemberReason::Files(error) => write!(
+                f,
+                "it may not open its own memory (/proc/self/mem: {error}), which the agent pages through it: a program that \
+                 this user may execute but not read keeps its memory local; let the user read it (chmod +r), or run it as \
+                 root"
+            ),
             NotMemberReason::Join(error) => write!(f, "it cannot have remote memory: {error}"),
             NotMemberReason::Helpers => {
                 f.write_str("its helper threads could not be started; look at `ulimit -u`")
@@ -252,13 +257,14 @@ fn enter(settings: &PreloadSettings) -> Result<(), NotMemberReason> {
     let uffd = uffd::create(device).map_err(NotMemberReason::Userfaultfd)?;
     let (address, bytes) = (window.base() as u64, window.bytes() as u64);
     let place = MemberMemory { agent: settings.agent, space: settings.space, address, bytes, offset: 0 };
-    let mut joined = join(&place, JoinKind::New(uffd.as_fd())).map_err(NotMemberReason::Join)?;
-    AGENT.store(joined.welcome.agent, Relaxed);
-    allow_reading(joined.welcome.agent);
+    let files = ProcessFiles::own().map_err(NotMemberReason::Files)?;
+    let who = JoinKind::New { uffd: uffd.as_fd(), files: Some(&files) };
+    let mut joined = join(&place, who).map_err(NotMemberReason::Join)?;
     make_fork_mark();
     note_self();
     let shared_state = joined.shared_state.take().ok_or(NotMemberReason::Join(JoinError::Protocol))?;
-    helpers::start(Membership { place, joined, uffd, shared_state, wait: settings.wait }, rooms)
+    let (files, wait) = (Some(files), settings.wait);
+    helpers::start(Membership { place, joined, uffd, shared_state, files, wait }, rooms)
         .map_err(|_| NotMemberReason::Helpers)?;
     // SAFETY: the stage is Starting, which happens once in the life of a program.
     unsafe {
@@ -307,11 +313,12 @@ extern "C" fn in_child() {
     if FORKING.swap(false, Relaxed) {
         process.heap.reset();
     }
-    allow_reading(AGENT.load(Relaxed));
     let Some(view) = own_view(process.window) else {
         final_message::end("the agent that serves its memory ended during the fork")
     };
-    let mut joined = match join_as_child(process, view) {
+    // A process that may not be looked into, not even by itself, keeps its pages where they are.
+    let files = ProcessFiles::own().ok();
+    let mut joined = match join_as_child(process, view, files.as_ref()) {
         Ok(joined) => joined,
         Err(JoinError::NoAgent { .. }) => {
             STAGE.store(REMOTE, Release);
@@ -321,12 +328,11 @@ extern "C" fn in_child() {
             final_message::end(format_args!("a forked child cannot have its parent's memory: {error}"))
         }
     };
-    AGENT.store(joined.welcome.agent, Relaxed);
-    allow_reading(joined.welcome.agent);
     let (Some(uffd), Some(shared_state)) = (joined.uffd.take(), joined.shared_state.take()) else {
         final_message::end(NotMemberReason::Join(JoinError::Protocol))
     };
-    let membership = Membership { place: process.place, joined, uffd, shared_state, wait: process.wait };
+    let Process { place, wait, .. } = *process;
+    let membership = Membership { place, joined, uffd, shared_state, files, wait };
     if helpers::start(membership, process.rooms).is_err() {
         final_message::end(NotMemberReason::Helpers);
     }
@@ -355,24 +361,31 @@ pub fn run_single_threaded(act: impl FnOnce() -> c_int) -> c_int {
 
 /// Rejoins the space as the same member, with the state that the helpers returned.
 fn rejoin(process: &Process, left: helpers::RetiredHelpers) {
-    let helpers::RetiredHelpers { uffd, shared_state, view } = left;
-    let successor_descriptors =
-        SuccessorDescriptors { uffd: uffd.as_fd(), shared_state: shared_state.as_fd(), memory: None, view };
+    let helpers::RetiredHelpers { uffd, shared_state, files, view } = left;
+    let successor_descriptors = SuccessorDescriptors {
+        uffd: uffd.as_fd(),
+        shared_state: shared_state.as_fd(),
+        memory: None,
+        files: files.as_ref(),
+        view,
+    };
     let joined = match join_with_retries(process, JoinKind::Before(successor_descriptors), process.wait) {
         Ok(joined) => joined,
         Err(error) => final_message::end(format_args!("it cannot have its memory again: {error}")),
     };
-    let membership = Membership { place: process.place, joined, uffd, shared_state, wait: process.wait };
+    let Process { place, wait, .. } = *process;
+    let membership = Membership { place, joined, uffd, shared_state, files, wait };
     if helpers::start(membership, process.rooms).is_err() {
         final_message::end(NotMemberReason::Helpers);
     }
 }
 
-fn join_as_child(process: &Process, view: u16) -> Result<Joined, JoinError> {
+fn join_as_child(process: &Process, view: u16, files: Option<&ProcessFiles>) -> Result<Joined, JoinError> {
+    let who = JoinKind::Child { view, files };
     // The agent has just assigned this view: failing to find it means that the agent is out of reach.
-    match join(&process.place, JoinKind::Child(view)) {
-        Err(JoinError::NoAgent { .. }) => join_with_retries(process, JoinKind::Child(view), AGENT_TIMEOUT),
-        Err(error) if error.is_transient() => join_with_retries(process, JoinKind::Child(view), process.wait),
+    match join(&process.place, who) {
+        Err(JoinError::NoAgent { .. }) => join_with_retries(process, who, AGENT_TIMEOUT),
+        Err(error) if error.is_transient() => join_with_retries(process, who, process.wait),
         outcome => outcome,
     }
 }
@@ -390,11 +403,12 @@ fn join_with_retries(process: &Process, who: JoinKind<'_>, wait: Duration) -> Re
 }
 
 /// Number of the view that the agent gave this process at the fork. It is read from the probe page, which the agent
-/// fills through this process's own userfaultfd.
+/// fills through this process's own userfaultfd; the content that the parent's page has is dropped first.
 fn own_view(window: &Window) -> Option<u16> {
     let page = window.base() as *mut [u8; 16];
     // SAFETY: the probe page is mapped and has no other user.
     unsafe {
+        sys::madvise(page.cast(), PAGE, MADV_DONTNEED);
         let content = page.read_volatile();
         sys::madvise(page.cast(), PAGE, MADV_DONTNEED);
         probed(&content)

@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep};
 use super::caller::Caller;
 use super::context::ServerContext;
 use crate::worker::order::ask;
-use cxloe_client::message::{self, AgentAnswer, JoinRequest, MapRequest, RefusalReason};
+use cxloe_client::message::{self, AgentAnswer, JoinRequest, MapRequest, RefusalReason, ShownFiles};
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions, limit_pages, view_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
+use cxloe_paging::process::MemoryFiles;
 use cxloe_paging::{JoinAttempt, MapClaim, NewSpace, Space, Spaces, cut};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -272,16 +273,24 @@ pub async fn join(
     mut sent: Descriptors,
     stream: UnixStream,
 ) -> io::Result<()> {
-    let JoinRequest { space, address, bytes, offset, pid, view, resume: resumes } = request;
-    let uffd = sent.take();
-    if resumes && let Some(shared_state) = sent.take() {
+    let JoinRequest { space, address, bytes, offset, pid, view, resume: resumes, files } = request;
+    // A forked child's userfaultfd is here already.
+    let uffd = if resumes || view.is_none() { sent.take() } else { None };
+    let shared_state = if resumes { sent.take() } else { None };
+    let (memory, files) = shown(files, std::iter::from_fn(|| sent.take()).collect());
+    if resumes && let Some(shared_state) = shared_state {
         let there = move |spaces: &mut Spaces| spaces.get(space).is_some();
         if let Err(error) =
-            resume(context, caller, shared_state, sent.take(), there, move |of| of.id == space).await
+            resume(context, caller, shared_state, memory, there, move |of| of.id == space).await
         {
             return refuse(stream, NOT_YET, &error.to_string()).await;
         }
     }
+    let files = match spawn_blocking(move || MemoryFiles::check(files)).await {
+        Ok(Ok(files)) => files,
+        Ok(Err(error)) => return refuse(stream, REFUSED, &error.to_string()).await,
+        Err(error) => return refuse(stream, NOT_YET, &error.to_string()).await,
+    };
     // The process id comes from the kernel, not from the request.
     let Some(peer) = caller.pid else {
         return refuse(stream, REFUSED, "the system does not say which process this is").await;
@@ -299,11 +308,24 @@ pub async fn join(
         view,
         resume: resumes,
         uffd,
+        files,
         socket,
     };
     // If the worker has ended, the connection closes here, by which the process detects the failure.
     let _ = ask(&context.orders, move |spaces| spaces.join(joining)).await;
     Ok(())
+}
+
+/// Divides the last descriptors of a request to join into the memory of the space, if it is shared, and the memory and
+/// page table of the process.
+fn shown(files: ShownFiles, rest: Vec<OwnedFd>) -> (Option<OwnedFd>, [Option<OwnedFd>; 2]) {
+    let mut rest = rest.into_iter().rev();
+    let (table, memory) = match files {
+        ShownFiles::None => (None, None),
+        ShownFiles::Table => (rest.next(), None),
+        ShownFiles::All => (rest.next(), rest.next()),
+    };
+    (rest.next(), [memory, table])
 }
 
 async fn refuse(mut stream: UnixStream, status: u32, text: &str) -> io::Result<()> {

@@ -92,8 +92,8 @@ fn start(settings: &'static Settings, span: Span) -> Result<Arc<HelperLine>, Map
     let uffd = uffd::create(settings.device.as_ref().map(AsFd::as_fd)).map_err(MappingError::Uffd)?;
     let Span { address, bytes, offset } = span;
     let place = MemberMemory { agent: settings.agent, space: settings.space, address, bytes, offset };
-    let mut joined =
-        join(&place, JoinKind::New(uffd.as_fd())).map_err(|error| MappingError::Join(Box::new(error)))?;
+    let mut joined = join(&place, JoinKind::New { uffd: uffd.as_fd(), files: None })
+        .map_err(|error| MappingError::Join(Box::new(error)))?;
     let shared_state =
         joined.shared_state.take().ok_or_else(|| MappingError::Join(Box::new(JoinError::Protocol)))?;
     let memory = settings.memory.try_clone().map_err(MappingError::System)?;

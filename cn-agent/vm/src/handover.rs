@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::socket::{Descriptors, receive_some};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -45,6 +46,8 @@ pub struct Machine {
     pub uffd: OwnedFd,
     /// Process id of the monitor.
     pub pid: u32,
+    /// The monitor's page table, which the agent gets from this process: it opens nothing of the monitor itself.
+    pub files: ProcessFiles,
     /// Pidfd of the monitor, by which this process waits for the monitor and ends it.
     pub process: OwnedFd,
     /// Connection to the monitor, kept open: a monitor may take a closed connection for the end of its memory.
@@ -164,7 +167,9 @@ pub fn receive(stream: UnixStream, room: u64) -> Result<Machine, HandoverError> 
     let pieces = pieces(&elements.unwrap_or_default(), room)?;
     let peer = getsockopt(&stream, sockopt::PeerCredentials).map_err(io::Error::from)?.pid();
     let process = open_process(peer)?;
-    Ok(Machine { pieces, uffd, pid: peer.cast_unsigned(), process, stream })
+    let table = std::fs::File::open(format!("/proc/{peer}/pagemap"))?;
+    let files = ProcessFiles::from_descriptors(None, table.into());
+    Ok(Machine { pieces, uffd, pid: peer.cast_unsigned(), files, process, stream })
 }
 
 fn open_process(pid: libc::pid_t) -> io::Result<OwnedFd> {

@@ -91,15 +91,16 @@ fn start(
     let MemorySource { agent, space, wait } = *source;
     let place = MemberMemory { agent, space, address, bytes, offset };
     let refused = |error| ServeError::Join(Box::new(error));
-    let mut joined = join_for(machine.pid, &place, JoinKind::New(machine.uffd.as_fd())).map_err(refused)?;
+    let who = JoinKind::New { uffd: machine.uffd.as_fd(), files: Some(&machine.files) };
+    let mut joined = join_for(machine.pid, &place, who).map_err(refused)?;
     let shared_state = joined.shared_state.take().ok_or_else(|| refused(JoinError::Protocol))?;
-    let (uffd, pid) = (machine.uffd.try_clone()?, machine.pid);
+    let (uffd, files, pid) = (machine.uffd.try_clone()?, machine.files.try_clone()?, machine.pid);
     let line = Arc::new(HelperLine::new());
     let ready = Arc::new(Barrier::new(2));
     let (of_thread, there) = (Arc::clone(&line), Arc::clone(&ready));
     let body = move || {
         let member = Member::new(place, joined, uffd, shared_state, None, &of_thread, wait);
-        let mut member = member.for_process(pid);
+        let mut member = member.for_process(pid).with_files(Some(files));
         there.wait();
         if let HelperEnd::Abandoned(error) = member.run(&mut Watcher(&on_exit)) {
             on_exit(ExitReason::Abandoned(error));

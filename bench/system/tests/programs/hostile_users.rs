@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 use cxloe_client::client::{self, Client};
 use cxloe_client::mapping::Owner;
 use cxloe_client::memory::{SharedMemory, receive_with_descriptor};
-use cxloe_client::message::{self, AgentCall, AgentRequest, JoinRequest, VERSION};
+use cxloe_client::message::{self, AgentCall, AgentRequest, JoinRequest, ShownFiles, VERSION};
 use cxloe_client::ring::{ClientEnd, ENTRIES, Lines, Operation, PORT_BYTES, Submission};
 use cxloe_cn_core::mapped::MappingKind;
 use cxloe_lab::{LabPrivilege, Process};
+use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::socket::{Descriptors, Socket, SocketPath};
 use cxloe_member::wire::{JoinReply, WELCOME, WELCOME_BYTES};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -279,9 +280,12 @@ fn block(socket: &Path, region: &str) -> Outcome {
         pid,
         view: None,
         resume: false,
+        files: ShownFiles::All,
     };
     let bytes = message::encode(&AgentRequest { version: VERSION, ask: AgentCall::Join(join) });
-    connection.send(&bytes, &[uffd.as_fd()])?;
+    let files = ProcessFiles::own()?;
+    let memory = files.memory().ok_or("no file of its memory")?;
+    connection.send(&bytes, &[uffd.as_fd(), memory, files.table()])?;
     let mut head = [0; WELCOME_BYTES];
     connection.receive_exact(&mut head, &mut Descriptors::new())?;
     let welcome = JoinReply::decode(&head).ok_or("no welcome")?;

@@ -2,6 +2,7 @@
 
 mod exec;
 mod hostile_users;
+mod other_rights;
 mod paging;
 mod tenants;
 
@@ -16,7 +17,13 @@ fn main() -> ExitCode {
             Subject::new("exec", exec::tests),
             Subject::new("tenants", tenants::tests),
             Subject::new("hostile_users", hostile_users::tests),
+            Subject::new("other_rights", other_rights::tests),
         ],
-        &[("work", paging::work::play), ("tenant", tenants::play), ("hostile", hostile_users::play)],
+        &[
+            ("work", paging::work::play),
+            ("tenant", tenants::play),
+            ("hostile", hostile_users::play),
+            ("rights", other_rights::play),
+        ],
     )
 }

@@ -15,10 +15,13 @@ use std::process::{Command, ExitCode, Stdio};
 use cxloe_client::client::{self, Client};
 use cxloe_client::mapping::Owner;
 use cxloe_client::memory::receive_with_descriptor;
-use cxloe_client::message::{self, AgentAnswer, AgentCall, AgentRequest, JoinRequest, MapRequest, VERSION};
+use cxloe_client::message::{
+    self, AgentAnswer, AgentCall, AgentRequest, JoinRequest, MapRequest, ShownFiles, VERSION,
+};
 use cxloe_cn_core::mapped::MappingKind;
 use cxloe_fabric::model::Name;
 use cxloe_lab::{LabPrivilege, Process, program};
+use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::socket::{Socket, SocketPath};
 use cxloe_member::wire::{JoinReply, WELCOME, WELCOME_BYTES};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -55,7 +58,7 @@ pub fn rig() -> Outcome<Pair> {
 }
 
 /// Like [`rig`], with further options of the agent.
-fn rig_whose_agent(more: &[&str]) -> Outcome<Pair> {
+pub fn rig_whose_agent(more: &[&str]) -> Outcome<Pair> {
     let mut rig = Pair::bare()?;
     rig.pool_size = "128MiB";
     rig.start_gmm()?;
@@ -399,9 +402,14 @@ fn join(socket: &Path, space: u64, pid: u32, resume: bool, descriptors: &[OwnedF
     let path = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or("too long a path")?;
     let connection = Socket::connect(&path, LIMIT)?;
     let view = resume.then_some(0);
-    let request = JoinRequest { space, address: 1 << 30, bytes: 4096, offset: 0, pid, view, resume };
+    let (own, files) = match resume {
+        true => (None, ShownFiles::None),
+        false => (Some(ProcessFiles::own()?), ShownFiles::All),
+    };
+    let request = JoinRequest { space, address: 1 << 30, bytes: 4096, offset: 0, pid, view, resume, files };
     let bytes = message::encode(&AgentRequest { version: VERSION, ask: AgentCall::Join(request) });
-    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    let own = own.iter().flat_map(|own| [own.memory(), Some(own.table())]).flatten();
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).chain(own).collect();
     connection.send(&bytes, &descriptors)?;
     let mut none = cxloe_member::socket::Descriptors::new();
     let mut head = [0; WELCOME_BYTES];

@@ -178,7 +178,8 @@ impl Mapping {
             bytes: bytes as u64,
             offset: 0,
         };
-        let joined = join(&place, JoinKind::New(uffd.as_fd())).map_err(|e| MapError::Join(Box::new(e)))?;
+        let joined = join(&place, JoinKind::New { uffd: uffd.as_fd(), files: None })
+            .map_err(|e| MapError::Join(Box::new(e)))?;
         let copy = |fd: BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(system("keep what a successor of the agent needs"))
         };

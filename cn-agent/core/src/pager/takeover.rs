@@ -22,12 +22,51 @@ impl Pager {
 
     /// Settles a view that was added with the predecessor's table.
     pub fn take_over(&mut self, view: ViewId, memory: &mut dyn Memory) {
-        let Some(pages) = self.view(view).map(|view| view.table.len()) else { return };
+        let unsettled = self.take_over_known(view);
+        self.settle(view, &unsettled, memory);
+    }
+
+    /// As [`take_over`](Self::take_over), without the pages of which only the memory tells whether they are there;
+    /// returns them. [`settle`](Self::settle) must follow before any fault of the view, and before the view's end.
+    pub fn take_over_known(&mut self, view: ViewId) -> Vec<u32> {
+        let mut unsettled = Vec::new();
+        let Some(pages) = self.view(view).map(|view| view.table.len()) else { return unsettled };
         for page in 0..pages {
             let entry = self.entry(view, page);
             let known = entry.slot().filter(|slot| self.slots.adopt(page, *slot));
             let nowhere = known.is_none() && entry.slot().is_some();
             let settled = entry.with_slot(known).with_buffer(None);
+            let settled = match entry.state() {
+                // The page cannot have that slot: its content is unknown.
+                _ if nowhere => settled.to(PageState::Lost),
+                PageState::Absent => settled.to(PageState::Absent),
+                PageState::Cleaning if entry.is(Flags::ZAPPED) => {
+                    known.into_iter().for_each(|slot| self.slots.give(slot));
+                    Entry::absent(NO_SLOT)
+                }
+                // The page has no slot now: it is unknown whether the zeros have arrived.
+                PageState::Zeroing => settled.with_slot(None).to(PageState::Absent),
+                PageState::Lost => settled.to(PageState::Lost),
+                PageState::Clean => settled.to(PageState::Clean),
+                PageState::Dirty | PageState::Cleaning => settled.to(PageState::Dirty),
+                // The state stays in the table, in case that this agent is killed before it settles the page.
+                PageState::Fetching | PageState::Staged | PageState::Dropping | PageState::Installing => {
+                    unsettled.push(page);
+                    settled
+                }
+            };
+            self.set(view, page, settled);
+            if settled.state().is_resident() && unsettled.last() != Some(&page) {
+                self.record_resident(view, page, PageHistory::New);
+            }
+        }
+        unsettled
+    }
+
+    /// Settles the pages that [`take_over_known`](Self::take_over_known) returned.
+    pub fn settle(&mut self, view: ViewId, pages: &[u32], memory: &mut dyn Memory) {
+        for page in pages.iter().copied() {
+            let entry = self.entry(view, page);
             // Where memory is prepared for pages, the page of a fetch may be partially filled. If it was installed it
             // was write-protected, so CMem has all of its content.
             let half = memory.makes_ready()
@@ -36,33 +75,21 @@ impl Pager {
             let stays =
                 half && memory.drop_pages(view, core::slice::from_ref(&(page..page + 1))) != Ok(Drop::Done);
             let settled = match entry.state() {
-                _ if stays => settled.to(PageState::Lost),
-                // The page cannot have that slot: its content is unknown.
-                _ if nowhere => settled.to(PageState::Lost),
-                PageState::Absent => settled.to(PageState::Absent),
-                PageState::Fetching | PageState::Staged | PageState::Dropping | PageState::Cleaning
-                    if entry.is(Flags::ZAPPED) =>
-                {
-                    known.into_iter().for_each(|slot| self.slots.give(slot));
+                _ if stays => entry.to(PageState::Lost),
+                PageState::Fetching | PageState::Staged | PageState::Dropping if entry.is(Flags::ZAPPED) => {
+                    entry.slot().into_iter().for_each(|slot| self.slots.give(slot));
                     Entry::absent(NO_SLOT)
                 }
                 // The page equals CMem: it was installed just before the predecessor died, or not removed yet.
                 PageState::Fetching | PageState::Staged | PageState::Dropping
                     if memory.is_present(view, page) =>
                 {
-                    settled.to(PageState::Clean)
+                    entry.to(PageState::Clean)
                 }
-                PageState::Fetching | PageState::Staged | PageState::Dropping => {
-                    settled.to(PageState::Absent)
-                }
-                // The page has no slot now: it is unknown whether the zeros have arrived.
-                PageState::Zeroing => settled.with_slot(None).to(PageState::Absent),
-                PageState::Lost => settled.to(PageState::Lost),
-                PageState::Installing if !memory.is_present(view, page) => settled.to(PageState::Absent),
-                PageState::Clean => settled.to(PageState::Clean),
-                PageState::Installing | PageState::Dirty | PageState::Cleaning => {
-                    settled.to(PageState::Dirty)
-                }
+                PageState::Fetching | PageState::Staged | PageState::Dropping => entry.to(PageState::Absent),
+                PageState::Installing if !memory.is_present(view, page) => entry.to(PageState::Absent),
+                PageState::Installing => entry.to(PageState::Dirty),
+                _ => continue,
             };
             self.set(view, page, settled);
             if settled.state().is_resident() {

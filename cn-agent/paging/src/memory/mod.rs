@@ -41,6 +41,8 @@ pub struct Mapped {
     pub pid: u32,
     /// Identity of the process beyond its id; `None` while unknown, and for this process's own memory.
     pub process: Option<Process>,
+    /// First word of the page by which the process's files were confirmed; 0 without files.
+    pub nonce: u64,
     /// Connection of the process's helper thread; `None` for a forked child that has not joined yet.
     pub link: Option<MemberLink>,
     /// Whether the kernel has reported the end of the process.
@@ -57,13 +59,13 @@ impl Mapped {
         pid: u32,
         link: Option<MemberLink>,
     ) -> Mapped {
-        Mapped { uffd, address, first, pages, pid, process: None, link, gone: Cell::new(false) }
+        Mapped { uffd, address, first, pages, pid, process: None, nonce: 0, link, gone: Cell::new(false) }
     }
 
-    /// This mapping with its process set.
+    /// This mapping with its process set, whose files were confirmed by a page that begins with `nonce`.
     #[must_use]
-    pub fn of(self, process: Process) -> Mapped {
-        Mapped { pid: process.pid(), process: Some(process), ..self }
+    pub(crate) fn of(self, process: Process, nonce: u64) -> Mapped {
+        Mapped { process: Some(process), nonce, ..self }
     }
 
     /// The page of the view at `address`, if it lies in this mapping.
@@ -85,6 +87,11 @@ impl Mapped {
     #[inline]
     fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
         self.process.as_ref().map_or([0; N], |process| process.entries(address))
+    }
+
+    /// Whether the agent can copy pages out of the mapping, so that they may be evicted.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.process.as_ref().is_some_and(Process::is_readable)
     }
 
     fn one(&self, page: u32) -> Result<Range<u64>, MemoryError> {
@@ -197,13 +204,13 @@ impl Mapped {
             Ok(_) => Ok(()),
             Err(UffdError::NotMapped | UffdError::Os { .. })
                 if !self.gone.get()
-                    && let Some(process) = &self.process =>
+                    && let Some(link) = &mut self.link =>
             {
                 tracing::error!(
                     pid = self.pid,
-                    "data is lost; the process is ended, because the kernel lacks UFFDIO_POISON"
+                    "data is lost; the process is to end itself, because the kernel lacks UFFDIO_POISON"
                 );
-                process.kill(libc::SIGBUS);
+                link.unmarked(page);
                 Err(MemoryError::Gone)
             }
             Err(error) => Err(self.error(error)),

@@ -1,16 +1,15 @@
 //! Private memory of processes: a view for each process, and one mapping of it.
 //!
-//! Pages are copied out of the process through descriptors opened when it joined, so that the agent never reads
-//! another process that got the same number, or another program in its place ([`process`](crate::process)). Pages are
+//! Pages are copied out of the process through files that it opened itself when it joined, so that the agent never
+//! reads what the process may not read: another process that got the same number, or another program in its place
+//! ([`process`](crate::process)). Without the files, the process's pages stay where they are. Pages are
 //! removed by the process's own helper thread, by order. If the program has silently discarded a page, the copy
 //! fails, and the page table shows the cause. If a kernel waited there for the page, the agent would wait for itself:
 //! then a [`Watchdog`] installs zeros.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 
 use super::{Mapped, Mappings, PAGE};
 use crate::uffd::pagemap::{self, SOMETHING, is_something};
@@ -23,35 +22,9 @@ pub struct PrivatePages {
     /// Mappings of the processes, one for each view.
     pub mappings: Mappings,
     of_view: Vec<Option<MappingId>>,
-    /// Views whose processes have not rejoined yet, each with the process and the address of its memory.
-    expected: Vec<(ViewId, u32, u64)>,
-    /// Page table read last, kept open.
-    table: OpenPageTable,
     dog: Watchdog,
     /// Whether this kernel shows protection in page tables.
     shows_protection: bool,
-}
-
-/// An open page table and the number of its process.
-type OpenPageTable = Option<(u32, File)>;
-
-/// Entries of a process's page table from `address` on; unavailable ones are 0.
-fn entries<const N: usize>(table: &mut OpenPageTable, pid: u32, address: u64) -> [u64; N] {
-    if table.as_ref().is_none_or(|(of, _)| *of != pid) {
-        *table = File::open(format!("/proc/{pid}/pagemap")).ok().map(|file| (pid, file));
-    }
-    let mut bytes = [[0; 8]; N];
-    let Some((_, file)) = table else { return [0; N] };
-    if !matches!(file.read_at(bytes.as_flattened_mut(), address / PAGE * 8), Ok(read) if read >= 8) {
-        *table = None;
-    }
-    bytes.map(u64::from_le_bytes)
-}
-
-/// Whether a process has a page at `address`, in memory or swapped out. `table` caches the open page table.
-fn is_in_table(table: &mut OpenPageTable, pid: u32, address: u64) -> bool {
-    let [entry] = entries(table, pid, address);
-    is_something(entry)
 }
 
 impl PrivatePages {
@@ -60,8 +33,6 @@ impl PrivatePages {
         PrivatePages {
             mappings: Mappings::default(),
             of_view: vec![None; VIEWS_MAX],
-            expected: Vec::new(),
-            table: None,
             dog,
             shows_protection: pagemap::shows_protection(),
         }
@@ -69,7 +40,6 @@ impl PrivatePages {
 
     /// Adds a process's mapping of a view.
     pub fn add(&mut self, view: ViewId, mapping: MappingId, mapped: Mapped) {
-        self.expected.retain(|(other, ..)| *other != view);
         self.mappings.add(mapping, mapped);
         self.of_view[usize::from(view.0)] = Some(mapping);
     }
@@ -77,11 +47,6 @@ impl PrivatePages {
     /// The mapping of a view.
     pub fn of_view(&self, view: ViewId) -> Option<MappingId> {
         self.of_view.get(usize::from(view.0)).copied().flatten()
-    }
-
-    /// Adds a view whose process is expected to rejoin.
-    pub fn expect(&mut self, view: ViewId, pid: u32, address: u64) {
-        self.expected.push((view, pid, address));
     }
 
     /// Removes a mapping that has ended.
@@ -138,9 +103,11 @@ impl Memory for PrivatePages {
     fn snapshot(&mut self, view: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
         let mapped = self.mapped(view)?;
         let address = mapped.one(page)?.start;
+        let process =
+            mapped.process.as_ref().filter(|process| process.is_readable()).ok_or(MemoryError::Gone)?;
         let watch = self.dog.watch(mapped.uffd.as_fd(), address);
         // Read as a debugger reads, so that pages can be copied that the program cannot read at present (PROT_NONE).
-        let read = mapped.process.as_ref().ok_or(MemoryError::Gone)?.read(address, into);
+        let read = process.read(address, into);
         if watch.is_late() {
             return Err(MemoryError::Absent);
         }
@@ -171,13 +138,9 @@ impl Memory for PrivatePages {
     }
 
     fn is_present(&mut self, view: ViewId, page: u32) -> bool {
-        if let Ok(mapped) = self.mapped(view) {
-            let [entry] = mapped.range(&(page..page + 1)).map_or([0], |range| mapped.entries(range.start));
-            return is_something(entry);
-        }
-        let expected = self.expected.iter().find(|(other, ..)| *other == view);
-        let place = expected.map(|(_, pid, address)| (*pid, address + u64::from(page) * PAGE));
-        place.is_some_and(|(pid, address)| is_in_table(&mut self.table, pid, address))
+        let Ok(mapped) = self.mapped(view) else { return false };
+        let [entry] = mapped.range(&(page..page + 1)).map_or([0], |range| mapped.entries(range.start));
+        is_something(entry)
     }
 
     fn shows_protection(&self) -> bool {

@@ -161,8 +161,10 @@ impl Space {
         };
         match follow() {
             Ok((view, mapping)) => {
-                self.shared_state
-                    .set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
+                self.shared_state.set_record(
+                    mapping.0,
+                    Some(Record { view: view.0, pid: 0, started: 0, address, nonce: 0 }),
+                );
                 let KernelMemory::Private(memory) = &mut self.memory else { return };
                 memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
                 self.changed = true;

@@ -16,7 +16,21 @@ use cxloe_cn_core::pager::{PageTable, ViewId};
 /// Processes of a dead agent's space that have not rejoined yet.
 #[derive(Debug)]
 pub(crate) struct ExpectedProcesses {
-    expected: Vec<Record>,
+    expected: Vec<ExpectedProcess>,
+}
+
+/// A process that has not rejoined yet.
+#[derive(Debug)]
+struct ExpectedProcess {
+    record: Record,
+    /// Pages of its view of which only its page table tells whether they are there; it passes that when it rejoins.
+    unsettled: Vec<u32>,
+}
+
+impl ExpectedProcess {
+    fn is_of(&self, view: ViewId, pid: u32) -> bool {
+        (self.record.view, self.record.pid) == (view.0, pid)
+    }
 }
 
 impl Record {
@@ -34,7 +48,7 @@ impl Space {
         self.pager.expect_more();
         let shared = self.options.kind != MappingKind::Private;
         let views = if shared { 1 } else { records.iter().map(|record| record.view + 1).max().unwrap_or(0) };
-        let mut gaps = Vec::new();
+        let (mut gaps, mut unsettled) = (Vec::new(), vec![Vec::new(); usize::from(views)]);
         for view in (0..views).map(ViewId) {
             let record = records.iter().find(|record| record.view == view.0);
             let table = match record {
@@ -44,8 +58,9 @@ impl Space {
             let added = self.pager.add_view(table, shared).map_err(io::Error::other)?;
             debug_assert_eq!(added, view);
             match (record, &mut self.memory) {
-                (Some(record), KernelMemory::Private(memory)) if record.is_alive() => {
-                    memory.expect(view, record.pid, record.address);
+                (Some(record), KernelMemory::Private(_)) if record.is_alive() => {
+                    unsettled[usize::from(view.0)] = self.pager.take_over_known(view);
+                    continue;
                 }
                 // The view's slots are counted, and then released again.
                 (_, KernelMemory::Private(_)) => gaps.push(view),
@@ -54,11 +69,15 @@ impl Space {
             self.pager.take_over(view, self.memory.as_memory());
         }
         gaps.into_iter().for_each(|view| self.pager.end_view(view));
-        let expected: Vec<Record> = records.into_iter().filter(Record::is_alive).collect();
+        let expect = |record: Record| {
+            let unsettled = unsettled.get_mut(usize::from(record.view)).map(std::mem::take);
+            ExpectedProcess { record, unsettled: unsettled.unwrap_or_default() }
+        };
+        let expected: Vec<_> = records.into_iter().filter(Record::is_alive).map(expect).collect();
         // Expected members are recorded again, in case that this agent is killed as well.
         let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
-        for (index, record) in expected.iter().enumerate() {
-            self.shared_state.set_record(last - 1 - index as u16, Some(*record));
+        for (index, process) in expected.iter().enumerate() {
+            self.shared_state.set_record(last - 1 - index as u16, Some(process.record));
         }
         tracing::info!(
             region = self.options.region,
@@ -71,18 +90,20 @@ impl Space {
         Ok(())
     }
 
-    /// Whether a process is expected to rejoin with this view.
-    pub(crate) fn expects(&self, view: ViewId, pid: u32) -> bool {
-        let here = |record: &Record| record.view == view.0 && record.pid == pid;
-        self.takeover.as_ref().is_some_and(|takeover| takeover.expected.iter().any(here))
+    /// First word of the page by which the files were confirmed of a process that is expected to rejoin with this view;
+    /// `None` if none is expected.
+    pub(crate) fn expected_nonce(&self, view: ViewId, pid: u32) -> Option<u64> {
+        let expected = self.takeover.as_ref()?.expected.iter();
+        expected.filter(|process| process.is_of(view, pid)).map(|process| process.record.nonce).next()
     }
 
     /// Handles a process that has rejoined.
     pub(crate) fn rejoined(&mut self, view: ViewId, pid: u32) {
         if let Some(takeover) = &mut self.takeover
-            && let Some(at) = takeover.expected.iter().position(|r| r.view == view.0 && r.pid == pid)
+            && let Some(at) = takeover.expected.iter().position(|process| process.is_of(view, pid))
         {
-            takeover.expected.remove(at);
+            let process = takeover.expected.remove(at);
+            self.pager.settle(view, &process.unsettled, self.memory.as_memory());
             self.record_expected();
         }
         self.advance_takeover();
@@ -93,8 +114,8 @@ impl Space {
         let Some(takeover) = &self.takeover else { return };
         let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
         let expected = &takeover.expected;
-        for (index, record) in expected.iter().enumerate() {
-            self.shared_state.set_record(last - 1 - index as u16, Some(*record));
+        for (index, process) in expected.iter().enumerate() {
+            self.shared_state.set_record(last - 1 - index as u16, Some(process.record));
         }
         self.shared_state.set_record(last - 1 - expected.len() as u16, None);
     }
@@ -102,13 +123,15 @@ impl Space {
     /// Drops expected processes that have ended; when none is expected any more, the takeover is complete.
     pub(crate) fn advance_takeover(&mut self) {
         let Some(takeover) = &mut self.takeover else { return };
-        let (alive, ended): (Vec<Record>, Vec<Record>) =
-            std::mem::take(&mut takeover.expected).into_iter().partition(Record::is_alive);
+        let (alive, ended): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut takeover.expected).into_iter().partition(|process| process.record.is_alive());
         let complete = alive.is_empty();
         takeover.expected = alive;
-        for record in &ended {
+        for ExpectedProcess { record, unsettled } in &ended {
             if self.options.kind == MappingKind::Private {
-                self.pager.end_view(ViewId(record.view));
+                let view = ViewId(record.view);
+                self.pager.settle(view, unsettled, self.memory.as_memory());
+                self.pager.end_view(view);
             }
             self.record_expected();
         }

@@ -2,7 +2,7 @@
 //! other users' programs. Line reads and writes need none of it.
 
 use cxloe_cn_core::mapped::MappingKind;
-use cxloe_daemon::doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};
+use cxloe_daemon::doctor::permissions::{Process, SYS_PTRACE};
 use cxloe_daemon::doctor::{Check, Group};
 use cxloe_paging::memory::required_features;
 use cxloe_paging::uffd::{FaultScope, Features, OpenError, Probe, probe};
@@ -12,7 +12,7 @@ const SYSCTL: &str = "vm.unprivileged_userfaultfd";
 
 /// Probes the kernel's support and the process's capabilities, and assesses both.
 pub fn examine(process: &Process) -> Vec<Check> {
-    vec![judge_faults(&probe()), judge_others(process.lacks(&[SYS_PTRACE, DAC_READ_SEARCH]))]
+    vec![judge_faults(&probe()), judge_others(process.lacks(&[SYS_PTRACE]))]
 }
 
 /// Assesses the kernel's support of userfaultfd for this user.
@@ -57,13 +57,13 @@ fn judge_faults(found: &Result<Probe, OpenError>) -> Check {
 fn judge_others(lacking: Option<String>) -> Check {
     let (group, name) = (Group::Permissions, "programs of others");
     match lacking {
-        None => Check::ok(group, name, "SYS_PTRACE, DAC_READ_SEARCH"),
+        None => Check::ok(group, name, "SYS_PTRACE"),
         Some(missing) => Check::warn(
             group,
             name,
             format!("{missing} missing"),
-            "memory of `cn-agent exec` is served for programs of the agent's own user alone: start it as the service \
-             cn-agent, whose unit gives it these, or as root",
+            "programs under `cn-agent exec` cannot fork: start the agent as the service cn-agent, whose unit gives it this, \
+             or as root",
         ),
     }
 }

@@ -12,8 +12,6 @@ pub struct Capability {
     name: &'static str,
 }
 
-/// Reading files of other users.
-pub const DAC_READ_SEARCH: Capability = Capability { number: 2, name: "CAP_DAC_READ_SEARCH" };
 /// Changing network interfaces and attaching XDP programs.
 pub(crate) const NET_ADMIN: Capability = Capability { number: 12, name: "CAP_NET_ADMIN" };
 /// Opening raw sockets.

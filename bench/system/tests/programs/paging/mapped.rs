@@ -8,7 +8,7 @@ use std::time::Duration;
 use cxloe_client::client::{self, ClientError};
 use cxloe_client::mapping::{MapError, MapOptions, Mapping, Owner};
 use cxloe_client::message::{
-    self, AgentAnswer, AgentCall, AgentRequest, JoinRequest, MapRequest, RefusalReason, VERSION,
+    self, AgentAnswer, AgentCall, AgentRequest, JoinRequest, MapRequest, RefusalReason, ShownFiles, VERSION,
 };
 use cxloe_cn_core::engine::EngineError;
 use cxloe_cn_core::mapped::MappingKind;
@@ -313,7 +313,16 @@ pub fn hostile_members_hurt_only_themselves() -> Outcome {
         let mut socket = UnixStream::connect(rig.socket())?;
         socket.set_read_timeout(Some(LIMIT))?;
         let pid = std::process::id();
-        let request = JoinRequest { space, address, bytes, offset: 0, pid, view: None, resume: false };
+        let request = JoinRequest {
+            space,
+            address,
+            bytes,
+            offset: 0,
+            pid,
+            view: None,
+            resume: false,
+            files: ShownFiles::None,
+        };
         message::write(&mut socket, &AgentRequest { version: VERSION, ask: AgentCall::Join(request) })?;
         let mut output_text = Vec::new();
         socket.read_to_end(&mut output_text)?;
