@@ -32,6 +32,7 @@ use super::executions::{self, Executions};
 use super::keeper;
 use super::questions::{self, GatePolicy};
 use super::seccomp::{self, Verdict};
+use super::trapped_calls::WindowPlace;
 
 /// Limit of calls answered in one turn of the supervisor.
 const ANSWERS_MAX: usize = 16;
@@ -68,14 +69,18 @@ pub struct Gate {
 }
 
 impl PendingGate {
-    /// Makes the process of `command` set up a gate before it executes its program.
+    /// Makes the process of `command` set up a gate before it executes its program. Calls on `window` are trapped.
     ///
     /// # Errors
     /// Errors of the system call.
-    pub fn before(command: &mut Command, policy: GatePolicy) -> io::Result<PendingGate> {
+    pub fn before(
+        command: &mut Command,
+        policy: GatePolicy,
+        window: Option<WindowPlace>,
+    ) -> io::Result<PendingGate> {
         let (here, there) = UnixStream::pair()?;
-        let asking = seccomp::filter(Verdict::Ask, policy.direct);
-        let failing = seccomp::filter(Verdict::Fail, policy.direct);
+        let asking = seccomp::filter(Verdict::Ask, policy.direct, window);
+        let failing = seccomp::filter(Verdict::Fail, policy.direct, window);
         // SAFETY: system calls only, on memory made before.
         unsafe { command.pre_exec(move || set_up(&asking, &failing, &there)) };
         Ok(PendingGate { here, policy })

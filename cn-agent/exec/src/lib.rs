@@ -36,6 +36,7 @@
 //! | [`children`] | forked children of which only the agent has a record |
 //! | [`local_memory`] | memory that stayed in this machine |
 //! | [`gate`], [`seccomp`] | system calls that programs with remote memory are refused, and executions |
+//! | [`trapped_calls`] | system calls on remote memory, which the preloaded library carries out |
 //! | [`executions`] | programs that are executed with memory of this machine alone |
 //! | [`questions`] | what the gate is asked, and the answers |
 //! | `keeper` | answers the gate's questions after the supervisor's end |
@@ -52,6 +53,7 @@ pub mod program;
 pub mod questions;
 pub mod seccomp;
 pub mod session;
+pub mod trapped_calls;
 
 /// Exit code of a process whose memory is out of reach: that of a temporary failure in `sysexits.h`.
 pub const OUT_OF_REACH: i32 = 75;

@@ -9,14 +9,15 @@
 
 use std::ffi::{c_int, c_long};
 
+use super::trapped_calls::{self, WindowPlace};
 use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
 /// `AUDIT_ARCH_X86_64` and `AUDIT_ARCH_AARCH64` of `linux/audit.h`.
 const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xC000_003E } else { 0xC000_00B7 };
 /// Offsets in `struct seccomp_data`, in bytes.
-const NUMBER_AT: u32 = 0;
+pub(crate) const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
-const ARGUMENTS_AT: u32 = 16;
+pub(crate) const ARGUMENTS_AT: u32 = 16;
 
 /// `RDMA_VERBS_IOCTL` of `rdma/rdma_user_ioctl_cmds.h`, by which memory is registered with an RDMA device.
 const RDMA_VERBS: u32 = 0xC018_1B01;
@@ -198,9 +199,9 @@ pub enum Verdict {
 }
 
 /// Program of the filter: tests each rule in turn, unless `direct` permits all of them, and permits a call that meets
-/// none. Executions are passed to a listener that decides. Calls of another architecture (32-bit ones) are permitted: a
-/// program with remote memory makes none.
-pub fn filter(verdict: Verdict, direct: bool) -> Vec<sock_filter> {
+/// none. Executions are passed to a listener that decides. Calls on the window, if there is one, are trapped. Calls of
+/// another architecture (32-bit ones) are permitted: a program with remote memory makes none.
+pub fn filter(verdict: Verdict, direct: bool, window: Option<WindowPlace>) -> Vec<sock_filter> {
     let statement = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let jump = |value: u32, jt: usize, jf: usize| sock_filter {
         code: (BPF_JMP | BPF_JEQ | BPF_K) as u16,
@@ -235,16 +236,17 @@ pub fn filter(verdict: Verdict, direct: bool) -> Vec<sock_filter> {
         program.push(jump(libc::SYS_execveat as u32, 0, 1));
         program.push(done(libc::SECCOMP_RET_USER_NOTIF));
     }
+    program.extend(window.into_iter().flat_map(trapped_calls::instructions));
     program.push(done(libc::SECCOMP_RET_ALLOW));
     program
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Simulates the kernel: the filter's verdict on a system call.
-    fn run(program: &[sock_filter], architecture: u32, call: c_long, arguments: &[u64; 6]) -> u32 {
+    pub(crate) fn run(program: &[sock_filter], architecture: u32, call: c_long, arguments: &[u64; 6]) -> u32 {
         let mut data = Vec::new();
         data.extend_from_slice(&(call as u32).to_le_bytes());
         data.extend_from_slice(&architecture.to_le_bytes());
@@ -260,8 +262,14 @@ mod tests {
                     accumulator = u32::from_le_bytes(data[from..from + 4].try_into().unwrap());
                 }
                 code if code == BPF_ALU | BPF_AND | BPF_K => accumulator &= k,
-                code if code == BPF_JMP | BPF_JEQ | BPF_K => {
-                    at += usize::from(if accumulator == k { jt } else { jf });
+                code if code & 7 == BPF_JMP => {
+                    let met = match code {
+                        code if code == BPF_JMP | BPF_JEQ | BPF_K => accumulator == k,
+                        code if code == BPF_JMP | libc::BPF_JGE | BPF_K => accumulator >= k,
+                        code if code == BPF_JMP | libc::BPF_JGT | BPF_K => accumulator > k,
+                        code => panic!("jump {code:#x}"),
+                    };
+                    at += usize::from(if met { jt } else { jf });
                 }
                 code if code == BPF_RET | BPF_K => return k,
                 code => panic!("instruction {code:#x}"),
@@ -272,7 +280,8 @@ mod tests {
 
     #[test]
     fn the_filter_refuses_what_the_rules_name_and_nothing_else() {
-        let (ask, fail) = (filter(Verdict::Ask, false), filter(Verdict::Fail, false));
+        let window = WindowPlace::select(1 << 30, 0);
+        let (ask, fail) = (filter(Verdict::Ask, false, window), filter(Verdict::Fail, false, window));
         let direct = libc::O_DIRECT as u64;
         let both = libc::O_RDWR as u64 | direct;
         let writes = libc::O_WRONLY as u64 | direct;
@@ -312,7 +321,7 @@ mod tests {
             assert_eq!(verdict(&fail), rule.map_or(libc::SECCOMP_RET_ALLOW, error));
             assert_eq!(run(&ask, 0x4000_0003, call, &arguments), libc::SECCOMP_RET_ALLOW);
         }
-        let watching = filter(Verdict::Ask, true);
+        let watching = filter(Verdict::Ask, true, None);
         for (call, asked) in
             [(libc::SYS_execve, true), (libc::SYS_execveat, true), (libc::SYS_io_uring_setup, false)]
         {

@@ -26,6 +26,7 @@ use super::gate::{self, Gate, PendingGate};
 use super::lease::Grower;
 use super::local_memory::{LocalMemory, LocalMemorySampler};
 use super::questions::GatePolicy;
+use super::trapped_calls::WindowPlace;
 use cxloe_client::client::ClientError;
 use cxloe_client::mapping::{NoKernelFaults, Owner};
 use cxloe_client::message::PagingView;
@@ -43,6 +44,8 @@ const PASSED_ON: [Signal; 7] = [
 ];
 /// Limit of folders between a program and the root: the walk up to the root stops there.
 const FOLDERS_MAX: usize = 40;
+/// Bytes that the preloaded library adds to a window: the granule of the probe page, and rounding.
+const WINDOW_ADDITION: u64 = 1 << 20;
 /// Interval of attempts to reach the agent's successor, and of checks of background processes, in milliseconds.
 const PAUSE_MS: u16 = 100;
 /// Longest interval of checks whether the region is full; shorter than this part of the time that processes wait for
@@ -158,13 +161,17 @@ impl Session {
             fcntl(device, FcntlArg::F_SETFD(FdFlag::empty()))?;
             command.env("CXLOE_EXEC_DEVICE", device.as_raw_fd().to_string());
         }
+        let window = WindowPlace::select(window_bytes(settings.bytes) + WINDOW_ADDITION, rand::random());
+        if let Some(window) = window {
+            command.env("CXLOE_EXEC_BASE", window.base().to_string());
+        }
         let policy = settings.policy;
         // For a user without rights, a filter implies `no_new_privs`, which is more than direct I/O was allowed for.
         if policy == (GatePolicy { direct: true, require_remote: false }) {
             return Self::spawn(command, program, owner, settings.wait);
         }
         gate::available().map_err(SessionError::NoGate)?;
-        let opening = PendingGate::before(&mut command, policy).map_err(SessionError::NoGate)?;
+        let opening = PendingGate::before(&mut command, policy, window).map_err(SessionError::NoGate)?;
         let (session, gate) = opening
             .open(|| Self::spawn(command, program, owner, settings.wait))
             .map_err(SessionError::NoGate)?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptors, join, join_for};
 use crate::line::HelperLine;
+use crate::own_calls::own_call;
 use crate::process_files::ProcessFiles;
 use crate::socket::Socket;
 use crate::wire::{Inbox, MESSAGE_MAX, Message, MessageKind, PAGE_BYTES, Pages, RANGE, RANGES_MAX};
@@ -277,8 +278,8 @@ impl<'a> Member<'a> {
         // SAFETY: the pages lie in the memory registered with the agent, which has their content and serves the next
         // fault. The array of ranges is live for the call.
         let done = unsafe {
-            let (own, ranges) = (own.as_raw_fd(), ranges.as_ptr());
-            libc::syscall(libc::SYS_process_madvise, own, ranges, count, libc::MADV_DONTNEED, 0)
+            let (own, ranges) = (own.as_raw_fd() as usize, ranges.as_ptr() as usize);
+            own_call(libc::SYS_process_madvise, [own, ranges, count, libc::MADV_DONTNEED as usize, 0])
         };
         if done < 0 {
             // Linux before 6.14 refuses this even for the caller's own memory.
@@ -294,7 +295,7 @@ impl<'a> Member<'a> {
             let take = |advice: i32| {
                 // SAFETY: the pages lie in the memory registered with the agent, which has their content and serves the
                 // next fault.
-                unsafe { libc::syscall(libc::SYS_madvise, address, length, advice) }
+                unsafe { own_call(libc::SYS_madvise, [address as usize, length, advice as usize, 0, 0]) }
             };
             // Pages locked in memory are discarded by `MADV_DONTNEED_LOCKED` only.
             if take(libc::MADV_DONTNEED) != 0 {

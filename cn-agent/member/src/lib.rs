@@ -16,6 +16,7 @@
 //! * [`process_files`]: the files by which a process shows the agent its memory.
 //! * [`helper`]: the helper thread.
 //! * [`line`](mod@line): requests to the helper thread from the other threads.
+//! * [`own_calls`]: system calls on paged memory, marked as this library's own.
 //! * [`parent_memory`]: the message of a forked child that touches memory which only its parent has.
 //! * [`bounded_write`]: lines on the program's standard error.
 //! * [`uffd`]: making a userfaultfd.
@@ -33,6 +34,7 @@ pub mod bounded_write;
 pub mod helper;
 pub mod join;
 pub mod line;
+pub mod own_calls;
 pub mod parent_memory;
 pub mod process_files;
 pub mod socket;

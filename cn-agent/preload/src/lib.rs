@@ -9,6 +9,7 @@
 //!   hooks ---> process: where memory comes from, from start to fork
 //!     |            |
 //!     |            +--> settings, helpers (threads), final_message
+//!     +--> mapping <-- traps: system calls on the window that pass the hooks
 //!     v            v
 //!   heap (dlmalloc) ---> window ---> ranges       addresses and what is known of them
 //!     |                    |
@@ -33,6 +34,7 @@ mod helpers;
 mod hooks;
 mod lock;
 mod loss;
+mod mapping;
 mod next_definition;
 mod process;
 mod ranges;
@@ -40,7 +42,13 @@ mod settings;
 mod stage;
 mod sys;
 mod thread;
+mod traps;
 mod window;
+
+/// Called once this process has its window where system calls on it are trapped.
+fn placed() {
+    traps::install();
+}
 
 /// Entry point that the dynamic linker calls when it has loaded the library.
 extern "C" fn constructor() {

@@ -46,6 +46,11 @@ static SETRESUID: Function = Function::none();
 static SETRESGID: Function = Function::none();
 static SETGROUPS: Function = Function::none();
 
+static SIGACTION: Function = Function::none();
+static SIGNAL: Function = Function::none();
+static SIGPROCMASK: Function = Function::none();
+static PTHREAD_SIGMASK: Function = Function::none();
+
 static DLOPEN: Function = Function::none();
 static DLMOPEN: Function = Function::none();
 static DLSYM: Function = Function::none();
@@ -70,6 +75,10 @@ pub fn find() {
     SETRESUID.find(c"setresuid");
     SETRESGID.find(c"setresgid");
     SETGROUPS.find(c"setgroups");
+    SIGACTION.find(c"sigaction");
+    SIGNAL.find(c"signal");
+    SIGPROCMASK.find(c"sigprocmask");
+    PTHREAD_SIGMASK.find(c"pthread_sigmask");
     MALLOC.find(c"malloc");
     CALLOC.find(c"calloc");
     REALLOC.find(c"realloc");
@@ -117,6 +126,38 @@ rights! {
     setresuid: SETRESUID(user: uid_t, effective: uid_t, saved: uid_t),
     setresgid: SETRESGID(group: gid_t, effective: gid_t, saved: gid_t),
     setgroups: SETGROUPS(count: usize, groups: *const gid_t),
+}
+
+/// # Safety
+/// As for the C library's function.
+pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    // SAFETY: this is the function's type; the caller ensures the rest.
+    unsafe { SIGACTION.get::<Sigaction>().map_or(-1, |function| function(signal, new, old)) }
+}
+
+/// # Safety
+/// As for the C library's function.
+pub unsafe fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
+    // SAFETY: this is the function's type; the caller ensures the rest.
+    unsafe { SIGNAL.get::<Signal>().map_or(libc::SIG_ERR, |function| function(signal, handler)) }
+}
+
+type SignalMaskFn = unsafe extern "C" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
+
+/// # Safety
+/// As for the C library's function.
+pub unsafe fn sigprocmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+    // SAFETY: this is the function's type; the caller ensures the rest.
+    unsafe { SIGPROCMASK.get::<SignalMaskFn>().map_or(-1, |function| function(how, set, old)) }
+}
+
+/// # Safety
+/// As for the C library's function.
+pub unsafe fn pthread_sigmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+    // SAFETY: this is the function's type; the caller ensures the rest.
+    unsafe { PTHREAD_SIGMASK.get::<SignalMaskFn>().map_or(libc::ENOSYS, |function| function(how, set, old)) }
 }
 
 pub fn dlopen() -> *const c_void {

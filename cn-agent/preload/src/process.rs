@@ -250,7 +250,11 @@ impl Display for NotMemberReason {
 
 fn enter(settings: &PreloadSettings) -> Result<(), NotMemberReason> {
     let addresses = || NotMemberReason::Addresses(settings.window);
-    let window = Window::reserve(settings.bytes, settings.window, helpers::announce).ok_or_else(addresses)?;
+    let window = Window::reserve(settings.bytes, settings.window, settings.base, helpers::announce)
+        .ok_or_else(addresses)?;
+    if settings.base == Some(window.base()) {
+        crate::placed();
+    }
     let rooms = helpers::rooms().ok_or_else(addresses)?;
     // SAFETY: the number was passed as that of an open descriptor; if it is none, calls on it fail.
     let device = settings.device.map(|number| unsafe { BorrowedFd::borrow_raw(number) });

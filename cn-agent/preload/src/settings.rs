@@ -16,6 +16,8 @@ pub struct PreloadSettings {
     pub bytes: usize,
     /// Size of the window in bytes: addresses for that memory, and for reservations.
     pub window: usize,
+    /// Address of the window, where system calls on it are trapped; `None` for any address.
+    pub base: Option<usize>,
     /// Longest wait for the successor of an agent that has ended.
     pub wait: Duration,
     /// Inherited descriptor of `/dev/userfaultfd`.
@@ -36,6 +38,7 @@ impl PreloadSettings {
             space: number(c"CXLOE_EXEC_SPACE")?,
             bytes,
             window: number(c"CXLOE_EXEC_WINDOW").map_or(bytes, |bytes| bytes as usize),
+            base: number(c"CXLOE_EXEC_BASE").map(|address| address as usize),
             wait: Duration::from_millis(number(c"CXLOE_EXEC_WAIT_MS")?),
             device: number(c"CXLOE_EXEC_DEVICE").map(|number| number as c_int),
             foremost: number(c"CXLOE_EXEC_SUPERVISOR") == Some(parent),

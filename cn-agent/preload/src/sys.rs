@@ -2,9 +2,14 @@
 //! library's functions do, unless documented otherwise.
 
 use std::ffi::{c_int, c_void};
+use std::fmt::Write;
 use std::sync::atomic::AtomicU32;
 
-use libc::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};
+use arrayvec::ArrayString;
+use cxloe_member::own_calls::{own_call, own_mmap};
+use libc::{
+    MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE,
+};
 
 /// Size of a page in bytes.
 pub const PAGE: usize = 4096;
@@ -18,6 +23,12 @@ impl Errno {
     pub fn keep() -> Errno {
         // SAFETY: errno belongs to this thread.
         Errno(unsafe { *libc::__errno_location() })
+    }
+
+    /// The present `errno`.
+    pub fn now() -> c_int {
+        // SAFETY: errno belongs to this thread.
+        unsafe { *libc::__errno_location() }
     }
 
     pub fn set(value: c_int) {
@@ -77,14 +88,14 @@ pub unsafe fn mmap(
 ) -> *mut c_void {
     // SAFETY: with `MAP_FIXED`, the caller promises that nothing uses the range; without, the kernel chooses free
     // addresses.
-    unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) as *mut c_void }
+    unsafe { own_mmap(address as usize, bytes, protection, flags, fd, offset) as *mut c_void }
 }
 
 /// # Safety
 /// Nothing uses the `bytes` bytes from `address` on any more.
 pub unsafe fn munmap(address: *mut c_void, bytes: usize) -> c_int {
     // SAFETY: nothing uses this part of the range any more.
-    unsafe { libc::syscall(libc::SYS_munmap, address, bytes) as c_int }
+    unsafe { own_call(libc::SYS_munmap, [address as usize, bytes, 0, 0, 0]) as c_int }
 }
 
 /// # Safety
@@ -97,21 +108,24 @@ pub unsafe fn mremap(
     new: *mut c_void,
 ) -> *mut c_void {
     // SAFETY: nothing uses the mapping under its old address any more, nor the range at `new` with `MREMAP_FIXED`.
-    unsafe { libc::syscall(libc::SYS_mremap, address, bytes, new_bytes, flags, new) as *mut c_void }
+    unsafe {
+        let arguments = [address as usize, bytes, new_bytes, flags as usize, new as usize];
+        own_call(libc::SYS_mremap, arguments) as *mut c_void
+    }
 }
 
 /// # Safety
 /// Nothing relies on rights to the range that the call takes away.
 pub unsafe fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int {
     // SAFETY: nothing relies on rights that this takes away.
-    unsafe { libc::syscall(libc::SYS_mprotect, address, bytes, protection) as c_int }
+    unsafe { own_call(libc::SYS_mprotect, [address as usize, bytes, protection as usize, 0, 0]) as c_int }
 }
 
 /// # Safety
 /// Nothing relies on content of the range that the advice discards.
 pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
     // SAFETY: nothing relies on content that the advice discards.
-    unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) as c_int }
+    unsafe { own_call(libc::SYS_madvise, [address as usize, bytes, advice as usize, 0, 0]) as c_int }
 }
 
 /// Reserves free addresses, which cannot be accessed (PROT_NONE).
@@ -119,6 +133,19 @@ pub fn addresses(bytes: usize) -> Option<*mut c_void> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     // SAFETY: a new mapping at an address that the kernel chooses.
     let memory = unsafe { mmap(std::ptr::null_mut(), bytes, PROT_NONE, flags, -1, 0) };
+    (memory != libc::MAP_FAILED).then_some(memory)
+}
+
+/// Reserves the addresses from `base` on, as [`addresses`]; `None` if some of them are in use.
+pub fn addresses_at(base: usize, bytes: usize) -> Option<*mut c_void> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    // SAFETY: the kernel refuses addresses that are in use.
+    let memory = unsafe { mmap(base as *mut c_void, bytes, PROT_NONE, flags, -1, 0) };
+    if memory != libc::MAP_FAILED && memory as usize != base {
+        // A kernel before 4.17 takes the address as a wish. SAFETY: the mapping was made a moment ago.
+        unsafe { munmap(memory, bytes) };
+        return None;
+    }
     (memory != libc::MAP_FAILED).then_some(memory)
 }
 
@@ -139,6 +166,26 @@ pub fn fresh(bytes: usize) -> Option<*mut c_void> {
     // SAFETY: a new mapping at an address that the kernel chooses.
     let memory = unsafe { mmap(std::ptr::null_mut(), bytes, PROT_READ | PROT_WRITE, flags, -1, 0) };
     (memory != libc::MAP_FAILED).then_some(memory)
+}
+
+/// Process that a pidfd stands for; `None` if it is no pidfd, or its process has ended.
+pub fn process_of(pidfd: c_int) -> Option<libc::pid_t> {
+    let mut path = ArrayString::<48>::new();
+    write!(path, "/proc/self/fdinfo/{pidfd}\0").ok()?;
+    let mut text = [0; 512];
+    // SAFETY: the kernel reads a NUL-terminated path, and writes into live memory of the length named.
+    let read = unsafe {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0);
+        if fd < 0 {
+            return None;
+        }
+        let read = libc::syscall(libc::SYS_read, fd, text.as_mut_ptr(), text.len());
+        libc::syscall(libc::SYS_close, fd);
+        usize::try_from(read).ok()?
+    };
+    let text = std::str::from_utf8(&text[..read]).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
 }
 
 /// Ends the process at once, with this exit code.

@@ -117,14 +117,16 @@ pub struct Window {
 }
 
 impl Window {
-    /// Reserves a window of `addresses` bytes, of which `bytes` bytes can be committed at a time. `None` if there are
-    /// not enough addresses.
-    pub fn reserve(bytes: usize, addresses: usize, announce: Announce) -> Option<Window> {
+    /// Reserves a window of `addresses` bytes, of which `bytes` bytes can be committed at a time; at the address `at`,
+    /// a multiple of a granule, if it is free. `None` if there are not enough addresses.
+    pub fn reserve(bytes: usize, addresses: usize, at: Option<usize>, announce: Announce) -> Option<Window> {
         let room = |bytes: usize| bytes.checked_next_multiple_of(GRANULE);
         let (committed_max, bytes) = (room(bytes)? / PAGE, room(addresses.max(bytes))?.checked_add(GRANULE)?);
         let pages = bytes / PAGE;
         u32::try_from(pages).ok()?;
-        let whole = sys::addresses(bytes.checked_add(GRANULE)?)? as usize;
+        let all = bytes.checked_add(GRANULE)?;
+        let whole =
+            at.and_then(|base| sys::addresses_at(base, all)).or_else(|| sys::addresses(all))? as usize;
         let base = whole.next_multiple_of(GRANULE);
         // SAFETY: the parts in front of and behind the aligned middle of a mapping that is not used yet.
         unsafe {
@@ -474,7 +476,7 @@ mod tests {
 
     #[test]
     fn pages_come_as_zeros_and_never_twice() {
-        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 2 << 20, None, unannounced).unwrap();
         assert_eq!(window.bytes(), (2 << 20) + GRANULE);
         assert!(window.base().is_multiple_of(GRANULE));
         let first = window.take(100, 1).unwrap();
@@ -492,7 +494,7 @@ mod tests {
 
     #[test]
     fn pages_that_cannot_be_discarded_are_zeros_all_the_same() {
-        let window = Window::reserve(1 << 20, 1 << 20, |_| false).unwrap();
+        let window = Window::reserve(1 << 20, 1 << 20, None, |_| false).unwrap();
         let first = window.take(8, 1).unwrap();
         fill(&window, first..first + 8);
         // SAFETY: pages of the window that have no other user.
@@ -504,7 +506,7 @@ mod tests {
 
     #[test]
     fn granules_know_their_arena() {
-        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 2 << 20, None, unannounced).unwrap();
         window.take(1, 1).unwrap();
         let (address, bytes) = window.take_granules(GRANULE + 1, 3).unwrap();
         assert_eq!((bytes, address as usize % GRANULE), (2 * GRANULE, 0));
@@ -517,7 +519,7 @@ mod tests {
 
     #[test]
     fn what_is_mapped_over_is_lost_and_not_given_out_again() {
-        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 2 << 20, None, unannounced).unwrap();
         let first = window.take(30, 1).unwrap();
         window.remove_pages(first + 10..first + 15);
         window.remove_pages(first + 12..first + 20);
@@ -529,7 +531,7 @@ mod tests {
 
     #[test]
     fn addresses_become_memory_when_they_are_committed_and_no_more_than_there_is() {
-        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 2 << 20, None, unannounced).unwrap();
         let first = window.take_addresses(200).unwrap();
         assert_eq!(window.take_addresses(57), None, "memory needs addresses too");
         assert!(window.commit(first..first + 100) && window.commit(first..first + 100));
@@ -550,7 +552,7 @@ mod tests {
 
     #[test]
     fn guards_go_with_the_pages_they_are_on() {
-        let window = Window::reserve(1 << 20, 1 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 1 << 20, None, unannounced).unwrap();
         let first = window.take(8, 1).unwrap();
         fill(&window, first..first + 8);
         // SAFETY: pages of a window that only this test uses.
@@ -567,7 +569,7 @@ mod tests {
 
     #[test]
     fn parts_are_cut_to_the_window() {
-        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 2 << 20, None, unannounced).unwrap();
         let (base, pages) = (window.base(), window.bytes() / PAGE);
         assert_eq!(window.part(base - 4096, 8192), 0..1);
         assert_eq!(window.part(base + 4096, 1), 1..2);

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Acquire;
 
 use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
-use super::{heap, mapping, rights};
+use super::{heap, mapping, rights, signals};
 use crate::next_definition;
 use crate::stage::{LOCAL, STAGE};
 
@@ -39,7 +39,8 @@ fn place(name: &CStr) -> *const c_void {
         name.to_bytes(),
         heap: malloc calloc free realloc reallocarray memalign aligned_alloc posix_memalign valloc pvalloc
             malloc_usable_size;
-        mapping: mmap mmap64 munmap mremap mprotect madvise mlock mlock2 mlockall;
+        mapping: mmap mmap64 munmap mremap mprotect madvise process_madvise mlock mlock2 mlockall;
+        signals: sigaction signal sigprocmask pthread_sigmask;
         rights: setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups capset unshare setns;
     )
 }

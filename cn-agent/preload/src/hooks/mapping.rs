@@ -1,267 +1,48 @@
-//! The interposed functions `mmap` and the like: large private anonymous mappings become parts of the window, and calls
-//! on parts of the window keep the window's records correct. All other calls are passed to the kernel unchanged.
+//! The interposed functions `mmap` and the like, by their names; what they do is in the module `mapping`.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
-use cxloe_member::wire::MessageKind;
-use libc::{
-    MAP_32BIT, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
-    MAP_NORESERVE, MAP_PRIVATE, MAP_STACK, MAP_TYPE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_EXEC, PROT_NONE,
-    PROT_READ, PROT_WRITE,
-};
+use crate::mapping;
+use crate::process::{MemorySource, source};
+use crate::sys::Errno;
 
-use crate::helpers;
-use crate::process::{MemorySource, NO_MEMORY, Process, source};
-use crate::sys::{self, Errno, PAGE};
-use crate::window::AddressClaim;
-
-/// Size in bytes from which mappings are remote.
-const LARGE: usize = 64 << 10;
-/// Flags that keep a mapping out of the window, because they demand a certain address or another kind of page.
-const ELSEWHERE: c_int =
-    MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB | MAP_32BIT;
-
-fn failed(errno: c_int) -> *mut c_void {
-    Errno::set(errno);
-    MAP_FAILED
+macro_rules! interposed {
+    ($($(#[$about:meta])* $name:ident = $inner:ident($($argument:ident: $type:ty),*) -> $result:ty),* $(,)?) => {$(
+        $(#[$about])*
+        ///
+        /// # Safety
+        /// As for the function of the C library.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            // SAFETY: as the caller states.
+            unsafe { mapping::$inner($($argument),*) }
+        }
+    )*};
 }
 
-fn remote() -> Option<&'static Process> {
-    match source() {
-        MemorySource::Remote(process) => Some(process),
-        _ => None,
-    }
-}
-
-fn is_private_anonymous(flags: c_int) -> bool {
-    flags & MAP_TYPE == MAP_PRIVATE && flags & MAP_ANONYMOUS != 0
-}
-
-/// Makes a large private anonymous mapping a part of the window.
-///
-/// # Safety
-/// With `MAP_FIXED`, nothing uses what is mapped at the `bytes` bytes from `address` on.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
-    address: *mut c_void,
-    bytes: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    // SAFETY: with `MAP_FIXED`, the caller promises that nothing uses the range; without, the kernel chooses free
-    // addresses.
-    let kernel = || unsafe { sys::mmap(address, bytes, protection, flags, fd, offset) };
-    let Some(process) = remote() else { return kernel() };
-    let window = process.window;
-    // Executable memory stays local: code is small, and runs often.
-    let memory = is_private_anonymous(flags) && protection & PROT_EXEC == 0;
-    if flags & MAP_FIXED != 0 {
-        let part = window.part(address as usize, bytes);
-        if part.is_empty() {
-            return kernel();
-        }
-        let within = part.len() == bytes.div_ceil(PAGE);
-        if within && memory && (address as usize).is_multiple_of(PAGE) {
-            match window.claim(part.clone(), protection != PROT_NONE) {
-                AddressClaim::Made => {
-                    window.discard(part);
-                    // SAFETY: with `MAP_FIXED`, nothing uses the range: these pages have just been taken.
-                    let done = unsafe { sys::mprotect(address, bytes, protection) } == 0;
-                    return if done { address } else { MAP_FAILED };
-                }
-                AddressClaim::NoRoom => return failed(NO_MEMORY),
-                AddressClaim::NotOurs => {}
-            }
-        }
-        let mapped = kernel();
-        if mapped != MAP_FAILED {
-            window.remove_pages(part);
-        }
-        return mapped;
-    }
-    let ours = memory && flags & ELSEWHERE == 0 && bytes >= LARGE;
-    let first = match protection {
-        PROT_NONE if ours => window.take_addresses(bytes.div_ceil(PAGE)),
-        _ if ours && protection == PROT_READ | PROT_WRITE => match window.take(bytes.div_ceil(PAGE), 1) {
-            // A reservation of more addresses than there is memory; the kernel makes it.
-            None if flags & MAP_NORESERVE != 0 && bytes > window.memory() => None,
-            None => return failed(NO_MEMORY),
-            first => first,
-        },
-        _ => None,
-    };
-    first.map_or_else(kernel, |first| window.address(first).cast())
-}
-
-/// `mmap64`, the name of `mmap(2)` for 64-bit offsets.
-///
-/// # Safety
-/// With `MAP_FIXED`, nothing uses what is mapped at the `bytes` bytes from `address` on.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
-    address: *mut c_void,
-    bytes: usize,
-    protection: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> *mut c_void {
-    // SAFETY: the caller keeps the conditions of `mmap`.
-    unsafe { mmap(address, bytes, protection, flags, fd, offset) }
-}
-
-/// Applies `act` to the parts of a range that lie outside the window, if it touches the window.
-fn outside(
-    process: &Process,
-    address: usize,
-    bytes: usize,
-    mut act: impl FnMut(*mut c_void, usize) -> c_int,
-) -> c_int {
-    let (base, end) = (process.window.base(), process.window.base() + process.window.bytes());
-    let last = address.saturating_add(bytes);
-    let before = base.saturating_sub(address).min(bytes);
-    let behind = last.saturating_sub(end).min(bytes);
-    let first = if before > 0 { act(address as *mut c_void, before) } else { 0 };
-    let second = if behind > 0 { act((last - behind) as *mut c_void, behind) } else { 0 };
-    if first != 0 { first } else { second }
-}
-
-/// Gives back parts of the window, and unmaps the rest of the range.
-///
-/// # Safety
-/// Nothing uses the `bytes` bytes from `address` on any more.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: usize) -> c_int {
-    // SAFETY: nothing uses this part of the range any more.
-    let kernel = |address, bytes| unsafe { sys::munmap(address, bytes) };
-    let Some(process) = remote() else { return kernel(address, bytes) };
-    let part = process.window.part(address as usize, bytes);
-    if part.is_empty() || !(address as usize).is_multiple_of(PAGE) {
-        return kernel(address, bytes);
-    }
-    process.window.give(part);
-    outside(process, address as usize, bytes, kernel)
-}
-
-/// Copies the content of a part of the window to its new place, because the kernel cannot move that part.
-///
-/// # Safety
-/// Nothing uses the mapping under its old address any more; with `MREMAP_FIXED`, nor the range at `new`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(
-    address: *mut c_void,
-    bytes: usize,
-    new_bytes: usize,
-    flags: c_int,
-    new: *mut c_void,
-) -> *mut c_void {
-    // SAFETY: nothing uses the mapping under its old address any more, nor the range at `new` with `MREMAP_FIXED`.
-    let kernel = || unsafe { sys::mremap(address, bytes, new_bytes, flags, new) };
-    let Some(process) = remote() else { return kernel() };
-    let window = process.window;
-    let fixed = flags & MREMAP_FIXED != 0;
-    if !window.holds(address as usize) {
-        let over = fixed && !window.part(new as usize, new_bytes).is_empty();
-        return if over { failed(libc::EINVAL) } else { kernel() };
-    }
-    let part = window.part(address as usize, bytes);
-    let whole = part.len() == bytes.div_ceil(PAGE) && bytes > 0 && new_bytes > 0;
-    if !whole || !(address as usize).is_multiple_of(PAGE) || flags & !(MREMAP_FIXED | MREMAP_MAYMOVE) != 0 {
-        return failed(libc::EINVAL);
-    }
-    if window.reserves(part.clone()) {
-        // The range has no memory to copy.
-        return failed(NO_MEMORY);
-    }
-    let wanted = new_bytes.div_ceil(PAGE);
-    if !fixed {
-        if wanted <= part.len() {
-            if wanted < part.len() {
-                window.give(part.start + wanted..part.end);
-            }
-            return address;
-        }
-        if window.take_at(part.end..part.start + wanted) {
-            return address;
-        }
-        if flags & MREMAP_MAYMOVE == 0 {
-            return failed(NO_MEMORY);
-        }
-    }
-    let moved = if fixed {
-        // SAFETY: with `MREMAP_FIXED` nothing uses the range at `new`.
-        unsafe {
-            mmap(new, new_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)
-        }
-    } else {
-        window.take(wanted, 1).map_or(MAP_FAILED, |first| window.address(first).cast())
-    };
-    if moved == MAP_FAILED {
-        return failed(NO_MEMORY);
-    }
-    // SAFETY: the mappings do not overlap, and the smaller of them has this many bytes.
-    unsafe { moved.copy_from_nonoverlapping(address, bytes.min(new_bytes)) };
-    window.give(part);
-    moved
-}
-
-/// Commits reserved addresses of the window that become accessible.
-///
-/// # Safety
-/// Nothing relies on rights to the range that the call takes away.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int {
-    if let Some(process) = remote().filter(|_| protection != PROT_NONE) {
-        let part = process.window.part(address as usize, bytes);
-        if !part.is_empty() && !process.window.commit(part) {
-            Errno::set(NO_MEMORY);
-            return -1;
-        }
-    }
-    // SAFETY: nothing relies on rights that the call takes away.
-    unsafe { sys::mprotect(address, bytes, protection) }
-}
-
-/// Discards content, or passes hints to the agent, for parts of the window.
-///
-/// # Safety
-/// Nothing relies on content of the range that the advice discards.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
-    // SAFETY: nothing relies on content that the advice discards.
-    let kernel = |address, bytes| unsafe { sys::madvise(address, bytes, advice) };
-    let Some(process) = remote() else { return kernel(address, bytes) };
-    let part = process.window.part(address as usize, bytes);
-    if part.is_empty() || !(address as usize).is_multiple_of(PAGE) {
-        return kernel(address, bytes);
-    }
-    match advice {
-        libc::MADV_DONTNEED | libc::MADV_FREE => process.window.discard(part),
-        // As for pages that are not locked: the window has no locked pages.
-        libc::MADV_DONTNEED_LOCKED if sys::supports(advice) => process.window.discard(part),
-        sys::MADV_GUARD_INSTALL if sys::supports(advice) => {
-            return process.window.guard(part, || kernel(address, bytes));
-        }
-        // These kinds of advice do not change content, only residence.
-        libc::MADV_WILLNEED => helpers::hint(MessageKind::WillRead, part),
-        libc::MADV_COLD => helpers::hint(MessageKind::Cold, part),
-        libc::MADV_PAGEOUT => helpers::hint(MessageKind::PageOut, part),
-        // Advice that has no effect on pages of the window, or would need a mapping of its own.
-        libc::MADV_HUGEPAGE
-        | libc::MADV_NOHUGEPAGE
-        | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE
-        | libc::MADV_DONTFORK
-        | libc::MADV_DOFORK => {}
-        libc::MADV_REMOVE | libc::MADV_WIPEONFORK => {
-            Errno::set(libc::EINVAL);
-            return -1;
-        }
-        _ => return kernel(address, bytes),
-    }
-    outside(process, address as usize, bytes, kernel)
+interposed! {
+    /// `mmap(2)`.
+    mmap = mmap(
+        address: *mut c_void, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64
+    ) -> *mut c_void,
+    /// `mmap64`, the name of `mmap(2)` for 64-bit offsets.
+    mmap64 = mmap(
+        address: *mut c_void, bytes: usize, protection: c_int, flags: c_int, fd: c_int, offset: i64
+    ) -> *mut c_void,
+    /// `munmap(2)`.
+    munmap = munmap(address: *mut c_void, bytes: usize) -> c_int,
+    /// `mremap(2)`.
+    mremap = mremap(
+        address: *mut c_void, bytes: usize, new_bytes: usize, flags: c_int, new: *mut c_void
+    ) -> *mut c_void,
+    /// `mprotect(2)`.
+    mprotect = mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int,
+    /// `madvise(2)`.
+    madvise = madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int,
+    /// `process_madvise(2)`.
+    process_madvise = process_madvise(
+        process: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint
+    ) -> isize,
 }
 
 /// Error of `mlock` and the like. Locked pages could not be evicted, so none are locked. After EPERM, programs continue
@@ -287,8 +68,10 @@ pub unsafe extern "C" fn mlock(address: *const c_void, bytes: usize) -> c_int {
 /// None: the kernel checks the range. The function is unsafe because the C library's declaration is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: usize, flags: c_int) -> c_int {
-    match remote() {
-        Some(process) if !process.window.part(address as usize, bytes).is_empty() => cannot_lock(),
+    match source() {
+        MemorySource::Remote(process) if !process.window.part(address as usize, bytes).is_empty() => {
+            cannot_lock()
+        }
         // SAFETY: the kernel checks the range.
         _ if flags == 0 => unsafe { libc::syscall(libc::SYS_mlock, address, bytes) as c_int },
         // SAFETY: the kernel checks the range.
@@ -299,9 +82,9 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: usize, flags: c_i
 /// Refused in a process with remote memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: c_int) -> c_int {
-    match remote() {
-        Some(_) => cannot_lock(),
+    match source() {
+        MemorySource::Remote(_) => cannot_lock(),
         // SAFETY: plain values.
-        None => unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int },
+        _ => unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int },
     }
 }

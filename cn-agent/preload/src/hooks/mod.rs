@@ -7,3 +7,4 @@ mod lookup;
 mod mapping;
 mod opening;
 mod rights;
+mod signals;

@@ -39,6 +39,11 @@ pub fn parts_of_mappings_are_changed() -> Outcome {
     checked("mappings", Sizes(96, 2), &[])?.paged(4 * MIB).map(drop)
 }
 
+/// Memory changed by bare system calls, past the preloaded library's functions.
+pub fn bare_system_calls_are_followed() -> Outcome {
+    checked("bare", Sizes(128, 4), &[])?.paged(64 * MIB).map(drop)
+}
+
 pub fn the_kernel_reads_and_writes_the_heap() -> Outcome {
     checked("kernel", Sizes(64, 1), &[])?.paged(4 * MIB).map(drop)
 }

@@ -33,6 +33,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
             corners::forks_keep_their_meaning,
             corners::forks_beside_threads_that_allocate,
             corners::parts_of_mappings_are_changed,
+            corners::bare_system_calls_are_followed,
             corners::the_kernel_reads_and_writes_the_heap,
             corners::programs_say_what_they_will_need,
             corners::programs_start_programs,

@@ -1,0 +1,187 @@
+//! System calls on a program's remote memory that pass the preloaded library's functions: allocators, language runtimes
+//! and MPI libraries call the kernel directly. The kernel would change pages of which the agent keeps records.
+//!
+//! The filter sees an address, but not whose it is. So all processes of a session have their windows at the same
+//! addresses, far from those that the kernel chooses. A call on these stops before it runs: the kernel sends SIGSYS to
+//! the calling thread, and the library's handler carries the call out. Calls with the library's mark
+//! ([`OWN_CALL`]) pass.
+
+use std::ffi::{c_int, c_long};
+
+use cxloe_member::own_calls::OWN_CALL;
+use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+use libc::{SECCOMP_RET_TRAP, sock_filter};
+
+use super::seccomp::{ARGUMENTS_AT, NUMBER_AT};
+
+/// Data of the trap, by which the library's handler tells this filter's from another's.
+const TRAP_DATA: u32 = 0xC5;
+/// Addresses are compared by their upper half: 4 GiB a step.
+const STEP: u64 = 1 << 32;
+/// First address at which windows are placed. Hints that programs choose at random are smaller, as those of V8 (46
+/// bits), and position-independent programs and the kernel's own choices lie above the last one.
+const FIRST: u64 = 1 << 46;
+const LAST: u64 = 0x5400_0000_0000;
+
+/// Addresses of the windows of a session, in steps of 4 GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowPlace {
+    first: u32,
+    last: u32,
+}
+
+impl WindowPlace {
+    /// A place for windows of `bytes` bytes, which `random` selects; `None` if that is more than there is.
+    pub fn select(bytes: u64, random: u64) -> Option<WindowPlace> {
+        let steps = bytes.div_ceil(STEP).max(1);
+        let choices = ((LAST - FIRST) / STEP).checked_sub(steps)? + 1;
+        let first = FIRST / STEP + random % choices;
+        Some(WindowPlace { first: first as u32, last: (first + steps - 1) as u32 })
+    }
+
+    /// First address.
+    pub fn base(self) -> u64 {
+        u64::from(self.first) * STEP
+    }
+}
+
+/// Which half of a system call's argument.
+#[derive(Clone, Copy, Debug)]
+enum Half {
+    Lower(usize),
+    Upper(usize),
+}
+
+impl Half {
+    /// Offset in `struct seccomp_data` on a little-endian machine.
+    const fn offset(self) -> u32 {
+        match self {
+            Half::Lower(argument) => ARGUMENTS_AT + 8 * argument as u32,
+            Half::Upper(argument) => ARGUMENTS_AT + 8 * argument as u32 + 4,
+        }
+    }
+}
+
+/// A system call that is trapped.
+#[derive(Debug)]
+struct TrappedCall {
+    call: c_long,
+    /// Argument that is an address in the window; `None`: the address cannot be seen.
+    address: Option<usize>,
+    /// Argument and flag without which the call is of no concern.
+    flag: Option<(usize, c_int)>,
+    /// Where this library's own calls have their mark.
+    mark: Half,
+}
+
+const fn on(call: c_long, address: usize) -> TrappedCall {
+    TrappedCall { call, address: Some(address), flag: None, mark: Half::Lower(5) }
+}
+
+const TRAPPED: &[TrappedCall] = &[
+    on(libc::SYS_madvise, 0),
+    on(libc::SYS_munmap, 0),
+    on(libc::SYS_mprotect, 0),
+    on(libc::SYS_pkey_mprotect, 0),
+    on(libc::SYS_mremap, 0),
+    TrappedCall { flag: Some((3, libc::MREMAP_FIXED)), ..on(libc::SYS_mremap, 4) },
+    TrappedCall { flag: Some((3, libc::MAP_FIXED)), mark: Half::Upper(4), ..on(libc::SYS_mmap, 0) },
+    TrappedCall { flag: Some((2, libc::SHM_REMAP)), ..on(libc::SYS_shmat, 1) },
+    // Its addresses are in memory.
+    TrappedCall { address: None, ..on(libc::SYS_process_madvise, 0) },
+];
+
+/// Instructions of the filter that trap calls on these addresses, and continue after the last of them for others.
+pub(crate) fn instructions(place: WindowPlace) -> Vec<sock_filter> {
+    let statement = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let jump = |how: u32, k: u32, jt: usize, jf: usize| sock_filter {
+        code: (BPF_JMP | how | BPF_K) as u16,
+        jt: jt as u8,
+        jf: jf as u8,
+        k,
+    };
+    let load = |at: u32| statement(BPF_LD | BPF_W | BPF_ABS, at);
+    let mut program = Vec::new();
+    for TrappedCall { call, address, flag, mark } in TRAPPED {
+        // Each part ends with a jump behind the last of them, whose distance depends on what follows.
+        let (of_flag, of_address, of_mark) =
+            (if flag.is_some() { 3 } else { 0 }, if address.is_some() { 3 } else { 0 }, 3);
+        program.push(load(NUMBER_AT));
+        program.push(jump(BPF_JEQ, *call as u32, 0, of_flag + of_address + of_mark));
+        if let Some((argument, flag)) = flag {
+            program.push(load(Half::Lower(*argument).offset()));
+            program.push(statement(BPF_ALU | BPF_AND | BPF_K, *flag as u32));
+            program.push(jump(BPF_JEQ, *flag as u32, 0, of_address + of_mark));
+        }
+        if let Some(address) = address {
+            program.push(load(Half::Upper(*address).offset()));
+            program.push(jump(BPF_JGE, place.first, 0, 1 + of_mark));
+            program.push(jump(BPF_JGT, place.last, of_mark, 0));
+        }
+        program.push(load(mark.offset()));
+        program.push(jump(BPF_JEQ, OWN_CALL, 1, 0));
+        program.push(statement(BPF_RET | BPF_K, SECCOMP_RET_TRAP | TRAP_DATA));
+    }
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seccomp::tests::run;
+
+    #[test]
+    fn windows_lie_apart_from_the_kernels_choices() {
+        for (bytes, random) in [(1, 0), (STEP, 5), (STEP + 1, u64::MAX), (16 << 40, 7 << 50)] {
+            let place = WindowPlace::select(bytes, random).unwrap();
+            assert!(place.base() >= FIRST && place.base() + bytes <= LAST);
+            assert!((u64::from(place.last) + 1) * STEP - place.base() >= bytes);
+        }
+        assert_eq!(WindowPlace::select(LAST, 0), None);
+    }
+
+    #[test]
+    fn calls_on_the_window_are_trapped_unless_they_are_the_librarys() {
+        let place = WindowPlace::select(2 * STEP, 3).unwrap();
+        let mut program = instructions(place);
+        program.push(sock_filter {
+            code: (BPF_RET | BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: libc::SECCOMP_RET_ALLOW,
+        });
+        let (inside, mark) = (place.base() + STEP + 4096, u64::from(OWN_CALL));
+        let last = place.base() + 2 * STEP - 4096;
+        let behind = place.base() + 2 * STEP;
+        let fixed = libc::MAP_FIXED as u64;
+        let moved = libc::MREMAP_FIXED as u64;
+        let remap = libc::SHM_REMAP as u64;
+        for (call, arguments, trapped) in [
+            (libc::SYS_madvise, [inside, 4096, 4, 0, 0, 0], true),
+            (libc::SYS_madvise, [inside, 4096, 4, 0, 0, mark], false),
+            (libc::SYS_madvise, [place.base() - 1, 4096, 4, 0, 0, 0], false),
+            (libc::SYS_madvise, [behind, 4096, 4, 0, 0, 0], false),
+            (libc::SYS_munmap, [last, 4096, 0, 0, 0, 0], true),
+            (libc::SYS_munmap, [place.base(), 4096, 0, 0, mark, 0], true),
+            (libc::SYS_munmap, [0x7000_0000_0000, 4096, 0, 0, 0, 0], false),
+            (libc::SYS_mprotect, [inside, 4096, 3, 0, 0, 0], true),
+            (libc::SYS_pkey_mprotect, [inside, 4096, 3, 1, 0, 0], true),
+            (libc::SYS_mremap, [inside, 4096, 8192, 1, 0, 0], true),
+            (libc::SYS_mremap, [4096, 4096, 8192, moved | 1, inside, 0], true),
+            (libc::SYS_mremap, [4096, 4096, 8192, 1, inside, 0], false),
+            (libc::SYS_mremap, [inside, 4096, 8192, moved | 1, inside, mark], false),
+            (libc::SYS_mmap, [inside, 4096, 3, fixed | 0x22, u64::MAX, 0], true),
+            (libc::SYS_mmap, [inside, 4096, 3, 0x22, u64::MAX, 0], false),
+            (libc::SYS_mmap, [inside, 4096, 3, fixed | 0x22, mark << 32 | 0xFFFF_FFFF, 0], false),
+            (libc::SYS_mmap, [4096, 4096, 3, fixed | 0x22, 3, 0], false),
+            (libc::SYS_shmat, [1, inside, remap, 0, 0, 0], true),
+            (libc::SYS_shmat, [1, inside, 0, 0, 0, 0], false),
+            (libc::SYS_process_madvise, [3, 0, 1, 4, 0, 0], true),
+            (libc::SYS_process_madvise, [3, 0, 1, 4, 0, mark], false),
+            (libc::SYS_read, [inside; 6], false),
+        ] {
+            let wanted = if trapped { SECCOMP_RET_TRAP | TRAP_DATA } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(run(&program, 0, call, &arguments), wanted, "call {call} {arguments:x?}");
+        }
+    }
+}
