@@ -26,6 +26,8 @@ const PROGRAMS_MAX: usize = 64;
 const VARIABLES_MAX: u64 = 4096;
 /// Limit of a path, and of the part of a variable that is read, in bytes.
 const TEXT_MAX: usize = 4096;
+/// Number of filters that a gate adds to a program.
+pub(crate) const GATE_FILTERS: u32 = 1;
 /// Size of an address in bytes.
 const WORD: u64 = 8;
 
@@ -43,6 +45,8 @@ pub enum LocalReason {
     OtherRights,
     /// Its environment does not name the library.
     Environment,
+    /// The calling process has a system call filter of its own, which the program inherits.
+    Filtered,
 }
 
 impl fmt::Display for LocalReason {
@@ -54,6 +58,9 @@ impl fmt::Display for LocalReason {
             LocalReason::OtherRights => "it runs with its owner's rights (set-user-ID or set-group-ID)",
             LocalReason::Environment => {
                 "its environment lacks LD_PRELOAD or the variables CXLOE_EXEC_… (env -i, su)"
+            }
+            LocalReason::Filtered => {
+                "a system call filter (seccomp) was set for it, which may not let it have more"
             }
         })
     }
@@ -125,7 +132,12 @@ pub(crate) fn local_program(question: &seccomp_notif, at: ExecutionArguments) ->
         _ => Path::new(&format!("/proc/{pid}/cwd")).join(&path),
     };
     let reason = match program::examine_below(&root, &file) {
-        Ok(()) if names_library(&memory, arguments[at.environment])? => return None,
+        Ok(()) if names_library(&memory, arguments[at.environment])? => {
+            match filters(&pid.to_string()).zip(filters("self")) {
+                Some((program, own)) if program > own + GATE_FILTERS => LocalReason::Filtered,
+                _ => return None,
+            }
+        }
         Ok(()) => LocalReason::Environment,
         Err(ProgramError::Static(_)) => LocalReason::Static,
         Err(ProgramError::Musl { .. }) => LocalReason::Musl,
@@ -138,6 +150,12 @@ pub(crate) fn local_program(question: &seccomp_notif, at: ExecutionArguments) ->
     };
     let path = if path.is_empty() { file.display().to_string() } else { path };
     Some(LocalProgram { path, reason })
+}
+
+/// Number of system call filters of a process; `None` on kernels before 5.9, which do not show it.
+pub(crate) fn filters(process: &str) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"))?.trim().parse().ok()
 }
 
 /// Whether an environment, a null-terminated array of addresses, names the library and the space. `None` if it cannot

@@ -21,7 +21,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getppid};
 
 use super::children::Children;
-use super::executions::Executions;
+use super::executions::{self, Executions};
 use super::gate::{self, Gate, PendingGate};
 use super::lease::Grower;
 use super::local_memory::{LocalMemory, LocalMemorySampler};
@@ -171,6 +171,9 @@ impl Session {
             return Self::spawn(command, program, owner, settings.wait);
         }
         gate::available().map_err(SessionError::NoGate)?;
+        if let Some(own) = executions::filters("self") {
+            command.env("CXLOE_EXEC_FILTERS", (own + executions::GATE_FILTERS).to_string());
+        }
         let opening = PendingGate::before(&mut command, policy, window).map_err(SessionError::NoGate)?;
         let (session, gate) = opening
             .open(|| Self::spawn(command, program, owner, settings.wait))

@@ -44,6 +44,7 @@ mod sys;
 mod thread;
 mod traps;
 mod window;
+mod window_use;
 
 /// Called once this process has its window where system calls on it are trapped.
 fn placed() {

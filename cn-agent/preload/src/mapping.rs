@@ -17,7 +17,7 @@ use libc::{
 use crate::helpers;
 use crate::process::{MemorySource, NO_MEMORY, Process, source};
 use crate::sys::{self, Errno, PAGE};
-use crate::window::AddressClaim;
+use crate::window::{AddressClaim, PageUse, Window};
 
 /// Size in bytes from which mappings are remote.
 const LARGE: usize = 64 << 10;
@@ -35,6 +35,23 @@ fn remote() -> Option<&'static Process> {
         MemorySource::Remote(process) => Some(process),
         _ => None,
     }
+}
+
+/// What the pages of a mapping are taken for.
+fn page_use(protection: c_int, flags: c_int) -> PageUse {
+    match protection {
+        PROT_NONE => PageUse::Reserved,
+        _ if flags & MAP_NORESERVE != 0 => PageUse::CountsWhenTouched,
+        _ => PageUse::Committed,
+    }
+}
+
+/// Takes pages that may be touched: without their counting if the program asks for that and addresses are left.
+fn taken(window: &Window, bytes: usize, flags: c_int) -> Option<usize> {
+    let pages = bytes.div_ceil(PAGE);
+    let uncounted =
+        (flags & MAP_NORESERVE != 0).then(|| window.take_addresses(pages, PageUse::CountsWhenTouched));
+    uncounted.flatten().or_else(|| window.take(pages, 1))
 }
 
 fn is_private_anonymous(flags: c_int) -> bool {
@@ -68,7 +85,7 @@ pub unsafe fn mmap(
         }
         let within = part.len() == bytes.div_ceil(PAGE);
         if within && memory && (address as usize).is_multiple_of(PAGE) {
-            match window.claim(part.clone(), protection != PROT_NONE) {
+            match window.claim(part.clone(), page_use(protection, flags)) {
                 AddressClaim::Made => {
                     window.discard(part);
                     // SAFETY: with `MAP_FIXED`, nothing uses the range: these pages have just been taken.
@@ -87,8 +104,8 @@ pub unsafe fn mmap(
     }
     let ours = memory && flags & ELSEWHERE == 0 && bytes >= LARGE;
     let first = match protection {
-        PROT_NONE if ours => window.take_addresses(bytes.div_ceil(PAGE)),
-        _ if ours && protection == PROT_READ | PROT_WRITE => match window.take(bytes.div_ceil(PAGE), 1) {
+        PROT_NONE if ours => window.take_addresses(bytes.div_ceil(PAGE), PageUse::Reserved),
+        _ if ours && protection == PROT_READ | PROT_WRITE => match taken(window, bytes, flags) {
             // A reservation of more addresses than there is memory; the kernel makes it.
             None if flags & MAP_NORESERVE != 0 && bytes > window.memory() => None,
             None => return failed(NO_MEMORY),

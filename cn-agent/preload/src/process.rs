@@ -213,6 +213,7 @@ pub fn start() {
 
 /// Reason why a process is not a member.
 enum NotMemberReason {
+    Filtered,
     Addresses(usize),
     Userfaultfd(std::io::Error),
     Files(std::io::Error),
@@ -223,6 +224,7 @@ enum NotMemberReason {
 impl Display for NotMemberReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            NotMemberReason::Filtered => f.write_str("a system call filter (seccomp) was set for it"),
             NotMemberReason::Addresses(bytes) => {
                 write!(
                     f,
@@ -249,6 +251,10 @@ impl Display for NotMemberReason {
 }
 
 fn enter(settings: &PreloadSettings) -> Result<(), NotMemberReason> {
+    // A further filter may end the process at the first system call that it does not know.
+    if settings.filters.zip(sys::filters()).is_some_and(|(usual, own)| own > usual) {
+        return Err(NotMemberReason::Filtered);
+    }
     let addresses = || NotMemberReason::Addresses(settings.window);
     let window = Window::reserve(settings.bytes, settings.window, settings.base, helpers::announce)
         .ok_or_else(addresses)?;

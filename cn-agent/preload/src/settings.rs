@@ -22,6 +22,8 @@ pub struct PreloadSettings {
     pub wait: Duration,
     /// Inherited descriptor of `/dev/userfaultfd`.
     pub device: Option<c_int>,
+    /// Number of system call filters of a program that has set none of its own; `None` if unknown.
+    pub filters: Option<u32>,
     /// Whether this is the requested program, which must not run without remote memory, and not one that it has
     /// started.
     pub foremost: bool,
@@ -41,6 +43,7 @@ impl PreloadSettings {
             base: number(c"CXLOE_EXEC_BASE").map(|address| address as usize),
             wait: Duration::from_millis(number(c"CXLOE_EXEC_WAIT_MS")?),
             device: number(c"CXLOE_EXEC_DEVICE").map(|number| number as c_int),
+            filters: number(c"CXLOE_EXEC_FILTERS").map(|number| number as u32),
             foremost: number(c"CXLOE_EXEC_SUPERVISOR") == Some(parent),
         })
     }

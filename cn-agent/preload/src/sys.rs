@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt::Write;
+use std::str::FromStr;
 use std::sync::atomic::AtomicU32;
 
 use arrayvec::ArrayString;
@@ -172,7 +173,18 @@ pub fn fresh(bytes: usize) -> Option<*mut c_void> {
 pub fn process_of(pidfd: c_int) -> Option<libc::pid_t> {
     let mut path = ArrayString::<48>::new();
     write!(path, "/proc/self/fdinfo/{pidfd}\0").ok()?;
-    let mut text = [0; 512];
+    value_in(&path, "Pid:")
+}
+
+/// Number of system call filters of this process; `None` on kernels before 5.9, which do not show it.
+pub fn filters() -> Option<u32> {
+    value_in("/proc/self/status\0", "Seccomp_filters:")
+}
+
+/// Value behind `name`, at the beginning of a line of a small file of `/proc`. `path` ends with a NUL.
+fn value_in<T: FromStr>(path: &str, name: &str) -> Option<T> {
+    debug_assert!(path.ends_with('\0'));
+    let mut text = [0; 4096];
     // SAFETY: the kernel reads a NUL-terminated path, and writes into live memory of the length named.
     let read = unsafe {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
@@ -185,7 +197,7 @@ pub fn process_of(pidfd: c_int) -> Option<libc::pid_t> {
         usize::try_from(read).ok()?
     };
     let text = std::str::from_utf8(&text[..read]).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 /// Ends the process at once, with this exit code.

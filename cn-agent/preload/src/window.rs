@@ -26,6 +26,7 @@ use libc::{MADV_DONTNEED, MADV_NOHUGEPAGE, MADV_UNMERGEABLE, PROT_NONE, PROT_REA
 use crate::lock::Lock;
 use crate::ranges::Ranges;
 use crate::sys::{self, PAGE};
+use crate::window_use::WindowUse;
 
 /// Number of pages of a granule. Arenas take whole granules, so that an address determines its arena.
 pub const GRANULE_PAGES: usize = 16;
@@ -35,54 +36,15 @@ const GRANULE: usize = GRANULE_PAGES * PAGE;
 /// Returns `false` if the agent cannot be reached; then the pages must not be discarded.
 pub type Announce = fn(Range<usize>) -> bool;
 
-/// Records of the use of the window's pages.
-#[derive(Debug)]
-struct WindowUse {
-    /// Pages that are committed or reserved.
-    taken: Ranges<'static>,
-    /// Pages of `taken` that are only reserved, to be committed later.
-    reserved: Ranges<'static>,
-    /// Number of committed pages.
-    committed: usize,
-    /// Limit of committed pages.
-    committed_max: usize,
-    /// Number of reserved pages.
-    idle: usize,
-    /// Number of pages that do not belong to the window any more.
-    lost: usize,
-}
-
-impl WindowUse {
-    /// Commits pages, free or not; returns `false`, and changes nothing, if that would exceed the limit.
-    fn commit(&mut self, pages: Range<usize>) -> bool {
-        let idle = self.reserved.count(pages.clone());
-        let more = pages.len() - self.taken.count(pages.clone()) + idle;
-        if self.committed + more > self.committed_max {
-            return false;
-        }
-        self.taken.set(pages.clone(), true);
-        self.reserved.set(pages, false);
-        self.idle -= idle;
-        self.committed += more;
-        true
-    }
-
-    /// Turns pages, free or not, into reserved ones.
-    fn reserve(&mut self, pages: Range<usize>) {
-        let (taken, idle) = (self.taken.count(pages.clone()), self.reserved.count(pages.clone()));
-        self.committed -= taken - idle;
-        self.idle += pages.len() - idle;
-        self.taken.set(pages.clone(), true);
-        self.reserved.set(pages, true);
-    }
-
-    /// Removes pages from the counts of committed and reserved pages, although they may stay taken.
-    fn uncount(&mut self, pages: Range<usize>) {
-        let idle = self.reserved.count(pages.clone());
-        self.committed -= self.taken.count(pages.clone()) - idle;
-        self.idle -= idle;
-        self.reserved.set(pages, false);
-    }
+/// What pages at given addresses are claimed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageUse {
+    /// Memory, which counts towards the limit.
+    Committed,
+    /// Addresses, to be committed later.
+    Reserved,
+    /// Memory that counts only when it is touched (`MAP_NORESERVE`): the region may be full by then.
+    CountsWhenTouched,
 }
 
 /// Result of claiming pages at given addresses.
@@ -142,12 +104,12 @@ impl Window {
         let mut taken = ranges()?;
         // The granule of the probe page is never handed out.
         taken.take_at(0..GRANULE_PAGES);
-        let reserved = ranges()?;
+        let (reserved, touchable) = (ranges()?, ranges()?);
         Some(Window {
             base,
             pages,
             announce,
-            use_of: Lock::new(WindowUse { taken, reserved, committed: 0, committed_max, idle: 0, lost: 0 }),
+            use_of: Lock::new(WindowUse::new(taken, [reserved, touchable], committed_max)),
             reserves: AtomicBool::new(false),
             lost: Lock::new(ranges()?),
             guarded: AtomicBool::new(false),
@@ -223,32 +185,34 @@ impl Window {
         self.open(pages)
     }
 
-    /// Reserves `count` free pages, none of which may be touched; fails if committed memory might not find enough
-    /// addresses afterwards.
-    pub fn take_addresses(&self, count: usize) -> Option<usize> {
-        let mut use_of = self.use_of.lock();
-        if use_of.idle + use_of.lost + count > self.pages - GRANULE_PAGES - use_of.committed_max {
-            return None;
-        }
-        let first = use_of.taken.take(count, 1)?;
-        self.reserves.store(true, Relaxed);
-        use_of.reserved.set(first..first + count, true);
-        use_of.idle += count;
-        Some(first)
+    /// Reserves `count` free pages; fails if committed memory might not find enough addresses afterwards. Only pages
+    /// that count when they are touched may be touched.
+    pub fn take_addresses(&self, count: usize, kind: PageUse) -> Option<usize> {
+        let first = {
+            let mut use_of = self.use_of.lock();
+            if use_of.idle + use_of.lost + count > self.pages - GRANULE_PAGES - use_of.committed_max {
+                return None;
+            }
+            let first = use_of.taken.take(count, 1)?;
+            self.reserves.store(true, Relaxed);
+            use_of.reserve(first..first + count, kind == PageUse::CountsWhenTouched);
+            first
+        };
+        (kind == PageUse::Reserved || self.open(first..first + count)).then_some(first)
     }
 
-    /// Takes these pages, free or not: commits them if they are to be `touched`, otherwise reserves them.
-    pub fn claim(&self, pages: Range<usize>, touched: bool) -> AddressClaim {
+    /// Takes these pages, free or not.
+    pub fn claim(&self, pages: Range<usize>, kind: PageUse) -> AddressClaim {
         if pages.start < GRANULE_PAGES || self.lost.lock().next_used(pages.clone()).is_some() {
             return AddressClaim::NotOurs;
         }
         let mut use_of = self.use_of.lock();
-        match touched {
-            true if !use_of.commit(pages.clone()) => return AddressClaim::NoRoom,
-            true => {}
-            false => {
+        match kind {
+            PageUse::Committed if !use_of.commit(pages.clone()) => return AddressClaim::NoRoom,
+            PageUse::Committed => {}
+            PageUse::Reserved | PageUse::CountsWhenTouched => {
                 self.reserves.store(true, Relaxed);
-                use_of.reserve(pages);
+                use_of.reserve(pages, kind == PageUse::CountsWhenTouched);
             }
         }
         AddressClaim::Made
@@ -259,22 +223,12 @@ impl Window {
         if !self.reserves.load(Relaxed) {
             return true;
         }
-        let mut use_of = self.use_of.lock();
-        let more = use_of.reserved.count(pages.clone());
-        if use_of.committed + more > use_of.committed_max {
-            return false;
-        }
-        let mut at = pages.start;
-        while let Some(reserved) = use_of.reserved.next_used(at..pages.end) {
-            at = reserved.end;
-            use_of.commit(reserved);
-        }
-        true
+        self.use_of.lock().commit_reserved(pages)
     }
 
-    /// Whether some of these pages are reserved.
+    /// Whether some of these pages are reserved, and must not be touched.
     pub fn reserves(&self, pages: Range<usize>) -> bool {
-        self.use_of.lock().reserved.next_used(pages).is_some()
+        self.use_of.lock().next_untouchable(pages).is_some()
     }
 
     /// Makes pages that were just taken accessible; frees them if the kernel refuses.
@@ -532,22 +486,33 @@ mod tests {
     #[test]
     fn addresses_become_memory_when_they_are_committed_and_no_more_than_there_is() {
         let window = Window::reserve(1 << 20, 2 << 20, None, unannounced).unwrap();
-        let first = window.take_addresses(200).unwrap();
-        assert_eq!(window.take_addresses(57), None, "memory needs addresses too");
+        let first = window.take_addresses(200, PageUse::Reserved).unwrap();
+        assert_eq!(window.take_addresses(57, PageUse::Reserved), None, "memory needs addresses too");
         assert!(window.commit(first..first + 100) && window.commit(first..first + 100));
         let heap = window.take(156, 1).unwrap();
         fill(&window, heap..heap + 156);
         assert_eq!(window.take(1, 1), None, "all is committed");
         assert!(!window.commit(first..first + 101));
-        assert_eq!(window.claim(first + 100..first + 110, true), AddressClaim::NoRoom);
-        assert_eq!(window.claim(first..first + 50, true), AddressClaim::Made, "had been committed");
-        assert_eq!(window.claim(first..first + 50, false), AddressClaim::Made, "addresses only again");
-        assert_eq!(window.claim(first + 100..first + 150, true), AddressClaim::Made);
+        assert_eq!(window.claim(first + 100..first + 110, PageUse::Committed), AddressClaim::NoRoom);
+        assert_eq!(
+            window.claim(first..first + 50, PageUse::Committed),
+            AddressClaim::Made,
+            "had been committed"
+        );
+        assert_eq!(
+            window.claim(first..first + 50, PageUse::Reserved),
+            AddressClaim::Made,
+            "addresses only again"
+        );
+        assert_eq!(window.claim(first + 100..first + 150, PageUse::Committed), AddressClaim::Made);
         assert_eq!(window.take(1, 1), None);
         window.give(first..first + 200);
         let after = window.take(100, 1).unwrap();
         assert!((after..after + 100).all(|page| byte(&window, page) == 0));
-        assert_eq!((window.take(1, 1), window.claim(0..1, true)), (None, AddressClaim::NotOurs));
+        assert_eq!(
+            (window.take(1, 1), window.claim(0..1, PageUse::Committed)),
+            (None, AddressClaim::NotOurs)
+        );
     }
 
     #[test]

@@ -85,6 +85,16 @@ pub fn programs_with_local_memory_are_named() -> Outcome {
     }
     ensure(!ended.err.contains("true"), ended.err)?;
 
+    // A program that its parent forbids the system calls of this library is not ended by them.
+    let sandbox = compiled(&rig, "sandbox", &[])?;
+    let command = [text(&sandbox), "/bin/echo", "sandboxed"];
+    let ended = start(&rig, Sizes(8, 1), &[], &command)?.wait()?.well()?;
+    let line = "executed /bin/echo with memory of this machine alone: a system call filter";
+    ensure(
+        ended.text() == "sandboxed\n" && ended.err.contains(line),
+        format!("{} {}", ended.text(), ended.err),
+    )?;
+
     // Each execution fails, and so does the whole.
     let script = format!("{fixed} || echo refused; env -i /bin/echo apart || echo refused too");
     let ended = start(&rig, Sizes(8, 1), &["--require-remote"], &["/bin/sh", "-c", &script])?.wait()?;
