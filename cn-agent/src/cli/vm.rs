@@ -17,7 +17,7 @@ use cxloe_client::message::MapRequest;
 use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::PAGE_BYTES;
 use cxloe_daemon::command_line::{Exit, Failure};
-use cxloe_daemon::{Bound, LogFormat, Shutdown, Span, log};
+use cxloe_daemon::{Bound, LogFormat, Shutdown, Span, log, to_stderr};
 use cxloe_exec::session::{self, Session, has_hung_up};
 use cxloe_exec::{library, program};
 use cxloe_fabric::model::{ByteSize, Name};
@@ -155,6 +155,12 @@ pub fn vm(args: &VmArgs) -> Result<(), Failure> {
     let session = Session::spawn(command, monitor, owner, args.paging.wait()).map_err(Failure::failed)?;
     let over = session.supervise().map_err(Failure::failed)?;
     lease.end(over.owner);
+    if over.view.is_some_and(|view| view.counters.faults == 0) {
+        to_stderr!(
+            "cn-agent: local: nothing that ran used the region's memory: it has to map @memory@ shared, in a process that the \
+             library is loaded into"
+        );
+    }
     match session::exit_code(over.status) {
         0 => Ok(()),
         // Exits without running destructors: no remaining value needs one.

@@ -147,7 +147,7 @@ pub fn wrong_commands_are_told() -> Outcome {
         "exit $(( @size@ / 1000000 ))",
         "@memory@",
     ])?;
-    failed_with(&passed, 4, &[])?;
+    failed_with(&passed, 4, &["nothing that ran used the region's memory"])?;
     aftermath(&rig).map(drop)
 }
 
