@@ -18,7 +18,9 @@ use cxloe_daemon::command_line::{Exit, finish, output};
 use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
 use cxloe_daemon::options::Protection;
 use cxloe_daemon::to_stderr;
-use cxloe_daemon::{Bound, NodeIdentity, Shutdown, SocketError, StateFile, Supervisor, log, read_key};
+use cxloe_daemon::{
+    Bound, NodeIdentity, Shutdown, SocketError, StateFile, Supervisor, log, raise_limit, read_key,
+};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::pfc::PfcSocket;
@@ -80,6 +82,7 @@ const REPORT_MAX: Duration = Duration::from_millis(1500);
 
 fn run(config: &Config) -> Result<(), Failure> {
     let ending = Shutdown::watch()?;
+    raise_limit();
     let supervisor = Supervisor::of_this_process();
 
     // The keeper comes first: a process that is taken over has the sockets until it ends.

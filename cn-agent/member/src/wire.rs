@@ -9,6 +9,8 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const WELCOME_MAGIC: u32 = 0x4358_4C57;
 /// First bytes of the probe page of a private view; the view's number (u16) follows.
 pub const PROBE_MAGIC: [u8; 8] = *b"CXLoEvw1";
+/// Number by which a forked child that got no view asks for the reason: as the number of its view, when it joins.
+pub const NO_VIEW: u16 = u16::MAX;
 /// Limit of ranges in one message.
 pub const RANGES_MAX: usize = 64;
 /// Length in bytes of a [`JoinReply`] without its text.

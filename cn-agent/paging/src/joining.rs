@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use cxloe_member::wire::{JoinReply, NOT_YET, REFUSED, WELCOME};
+use cxloe_member::wire::{JoinReply, NO_VIEW, NOT_YET, REFUSED, WELCOME};
 
 use super::cut;
 use super::member::MemberLink;
@@ -221,6 +221,11 @@ impl Space {
         process: Process,
     ) -> Result<MappingId, JoinRefusal> {
         let none = || refused("no process with this view has forked; the agent has been replaced meanwhile");
+        if view.0 == NO_VIEW
+            && let Some(why) = &self.denied
+        {
+            return Err(refused(why));
+        }
         let KernelMemory::Private(memory) = &mut self.memory else { return Err(none()) };
         let mapping = memory.of_view(view).ok_or_else(none)?;
         let mapped = memory.mappings.get_mut(mapping).filter(|m| m.pid == 0).ok_or_else(none)?;

@@ -26,6 +26,7 @@
 //! | [`memory`] | pages in the kernel: shared, private, of virtual machines |
 //! | [`process`] | identity of a process |
 //! | [`shared_state`] | state of a space that outlives the agent |
+//! | [`spare_files`] | files that the agent keeps free for itself |
 //! | [`uffd`] | userfaultfd itself |
 //! | [`watchdog`] | frees the serving thread when it waits for itself |
 
@@ -38,6 +39,7 @@ pub mod process;
 pub mod shared_state;
 mod space;
 mod spaces;
+pub mod spare_files;
 pub mod uffd;
 pub mod watchdog;
 

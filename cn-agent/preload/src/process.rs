@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use cxloe_member::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptors, join, probed};
 use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::uffd;
+use cxloe_member::wire::NO_VIEW;
 use libc::MADV_DONTNEED;
 
 use crate::heap::Heap;
@@ -324,7 +325,15 @@ extern "C" fn in_child() {
         process.heap.reset();
     }
     let Some(view) = own_view(process.window) else {
-        final_message::end("the agent that serves its memory ended during the fork")
+        // An agent that is there says why it has not followed the fork.
+        match join(&process.place, JoinKind::Child { view: NO_VIEW, files: None }) {
+            Err(JoinError::NoAgent { .. }) | Ok(_) => {
+                final_message::end("the agent that serves its memory ended during the fork")
+            }
+            Err(error) => {
+                final_message::end(format_args!("a forked child cannot have its parent's memory: {error}"))
+            }
+        }
     };
     // A process that may not be looked into, not even by itself, keeps its pages where they are.
     let files = ProcessFiles::own().ok();

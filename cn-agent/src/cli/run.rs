@@ -22,7 +22,7 @@ use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::options::Protection;
-use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, read_key};
+use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, raise_limit, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::udp::own_address;
@@ -51,6 +51,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 
 fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let ending = Shutdown::watch()?;
+    raise_limit();
 
     let socket = server::bind(&config.socket)?;
     let metrics = config.node.metrics.as_ref().map(MetricsListener::bind).transpose()?;

@@ -20,6 +20,7 @@ use cxloe_client::message::{self, AgentAnswer, JoinRequest, MapRequest, RefusalR
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions, limit_pages, view_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
 use cxloe_paging::process::MemoryFiles;
+use cxloe_paging::spare_files::{NO_FILE_LEFT, is_spare};
 use cxloe_paging::{JoinAttempt, MapClaim, NewSpace, Space, Spaces, cut};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -278,6 +279,9 @@ pub async fn join(
     let uffd = if resumes || view.is_none() { sent.take() } else { None };
     let shared_state = if resumes { sent.take() } else { None };
     let (memory, files) = shown(files, std::iter::from_fn(|| sent.take()).collect());
+    if [&uffd, &shared_state, &memory, &files[0], &files[1]].into_iter().flatten().any(is_spare) {
+        return refuse(stream, REFUSED, NO_FILE_LEFT).await;
+    }
     if resumes && let Some(shared_state) = shared_state {
         let there = move |spaces: &mut Spaces| spaces.get(space).is_some();
         if let Err(error) =

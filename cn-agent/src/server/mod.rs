@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use cxloe_daemon::{Bound, SocketError};
 use cxloe_member::socket::Descriptors;
+use cxloe_paging::spare_files::{NO_FILE_LEFT, is_spare};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{oneshot, watch};
@@ -104,6 +105,11 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
         match accepted {
             Ok((mut stream, _)) => {
                 let Ok(caller) = Caller::of(&stream) else { continue };
+                if is_spare(&stream) {
+                    tracing::warn!(uid = caller.uid, "a connection is closed: {NO_FILE_LEFT}");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
                 let waits = match places.take(ConnectionState::Waits, caller) {
                     Ok(waits) => waits,
                     Err(limit) => {

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | [`options`], `option_sources`, [`default_paths`], `ethertype`, `cpus`, `span`, `switch`, `pfc_trust`, `key_file` | options, configuration files, the environment, how values are spelled, where files lie |
 //! | [`log`] | logs through a bounded queue: a full disk neither ends nor blocks a process |
-//! | `ending`, `stop`, `supervisor`, `backoff` | signals, stopping threads, notifications to systemd, pauses between attempts |
+//! | `ending`, `stop`, `open_files`, `supervisor`, `backoff` | signals, stopping threads, notifications to systemd, pauses between attempts |
 //! | `socket`, `state_file` | a Unix socket that goes with its process; a file that remembers |
 //! | `manager_link`, `identity`, [`join`] | the thread that keeps in touch with the manager; the certificate it does so with, and how a node gets one |
 //! | [`metrics`], [`http`] | counters for Prometheus; HTTP connections within limits |
@@ -41,6 +41,7 @@ mod key_file;
 pub mod log;
 mod manager_link;
 pub mod metrics;
+mod open_files;
 mod option_sources;
 pub mod options;
 mod pfc_trust;
@@ -60,6 +61,7 @@ pub use identity::{NodeIdentity, NodeIdentityError};
 pub use key_file::{KeyError, read_key};
 pub use log::LogFormat;
 pub use manager_link::{Connection, Contact, ManagerLink, ManagerLinkError, RegistrationEnd};
+pub use open_files::raise_limit;
 pub use option_sources::OptionSources;
 pub use options::ConfigError;
 pub use pfc_trust::PfcTrust;

@@ -9,7 +9,7 @@ use clap::Args;
 use cxloe_daemon::Span;
 use cxloe_daemon::command_line::Failure;
 use cxloe_daemon::metrics::MetricsAddress;
-use cxloe_daemon::{LogFormat, OptionSources, Supervisor, log, options};
+use cxloe_daemon::{LogFormat, OptionSources, Supervisor, log, options, raise_limit};
 use cxloe_fabric::Client;
 use cxloe_fm::header::Dialect;
 use cxloe_fm::listener::{FmConfig, SWITCHES_MAX};
@@ -390,6 +390,7 @@ pub fn run(args: ServeArgs) -> Result<(), Failure> {
 }
 
 async fn serve(config: Config) -> Result<(), Failure> {
+    raise_limit();
     let no_signals = |error| Failure::failed(format!("cannot wait for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 /// Maximum number of pages fetched ahead that stay in their buffers: one for each reader, as the marker of its
 /// progress.
-const STAGED_MAX: usize = VIEWS_MAX;
+const STAGED_MAX: usize = 256;
 /// Number of faults waiting for room from which on room is given out for several pages at a time.
 const CONTENDERS: usize = 4;
 /// Maximum number of pages in flight for which memory is prepared. With more pages in flight there is no time for

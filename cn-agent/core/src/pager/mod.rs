@@ -79,9 +79,9 @@ use share::PageShare;
 use unchanged::RecentRecords;
 
 /// Maximum number of views of a region at a time.
-pub const VIEWS_MAX: usize = 256;
+pub const VIEWS_MAX: usize = 1024;
 /// Maximum number of mappings of a region at a time.
-pub const MAPPINGS_MAX: usize = 1024;
+pub const MAPPINGS_MAX: usize = 4096;
 /// Page buffers in addition to those for twins: for transfers and kept pages.
 const BUFFERS_IN_FLIGHT: u32 = 256;
 /// Lowest permitted limit of resident pages.

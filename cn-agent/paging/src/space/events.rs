@@ -13,6 +13,7 @@ use super::{ONLY, Space};
 use crate::member::ForkedChild;
 use crate::memory::{KernelMemory, Mapped, access};
 use crate::shared_state::Record;
+use crate::spare_files::{NO_FILE_LEFT, is_spare};
 use crate::uffd::{Access, EVENTS_MAX, EventBuffer, Uffd, UffdError, UffdEvent};
 
 /// Maximum number of reads of one userfaultfd in one round.
@@ -151,6 +152,9 @@ impl Space {
         let (expected, memory) = (self.free_view(), address..address + u64::from(pages) * PAGE_BYTES as u64);
         self.keep(expected, &uffd, memory.clone());
         let mut follow = || {
+            if is_spare(&uffd) {
+                return Err(NO_FILE_LEFT.to_owned());
+            }
             let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
             // Clears entries left by a former view.
             (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
@@ -173,6 +177,7 @@ impl Space {
             // The probe page reads as zeros, which the child takes as a failure.
             Err(error) => {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+                self.denied = Some(error);
                 deny_child(&uffd, memory);
             }
         }

@@ -76,6 +76,8 @@ pub struct Space {
     /// Socket to which descriptors of forked children are sent.
     keeper: Option<OwnedFd>,
     pub(super) takeover: Option<ExpectedProcesses>,
+    /// Reason why the last fork that was not followed was not.
+    pub(super) denied: Option<String>,
     /// Whether the space was adopted from a dead agent, whose record of discarded pages is lost.
     pub(super) adopted: bool,
     pub(super) cleans: Vec<WriteBackRequest>,
@@ -182,6 +184,7 @@ impl Space {
             owners: 0,
             keeper: None,
             takeover: None,
+            denied: None,
             adopted: false,
             cleans: Vec::new(),
             ending: None,
