@@ -31,6 +31,10 @@ pub fn forks_keep_their_meaning() -> Outcome {
     ensure(forks == 6, format!("{forks} forks"))
 }
 
+pub fn three_hundred_children_live_at_a_time() -> Outcome {
+    checked("alive", Sizes(64, 4), &["300"]).map(drop)
+}
+
 pub fn forks_beside_threads_that_allocate() -> Outcome {
     checked("forks", Sizes(64, 2), &["3", "2"])?.paged(4 * MIB).map(drop)
 }

@@ -31,6 +31,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
             programs::php_opens_its_modules,
             redis::a_snapshot_is_what_was_there_at_the_fork,
             corners::forks_keep_their_meaning,
+            corners::three_hundred_children_live_at_a_time,
             corners::forks_beside_threads_that_allocate,
             corners::parts_of_mappings_are_changed,
             corners::bare_system_calls_are_followed,
