@@ -45,6 +45,8 @@ pub enum LocalReason {
     OtherRights,
     /// Its environment does not name the library.
     Environment,
+    /// The runtime of a sanitizer does not work beside the library.
+    Sanitized,
     /// The calling process has a system call filter of its own, which the program inherits.
     Filtered,
 }
@@ -58,6 +60,9 @@ impl fmt::Display for LocalReason {
             LocalReason::OtherRights => "it runs with its owner's rights (set-user-ID or set-group-ID)",
             LocalReason::Environment => {
                 "its environment lacks LD_PRELOAD or the variables CXLOE_EXEC_… (env -i, su)"
+            }
+            LocalReason::Sanitized => {
+                "it is built with a sanitizer, which does not work beside the preloaded library"
             }
             LocalReason::Filtered => {
                 "a system call filter (seccomp) was set for it, which may not let it have more"
@@ -141,6 +146,7 @@ pub(crate) fn local_program(question: &seccomp_notif, at: ExecutionArguments) ->
         Ok(()) => LocalReason::Environment,
         Err(ProgramError::Static(_)) => LocalReason::Static,
         Err(ProgramError::Musl { .. }) => LocalReason::Musl,
+        Err(ProgramError::Sanitized { .. }) => LocalReason::Sanitized,
         // The kernel ignores such bits after `no_new_privs`.
         Err(ProgramError::OtherRights(_)) if has_no_new_privileges(pid) => return None,
         Err(ProgramError::OtherRights(_)) => LocalReason::OtherRights,

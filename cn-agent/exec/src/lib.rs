@@ -29,6 +29,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`program`] | whether a program can be served |
+//! | [`sanitizer`] | programs that are built with a sanitizer |
 //! | [`library`] | path of the preloaded library |
 //! | [`lease`] | a region for one program |
 //! | [`session`] | the program under supervision |
@@ -51,6 +52,7 @@ pub mod library;
 pub mod local_memory;
 pub mod program;
 pub mod questions;
+pub mod sanitizer;
 pub mod seccomp;
 pub mod session;
 pub mod trapped_calls;

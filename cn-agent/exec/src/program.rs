@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access, getegid, geteuid};
 
+use super::sanitizer;
+
 /// Limit of nested interpreters, each of which is a script itself: the kernel's limit.
 const INTERPRETERS_MAX: usize = 4;
 /// Bytes of a script's first line that the kernel reads.
@@ -66,6 +68,17 @@ pub enum ProgramError {
          caller's; run it as that user", .0.display()
     )]
     OtherRights(PathBuf),
+    /// Built with a sanitizer.
+    #[error(
+        "{} is built with {what}, whose runtime does not work beside remote memory: it ends the program or finds nothing; run it \
+         without `cn-agent exec`, or a build without the sanitizer", .path.display()
+    )]
+    Sanitized {
+        /// Path of the program.
+        path: PathBuf,
+        /// Name of the sanitizer.
+        what: &'static str,
+    },
     /// Scripts that interpret scripts beyond the limit.
     #[error("{} is interpreted by a script which is interpreted by a script, and so on", .0.display())]
     Endless(PathBuf),
@@ -129,7 +142,10 @@ pub fn examine_below(root: &Path, path: &Path) -> Result<(), ProgramError> {
             Linkage::Dynamic(linker) if linker.contains(MUSL) => {
                 Err(ProgramError::Musl { path: file, linker })
             }
-            Linkage::Dynamic(_) => Ok(()),
+            Linkage::Dynamic(_) => match sanitizer::of(&mut open) {
+                Some(what) => Err(ProgramError::Sanitized { path: file, what }),
+                None => Ok(()),
+            },
             Linkage::Static => Err(ProgramError::Static(file)),
             Linkage::Foreign(what) => Err(ProgramError::Foreign { path: file, what }),
         };

@@ -215,6 +215,7 @@ pub fn start() {
 /// Reason why a process is not a member.
 enum NotMemberReason {
     Filtered,
+    Valgrind,
     Addresses(usize),
     Userfaultfd(std::io::Error),
     Files(std::io::Error),
@@ -226,6 +227,9 @@ impl Display for NotMemberReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             NotMemberReason::Filtered => f.write_str("a system call filter (seccomp) was set for it"),
+            NotMemberReason::Valgrind => f.write_str(
+                "it runs under valgrind, which checks memory of its own making; run valgrind without `cn-agent exec`",
+            ),
             NotMemberReason::Addresses(bytes) => {
                 write!(
                     f,
@@ -252,6 +256,9 @@ impl Display for NotMemberReason {
 }
 
 fn enter(settings: &PreloadSettings) -> Result<(), NotMemberReason> {
+    if settings.valgrind {
+        return Err(NotMemberReason::Valgrind);
+    }
     // A further filter may end the process at the first system call that it does not know.
     if settings.filters.zip(sys::filters()).is_some_and(|(usual, own)| own > usual) {
         return Err(NotMemberReason::Filtered);

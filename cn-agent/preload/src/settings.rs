@@ -24,6 +24,8 @@ pub struct PreloadSettings {
     pub device: Option<c_int>,
     /// Number of system call filters of a program that has set none of its own; `None` if unknown.
     pub filters: Option<u32>,
+    /// Whether the process runs under valgrind, which preloads libraries of its own.
+    pub valgrind: bool,
     /// Whether this is the requested program, which must not run without remote memory, and not one that it has
     /// started.
     pub foremost: bool,
@@ -44,6 +46,8 @@ impl PreloadSettings {
             wait: Duration::from_millis(number(c"CXLOE_EXEC_WAIT_MS")?),
             device: number(c"CXLOE_EXEC_DEVICE").map(|number| number as c_int),
             filters: number(c"CXLOE_EXEC_FILTERS").map(|number| number as u32),
+            valgrind: variable(c"LD_PRELOAD")
+                .is_some_and(|list| list.to_bytes().windows(9).any(|name| name == b"vgpreload")),
             foremost: number(c"CXLOE_EXEC_SUPERVISOR") == Some(parent),
         })
     }

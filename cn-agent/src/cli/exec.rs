@@ -271,6 +271,7 @@ pub fn of_program(error: ProgramError) -> Failure {
         ProgramError::Unusable { .. } | ProgramError::Endless(_) => Exit::Failed,
         ProgramError::Static(_)
         | ProgramError::Musl { .. }
+        | ProgramError::Sanitized { .. }
         | ProgramError::Foreign { .. }
         | ProgramError::OtherRights(_) => Exit::Refused,
     };

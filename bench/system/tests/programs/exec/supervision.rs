@@ -5,7 +5,7 @@ use cxloe_client::client;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::run::{MIB, RUN_MAX, Running, Sizes, compiled, nothing_is_left, rig, start, text};
+use super::run::{MIB, RUN_MAX, Running, Sizes, compiled, nothing_is_left, rig, start, start_prepared, text};
 use cxloe_system::pair::{Outcome, Pair, ensure, eventually, failed_with, succeeded};
 
 /// Python program that repeatedly scans and checks its memory, until the file `stop` exists.
@@ -43,6 +43,8 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
     let script = rig.path("script");
     std::fs::write(&script, format!("#!{}\n", fixed.display()))?;
     failed_with(&exec(&rig, &[text(&script)])?, 1, &["cannot be run"])?;
+    let sanitized = compiled(&rig, "static", &["-fsanitize=address"])?;
+    failed_with(&exec(&rig, &[text(&sanitized)])?, 5, &["AddressSanitizer", "without"])?;
     failed_with(&exec(&rig, &["no-such-program"])?, 4, &["no-such-program", "PATH"])?;
     failed_with(&rig.cli(&["set-local", "1", "1M"])?, 3, &["agent.sock"])?;
 
@@ -55,6 +57,14 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
     failed_with(&rig.cli(&["exec", "--region", "none", "--local", "1M", "--", "/bin/true"])?, 4, &["none"])?;
     failed_with(&rig.cli(&["set-local", "1", "1M"])?, 4, &["cn-agent paging"])?;
     nothing_is_left(&rig)?;
+
+    // Valgrind has itself preloaded into a program; the dynamic linker goes on without what is not there.
+    let running = start_prepared(&rig, Sizes(8, 1), &[], &["/bin/true"], |exec| {
+        exec.env("LD_PRELOAD", "/none/vgpreload_core.so");
+    })?;
+    let ended = running.wait()?;
+    let told = ended.err.contains("runs under valgrind");
+    ensure(told && ended.status.code() == Some(75), format!("{}: {}", ended.status, ended.err))?;
 
     // A statically linked program runs with local memory if another program starts it.
     let command = ["/bin/sh", "-c", &format!("{} && echo went on", fixed.display())];
