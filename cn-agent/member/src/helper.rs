@@ -13,7 +13,7 @@ use crate::join::{JoinError, JoinKind, Joined, MemberMemory, SuccessorDescriptor
 use crate::line::HelperLine;
 use crate::own_calls::own_call;
 use crate::process_files::ProcessFiles;
-use crate::socket::Socket;
+use crate::socket::{Descriptors, Socket};
 use crate::wire::{Inbox, MESSAGE_MAX, Message, MessageKind, PAGE_BYTES, Pages, RANGE, RANGES_MAX};
 
 /// Pause between two attempts to reach a successor.
@@ -201,7 +201,7 @@ impl<'a> Member<'a> {
             self.take_bell(host);
             let room = self.inbox.room();
             // If the inbox has no room, the bytes received are no valid message.
-            match self.socket.try_receive(room) {
+            match self.socket.try_receive(room, &mut Descriptors::new()) {
                 Ok(0) => return,
                 Ok(bytes) => self.inbox.put(bytes),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use libc::{c_int, c_void};
 
-/// Limit of descriptors in one message.
+/// Limit of descriptors in one message that is sent.
 pub const DESCRIPTORS_MAX: usize = 4;
+/// Limit of descriptors in one message that is received: the kernel's (`SCM_MAX_FD`). The kernel closes those for which
+/// there is no room, and the receiver waits for that.
+const RECEIVED_MAX: usize = 253;
 
 /// Address of a Unix socket, kept in the form of `connect(2)` so that connecting allocates nothing.
 #[derive(Clone, Copy)]
@@ -49,13 +52,19 @@ impl SocketPath {
 }
 
 /// Descriptors received with a message; those not taken are closed.
-#[derive(Debug, Default)]
-pub struct Descriptors([Option<OwnedFd>; DESCRIPTORS_MAX]);
+#[derive(Debug)]
+pub struct Descriptors([Option<OwnedFd>; RECEIVED_MAX]);
+
+impl Default for Descriptors {
+    fn default() -> Descriptors {
+        Descriptors::new()
+    }
+}
 
 impl Descriptors {
     /// An empty set of descriptors.
     pub const fn new() -> Descriptors {
-        Descriptors([const { None }; DESCRIPTORS_MAX])
+        Descriptors([const { None }; RECEIVED_MAX])
     }
 
     /// Takes the next descriptor, in the order in which they were sent.
@@ -63,7 +72,13 @@ impl Descriptors {
         self.0.iter_mut().find_map(Option::take)
     }
 
-    fn keep(&mut self, fd: OwnedFd) {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
+    /// Adds a descriptor; one for which there is no room is closed.
+    pub fn keep(&mut self, fd: OwnedFd) {
         if let Some(place) = self.0.iter_mut().find(|place| place.is_none()) {
             *place = Some(fd);
         }
@@ -73,6 +88,16 @@ impl Descriptors {
 /// Buffer for control messages with [`DESCRIPTORS_MAX`] descriptors, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
+
+/// Buffer for control messages with [`RECEIVED_MAX`] descriptors.
+#[repr(C, align(8))]
+struct ReceivedControl([u8; 1040]);
+
+const _: () = assert!(
+    // SAFETY: the macro only computes a size.
+    unsafe { libc::CMSG_SPACE((RECEIVED_MAX * size_of::<c_int>()) as u32) } as usize
+        <= size_of::<ReceivedControl>()
+);
 
 const _: () = assert!(
     // SAFETY: the macro only computes a size.
@@ -160,8 +185,8 @@ impl Socket {
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
-    pub fn try_receive(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        receive_some(self.0.as_fd(), bytes, &mut Descriptors::new(), libc::MSG_DONTWAIT)
+    pub fn try_receive(&self, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<usize> {
+        receive_some(self.0.as_fd(), bytes, descriptors, libc::MSG_DONTWAIT)
     }
 
     /// Sends all of `bytes` without waiting; [`io::ErrorKind::WriteZero`] if only a part was sent, so that the peer
@@ -237,7 +262,7 @@ pub fn send_some(
     }
 }
 
-/// Receives the bytes that have arrived on any socket, and up to [`DESCRIPTORS_MAX`] descriptors.
+/// Receives the bytes that have arrived on any socket, and the descriptors of one message.
 ///
 /// # Errors
 /// Errors of the system call.
@@ -247,13 +272,13 @@ pub fn receive_some(
     descriptors: &mut Descriptors,
     flags: c_int,
 ) -> io::Result<usize> {
-    let mut control = Control([0; 64]);
+    let mut control = ReceivedControl([0; 1040]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all zeros are a valid header of an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     (message.msg_iov, message.msg_iovlen) = (&mut part, 1);
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = size_of::<Control>() as _;
+    message.msg_controllen = size_of::<ReceivedControl>() as _;
     let got = loop {
         // SAFETY: the header points to live buffers of the lengths in it.
         let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags | libc::MSG_CMSG_CLOEXEC) };
@@ -309,7 +334,10 @@ mod tests {
         assert_eq!(bytes, [0; 5]);
         b.receive_exact(&mut bytes[..4], &mut descriptors).unwrap();
         assert!(descriptors.take().is_none());
-        assert_eq!(b.try_receive(&mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            b.try_receive(&mut bytes, &mut descriptors).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         drop(a);
         assert_eq!(b.receive(&mut bytes, &mut descriptors).unwrap(), 0);
     }

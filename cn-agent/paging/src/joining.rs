@@ -12,6 +12,7 @@ use super::shared_state::Record;
 use super::space::{ONLY, Space};
 use super::spaces::{JoinAttempt, Spaces};
 use crate::uffd::{Features, Modes, Uffd};
+use cxloe_closer::{ClosedElsewhere, dispose};
 use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::{MappingId, PAGE_BYTES, ViewId};
 
@@ -57,8 +58,11 @@ impl Spaces {
             tracing::warn!(pid = joining.pid, text, "a process cannot have its memory paged");
             if let Some(socket) = joining.socket {
                 let welcome = JoinReply { status, text: text.len() as u32, ..JoinReply::default() };
-                MemberLink::new(socket).welcome(&welcome, &text, &[]);
+                let mut link = MemberLink::new(socket);
+                link.welcome(&welcome, &text, &[]);
+                dispose(link);
             }
+            dispose((joining.uffd, joining.files));
         }
         self.watch();
     }
@@ -162,9 +166,9 @@ impl Space {
         mapped.of(process, nonce)
     }
 
-    fn uffd(joining: &mut JoinAttempt) -> Result<Uffd, JoinRefusal> {
+    fn uffd(joining: &mut JoinAttempt) -> Result<ClosedElsewhere<Uffd>, JoinRefusal> {
         let fd = joining.uffd.take().ok_or_else(|| refused("no userfaultfd came with the request"))?;
-        Uffd::from_fd(fd).map_err(refused)
+        Uffd::from_fd(fd).map(ClosedElsewhere::new).map_err(refused)
     }
 
     /// Adds a process that passes its own userfaultfd.
@@ -201,7 +205,7 @@ impl Space {
             }
         };
         let mapping = self.pager.add_mapping(view).map_err(refused)?;
-        let mapped = self.mapped(joining, uffd, process, nonce);
+        let mapped = self.mapped(joining, uffd.into_inner(), process, nonce);
         self.add(view, mapping, mapped);
         Ok(mapping)
     }
@@ -262,7 +266,8 @@ impl Space {
             }
             if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
                 // The files that it passed first are kept.
-                mapped.link = joining.socket.take().map(MemberLink::new);
+                let link = joining.socket.take().map(MemberLink::new);
+                dispose(std::mem::replace(&mut mapped.link, link));
                 let evicts = self.options.kind != MappingKind::Private || mapped.is_readable();
                 self.pager.set_droppable(view, evicts);
             }
@@ -281,9 +286,12 @@ impl Space {
             memory.give(first..first + (joining.bytes / PAGE) as u32);
         }
         let mapping = self.pager.add_mapping(view).map_err(refused)?;
-        let mapped = self.mapped(joining, uffd, process, nonce);
+        let mapped = self.mapped(joining, uffd.into_inner(), process, nonce);
         // Threads whose faults the dead agent left unserved retry.
-        mapped.uffd.wake(mapped.all()).map_err(refused)?;
+        if let Err(error) = mapped.uffd.wake(mapped.all()) {
+            dispose(mapped);
+            return Err(refused(error));
+        }
         self.add(view, mapping, mapped);
         self.pager.set_droppable(view, readable || self.options.kind != MappingKind::Private);
         self.rejoined(view, pid);

@@ -20,6 +20,7 @@
 //! | `spaces` | all spaces of one engine |
 //! | `space` | one of them: events, members, end, lack of room, taking over |
 //! | [`agent_file`] | memory files that agents create and recognise |
+//! | [`descriptor_kinds`] | what kind of file a client has passed |
 //! | `claim` | ownership of spaces |
 //! | [`joining`] | joining as a member |
 //! | [`member`] | the agent's end of a member's connection |
@@ -32,6 +33,7 @@
 
 pub mod agent_file;
 mod claim;
+pub mod descriptor_kinds;
 pub mod joining;
 pub mod member;
 pub mod memory;

@@ -6,10 +6,12 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use cxloe_member::socket::Socket;
+use cxloe_member::socket::{Descriptors, Socket};
 use cxloe_member::wire::{Inbox, JoinReply, MESSAGE_MAX, Message, MessageKind, Pages, RANGES_MAX};
 
 use cxloe_cn_core::pager::{Hint, PagerOptions};
+
+use cxloe_closer::dispose;
 
 /// Maximum number of orders to drop pages that a member has not answered yet.
 const ORDERS_MAX: usize = 64;
@@ -178,7 +180,13 @@ impl MemberLink {
                 Ok(None) => {}
                 Err(_) => break MemberMessage::Gone,
             }
-            match self.socket.try_receive(self.inbox.room()) {
+            let mut sent = Descriptors::new();
+            let received = self.socket.try_receive(self.inbox.room(), &mut sent);
+            // Members send none with these messages.
+            if !sent.is_empty() {
+                dispose(sent);
+            }
+            match received {
                 Ok(0) => break MemberMessage::Gone,
                 Ok(bytes) => self.inbox.put(bytes),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break MemberMessage::Nothing,

@@ -18,6 +18,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use super::process::MemoryFiles;
 use super::space::Space;
 use crate::uffd::EventBuffer;
+use cxloe_closer::dispose;
 use cxloe_cn_core::engine::{Engine, EngineError, RequestId, Sink};
 use cxloe_cn_core::fault_times::FaultTimes;
 use cxloe_cn_core::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
@@ -230,6 +231,7 @@ impl Spaces {
         // epoll.
         for parted in self.list.0.iter_mut().flatten().flat_map(|space| space.parted.drain(..)) {
             let _ = self.epoll.delete(parted.uffd.as_fd());
+            dispose(parted);
         }
         self.direct.clear();
         let mut count = 0;

@@ -1,5 +1,6 @@
 //! One client: its rings; its socket, which carries wake-ups and ends the client when it is closed; and its user.
 
+use std::io;
 use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -9,9 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cxloe_client::ring::{AgentEnd, Completion};
 use cxloe_client::status::Status;
+use cxloe_closer::{ClosedElsewhere, dispose};
 use cxloe_cn_core::cache::Line;
-use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send};
+use cxloe_member::socket::{Descriptors, receive_some};
+use nix::sys::socket::{MsgFlags, send};
 
 use super::jobs::{FinishedJob, Jobs};
 use super::owners::Owners;
@@ -39,7 +41,7 @@ impl Drop for ClientSlot {
 #[derive(Debug)]
 pub struct Client {
     pub(crate) end: AgentEnd,
-    socket: UnixStream,
+    socket: ClosedElsewhere<UnixStream>,
     _slot: ClientSlot,
     /// Number of operations without a completion.
     pub(crate) in_flight: usize,
@@ -56,6 +58,7 @@ impl Client {
     /// A client with these rings and this socket, of user `uid`; `None` for one that may use all regions.
     pub fn new(end: AgentEnd, socket: UnixStream, slot: ClientSlot, uid: Option<u32>) -> Client {
         let (jobs, foreign) = (Jobs::default(), Vec::new());
+        let socket = ClosedElsewhere::new(socket);
         Client { end, socket, _slot: slot, in_flight: 0, jobs, uid, foreign, completed: false }
     }
 
@@ -88,11 +91,16 @@ impl Client {
 
     /// Reads wake-ups off the socket; returns `false` if the client has closed it.
     pub(crate) fn drain_wakeups(&self) -> bool {
-        let mut bytes = [0; 64];
-        match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => false,
-            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => true,
-            Err(_) => false,
+        let (mut bytes, mut came) = ([0; 64], Descriptors::new());
+        let received =
+            receive_some(self.socket.as_fd(), &mut bytes, &mut came, MsgFlags::MSG_DONTWAIT.bits());
+        // Wake-ups have none.
+        if !came.is_empty() {
+            dispose(came);
+        }
+        match received {
+            Ok(received) => received > 0,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         }
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cxloe_member::socket::{Descriptors, receive_some, send_some};
+use cxloe_member::socket::send_some;
 use cxloe_member::wire::{JoinReply, NOT_YET, REFUSED};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
@@ -15,12 +15,14 @@ use tokio::time::{Instant, sleep};
 
 use super::caller::Caller;
 use super::context::ServerContext;
+use super::sent::{self, SentDescriptor, SentDescriptors};
 use crate::worker::order::ask;
 use cxloe_client::message::{self, AgentAnswer, JoinRequest, MapRequest, RefusalReason, ShownFiles};
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions, limit_pages, view_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
+use cxloe_paging::descriptor_kinds::{is_unix_socket, is_userfaultfd};
 use cxloe_paging::process::MemoryFiles;
-use cxloe_paging::spare_files::{NO_FILE_LEFT, is_spare};
+use cxloe_paging::spare_files::NO_FILE_LEFT;
 use cxloe_paging::{JoinAttempt, MapClaim, NewSpace, Space, Spaces, cut};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -32,27 +34,6 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 const ENDING_MAX: Duration = Duration::from_secs(8);
 /// Interval of attempts to claim a region.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Receives the first bytes of a request, and the descriptors that come with them.
-pub async fn receive_first(
-    stream: &mut UnixStream,
-    bytes: &mut [u8],
-    descriptors: &mut Descriptors,
-) -> io::Result<()> {
-    let mut got = 0;
-    while got < bytes.len() {
-        let more = {
-            let (stream, bytes) = (&*stream, &mut bytes[got..]);
-            let receive = || receive_some(stream.as_fd(), bytes, descriptors, libc::MSG_DONTWAIT);
-            stream.async_io(Interest::READABLE, receive).await?
-        };
-        if more == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        got += more;
-    }
-    Ok(())
-}
 
 /// The space of a mapped region, to be sent to its owner.
 pub struct Mapped {
@@ -96,7 +77,7 @@ pub async fn map(
     context: &ServerContext,
     caller: Caller,
     request: MapRequest,
-    mut sent: Descriptors,
+    mut sent: SentDescriptors,
 ) -> Result<Mapped, RefusalReason> {
     if request.limit < u64::from(LIMIT_MIN) * PAGE {
         return Err(RefusalReason::Limit { limit: request.limit, least: u64::from(LIMIT_MIN) * PAGE });
@@ -109,6 +90,11 @@ pub async fn map(
         return Err(refused);
     }
     let keeper = if request.keeps { sent.take() } else { None };
+    if keeper.as_ref().is_some_and(|keeper| !is_unix_socket(&**keeper)) {
+        return Err(RefusalReason::Malformed(
+            "what keeps the memory of forked children is no Unix socket".into(),
+        ));
+    }
     let mut made = claim_in_time(context, caller, &request).await?;
     if made.is_none() && request.resume {
         let (Some(shared_state), memory) = (sent.take(), sent.take()) else {
@@ -230,8 +216,8 @@ async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<NewSpa
 async fn resume(
     context: &ServerContext,
     caller: Caller,
-    shared_state: OwnedFd,
-    memory: Option<OwnedFd>,
+    shared_state: SentDescriptor,
+    memory: Option<SentDescriptor>,
     there: impl FnOnce(&mut Spaces) -> bool + Send + 'static,
     is_meant: impl FnOnce(&SpaceOptions) -> bool + Send + 'static,
 ) -> Result<(), RefusalReason> {
@@ -251,7 +237,8 @@ async fn resume(
             let its = of.owner.is_none_or(|owner| caller.may_use(Some(owner)));
             (same && its).then(|| (region.hpa, region.size - region.beyond_window))
         };
-        Space::adopt(shared_state, memory, place).map(|space| space.map(Box::new))
+        Space::adopt(shared_state.into_inner(), memory.map(SentDescriptor::into_inner), place)
+            .map(|space| space.map(Box::new))
     });
     let adopted = adopted.await.map_err(|error| RefusalReason::System(error.to_string()))?;
     match adopted.map_err(|error| RefusalReason::NotResumed(error.to_string()))? {
@@ -271,16 +258,19 @@ pub async fn join(
     context: &ServerContext,
     caller: Caller,
     request: JoinRequest,
-    mut sent: Descriptors,
+    mut sent: SentDescriptors,
     stream: UnixStream,
 ) -> io::Result<()> {
     let JoinRequest { space, address, bytes, offset, pid, view, resume: resumes, files } = request;
+    if sent.are_spare() {
+        return refuse(stream, REFUSED, NO_FILE_LEFT).await;
+    }
     // A forked child's userfaultfd is here already.
     let uffd = if resumes || view.is_none() { sent.take() } else { None };
     let shared_state = if resumes { sent.take() } else { None };
-    let (memory, files) = shown(files, std::iter::from_fn(|| sent.take()).collect());
-    if [&uffd, &shared_state, &memory, &files[0], &files[1]].into_iter().flatten().any(is_spare) {
-        return refuse(stream, REFUSED, NO_FILE_LEFT).await;
+    let (memory, files) = shown(files, sent);
+    if uffd.as_ref().is_some_and(|uffd| !is_userfaultfd(&**uffd)) {
+        return refuse(stream, REFUSED, "what came as a userfaultfd is another descriptor").await;
     }
     if resumes && let Some(shared_state) = shared_state {
         let there = move |spaces: &mut Spaces| spaces.get(space).is_some();
@@ -290,11 +280,14 @@ pub async fn join(
             return refuse(stream, NOT_YET, &error.to_string()).await;
         }
     }
-    let files = match spawn_blocking(move || MemoryFiles::check(files)).await {
-        Ok(Ok(files)) => files,
-        Ok(Err(error)) => return refuse(stream, REFUSED, &error.to_string()).await,
-        Err(error) => return refuse(stream, NOT_YET, &error.to_string()).await,
-    };
+    let files =
+        match spawn_blocking(move || MemoryFiles::check(files.map(|fd| fd.map(SentDescriptor::into_inner))))
+            .await
+        {
+            Ok(Ok(files)) => files,
+            Ok(Err(error)) => return refuse(stream, REFUSED, &error.to_string()).await,
+            Err(error) => return refuse(stream, NOT_YET, &error.to_string()).await,
+        };
     // The process id comes from the kernel, not from the request.
     let Some(peer) = caller.pid else {
         return refuse(stream, REFUSED, "the system does not say which process this is").await;
@@ -311,7 +304,7 @@ pub async fn join(
         peer_uid,
         view,
         resume: resumes,
-        uffd,
+        uffd: uffd.map(SentDescriptor::into_inner),
         files,
         socket,
     };
@@ -322,18 +315,22 @@ pub async fn join(
 
 /// Divides the last descriptors of a request to join into the memory of the space, if it is shared, and the memory and
 /// page table of the process.
-fn shown(files: ShownFiles, rest: Vec<OwnedFd>) -> (Option<OwnedFd>, [Option<OwnedFd>; 2]) {
-    let mut rest = rest.into_iter().rev();
+fn shown(
+    files: ShownFiles,
+    mut rest: SentDescriptors,
+) -> (Option<SentDescriptor>, [Option<SentDescriptor>; 2]) {
     let (table, memory) = match files {
         ShownFiles::None => (None, None),
-        ShownFiles::Table => (rest.next(), None),
-        ShownFiles::All => (rest.next(), rest.next()),
+        ShownFiles::Table => (rest.take_last(), None),
+        ShownFiles::All => (rest.take_last(), rest.take_last()),
     };
-    (rest.next(), [memory, table])
+    (rest.take_last(), [memory, table])
 }
 
 async fn refuse(mut stream: UnixStream, status: u32, text: &str) -> io::Result<()> {
     let text = cut(text);
     let welcome = JoinReply { status, text: text.len() as u32, ..JoinReply::default() };
-    stream.write_all(&[&welcome.encode(), text.as_bytes()].concat()).await
+    let sent = stream.write_all(&[&welcome.encode(), text.as_bytes()].concat()).await;
+    sent::close(stream);
+    sent
 }

@@ -10,6 +10,7 @@ mod caller;
 mod connection_permits;
 mod context;
 mod mapping;
+mod sent;
 mod temporary;
 
 use std::io;
@@ -20,7 +21,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cxloe_daemon::{Bound, SocketError};
-use cxloe_member::socket::Descriptors;
 use cxloe_paging::spare_files::{NO_FILE_LEFT, is_spare};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -39,6 +39,7 @@ use cxloe_rings::client::{Client, ClientSlot};
 use caller::Caller;
 use connection_permits::{ConnectionPermit, ConnectionPermits, ConnectionState};
 pub use context::ServerContext;
+use sent::SentDescriptors;
 
 /// Longest silence of a connection before it is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -107,6 +108,7 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
                 let Ok(caller) = Caller::of(&stream) else { continue };
                 if is_spare(&stream) {
                     tracing::warn!(uid = caller.uid, "a connection is closed: {NO_FILE_LEFT}");
+                    sent::close(stream);
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -119,6 +121,7 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
                             "a connection is closed: its user has as many as one may have"
                         );
                         refuse(&mut stream, limit);
+                        sent::close(stream);
                         continue;
                     }
                 };
@@ -127,10 +130,13 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
                     let Ok(place) = timeout(SILENCE_MAX, places.wait(ConnectionState::Asks, caller)).await
                     else {
                         refuse(&mut stream, waits.limit());
+                        sent::close(stream);
                         return;
                     };
                     let mut place = ConnectionResources { place, places, owns: None };
-                    let ended = converse(stream, caller, &context, slots, &mut place).await;
+                    let mut stream = Some(stream);
+                    let ended = converse(&mut stream, caller, &context, slots, &mut place).await;
+                    stream.into_iter().for_each(sent::close);
                     if let Some(space) = place.owns {
                         ask(&context.orders, move |spaces| spaces.own(space, false)).await;
                     }
@@ -165,27 +171,27 @@ fn refuse(stream: &mut UnixStream, limit: usize) {
 /// Answers requests until the peer leaves, is silent for too long or sends an invalid request, or the connection
 /// becomes a port or a member.
 async fn converse(
-    mut stream: UnixStream,
+    connection: &mut Option<UnixStream>,
     caller: Caller,
     context: &ServerContext,
     slots: Arc<AtomicUsize>,
     place: &mut ConnectionResources,
 ) -> io::Result<()> {
-    loop {
-        let mut sent = Descriptors::new();
-        let request = receive(&mut stream, &mut sent);
+    // Taken only where the connection becomes a port or a member.
+    while let Some(stream) = connection {
+        let mut sent = SentDescriptors::default();
+        let request = receive(stream, &mut sent);
         // A connection that owns a space may be silent for any time.
         let request =
             if place.owns.is_some() { request.await? } else { timeout(SILENCE_MAX, request).await?? };
         let request: AgentRequest = match request {
             Ok(request) => request,
             Err(reason) => {
-                return answer(&mut stream, &AgentAnswer::Refused(RefusalReason::Malformed(reason))).await;
+                return answer(stream, &AgentAnswer::Refused(RefusalReason::Malformed(reason))).await;
             }
         };
         if request.version != VERSION {
-            return answer(&mut stream, &AgentAnswer::Refused(RefusalReason::Version { agent: VERSION }))
-                .await;
+            return answer(stream, &AgentAnswer::Refused(RefusalReason::Version { agent: VERSION })).await;
         }
         let said = match request.ask {
             AgentCall::Regions => AgentAnswer::Regions(regions(context).await),
@@ -197,7 +203,10 @@ async fn converse(
                 .await
                 .map_or_else(ending, |report| AgentAnswer::Counters(Box::new(report.counters))),
             AgentCall::Port => match ClientSlot::take(&slots, context.clients_max) {
-                Some(slot) => return open_port(stream, caller, slot, &context.orders).await,
+                Some(slot) => {
+                    let Some(stream) = connection.take() else { break };
+                    return open_port(stream, caller, slot, &context.orders).await;
+                }
                 None => AgentAnswer::Refused(RefusalReason::Full { limit: context.clients_max }),
             },
             AgentCall::Map(_) if place.owns.is_some() => AgentAnswer::Refused(RefusalReason::Malformed(
@@ -207,23 +216,23 @@ async fn converse(
                 let owner = match place.places.take(ConnectionState::Owns, caller) {
                     Ok(owner) => owner,
                     Err(limit) => {
-                        return answer(
-                            &mut stream,
-                            &AgentAnswer::Refused(RefusalReason::Connections { limit }),
-                        )
-                        .await;
+                        return answer(stream, &AgentAnswer::Refused(RefusalReason::Connections { limit }))
+                            .await;
                     }
                 };
                 match mapping::map(context, caller, request, sent).await {
                     Ok(mapped) => {
                         (place.place, place.owns) = (owner, Some(mapped.made.id));
-                        timeout(SILENCE_MAX, mapped.answer(&mut stream)).await??;
+                        timeout(SILENCE_MAX, mapped.answer(stream)).await??;
                         continue;
                     }
                     Err(refused) => AgentAnswer::Refused(refused),
                 }
             }
-            AgentCall::Join(request) => return mapping::join(context, caller, request, sent, stream).await,
+            AgentCall::Join(request) => {
+                let Some(stream) = connection.take() else { break };
+                return mapping::join(context, caller, request, sent, stream).await;
+            }
             AgentCall::SetLimit { space, .. } | AgentCall::CleanAll { space }
                 if !sees(context, caller, space).await =>
             {
@@ -249,8 +258,9 @@ async fn converse(
             AgentCall::Destroy { region } => into_answer(temporary::destroy(context, caller, region).await),
             AgentCall::CleanAll { space } => clean_all(&context.orders, space).await,
         };
-        answer(&mut stream, &said).await?;
+        answer(stream, &said).await?;
     }
+    Ok(())
 }
 
 /// The attached regions, with the state of their sessions if the worker reports that in time.
@@ -309,16 +319,16 @@ fn ending() -> AgentAnswer {
 
 async fn receive(
     stream: &mut UnixStream,
-    sent: &mut Descriptors,
+    sent: &mut SentDescriptors,
 ) -> io::Result<Result<AgentRequest, String>> {
     let mut prefix = [0; 4];
-    mapping::receive_first(stream, &mut prefix, sent).await?;
+    sent.receive(stream, &mut prefix).await?;
     let length = match message::announced(prefix, REQUEST_MAX) {
         Ok(length) => length,
         Err(error) => return Ok(Err(error.to_string())),
     };
     let mut bytes = vec![0; length];
-    stream.read_exact(&mut bytes).await?;
+    sent.receive(stream, &mut bytes).await?;
     // Field that requests of all protocol versions have.
     #[derive(serde::Deserialize)]
     struct Versioned {
@@ -345,8 +355,10 @@ async fn open_port(
     let memory = match SharedMemory::create(PORT_BYTES) {
         Ok(memory) => memory,
         Err(error) => {
-            return answer(&mut stream, &AgentAnswer::Refused(RefusalReason::System(error.to_string())))
-                .await;
+            let refused = AgentAnswer::Refused(RefusalReason::System(error.to_string()));
+            let sent = answer(&mut stream, &refused).await;
+            sent::close(stream);
+            return sent;
         }
     };
     let end = AgentEnd::new(memory);

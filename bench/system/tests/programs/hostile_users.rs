@@ -5,6 +5,7 @@
 //! Runs as root, which starts copies of this program as both users.
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -50,6 +51,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         LabPrivilege::Root => tests![
             rings_that_change_between_steps_reach_nobody,
             a_userfaultfd_that_is_set_to_block_stops_nobody,
+            descriptors_that_are_slow_to_close_delay_nobody,
         ],
         _ => Vec::new(),
     }
@@ -105,6 +107,28 @@ pub fn a_userfaultfd_that_is_set_to_block_stops_nobody() -> Outcome {
     Ok(())
 }
 
+/// Alice passes sockets whose end takes ten minutes, in every place where the agent receives or closes something.
+pub fn descriptors_that_are_slow_to_close_delay_nobody() -> Outcome {
+    let rig = rig()?;
+    let mut port = rig.connect()?;
+    let bob = rig.attached("bob", "active")?.hpa;
+    eventually("a session is open", || port.read(bob).ok())?;
+    let log = rig.path("alice.log");
+    let mut slow = part(&rig, ALICE, "slow", &["alice".into()])?;
+    Process::log_to(&mut slow, &log)?;
+    let _slow = rig.lab.spawn("cn", slow)?;
+    for place in SLOW_PLACES {
+        eventually(place, || saying(&log, place).or_else(|| saying(&log, "failed")))?;
+        ensure(saying(&log, "failed").is_none(), fs::read_to_string(&log)?)?;
+        // Each of these fails after a limit of its own if a thread of the agent does not answer.
+        port.read(bob)?;
+        client::counters(&rig.socket())?;
+        client::regions(&rig.socket())?;
+        drop(rig.connect()?);
+    }
+    Ok(())
+}
+
 /// Role: a user's program, selected by the first argument; the second is the agent's socket.
 pub fn play() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
@@ -114,6 +138,9 @@ pub fn play() -> ExitCode {
         ("attack", [own, other, seconds]) => attack(socket, own, other, seconds),
         ("watch", [hpa, seconds]) => watch(socket, hpa, seconds),
         ("block", [region]) => block(socket, region),
+        ("slow", [region]) => slow(socket, region).inspect_err(|error| {
+            println!("failed: {}", error.message().unwrap_or_default());
+        }),
         _ => Err(format!("no part {part} with {rest:?}").into()),
     };
     match done {
@@ -262,6 +289,105 @@ fn submit(stream: UnixStream, mut end: ClientEnd, attack: &Attack, rng: &mut Sma
         }
     }
     Ok(())
+}
+
+/// Places where descriptors reach the agent, in the order in which [`slow`] tries them.
+const SLOW_PLACES: [&str; 6] = [
+    "beside a request",
+    "within a request",
+    "as a userfaultfd",
+    "on a member's connection",
+    "on a port",
+    "in a queue that nobody reads",
+];
+
+/// A socket whose end takes ten minutes: the other end reads nothing of what it has sent. The listener is returned to
+/// be kept.
+fn slow_socket() -> Outcome<(TcpStream, TcpListener)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut stream = TcpStream::connect(listener.local_addr()?)?;
+    let linger = libc::linger { l_onoff: 1, l_linger: 600 };
+    nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &linger)?;
+    stream.set_nonblocking(true)?;
+    let bytes = [0; 1 << 16];
+    while std::io::Write::write(&mut stream, &bytes).is_ok() {}
+    Ok((stream, listener))
+}
+
+/// Alice's program: passes slow sockets in each of [`SLOW_PLACES`], and keeps none of them open.
+fn slow(socket: &Path, region: &str) -> Outcome {
+    let path = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or("too long a path")?;
+    let connect = || Socket::connect(&path, LIMIT);
+    let encoded = |ask| message::encode(&AgentRequest { version: VERSION, ask });
+    let mut kept = Vec::new();
+    let mut sockets = |count: usize| -> Outcome<Vec<TcpStream>> {
+        let made: Vec<_> = (0..count).map(|_| slow_socket()).collect::<Outcome<_>>()?;
+        let (streams, listeners): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+        kept.extend(listeners);
+        Ok(streams)
+    };
+    let send = |connection: &Socket, bytes: &[u8], streams: Vec<TcpStream>| {
+        let descriptors: Vec<_> = streams.iter().map(AsFd::as_fd).collect();
+        connection.send(bytes, &descriptors)
+    };
+    let mut answer = [0; 4];
+
+    let beside = connect()?;
+    send(&beside, &encoded(AgentCall::Regions), sockets(4)?)?;
+    beside.receive_exact(&mut answer, &mut Descriptors::new())?;
+    println!("{}", SLOW_PLACES[0]);
+
+    let (within, request) = (connect()?, encoded(AgentCall::Regions));
+    within.send(&request[..6], &[])?;
+    send(&within, &request[6..], sockets(4)?)?;
+    within.receive_exact(&mut answer, &mut Descriptors::new())?;
+    println!("{}", SLOW_PLACES[1]);
+
+    let owner = Owner::map(socket, super::tenants::request(region, MappingKind::Private))?;
+    let memory = memmap2::MmapOptions::new().len(1 << 20).map_anon()?;
+    let join = |files| {
+        encoded(AgentCall::Join(JoinRequest {
+            space: owner.space(),
+            address: memory.as_ptr() as u64,
+            bytes: 1 << 20,
+            offset: 0,
+            pid: std::process::id(),
+            view: None,
+            resume: false,
+            files,
+        }))
+    };
+    let mut head = [0; WELCOME_BYTES];
+    let refused = connect()?;
+    send(&refused, &join(ShownFiles::All), sockets(3)?)?;
+    refused.receive_exact(&mut head, &mut Descriptors::new())?;
+    ensure(JoinReply::decode(&head).is_some_and(|reply| reply.status != WELCOME), "it is refused")?;
+    println!("{}", SLOW_PLACES[2]);
+
+    let (member, files) = (connect()?, ProcessFiles::own()?);
+    let uffd: OwnedFd = cxloe_paging::uffd::Uffd::create_user_only()?.into();
+    let own = files.memory().ok_or("no file of its memory")?;
+    member.send(&join(ShownFiles::All), &[uffd.as_fd(), own, files.table()])?;
+    member.receive_exact(&mut head, &mut Descriptors::new())?;
+    ensure(JoinReply::decode(&head).is_some_and(|reply| reply.status == WELCOME), "it may join")?;
+    send(&member, &[0xFF], sockets(4)?)?;
+    println!("{}", SLOW_PLACES[3]);
+
+    let port = connect()?;
+    port.send(&encoded(AgentCall::Port), &[])?;
+    port.receive_exact(&mut answer, &mut Descriptors::new())?;
+    send(&port, &[1], sockets(4)?)?;
+    println!("{}", SLOW_PLACES[4]);
+
+    for _ in 0..8 {
+        let unread = connect()?;
+        send(&unread, &[0], sockets(2)?)?;
+    }
+    println!("{}", SLOW_PLACES[5]);
+    // The other ends stay until the test ends this process.
+    loop {
+        thread::park();
+    }
 }
 
 /// Alice's program: joins a region with a userfaultfd, and repeatedly sets the userfaultfd to blocking mode.

@@ -15,6 +15,7 @@ use crate::memory::{KernelMemory, Mapped, access};
 use crate::shared_state::Record;
 use crate::spare_files::{NO_FILE_LEFT, is_spare};
 use crate::uffd::{Access, EVENTS_MAX, EventBuffer, Uffd, UffdError, UffdEvent};
+use cxloe_closer::{ClosedElsewhere, dispose};
 
 /// Maximum number of reads of one userfaultfd in one round.
 const READS_MAX: usize = 8;
@@ -179,12 +180,13 @@ impl Space {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
                 self.denied = Some(error);
                 deny_child(&uffd, memory);
+                dispose(uffd);
             }
         }
     }
 
     /// Sets the socket to which descriptors of forked children are sent.
-    pub fn keep_with(&mut self, keeper: OwnedFd) {
+    pub fn keep_with(&mut self, keeper: ClosedElsewhere<OwnedFd>) {
         self.keeper = Some(keeper);
     }
 

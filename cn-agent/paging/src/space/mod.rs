@@ -74,7 +74,7 @@ pub struct Space {
     pub(super) shared_state: SharedState,
     pub(super) owners: u32,
     /// Socket to which descriptors of forked children are sent.
-    keeper: Option<OwnedFd>,
+    keeper: Option<ClosedElsewhere<OwnedFd>>,
     pub(super) takeover: Option<ExpectedProcesses>,
     /// Reason why the last fork that was not followed was not.
     pub(super) denied: Option<String>,

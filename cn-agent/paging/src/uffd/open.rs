@@ -7,6 +7,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::stat::Mode;
 
+use crate::descriptor_kinds::is_userfaultfd;
+
 use super::{Features, Ioctls, OpenError, Uffd, abi, probe};
 
 /// Device that gives userfaultfds to users who may open it (Linux 6.1).
@@ -55,8 +57,8 @@ impl Uffd {
     /// # Errors
     /// [`OpenError::NotOne`] for any other descriptor, as a read of that might wait for ever.
     pub fn from_fd(fd: OwnedFd) -> Result<Uffd, OpenError> {
-        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
-        if kind.as_os_str() != "anon_inode:[userfaultfd]" {
+        if !is_userfaultfd(&fd) {
+            let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
             return Err(OpenError::NotOne(kind.to_string_lossy().into_owned()));
         }
         let uffd = Uffd::new(fd);
