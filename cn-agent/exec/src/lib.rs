@@ -36,12 +36,13 @@
 //! | [`growth`] | growth of a full region |
 //! | [`children`] | forked children of which only the agent has a record |
 //! | [`local_memory`] | memory that stayed in this machine |
-//! | [`gate`], [`seccomp`] | system calls that programs with remote memory are refused, and executions |
+//! | [`gate`], [`seccomp`], `bpf` | system calls that programs with remote memory are refused, and executions |
 //! | [`trapped_calls`] | system calls on remote memory, which the preloaded library carries out |
 //! | [`executions`] | programs that are executed with memory of this machine alone |
 //! | [`questions`] | what the gate is asked, and the answers |
 //! | `keeper` | answers the gate's questions after the supervisor's end |
 
+mod bpf;
 pub mod children;
 pub mod executions;
 pub mod gate;

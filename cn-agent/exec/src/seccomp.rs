@@ -9,16 +9,12 @@
 
 use std::ffi::{c_int, c_long};
 
+use super::bpf::{ARCHITECTURE_AT, ARGUMENTS_AT, NUMBER_AT, done, jump, load, statement};
 use super::trapped_calls::{self, WindowPlace};
-use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
+use libc::{BPF_ALU, BPF_AND, BPF_JEQ, BPF_K, sock_filter};
 
 /// `AUDIT_ARCH_X86_64` and `AUDIT_ARCH_AARCH64` of `linux/audit.h`.
 const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xC000_003E } else { 0xC000_00B7 };
-/// Offsets in `struct seccomp_data`, in bytes.
-pub(crate) const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-pub(crate) const ARGUMENTS_AT: u32 = 16;
-
 /// `RDMA_VERBS_IOCTL` of `rdma/rdma_user_ioctl_cmds.h`, by which memory is registered with an RDMA device.
 const RDMA_VERBS: u32 = 0xC018_1B01;
 /// `VFIO_IOMMU_MAP_DMA` of `linux/vfio.h`, `IOMMU_IOAS_MAP` of `linux/iommufd.h`.
@@ -202,28 +198,20 @@ pub enum Verdict {
 /// none. Executions are passed to a listener that decides. Calls on the window, if there is one, are trapped. Calls of
 /// another architecture (32-bit ones) are permitted: a program with remote memory makes none.
 pub fn filter(verdict: Verdict, direct: bool, window: Option<WindowPlace>) -> Vec<sock_filter> {
-    let statement = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let jump = |value: u32, jt: usize, jf: usize| sock_filter {
-        code: (BPF_JMP | BPF_JEQ | BPF_K) as u16,
-        jt: jt as u8,
-        jf: jf as u8,
-        k: value,
-    };
-    let load = |at: u32| statement(BPF_LD | BPF_W | BPF_ABS, at);
-    let done = |value: u32| statement(BPF_RET | BPF_K, value);
-    let mut program = vec![load(ARCHITECTURE_AT), jump(ARCHITECTURE, 1, 0), done(libc::SECCOMP_RET_ALLOW)];
+    let mut program =
+        vec![load(ARCHITECTURE_AT), jump(BPF_JEQ, ARCHITECTURE, 1, 0), done(libc::SECCOMP_RET_ALLOW)];
     for Rule { call, tests, what } in if direct { &[] } else { RULES } {
         // Each test takes three instructions; the verdict follows the last test.
         let rest = |tests_left: usize| 3 * tests_left + 1;
         program.push(load(NUMBER_AT));
-        program.push(jump(*call as u32, 0, rest(tests.len())));
+        program.push(jump(BPF_JEQ, *call as u32, 0, rest(tests.len())));
         for (index, test) in tests.iter().enumerate() {
             let skip = rest(tests.len() - index - 1);
             let (jt, jf) = if test.equal { (0, skip) } else { (skip, 0) };
             // Little-endian: the low half comes first.
             program.push(load(ARGUMENTS_AT + 8 * test.argument as u32));
             program.push(statement(BPF_ALU | BPF_AND | BPF_K, test.mask));
-            program.push(jump(test.value, jt, jf));
+            program.push(jump(BPF_JEQ, test.value, jt, jf));
         }
         program.push(done(match verdict {
             Verdict::Ask if !what.is_silent() => libc::SECCOMP_RET_USER_NOTIF,
@@ -232,8 +220,8 @@ pub fn filter(verdict: Verdict, direct: bool, window: Option<WindowPlace>) -> Ve
     }
     if verdict == Verdict::Ask {
         program.push(load(NUMBER_AT));
-        program.push(jump(libc::SYS_execve as u32, 1, 0));
-        program.push(jump(libc::SYS_execveat as u32, 0, 1));
+        program.push(jump(BPF_JEQ, libc::SYS_execve as u32, 1, 0));
+        program.push(jump(BPF_JEQ, libc::SYS_execveat as u32, 0, 1));
         program.push(done(libc::SECCOMP_RET_USER_NOTIF));
     }
     program.extend(window.into_iter().flat_map(trapped_calls::instructions));
@@ -242,41 +230,9 @@ pub fn filter(verdict: Verdict, direct: bool, window: Option<WindowPlace>) -> Ve
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-
-    /// Simulates the kernel: the filter's verdict on a system call.
-    pub(crate) fn run(program: &[sock_filter], architecture: u32, call: c_long, arguments: &[u64; 6]) -> u32 {
-        let mut data = Vec::new();
-        data.extend_from_slice(&(call as u32).to_le_bytes());
-        data.extend_from_slice(&architecture.to_le_bytes());
-        data.extend_from_slice(&[0; 8]);
-        arguments.iter().for_each(|argument| data.extend_from_slice(&argument.to_le_bytes()));
-        let (mut at, mut accumulator) = (0, 0_u32);
-        for _ in 0..program.len() {
-            let sock_filter { code, jt, jf, k } = program[at];
-            at += 1;
-            match u32::from(code) {
-                code if code == BPF_LD | BPF_W | BPF_ABS => {
-                    let from = k as usize;
-                    accumulator = u32::from_le_bytes(data[from..from + 4].try_into().unwrap());
-                }
-                code if code == BPF_ALU | BPF_AND | BPF_K => accumulator &= k,
-                code if code & 7 == BPF_JMP => {
-                    let met = match code {
-                        code if code == BPF_JMP | BPF_JEQ | BPF_K => accumulator == k,
-                        code if code == BPF_JMP | libc::BPF_JGE | BPF_K => accumulator >= k,
-                        code if code == BPF_JMP | libc::BPF_JGT | BPF_K => accumulator > k,
-                        code => panic!("jump {code:#x}"),
-                    };
-                    at += usize::from(if met { jt } else { jf });
-                }
-                code if code == BPF_RET | BPF_K => return k,
-                code => panic!("instruction {code:#x}"),
-            }
-        }
-        panic!("it does not end")
-    }
+    use crate::bpf::tests::run;
 
     #[test]
     fn the_filter_refuses_what_the_rules_name_and_nothing_else() {

@@ -9,10 +9,9 @@
 use std::ffi::{c_int, c_long};
 
 use cxloe_member::own_calls::OWN_CALL;
-use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-use libc::{SECCOMP_RET_TRAP, sock_filter};
+use libc::{BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_K, SECCOMP_RET_TRAP, sock_filter};
 
-use super::seccomp::{ARGUMENTS_AT, NUMBER_AT};
+use super::bpf::{ARGUMENTS_AT, NUMBER_AT, done, jump, load, statement};
 
 /// Data of the trap, by which the library's handler tells this filter's from another's.
 const TRAP_DATA: u32 = 0xC5;
@@ -93,14 +92,6 @@ const TRAPPED: &[TrappedCall] = &[
 
 /// Instructions of the filter that trap calls on these addresses, and continue after the last of them for others.
 pub(crate) fn instructions(place: WindowPlace) -> Vec<sock_filter> {
-    let statement = |code: u32, k: u32| sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let jump = |how: u32, k: u32, jt: usize, jf: usize| sock_filter {
-        code: (BPF_JMP | how | BPF_K) as u16,
-        jt: jt as u8,
-        jf: jf as u8,
-        k,
-    };
-    let load = |at: u32| statement(BPF_LD | BPF_W | BPF_ABS, at);
     let mut program = Vec::new();
     for TrappedCall { call, address, flag, mark } in TRAPPED {
         // Each part ends with a jump behind the last of them, whose distance depends on what follows.
@@ -120,7 +111,7 @@ pub(crate) fn instructions(place: WindowPlace) -> Vec<sock_filter> {
         }
         program.push(load(mark.offset()));
         program.push(jump(BPF_JEQ, OWN_CALL, 1, 0));
-        program.push(statement(BPF_RET | BPF_K, SECCOMP_RET_TRAP | TRAP_DATA));
+        program.push(done(SECCOMP_RET_TRAP | TRAP_DATA));
     }
     program
 }
@@ -128,7 +119,7 @@ pub(crate) fn instructions(place: WindowPlace) -> Vec<sock_filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seccomp::tests::run;
+    use crate::bpf::tests::run;
 
     #[test]
     fn windows_lie_apart_from_the_kernels_choices() {
@@ -144,12 +135,7 @@ mod tests {
     fn calls_on_the_window_are_trapped_unless_they_are_the_librarys() {
         let place = WindowPlace::select(2 * STEP, 3).unwrap();
         let mut program = instructions(place);
-        program.push(sock_filter {
-            code: (BPF_RET | BPF_K) as u16,
-            jt: 0,
-            jf: 0,
-            k: libc::SECCOMP_RET_ALLOW,
-        });
+        program.push(done(libc::SECCOMP_RET_ALLOW));
         let (inside, mark) = (place.base() + STEP + 4096, u64::from(OWN_CALL));
         let last = place.base() + 2 * STEP - 4096;
         let behind = place.base() + 2 * STEP;

@@ -258,7 +258,7 @@ mod tests {
         fn unannounced(_: Range<usize>) -> bool {
             true
         }
-        let window = Box::leak(Box::new(Window::reserve(bytes, bytes, unannounced).unwrap()));
+        let window = Box::leak(Box::new(Window::reserve(bytes, bytes, None, unannounced).unwrap()));
         Box::leak(Box::new(Heap::new(window)))
     }
 

@@ -204,6 +204,8 @@ pub fn start() {
         None => LOCAL,
         Some(settings) => match enter(&settings) {
             Ok(()) => REMOTE,
+            // Nothing to end a program for: `cn-agent exec` names it.
+            Err(NotMemberReason::Filtered) => LOCAL,
             Err(why) if settings.foremost => final_message::end(why),
             // The requested program has started this one, perhaps long after its own start: it runs with local memory.
             Err(_) => LOCAL,

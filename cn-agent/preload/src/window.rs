@@ -193,10 +193,8 @@ impl Window {
             if use_of.idle + use_of.lost + count > self.pages - GRANULE_PAGES - use_of.committed_max {
                 return None;
             }
-            let first = use_of.taken.take(count, 1)?;
             self.reserves.store(true, Relaxed);
-            use_of.reserve(first..first + count, kind == PageUse::CountsWhenTouched);
-            first
+            use_of.take_reserved(count, kind == PageUse::CountsWhenTouched)?
         };
         (kind == PageUse::Reserved || self.open(first..first + count)).then_some(first)
     }

@@ -63,6 +63,15 @@ impl WindowUse {
         true
     }
 
+    /// Takes `count` free pages as reserved ones; they may be touched if they are `touchable`.
+    pub fn take_reserved(&mut self, count: usize, touchable: bool) -> Option<usize> {
+        let first = self.taken.take(count, 1)?;
+        self.reserved.set(first..first + count, true);
+        self.touchable.set(first..first + count, touchable);
+        self.idle += count;
+        Some(first)
+    }
+
     /// Turns pages, free or not, into reserved ones; they may be touched if they are `touchable`.
     pub fn reserve(&mut self, pages: Range<usize>, touchable: bool) {
         let (taken, idle) = (self.taken.count(pages.clone()), self.reserved.count(pages.clone()));
@@ -113,7 +122,7 @@ mod tests {
     fn memory_that_counts_when_touched_is_not_committed_before() {
         let mut used = window_use(50);
         assert!(used.commit(0..20));
-        used.reserve(20..120, true);
+        assert_eq!(used.take_reserved(100, true), Some(20));
         used.reserve(120..200, false);
         assert_eq!((used.committed, used.idle), (20, 180));
         assert_eq!(used.next_untouchable(0..PAGES), Some(120..200));

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use cxloe_daemon::{Bound, SocketError};
 use cxloe_paging::spare_files::{NO_FILE_LEFT, is_spare};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};

@@ -9,6 +9,7 @@ mod write_back;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use cxloe_closer::ClosedElsewhere;
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions, whole_pages};
 use cxloe_cn_core::pager::{
     BufferUse, Entry, Io, MappingId, NO_SLOT, PAGE_BYTES, PageBuffers, PageTable, Pager, PagerOptions, Slots,

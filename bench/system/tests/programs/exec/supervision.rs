@@ -43,7 +43,7 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
     let script = rig.path("script");
     std::fs::write(&script, format!("#!{}\n", fixed.display()))?;
     failed_with(&exec(&rig, &[text(&script)])?, 1, &["cannot be run"])?;
-    let sanitized = compiled(&rig, "static", &["-fsanitize=address"])?;
+    let sanitized = compiled(&rig, "sandbox", &["-fsanitize=address"])?;
     failed_with(&exec(&rig, &[text(&sanitized)])?, 5, &["AddressSanitizer", "without"])?;
     failed_with(&exec(&rig, &["no-such-program"])?, 4, &["no-such-program", "PATH"])?;
     failed_with(&rig.cli(&["set-local", "1", "1M"])?, 3, &["agent.sock"])?;
