@@ -30,6 +30,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::executions::{self, Executions};
 use super::keeper;
+use super::open_question::OpenQuestion;
 use super::questions::{self, GatePolicy};
 use super::seccomp::{self, Verdict};
 use super::trapped_calls::WindowPlace;
@@ -63,6 +64,7 @@ pub struct PendingGate {
 pub struct Gate {
     /// `None`: refused calls fail in the kernel, without a message, and executions are not seen.
     listener: Option<OwnedFd>,
+    open: OpenQuestion,
     policy: GatePolicy,
     told: HashSet<&'static str>,
     executions: Executions,
@@ -105,6 +107,7 @@ impl PendingGate {
     fn answer_until(&self, started: &AtomicBool) -> io::Result<Gate> {
         let mut gate = Gate {
             listener: None,
+            open: OpenQuestion::new()?,
             policy: self.policy,
             told: HashSet::new(),
             executions: Executions::default(),
@@ -183,7 +186,7 @@ impl Gate {
     /// # Errors
     /// Errors of the system calls.
     pub fn post_keeper(&self) -> io::Result<()> {
-        self.descriptor().map_or(Ok(()), |listener| keeper::post(listener, self.policy))
+        self.descriptor().map_or(Ok(()), |listener| keeper::post(listener, &self.open, self.policy))
     }
 
     /// Closes the listener: no process has the filter any more.
@@ -194,7 +197,7 @@ impl Gate {
     /// Answers pending calls. Each message is passed to `say` before the call is answered: until then the program is
     /// stopped, so its own message follows this one, and the file's name can be read.
     pub fn answer(&mut self, mut say: impl FnMut(&str)) {
-        let Gate { listener: Some(listener), policy, told, executions } = self else { return };
+        let Gate { listener: Some(listener), open, policy, told, executions } = self else { return };
         for _ in 0..ANSWERS_MAX {
             match questions::ready(listener.as_fd(), 0) {
                 Some(true) => {}
@@ -202,6 +205,7 @@ impl Gate {
             }
             // The calling process may have been killed since the poll.
             let Some(question) = questions::receive(listener.as_fd()) else { continue };
+            open.record(&question);
             let errno = match seccomp::execution(question.data.nr) {
                 Some(at) => executions::local_program(&question, at).map_or(0, |program| {
                     let errno = policy.of_local_program();

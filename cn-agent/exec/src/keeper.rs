@@ -4,24 +4,25 @@
 //! The keeper ends when no process has the filter.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, fork, getpid, setsid};
 
+use super::open_question::OpenQuestion;
 use super::questions::{self, GatePolicy};
 
 /// Starts the keeper of the gate with this listener. To be called while this process has one thread.
 ///
 /// # Errors
 /// Errors of the system calls.
-pub(crate) fn post(listener: BorrowedFd<'_>, policy: GatePolicy) -> io::Result<()> {
+pub(crate) fn post(listener: BorrowedFd<'_>, open: &OpenQuestion, policy: GatePolicy) -> io::Result<()> {
     let supervisor = pidfd(getpid().as_raw())?;
     // SAFETY: this process has one thread, so the child may go on as it was.
     match unsafe { fork() }? {
         ForkResult::Parent { .. } => Ok(()),
-        ForkResult::Child => keep(listener, &supervisor, policy),
+        ForkResult::Child => keep(listener, open, &supervisor, policy),
     }
 }
 
@@ -35,23 +36,23 @@ fn pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
 }
 
 /// Main function of the keeper; never returns.
-fn keep(listener: BorrowedFd<'_>, supervisor: &OwnedFd, policy: GatePolicy) -> ! {
+fn keep(listener: BorrowedFd<'_>, open: &OpenQuestion, supervisor: &OwnedFd, policy: GatePolicy) -> ! {
     // Signals of the terminal are for the program and its supervisor.
     let _ = setsid();
-    let (one, other) = (listener.as_raw_fd() as u32, supervisor.as_raw_fd() as u32);
-    let (low, high) = (one.min(other), one.max(other));
+    let mut kept = [listener, open.as_fd(), supervisor.as_fd()].map(|fd| fd.as_raw_fd() as u32);
+    kept.sort_unstable();
     // Standard streams as well: who reads them waits for their last holder.
-    for (first, last) in [(0, low.wrapping_sub(1)), (low + 1, high - 1), (high + 1, u32::MAX)] {
-        if first <= last && last.wrapping_add(1) != first {
+    let mut first = 0;
+    for end in kept.into_iter().chain([u32::MAX]) {
+        if first < end {
             // SAFETY: closes copies of this process, which nothing in it uses.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            unsafe { libc::syscall(libc::SYS_close_range, first, end - 1, 0) };
         }
+        first = end.saturating_add(1);
     }
     loop {
-        let mut set = [
-            PollFd::new(listener, PollFlags::empty()),
-            PollFd::new(std::os::fd::AsFd::as_fd(supervisor), PollFlags::POLLIN),
-        ];
+        let mut set =
+            [PollFd::new(listener, PollFlags::empty()), PollFd::new(supervisor.as_fd(), PollFlags::POLLIN)];
         let polled = poll(&mut set, PollTimeout::NONE);
         let came = |index: usize| set[index].revents().is_some_and(|events| !events.is_empty());
         match polled {
@@ -59,7 +60,7 @@ fn keep(listener: BorrowedFd<'_>, supervisor: &OwnedFd, policy: GatePolicy) -> !
             // No process has the filter any more.
             Ok(_) if came(0) => break,
             Ok(_) if came(1) => {
-                questions::answer_alone(listener, policy);
+                questions::answer_alone(listener, open, policy);
                 break;
             }
             Ok(_) => {}

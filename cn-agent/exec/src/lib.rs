@@ -40,7 +40,7 @@
 //! | [`trapped_calls`] | system calls on remote memory, which the preloaded library carries out |
 //! | [`executions`] | programs that are executed with memory of this machine alone |
 //! | [`questions`] | what the gate is asked, and the answers |
-//! | `keeper` | answers the gate's questions after the supervisor's end |
+//! | `keeper`, `open_question` | answer the gate's questions after the supervisor's end |
 
 mod bpf;
 pub mod children;
@@ -51,6 +51,7 @@ mod keeper;
 pub mod lease;
 pub mod library;
 pub mod local_memory;
+mod open_question;
 pub mod program;
 pub mod questions;
 pub mod sanitizer;

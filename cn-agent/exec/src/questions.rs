@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use libc::{seccomp_notif, seccomp_notif_resp};
 
 use super::executions;
+use super::open_question::OpenQuestion;
 use super::seccomp::{self, Rule, RuleSubject};
 
 /// Longest part of a path that is reported, in bytes.
@@ -29,17 +30,31 @@ impl GatePolicy {
     }
 }
 
-/// Answers the calls of processes that have outlived the supervisor, until no process has the filter.
-pub(crate) fn answer_alone(listener: BorrowedFd<'_>, policy: GatePolicy) {
-    while let Some(waits) = ready(listener, -1) {
-        let Some(question) = waits.then(|| receive(listener)).flatten() else { continue };
-        let errno = match seccomp::execution(question.data.nr) {
-            Some(_) if !policy.require_remote => 0,
-            Some(at) => executions::local_program(&question, at).map_or(0, |_| policy.of_local_program()),
-            None => refusal(&question).map_or(0, |(rule, _)| rule.what.errno()),
-        };
-        send(listener, question.id, errno);
+/// Answers the calls of processes that have outlived the supervisor, until no process has the filter. The first is the
+/// call that the supervisor was answering.
+pub(crate) fn answer_alone(listener: BorrowedFd<'_>, open: &OpenQuestion, policy: GatePolicy) {
+    if let Some(question) = open.last() {
+        answer(listener, &question, policy);
     }
+    for id in open.unrecorded() {
+        // Nothing is known of the call but that it waits.
+        send(listener, id, libc::EAGAIN);
+    }
+    while let Some(waits) = ready(listener, -1) {
+        if let Some(question) = waits.then(|| receive(listener)).flatten() {
+            answer(listener, &question, policy);
+        }
+    }
+}
+
+/// Answers a question without a message. One that is answered already stays so.
+fn answer(listener: BorrowedFd<'_>, question: &seccomp_notif, policy: GatePolicy) {
+    let errno = match seccomp::execution(question.data.nr) {
+        Some(_) if !policy.require_remote => 0,
+        Some(at) => executions::local_program(question, at).map_or(0, |_| policy.of_local_program()),
+        None => refusal(question).map_or(0, |(rule, _)| rule.what.errno()),
+    };
+    send(listener, question.id, errno);
 }
 
 /// Whether a call waits for a decision, after at most `limit` milliseconds (-1: no limit); `None` once no process has

@@ -57,8 +57,8 @@ pub struct MemoryFiles {
 }
 
 impl MemoryFiles {
-    /// Checks that the descriptors, of the memory and of the page table, are what they came as. A file that a program passes may belong to any file system,
-    /// also to one that never answers: not to be called in a thread that serves.
+    /// Checks that the descriptors, of the memory and of the page table, are what they came as. A file that a program
+    /// passes may belong to any file system, also to one that never answers: not to be called in a thread that serves.
     ///
     /// # Errors
     /// [`ProcessError::OtherFile`].

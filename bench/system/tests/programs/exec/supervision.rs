@@ -1,6 +1,8 @@
 //! Programs and the `cn-agent exec` that supervises them: errors at the start, forwarded signals, exit status, and the
 //! agent's end.
 
+use std::time::Duration;
+
 use cxloe_client::client;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -147,11 +149,17 @@ pub fn exit_codes_and_signals_pass_through() -> Outcome {
     ensure(ended.text() == "ready\nasked to end\n", ended.text())?;
     nothing_is_left(&rig)?;
 
-    // When the supervising process is killed, the program receives SIGTERM.
-    let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", script])?;
-    running.output_text("ready")?;
-    nix::sys::signal::kill(Pid::from_raw(running.process.id() as i32), Signal::SIGKILL)?;
-    running.output_text("asked to end")?;
+    // When the supervising process is killed, the program receives SIGTERM, even if the supervisor was just answering
+    // one of its calls.
+    let executes = script.replace("sleep 0.05", "/bin/true");
+    let scripts = [script].into_iter().chain([executes.as_str(); 24]);
+    for (round, script) in scripts.enumerate() {
+        let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", script])?;
+        running.output_text("ready")?;
+        std::thread::sleep(Duration::from_millis(round as u64));
+        nix::sys::signal::kill(Pid::from_raw(running.process.id() as i32), Signal::SIGKILL)?;
+        running.output_text("asked to end")?;
+    }
     eventually("its memory is given up", || {
         client::paging(&rig.socket(), None).ok()?.is_empty().then_some(())
     })
