@@ -89,14 +89,15 @@ impl PendingGate {
     }
 
     /// Runs `start`, which starts the command, and returns its result with the gate. The gate answers meanwhile: the
-    /// execution of the program is its first question, and `start` returns only after that.
+    /// execution of the program is its first question, and `start` returns only after that. Messages are passed to
+    /// `say`.
     ///
     /// # Errors
     /// Errors of the system call.
-    pub fn open<T>(self, start: impl FnOnce() -> T) -> io::Result<(T, Gate)> {
+    pub fn open<T>(self, say: fn(&str), start: impl FnOnce() -> T) -> io::Result<(T, Gate)> {
         let started = AtomicBool::new(false);
         thread::scope(|scope| {
-            let answering = scope.spawn(|| self.answer_until(&started));
+            let answering = scope.spawn(|| self.answer_until(&started, say));
             let done = start();
             started.store(true, Ordering::Release);
             let gate = answering.join().map_err(|_| io::ErrorKind::Other)??;
@@ -104,7 +105,7 @@ impl PendingGate {
         })
     }
 
-    fn answer_until(&self, started: &AtomicBool) -> io::Result<Gate> {
+    fn answer_until(&self, started: &AtomicBool, say: fn(&str)) -> io::Result<Gate> {
         let mut gate = Gate {
             listener: None,
             open: OpenQuestion::new()?,
@@ -128,7 +129,7 @@ impl PendingGate {
             } else if received && gate.listener.is_none() {
                 thread::sleep(std::time::Duration::from_millis(START_PAUSE_MS.into()));
             }
-            gate.answer(|_| {});
+            gate.answer(say);
         }
     }
 }

@@ -176,7 +176,7 @@ impl Session {
         }
         let opening = PendingGate::before(&mut command, policy, window).map_err(SessionError::NoGate)?;
         let (session, gate) = opening
-            .open(|| Self::spawn(command, program, owner, settings.wait))
+            .open(print_line, || Self::spawn(command, program, owner, settings.wait))
             .map_err(SessionError::NoGate)?;
         let mut session = session?;
         if gate.descriptor().is_none() {
