@@ -74,7 +74,7 @@ enum Command {
     Echo(echo::Args),
     /// Time single line operations beside a bare echo, and line cache hits
     Latency(latency::Args),
-    /// Time page faults and their parts, by turns
+    /// Time page faults and their parts, alternately
     Fault(fault::Args),
     /// Measure access patterns: load-latency, pointer chase, GUPS, STREAM, mixes, hot and cold pages
     Pattern(Box<pattern::Args>),

@@ -82,7 +82,7 @@ pub enum ClientError {
     #[error("the agent at {} has ended; connect again once it is back", .0.display())]
     AgentGone(PathBuf),
     /// The peer violates the protocol: it is no agent, or one of another version.
-    #[error("what listens at {} is no agent of this release: {reason}", .path.display())]
+    #[error("the process that listens at {} is not an agent of this release: {reason}", .path.display())]
     Protocol {
         /// Path of the agent's socket.
         path: PathBuf,
@@ -175,7 +175,7 @@ pub fn regions(path: &Path) -> Result<Vec<AttachedRegion>, ClientError> {
     }
 }
 
-/// Logical devices bound to the compute node of the agent at `path`, and whether that node is held in reset.
+/// Logical devices bound to the compute node of the agent at `path`, and whether that node is suspended.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].

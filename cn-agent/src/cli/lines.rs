@@ -42,8 +42,8 @@ pub struct ReadArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --text, --hex or --file the bytes come from standard input. What does not fill its last line is
-completed with what that line holds already.
+Without --text, --hex or --file the bytes come from standard input. If they end within a line, the rest of
+that line keeps its content.
 
 Examples:
   cn-agent write scratch --text 'hello, remote memory'
@@ -61,7 +61,7 @@ pub struct WriteArgs {
     /// The bytes of this file
     #[arg(long, group = "source", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The most bytes to take, in case the source has no end
+    /// Most bytes to read from the source
     #[arg(long, default_value = "1G", value_name = "SIZE")]
     max: ByteSize,
     /// Wait until the memory node has them

@@ -18,7 +18,7 @@ Examples:
   cn-agent list -L             logical devices bound to this node
   cn-agent list -RLu           both, for people")]
 pub struct ListArgs {
-    /// Regions; also when nothing else is asked for
+    /// Regions; the default
     #[arg(short = 'R', long)]
     regions: bool,
     /// Logical devices bound to this compute node
@@ -57,7 +57,7 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
     }
     if node.held {
         to_stderr!(
-            "Warning: this compute node is held in reset; nothing is attached until the manager releases it \
+            "Warning: this compute node is suspended; nothing is attached until the manager releases it \
              (gmm release)"
         );
     }

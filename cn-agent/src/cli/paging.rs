@@ -11,7 +11,7 @@ use super::failure::of_agent;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  cn-agent paging              each mapped region: limit, resident bytes, processes, what was counted
+  cn-agent paging              each mapped region: limit, resident bytes, processes, counters
   cn-agent paging -u           the same, sizes for people")]
 pub struct PagingArgs {
     #[command(flatten)]
@@ -19,7 +19,7 @@ pub struct PagingArgs {
     /// Sizes for people
     #[arg(short = 'u', long)]
     human: bool,
-    /// As JSON, which it always is; accepted for scripts that ask every command for it
+    /// JSON, which is always printed; accepted for scripts that pass it to every command
     #[arg(long)]
     json: bool,
 }

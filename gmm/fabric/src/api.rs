@@ -227,7 +227,7 @@ pub struct MemoryNodeStatus {
     pub node: MemoryNode,
     /// Bytes of the pool that belong to no region.
     pub free_bytes: u64,
-    /// The part of `free_bytes` that is set aside for logical devices.
+    /// The part of `free_bytes` that is reserved for logical devices.
     #[serde(default)]
     pub reserved_bytes: u64,
     /// Bytes of regions that are being destroyed and not yet confirmed as zeroed. They stay in this number while the

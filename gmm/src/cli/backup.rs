@@ -14,8 +14,8 @@ use serde_json::json;
 /// Arguments of `gmm backup`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-All that the manager's store has, as of one moment, while the manager runs; from a store in etcd as from one in a file. The
-file is this user's alone, and is there when it is whole.
+The manager keeps running; the backup has the whole store as of one moment, whether it is a file or in etcd.
+Only this user can read the file, and it appears when it is complete.
 
 Examples:
   gmm backup /var/backups/gmm-$(date +%F).backup")]
@@ -27,9 +27,9 @@ pub struct BackupArgs {
 /// Arguments of `gmm restore`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The backup takes the place of all that the manager's store has, while it runs. Nodes that have seen more than the backup has
-refuse the manager by name from then on, keep what they hold, and go on serving it: `gmm adopt-fabric` shows what would be lost
-with this backup, and with --force they follow.
+The manager keeps running; the backup replaces the whole content of its store. Nodes that have seen later
+changes refuse the manager from then on, keep their regions, and go on serving them: `gmm adopt-fabric`
+shows what this backup lacks, and with --force the nodes accept it.
 
 To have a lost store back, start `gmm serve` over an empty data directory and restore into that.
 

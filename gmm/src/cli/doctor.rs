@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Arguments of `gmm doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without options, those of /etc/cxloe/gmm.toml are judged, if it is there.
+Without options, those of /etc/cxloe/gmm.toml are checked, if it exists.
 
 Exit codes:
   0  all is well        1  something could be better        2  something does not work
@@ -146,7 +146,7 @@ fn judge_address(address: SocketAddr, bound: Result<(), ErrorKind>, running: boo
             group,
             name,
             format!("{address}: every address of this machine"),
-            "whoever reaches one of them can manage all memory: listen on that of the fabric's own network",
+            "every client of one of them can manage all memory: listen on that of the fabric's own network",
         ),
         Err(ErrorKind::AddrInUse) | Ok(()) => Check::ok(group, name, address.to_string()),
         Err(ErrorKind::AddrNotAvailable) => Check::fail(

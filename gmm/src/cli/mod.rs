@@ -36,7 +36,7 @@ Examples:
   gmm destroy-region scratch                         give the memory back, zeroed
   gmm monitor                                        follow what happens
   gmm token create --role mn                         for a memory node that is to join
-  gmm doctor                                         is this machine ready for a manager?
+  gmm doctor                                         check this machine
 
 Exit codes:
   0  done                        3  manager unreachable
@@ -45,8 +45,8 @@ Exit codes:
 
 Environment:
   CXLOE_MANAGER   URL of the manager, or URLs, as --manager
-  CXLOE_TOKEN     a token, instead of the one that `gmm login` has kept
-  CXLOE_LOG       what goes to the log, as in `info`, `debug`, `cxloe_gmm=trace`";
+  CXLOE_TOKEN     a token, instead of the one stored by `gmm login`
+  CXLOE_LOG       log filter, as in `info`, `debug`, `cxloe_gmm=trace`";
 
 /// The global memory manager of CXL over Ethernet
 #[derive(Debug, Parser)]
@@ -68,7 +68,7 @@ pub struct Args {
 enum Command {
     /// Run the manager
     Serve(Box<serve::ServeArgs>),
-    /// Check whether this machine is ready for a manager, and print what to do
+    /// Check this machine: is it ready for a manager, and what is to be changed?
     Doctor(Box<doctor::DoctorArgs>),
     /// List memory nodes, compute nodes, regions, decoders, bindings, sessions, events
     List(Box<list::ListArgs>),
@@ -80,25 +80,25 @@ enum Command {
     Protect(protection::ProtectArgs),
     /// Destroy regions: unmap them, zero their memory, give it back
     DestroyRegion(lifecycle::DestroyArgs),
-    /// Have the owners of regions release them; the content is kept
+    /// Disable regions: their owners release them, the content is kept
     DisableRegion(lifecycle::DisableArgs),
-    /// Give disabled regions back to their owners
+    /// Enable disabled regions: their owners attach them again
     EnableRegion(lifecycle::EnableArgs),
-    /// Map lost regions again, empty
+    /// Reset lost regions: the lost parts are mapped again and read as zeros
     ResetRegion(lifecycle::ResetArgs),
-    /// Set capacity of a memory node aside for logical devices
+    /// Reserve capacity of a memory node for logical devices
     SetLd(bindings::SetLdArgs),
     /// Bind a logical device to a compute node
     Bind(bindings::BindArgs),
-    /// Take a logical device from its compute node
+    /// Unbind a logical device from its compute node
     Unbind(bindings::UnbindArgs),
     /// Limit the regions of a compute node
     SetQuota(nodes::QuotaArgs),
-    /// Hold a compute node in reset
+    /// Suspend a compute node: it releases its regions and attaches none
     Hold(nodes::HoldArgs),
-    /// Release a compute node that is held in reset
+    /// Resume a suspended compute node
     Release(nodes::ReleaseArgs),
-    /// Make, list and revoke tokens, which give people and nodes access
+    /// Create, list and revoke tokens, by which people and nodes authenticate
     Token(token::TokenArgs),
     /// Store a token for a manager, for all commands
     Login(token::LoginArgs),
@@ -109,17 +109,17 @@ enum Command {
     Whoami,
     /// Revoke a node's access until it joins again
     Revoke(token::RevokeArgs),
-    /// Forget a node that will not return
+    /// Remove the record of a node that will not return
     Forget(nodes::ForgetArgs),
     /// Move all parts of regions from a memory node to others
     Drain(protection::DrainArgs),
-    /// Adopt a store that lacks what nodes have seen, and show what that loses
+    /// Make nodes accept an older store, and show what that loses
     AdoptFabric(lineage::AdoptArgs),
-    /// Write all that the store has into one file
+    /// Write a backup of the manager's store to a file
     Backup(backup::BackupArgs),
-    /// Replace all that the store has by a backup
+    /// Replace the content of the manager's store by a backup
     Restore(backup::RestoreArgs),
-    /// Have a memory node zero the memory that belongs to no region, and free it
+    /// Zero and free the memory of a memory node that belongs to no region
     ReleaseOrphans(lineage::ReleaseOrphansArgs),
     /// Send requests to the FM API of a CXL switch, this manager's or another's
     Fm(Box<fm::FmArgs>),

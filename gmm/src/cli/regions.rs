@@ -19,8 +19,8 @@ use super::progress::Progress;
 /// Arguments of `gmm create-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a name the manager calls the region region0, region1 and so on: the first that is free. Legs lie on distinct
-memory nodes, those with the most free memory, or those named with --on.
+Without a name the region gets the first free one of region0, region1 and so on. Its parts are placed on
+different memory nodes: those with the most free memory, or those named with --on.
 
 Examples:
   gmm create-region -s 1G --owner cn0 scratch
@@ -28,8 +28,8 @@ Examples:
   gmm create-region -w 4 -g 1024 -s 64G --owner cn1 --on mn0,mn1,mn2,mn3 heap
   gmm create-region -s 1G --owner cn0 --unmapped poison heap
 
-On a terminal it returns when the agent of the owner has the region as well, so that it can be used at once; --no-wait
-returns as soon as the memory nodes have mapped it, --wait waits for the agent in scripts too.")]
+On a terminal the command returns when the owner's agent has received the region, so that it can be used at
+once; with --no-wait when the memory nodes have mapped it. In scripts, --wait waits for the agent.")]
 pub struct CreateArgs {
     /// Name of the region
     name: Option<Name>,
@@ -81,7 +81,7 @@ struct OwnerWait {
 /// Arguments of `gmm grow-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Its user goes on meanwhile. If a memory node refuses its part, the region stays as it was.
+Programs use the region meanwhile. If a memory node refuses its part, the region is not changed.
 
 Examples:
   gmm grow-region heap -s 96G
