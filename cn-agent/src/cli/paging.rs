@@ -19,9 +19,6 @@ pub struct PagingArgs {
     /// Sizes for people
     #[arg(short = 'u', long)]
     human: bool,
-    /// As JSON, which it always is; accepted for scripts that ask every command for it
-    #[arg(long)]
-    json: bool,
 }
 
 /// Prints the mapped regions with their counters.
@@ -30,7 +27,7 @@ pub struct PagingArgs {
 /// When the agent cannot be asked, or standard output is closed.
 pub fn paging(args: &PagingArgs) -> Result<(), Failure> {
     let views = client::paging(&args.socket.path(), None).map_err(of_agent)?;
-    if views.is_empty() && !args.json {
+    if views.is_empty() && !output::json_asked() {
         to_stderr!("Warning: no mapped regions found");
     }
     output::print(output::value(views)?, args.human)
