@@ -117,7 +117,17 @@ pub async fn destroy(client: &Client, args: DestroyArgs) -> Result<(), Failure> 
 async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) -> Result<Value, Failure> {
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let destroy = DestroyRegion { force, wait_ms: wait_ms.min(SHORT_MS), created_ms: None };
-    let Destroyed::Draining(mut left) = client.destroy_region(name, destroy).await? else {
+    let destroyed = match client.destroy_region(name, destroy).await {
+        Err(lost) if lost.may_be_done() => {
+            to_stderr!("Warning: the answer was lost; asking again whether {name} is destroyed");
+            match client.destroy_region(name, destroy).await {
+                Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(Destroyed::Gone),
+                answered => answered,
+            }
+        }
+        answered => answered,
+    };
+    let Destroyed::Draining(mut left) = destroyed? else {
         return Ok(json!({ "region": name, "state": "destroyed" }));
     };
     let progress = Progress::percent(format!("zeroing {name}"));

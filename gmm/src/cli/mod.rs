@@ -23,6 +23,7 @@ mod token;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use cxloe_daemon::Span;
 use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
 
 const AFTER_HELP: &str = "\
@@ -56,6 +57,10 @@ pub struct Args {
     /// last `gmm login`; else this machine's socket, or https://127.0.0.1:7440]
     #[arg(long, global = true, env = "CXLOE_MANAGER", value_name = "URL")]
     manager: Option<String>,
+
+    /// Time to wait for a leader where several managers elect one; 0s: do not wait
+    #[arg(long, global = true, default_value = "15s", value_name = "TIME")]
+    wait_manager: Span,
 
     #[command(flatten)]
     form: output::FormArgs,
@@ -157,6 +162,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Logout(logout) => return token::logout(&logout),
         command => command,
     };
+    let wait = args.wait_manager.0;
     let manager = args.manager.filter(|url| !url.is_empty());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -166,7 +172,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         if let Command::Login(login) = command {
             return token::login(login).await;
         }
-        let client = contact::client(manager.as_deref())?;
+        let client = contact::client(manager.as_deref(), wait)?;
         match command {
             Command::List(list) => list::run(&client, *list).await,
             Command::CreateRegion(create) => regions::create(&client, create).await,

@@ -9,6 +9,7 @@
 
 mod authority;
 mod body;
+mod candidacy;
 mod clock;
 mod config;
 mod core;

@@ -14,6 +14,7 @@ mod redb;
 
 pub use self::etcd::EtcdStore;
 pub use self::lease::Lease;
+pub(crate) use self::lease::boot_ms;
 pub use self::memory::MemoryStore;
 pub use self::place::{EtcdAccess, EtcdPlace, StorePlace};
 pub use self::record::FORMAT;
@@ -158,8 +159,7 @@ impl StoreError {
     /// True if the store itself is intact, so that a manager may load it again and continue.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Etcd { source, .. } => source.is_passing(),
-            Self::Deposed { .. } | Self::RecordTooLarge { .. } => true,
+            Self::Etcd { .. } | Self::Deposed { .. } | Self::RecordTooLarge { .. } => true,
             Self::Place { .. }
             | Self::Wide(_)
             | Self::Locked { .. }

@@ -7,6 +7,7 @@ mod cli;
 mod cli_fabric;
 mod common;
 mod crash;
+mod etcd_refuses;
 mod events;
 mod fm_access;
 mod fm_manager;

@@ -217,7 +217,7 @@ async fn the_schemas_forbid_what_is_never_taken() {
 async fn what_is_answered_is_what_is_described() {
     let folder = tempfile::tempdir().unwrap();
     // A region that a memory node refuses to map.
-    let served = Served::start(folder.path(), &["--node-timeout", "2000", "--new-fabric"]);
+    let served = Served::start(folder.path(), &["--node-timeout", "60000", "--new-fabric"]);
     let client = served.client();
     let mut checked = Checked::new(&served.url).await;
     let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;

@@ -17,8 +17,10 @@
 mod access;
 mod authority;
 mod batch;
+mod clusters;
 mod gateway;
 mod leadership;
+mod refusal;
 mod wire;
 
 use std::time::Duration;
@@ -31,6 +33,7 @@ pub use self::gateway::EtcdError;
 pub use self::leadership::{
     Attempt, Campaign, FencingToken, LEASE_TTL_S_DEFAULT, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN, Leadership,
 };
+pub use self::refusal::{Backoff, Refusal};
 
 use self::batch::{Batch, record_key};
 use self::gateway::Gateway;
@@ -41,8 +44,8 @@ use cxloe_gmm_core::manager::{Change, Contradiction, FabricState};
 
 /// Time-out of one try of a request.
 const TRY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause before a try is repeated.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Maximum number of loads that are begun again because etcd compacted the revision that was being read.
+const LOADS_MAX: u32 = 8;
 /// Maximum number of keys per read.
 const PAGE: i64 = 500;
 
@@ -65,19 +68,28 @@ impl EtcdStore {
     /// # Errors
     /// [`StoreError::Etcd`] if no client or runtime can be made; nothing is sent to etcd yet.
     pub fn open(place: &EtcdPlace, token: FencingToken) -> Result<Self, StoreError> {
+        Self::with(place, token, Gateway::new(place))
+    }
+
+    fn with(
+        place: &EtcdPlace,
+        token: FencingToken,
+        gateway: Result<Gateway, EtcdError>,
+    ) -> Result<Self, StoreError> {
         let refused = |source| StoreError::Etcd { place: place.to_string(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| {
-            refused(EtcdError::Refused { host: "this machine".to_owned(), reason: error.to_string() })
+            let host = "this machine".to_owned();
+            refused(EtcdError::Refused { host, reason: error.to_string(), refusal: Refusal::Invalid })
         })?;
-        let gateway = Gateway::new(place).map_err(refused)?;
+        let gateway = gateway.map_err(refused)?;
         Ok(Self { runtime, gateway, place: place.clone(), token, chain: 0, writes: 0 })
     }
 
     /// Repeats a request until etcd answers, as long as this manager leads.
     fn retry<T>(&self, ask: impl AsyncFn(Duration) -> Result<T, EtcdError>) -> Result<T, StoreError> {
         self.runtime.block_on(async {
-            let mut said = false;
+            let (mut said, mut backoff) = (false, Backoff::default());
             loop {
                 let remaining = self.token.lease.remaining();
                 if remaining.is_zero() {
@@ -89,7 +101,7 @@ impl EtcdStore {
                         if !std::mem::replace(&mut said, true) {
                             tracing::warn!(store = %self.place, %reason, "the store does not answer; trying again");
                         }
-                        tokio::time::sleep(PAUSE.min(remaining)).await;
+                        tokio::time::sleep(backoff.pause().min(remaining)).await;
                     }
                     Err(source) => return Err(StoreError::Etcd { place: self.place.to_string(), source }),
                 }
@@ -232,8 +244,8 @@ impl EtcdStore {
     }
 }
 
-impl Store for EtcdStore {
-    fn load(&mut self) -> Result<FabricState, StoreError> {
+impl EtcdStore {
+    fn load_once(&mut self) -> Result<FabricState, StoreError> {
         let revision = self.recover()?;
         let mut restore = Restore::default();
         for table in Table::ALL {
@@ -246,6 +258,23 @@ impl Store for EtcdStore {
             })?;
         }
         restore.finish().map_err(|source| self.contradicted(source))
+    }
+}
+
+impl Store for EtcdStore {
+    fn load(&mut self) -> Result<FabricState, StoreError> {
+        let mut loads = 1;
+        loop {
+            match self.load_once() {
+                // All pages of a load are of one revision; a later one is as good.
+                Err(StoreError::Etcd { source, .. })
+                    if source.refusal() == Refusal::Compacted && loads < LOADS_MAX =>
+                {
+                    loads += 1;
+                }
+                loaded => return loaded,
+            }
+        }
     }
 
     fn contradicted(&self, source: Contradiction) -> StoreError {
