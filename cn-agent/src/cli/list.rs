@@ -1,5 +1,5 @@
-//! `cn-agent list` and `cn-agent counters`. As in the CXL tools, a single kind of object is printed as an array;
-//! several kinds as an object with one array each, or with `--cxl` as an array of objects like those of the CXL tools.
+//! `cn-agent list` and `cn-agent counters`. With `--json`, an object with one array for each kind of object is printed;
+//! with `--cxl`, an array as the CXL tools print it.
 
 use clap::Args;
 use cxloe_client::client;

@@ -15,6 +15,7 @@
 //! ```
 
 mod access;
+mod backup;
 mod compute_nodes;
 mod events;
 mod lineage;

@@ -61,6 +61,11 @@ impl EtcdPlace {
         &self.hosts
     }
 
+    /// The same place, reached by one of its members only.
+    pub fn with_host(&self, host: &str) -> Self {
+        Self { hosts: vec![host.to_owned()], ..self.clone() }
+    }
+
     /// A command line of `etcdctl` for these members; the password, if one is needed, is asked for.
     pub fn etcdctl(&self, command: &str) -> String {
         let scheme = self.access.scheme();

@@ -170,3 +170,30 @@ async fn a_member_that_is_a_cluster_of_its_own_is_not_followed() {
     };
     assert_eq!((leader(&etcd).as_deref(), leader(&other)), (Some("1"), None));
 }
+
+#[test]
+fn doctor_asks_etcd_as_the_manager_does() {
+    let mut etcd = Etcd::start();
+    etcd.guard();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let store = |hosts: &str| format!("etcd://{hosts}/lab");
+    let own = format!("127.0.0.1:{}", etcd.port());
+    let examined = |store: &str, password: &str| {
+        let mut doctor = crate::common::gmm();
+        doctor.args(["doctor", "--json", "--listen", "127.0.0.1:0", "--store", store, "--etcd-user", "gmm"]);
+        let report = doctor.env("CXLOE_GMM_ETCD_PASSWORD", password).output().unwrap();
+        let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap().clone();
+        let store = checks.into_iter().find(|check| check["name"] == "store").unwrap();
+        (store["level"].clone(), store["found"].as_str().unwrap().to_owned())
+    };
+    let (level, found) = examined(&store(&own), "secret");
+    assert_eq!((level, found.as_str()), (json!("ok"), "1 members of etcd answer this manager"));
+    let (level, found) = examined(&store(&own), "wrong");
+    assert!(level == "fail" && found.contains("denies access"), "{level} {found}");
+    let (level, found) = examined(&store(&format!("{own},127.0.0.1:{closed}")), "secret");
+    assert!(
+        level == "fail" && found.contains(&format!("etcd does not answer at 127.0.0.1:{closed}")),
+        "{found}"
+    );
+}

@@ -3,6 +3,7 @@
 
 mod access;
 mod access_etcd;
+mod backup;
 mod cli;
 mod cli_fabric;
 mod common;

@@ -1,6 +1,6 @@
-//! `gmm list`: the manager's records, in the manner of `cxl list`: as tables on a terminal, else as JSON. One kind: an
-//! array. Several: an object with an array for each, or with `--cxl` an array with one object for each kind that is not
-//! empty.
+//! `gmm list`: the manager's records, in the manner of `cxl list`: as tables on a terminal, else as JSON. With
+//! `--json`: an object with an array for each kind. With `--cxl`: one kind is an array; several are an array with one
+//! object for each kind that is not empty.
 //!
 //! ```text
 //!   flags --> kinds, scope      manager --> snapshot --> one file per kind makes its objects --> array
@@ -35,8 +35,8 @@ names. Idle are nodes that are not reachable, disabled regions, decoders that ar
 that are bound to nobody; a filter that names them lists them as well.
 
 Keys are those of `cxl list` where it has the noun (memdev, ram_size, region, size, interleave_ways, decoder, targets,
-mappings...), and this fabric's own beside them. On a terminal there are tables, of what is looked for most; --json has
-everything, --cxl in the form of `cxl list`. There sizes are integers without -u.
+mappings...), and this fabric's own beside them. On a terminal, tables show the most important fields. --json prints
+everything, as an object with an array for each kind; --cxl prints it in the form of `cxl list`. There sizes are integers without -u.
 
 Examples:
   gmm list -M -u             memory nodes with sizes for people

@@ -82,6 +82,12 @@ pub enum EtcdError {
 }
 
 impl EtcdError {
+    /// The error of a request that this machine could not make.
+    pub(super) fn of_this_machine(error: &std::io::Error) -> Self {
+        let host = "this machine".to_owned();
+        Self::Refused { host, reason: error.to_string(), refusal: Refusal::Invalid }
+    }
+
     /// Class of the failure.
     pub fn refusal(&self) -> Refusal {
         match self {
@@ -213,6 +219,17 @@ impl Gateway {
     /// Reads the keys in a range, up to its limit.
     pub async fn range(&self, range: &Value, timeout: Duration) -> Result<RangeAnswer, EtcdError> {
         Ok(self.ask("kv/range", range, timeout).await?)
+    }
+
+    /// The cluster of the first given member, and whether its database is full. Every member answers this, without a
+    /// quorum and without a token.
+    pub async fn status(&self, timeout: Duration) -> Option<(Option<u64>, bool)> {
+        let host = self.members.hosts.first()?;
+        let (status, body) = self.post(host, None, "maintenance/status", &json!({}), timeout).await.ok()?;
+        let answer: Value = serde_json::from_slice(&body).ok().filter(|_| status == 200)?;
+        let errors = answer.get("errors").and_then(Value::as_array).into_iter().flatten();
+        let full = errors.filter_map(Value::as_str).any(|error| error.contains("NOSPACE"));
+        Some((cluster_of(&answer), full))
     }
 
     /// Requests a lease of `ttl_s` seconds; etcd may grant a longer one.

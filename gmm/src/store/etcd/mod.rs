@@ -20,6 +20,7 @@ mod batch;
 mod clusters;
 mod gateway;
 mod leadership;
+mod member;
 mod refusal;
 mod wire;
 
@@ -28,11 +29,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-pub use self::authority::shared_authority;
+pub use self::authority::SharedAuthority;
 pub use self::gateway::EtcdError;
 pub use self::leadership::{
     Attempt, Campaign, FencingToken, LEASE_TTL_S_DEFAULT, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN, Leadership,
 };
+pub use self::member::{EtcdMember, examine};
 pub use self::refusal::{Backoff, Refusal};
 
 use self::batch::{Batch, record_key};
@@ -78,10 +80,7 @@ impl EtcdStore {
     ) -> Result<Self, StoreError> {
         let refused = |source| StoreError::Etcd { place: place.to_string(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| {
-            let host = "this machine".to_owned();
-            refused(EtcdError::Refused { host, reason: error.to_string(), refusal: Refusal::Invalid })
-        })?;
+        let runtime = runtime.map_err(|error| refused(EtcdError::of_this_machine(&error)))?;
         let gateway = gateway.map_err(refused)?;
         Ok(Self { runtime, gateway, place: place.clone(), token, chain: 0, writes: 0 })
     }
@@ -113,8 +112,23 @@ impl EtcdStore {
         StoreError::Deposed { place: self.place.to_string() }
     }
 
-    fn damaged_error(&self, reason: impl Into<String>) -> StoreError {
-        StoreError::Damaged { place: self.place.to_string(), reason: reason.into() }
+    /// The error for the damaged `key`, which is given without the prefix of the fabric or whole.
+    fn damaged_error(&self, key: &str, reason: impl Into<String>) -> StoreError {
+        let prefix = self.place.key("");
+        let key = if key.starts_with(&prefix) { key.to_owned() } else { format!("{prefix}{key}") };
+        let look = self.place.etcdctl(&format!("get '{key}'"));
+        StoreError::DamagedKey {
+            place: self.place.to_string(),
+            key,
+            reason: reason.into(),
+            look,
+            empty: self.emptying(),
+        }
+    }
+
+    /// Command that deletes everything of this fabric in etcd.
+    fn emptying(&self) -> String {
+        self.place.etcdctl(&format!("del --prefix {}", self.place.key("")))
     }
 
     /// Carries out all of `steps` in one transaction of the leader, or none.
@@ -140,7 +154,7 @@ impl EtcdStore {
                 self.chain = last.mod_revision;
                 Ok(())
             }
-            _ => Err(self.damaged_error("a manager that does not lead writes to it")),
+            _ => Err(self.damaged_error("commit", "a manager that does not lead writes to it")),
         }
     }
 
@@ -190,20 +204,19 @@ impl EtcdStore {
         self.chain = found.found(2).map_or(0, |commit| commit.mod_revision);
         if let Some(head) = found.found(3) {
             let count: usize =
-                head.value.parse().map_err(|_| self.damaged_error("redo/head is no number"))?;
+                head.value.parse().map_err(|_| self.damaged_error("redo/head", "it is no number"))?;
             tracing::info!(store = %self.place, parts = count, "finishing a commit that was under way");
             let mut parts = Vec::new();
             // The parts of the redo log, without its head.
             let (first, end) = (self.place.key("redo/0"), self.place.key("redo/:"));
             self.pages(first, &end, found.header.revision, |part| {
                 let steps = serde_json::from_str(&part.value);
-                parts.push(steps.map_err(|error| self.damaged_error(format!("{}: {error}", part.key)))?);
+                parts.push(steps.map_err(|error| self.damaged_error(&part.key, error.to_string()))?);
                 Ok(())
             })?;
             if parts.len() != count {
-                return Err(
-                    self.damaged_error(format!("{} of {count} parts of a commit are there", parts.len()))
-                );
+                let reason = format!("{} of {count} parts of a commit are there", parts.len());
+                return Err(self.damaged_error("redo/head", reason));
             }
             self.carry_out(parts)?;
         }
@@ -221,7 +234,8 @@ impl EtcdStore {
     /// Writes a commit of several chunks to the redo log, which commits it.
     fn write_redo_log(&mut self, chunks: &[Vec<Value>]) -> Result<(), StoreError> {
         for (number, chunk) in chunks.iter().enumerate() {
-            let text = serde_json::to_string(chunk).map_err(|error| self.damaged_error(error.to_string()))?;
+            let text = serde_json::to_string(chunk);
+            let text = text.map_err(|error| self.damaged_error("redo/head", error.to_string()))?;
             let mut steps = vec![put(&self.place.key(&format!("redo/{number:06}")), &text)];
             if number + 1 == chunks.len() {
                 steps.push(put(&self.place.key("redo/head"), &chunks.len().to_string()));
@@ -254,7 +268,7 @@ impl EtcdStore {
                 let key = record.key.strip_prefix(&folder).unwrap_or(&record.key);
                 restore
                     .add(table, key, record.value.as_bytes())
-                    .map_err(|error| self.damaged_error(error.to_string()))
+                    .map_err(|error| self.damaged_error(&record.key, error.to_string()))
             })?;
         }
         restore.finish().map_err(|source| self.contradicted(source))
@@ -278,11 +292,13 @@ impl Store for EtcdStore {
     }
 
     fn contradicted(&self, source: Contradiction) -> StoreError {
-        StoreError::Contradiction { place: self.place.to_string(), source }
+        let (place, empty) = (self.place.to_string(), self.emptying());
+        StoreError::ContradictionInEtcd { place, source, empty }
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        let records = Record::all_of(changes).map_err(|error| self.damaged_error(error.to_string()))?;
+        let records =
+            Record::all_of(changes).map_err(|error| self.damaged_error("state", error.to_string()))?;
         let mut chunks = Batch::of(records).chunks(&self.place)?;
         match chunks.len() {
             0 => Ok(()),
