@@ -88,7 +88,7 @@ const whoIs = (overview, cnId) => {
 async function region(name, overview) {
   const found = await ask(`regions/${encodeURIComponent(name)}`);
   const owner = whoIs(overview, found.owner);
-  const release = found.release ? `${words(found.release.option)}, ${found.release.done ? "done" : "its owner has yet to let go"}` : null;
+  const release = found.release ? `${words(found.release.option)}, ${found.release.done ? "done" : "its owner has yet to release it"}` : null;
   const parts = [
     facts([
       ["State", badge(STATES[found.state] ?? "plain", found.state)],
@@ -131,7 +131,7 @@ function deviceRow(device, first, overview) {
     first,
     binding ? whoIs(overview, binding.compute_node) + unbinding : "nobody",
     binding?.vppb ?? "none",
-    device.reserved ? `${bytes(device.capacity)}, ${bytes(device.reserved)} set aside` : bytes(device.capacity),
+    device.reserved ? `${bytes(device.capacity)}, ${bytes(device.reserved)} reserved` : bytes(device.capacity),
     bytes(device.used_bytes),
     device.regions.slice(0, 3).join(", ") + (device.regions.length > 3 ? ` and ${device.regions.length - 3} more` : ""),
   ];

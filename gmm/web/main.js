@@ -102,10 +102,10 @@ function showTiles(overview) {
   const used = whole - free - draining;
   text(byId("memory-used"), whole ? bytes(used) : "No memory yet");
   text(byId("memory-of"), whole ? `of ${bytes(whole)} in use, ${percent(used, whole)}` : "");
-  const label = `${bytes(used)} in use, ${bytes(reserved)} set aside, ${bytes(draining)} draining, ${bytes(free - reserved)} free`;
+  const label = `${bytes(used)} in use, ${bytes(reserved)} reserved, ${bytes(draining)} draining, ${bytes(free - reserved)} free`;
   nodes.fillBar(byId("memory-bar"), label, whole, [["used", used], ["reserved", reserved], ["draining", draining]]);
   text(byId("legend-used"), `${bytes(used)} in use`);
-  text(byId("legend-reserved"), `${bytes(reserved)} set aside`);
+  text(byId("legend-reserved"), `${bytes(reserved)} reserved`);
   text(byId("legend-draining"), `${bytes(draining)} draining`);
   text(byId("legend-free"), `${bytes(free - reserved)} free`);
 
@@ -142,7 +142,7 @@ function showHealth(overview) {
     [inState("degraded"), "region", "degraded", "warn"],
     [inState("exposed"), "region", "exposed", "warn"],
     [overview.memory_nodes.filter((node) => node.traffic?.congested).length, "memory node", "congested", "warn"],
-    [overview.compute_nodes.filter((node) => node.held).length, "compute node", "held in reset", "warn"],
+    [overview.compute_nodes.filter((node) => node.held).length, "compute node", "suspended", "warn"],
   ].filter(([number]) => number > 0);
   const empty = overview.memory_nodes.length + overview.compute_nodes.length === 0;
   const figure = byId("health");

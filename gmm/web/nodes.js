@@ -137,7 +137,7 @@ function memoryNode({ name }, actions) {
     const parts = owners.map((share) => [`owner c${colourOf(share.compute_node)} of-${share.compute_node}`, share.bytes]);
     fillBar(bar, label, node.pool_bytes, [...parts, ["reserved", node.reserved_bytes]]);
     const extra = [
-      node.reserved_bytes ? `${bytes(node.reserved_bytes)} set aside` : "",
+      node.reserved_bytes ? `${bytes(node.reserved_bytes)} reserved` : "",
       node.draining_bytes ? `${bytes(node.draining_bytes)} draining` : "",
     ].filter(Boolean);
     phrases(use, [`${bytes(used)} of ${bytes(node.pool_bytes)} in use, ${percent(used, node.pool_bytes)}`, ...extra]);
@@ -196,7 +196,7 @@ function computeNode({ cn_id }, actions) {
     text(title, named);
     card.classList.toggle("unwell", node.health === "unreachable");
     const badges = [[HEALTH[node.health], node.health === "unregistered" ? "never heard of" : node.health]];
-    if (node.held) badges.push(["warn", "held in reset"]);
+    if (node.held) badges.push(["warn", "suspended"]);
     keyed(standing, badges, ([, label]) => label, ([kind, label]) => [badge(kind, label), () => {}]);
     const quota = node.quota === null ? "" : ` of a quota of ${bytes(node.quota)}`;
     text(use, `${bytes(node.bytes)}${quota}`);

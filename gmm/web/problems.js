@@ -50,8 +50,8 @@ function computeNodeSilent(node) {
 
 function held(node) {
   const name = nameOf(node);
-  return problem("warn", { kind: "compute_node", id: node.cn_id, name }, "held in reset",
-    `Compute node ${name} is held in reset: it has no region attached.`, ["Let it go on: ", code(`gmm release ${name}`)]);
+  return problem("warn", { kind: "compute_node", id: node.cn_id, name }, "suspended",
+    `Compute node ${name} is suspended: it has no region attached.`, ["Resume it: ", code(`gmm release ${name}`)]);
 }
 
 function congested(node) {

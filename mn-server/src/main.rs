@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     };
     let _log = log::start(&config.node.log, config.node.log_format);
     if protection == Protection::Checksum {
-        warn!("--insecure: whoever is at the network reads frames, and may forge them");
+        warn!("--insecure: any station on the network can read and forge frames");
     }
     match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
@@ -298,7 +298,7 @@ fn open_pool(config: &Config, kept: Option<File>, supervisor: Supervisor) -> Res
         if told.elapsed() > Duration::from_secs(2) {
             *told = Instant::now();
             let percent = done * 100 / of.max(1);
-            info!(percent, "bringing the pool in");
+            info!(percent, "touching the pages of the pool");
             supervisor.status(&format!("bringing the pool in: {percent} %"));
         }
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_wire::frame::keyed::{ACK_FRAME_LEN, CALL_AT, COOKIE_FRAME_LEN, HELLO_FRAME_LEN, MAC1_AT, MAC2_AT};
-use cxloe_wire::frame::{Command, Direction, HelloStatus, Mac, PublicKey, Seal, Space};
+use cxloe_wire::frame::{Command, Direction, HelloStatus, LINE_SIZE, Mac, PublicKey, Seal, Space};
 use cxloe_wire::session::{
     KeyPair, NodeKey, OpError, Rejected, RequesterConfig, ResponderConfig, ResponderEvent, SessionEvent,
     Timing,
@@ -68,6 +68,28 @@ fn a_session_between_keys_is_sealed_and_carries_data() {
     assert!(!frame.windows(8).any(|bytes| bytes == [7; 8]), "the line is encrypted");
     p.run(MS);
     assert_eq!(p.done.0, [Done::Written(1), Done::Read(2, vec![7])]);
+    p.assert_at_rest();
+}
+
+#[test]
+fn a_sealed_page_takes_one_frame_at_an_mtu_of_9000() {
+    let max_frame = 9000 + 14;
+    let mut p =
+        Pair::with(RequesterConfig { max_frame, ..keyed_cn() }, ResponderConfig { max_frame, ..keyed_mn() });
+    p.memory.key = Some(cn_key().public());
+    p.requester.connect(p.now);
+    p.run(3_000 * MS);
+    assert!(p.requester.is_open());
+    let page: Vec<u8> = (0..64_u8).flat_map(|line| [line; LINE_SIZE]).collect();
+    p.up.frames.clear();
+    p.requester.burst_write(0, 0, u64::MAX, &page, 1, p.now, &mut p.up).expect("a page in one burst");
+    p.compute();
+    assert_eq!(p.up.frames.len(), 1, "the frames of a page that is written");
+    p.carry_up();
+    p.carry_down();
+    p.requester.burst_read(0, 0, 64, 2, p.now, &mut p.up).expect("a page in one burst");
+    p.run(MS);
+    assert_eq!(p.done.0, [Done::Written(1), Done::Read(2, (0..64).collect())]);
     p.assert_at_rest();
 }
 

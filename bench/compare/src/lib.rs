@@ -1,6 +1,6 @@
 //! # cxloe-compare: other remote-memory systems beside this one
 //!
-//! The same accesses, over the same cable, by turns; and whole [`programs`] with part of their memory remote.
+//! The same accesses, over the same cable, alternately; and whole [`programs`] with part of their memory remote.
 //!
 //! A [`Peer`] is one such system; its file describes it and its measurement. A trial starts the peer's server in the
 //! far namespace, measures all patterns ([`pattern`]), and ends the server again; trials of all peers alternate

@@ -1,4 +1,4 @@
-//! Trials of all peers by turns, and their combination into figures.
+//! Trials of all peers alternately, and their combination into figures.
 
 use std::time::Duration;
 
@@ -78,8 +78,8 @@ struct Series {
     points: Vec<Point>,
 }
 
-/// Measures `peers` by turns. Calls `progress` before each trial. Ratios refer to the peer called `baseline`, if it is
-/// among them.
+/// Measures `peers` alternately. Calls `progress` before each trial. Ratios refer to the peer called `baseline`, if
+/// it is among them.
 ///
 /// # Errors
 /// Returns [`PeerError::Interrupted`], or an error in entering the network; failures of single peers are among the

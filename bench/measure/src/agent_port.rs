@@ -81,8 +81,8 @@ fn at_random(
 }
 
 impl AgentPort {
-    /// Measures single operations through the agent, by turns with pages through the port of `target`. Calls `progress`
-    /// for each of `trials * 4` steps.
+    /// Measures single operations through the agent, in alternation with pages through the port of `target`. Calls
+    /// `progress` for each of `trials * 4` steps.
     ///
     /// # Errors
     /// Returns errors of the agent or the port.

@@ -1,6 +1,6 @@
-//! Page faults of remote memory with their lower limits, and bulk access of mapped memory: by turns, trial by trial, in
-//! one thread. Times are taken in batches of some milliseconds, each with the latency between the cores before and
-//! after it.
+//! Page faults of remote memory with their lower limits, and bulk access of mapped memory: alternately, trial by
+//! trial, in one thread. Times are taken in batches of some milliseconds, each with the latency between the cores
+//! before and after it.
 
 use cxloe_wire::random::Random;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::report::{Samples, Throughput, ThroughputTrial};
 /// Parameters of the measurement of faults.
 #[derive(Clone, Debug)]
 pub struct FaultPlan {
-    /// Number of trials; each measures all lower limits and faults by turns.
+    /// Number of trials; each measures all lower limits and faults alternately.
     pub trials: u32,
     /// Number of faults and fetches of each kind in a trial.
     pub faults: u64,

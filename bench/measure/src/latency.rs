@@ -13,7 +13,7 @@ use crate::report::Samples;
 /// Parameters of the measurement of latency.
 #[derive(Clone, Copy, Debug)]
 pub struct LatencyPlan {
-    /// Number of rounds; each measures the lower limit and the operations by turns.
+    /// Number of rounds; each measures the lower limit and the operations alternately.
     pub trials: u32,
     /// Number of operations of each kind in a round.
     pub operations: u64,
@@ -53,7 +53,7 @@ pub fn read_shape() -> Echo {
 /// virtual CPUs migrate within a second.
 const BATCH_OPERATIONS: u64 = 500;
 
-/// Kinds measured by turns: name, and for line operations the number of reads among eight.
+/// Kinds measured alternately: name, and for line operations the number of reads among eight.
 const KINDS: [(&str, Option<u64>); 4] =
     [("bare echo", None), ("line reads", Some(8)), ("line writes", Some(0)), ("reads and writes", Some(4))];
 
@@ -67,9 +67,9 @@ impl LatencyResults {
 }
 
 impl MeasuredRegion {
-    /// Measures single operations and their lower limit by turns, in batches of some milliseconds. A batch in which the
-    /// latency between cores changed is discarded; each of the others is a trial of its own. Calls `progress` for each
-    /// of `trials * 4` steps.
+    /// Measures single operations and their lower limit alternately, in batches of some milliseconds. A batch in
+    /// which the latency between cores changed is discarded; each of the others is a trial of its own. Calls
+    /// `progress` for each of `trials * 4` steps.
     pub fn latency(
         &mut self,
         plan: LatencyPlan,

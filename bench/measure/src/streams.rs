@@ -15,7 +15,7 @@ use crate::report::{Throughput, ThroughputTrial};
 /// Parameters of the measurement of throughput.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamPlan {
-    /// Number of trials; each measures limits and streams by turns.
+    /// Number of trials; each measures limits and streams alternately.
     pub trials: u32,
     /// Approximate duration of each measurement in a trial.
     pub each: Duration,

@@ -76,12 +76,4 @@ impl PaperError {
     pub(super) fn io(what: &'static str) -> impl Fn(std::io::Error) -> PaperError {
         move |source| PaperError::Io { what, source }
     }
-
-    /// [`Interrupted`] if Ctrl-C was the cause.
-    pub fn interrupted(&self) -> Option<&Interrupted> {
-        match self {
-            PaperError::Interrupted(i) | PaperError::Measure(MeasureError::Interrupted(i)) => Some(i),
-            _ => None,
-        }
-    }
 }

@@ -127,7 +127,7 @@ fn fig7(
             ],
         }],
         grids: vec![grid],
-        comparable: "What was measured here is comparable with each other: one machine, one kind of cable, rounds by turns, \
+        comparable: "What was measured here is comparable with each other: one machine, one kind of cable, alternating rounds, \
             the same random lines. The order of systems, and how far each is from the bare echo, should be found again on \
             other hardware.",
         not_comparable: "The absolute times are not those of the paper's: there, two FPGAs on a 100G link, whose MACs move \
@@ -180,7 +180,7 @@ fn fig8(fig: &Breakdowns, report: &Report, paper: &Values) -> Result<Section, Re
         ));
         if one.plain.is_some() {
             findings.push(format!(
-                "What noting costs: with notes half of these {kind} take {} or less, without {}, by turns. One look at the \
+                "What noting costs: with notes half of these {kind} take {} or less, without {}, alternately. One look at the \
                  clock takes {}, and seven are on the way.",
                 units::time(p50("total")),
                 units::time(p50("plain")),

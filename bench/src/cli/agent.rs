@@ -126,7 +126,7 @@ impl Agent {
     }
 
     /// Times lines and pages through the agent's port: requests go by shared-memory rings to the agent, and by the
-    /// agent's link from there. Pages through the port of `target` are timed by turns with them.
+    /// agent's link from there. Pages through the port of `target` are timed in alternation with them.
     pub fn measure(&self, target: &mut MeasuredRegion, trials: u32) -> Result<AgentResults, Failure> {
         let mut port = AgentPort { client: Client::connect(&self.socket)?, hpa: self.hpa, bytes: SIZE };
         let plan = LatencyPlan { trials, operations: OPERATIONS / u64::from(trials.max(1)) };

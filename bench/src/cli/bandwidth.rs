@@ -19,7 +19,7 @@ pub struct Args {
     #[command(flatten)]
     region: RegionArgs,
 
-    /// Trials; each measures limits and streams by turns
+    /// Trials; each measures limits and streams alternately
     #[arg(long, value_name = "N", default_value_t = 5)]
     trials: u32,
 

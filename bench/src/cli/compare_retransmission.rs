@@ -11,8 +11,8 @@ use cxloe_paper::retransmission::{Outcome, Scheme, Setting, run as simulate};
 
 /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
 ///
-/// Bursts of 23 lines, written and read by turns, 128 under way, over 100 Gbit/s with 2 us each way, in virtual time:
-/// the same settings give the same figures everywhere. Needs neither privileges nor a network.
+/// Bursts of 23 lines, written and read alternately, 128 under way, over 100 Gbit/s with 2 us each way, in virtual
+/// time: the same settings give the same figures everywhere. Needs neither privileges nor a network.
 #[derive(clap::Args)]
 pub struct Args {
     /// Frames lost in each direction, in percent; several values separated by commas

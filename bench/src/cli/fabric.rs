@@ -92,7 +92,10 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let full = place("full.redb")?;
     let progress = bar(u64::from(size.regions), ProgressUnit::Steps);
     progress.set_message("filling the store");
-    let populated = populate(&full.store, size, |made| progress.set_position(made))?;
+    let populated = populate(&full.store, size, |made| {
+        progress.set_position(made);
+        interrupt.check()
+    })?;
     progress.finish_and_clear();
     let live = serve(full, size)?;
 

@@ -12,7 +12,7 @@ use cxloe_measure::fault::{Agent, FaultPlan, FaultResults, STEPS, measure};
 use cxloe_measure::floor_fault::FAULTS_MAX;
 use cxloe_measure::report::{Report, Samples, Statistic};
 
-/// Time page faults and their parts, by turns
+/// Time page faults and their parts, alternately
 ///
 /// fault4k is the first touch of a page mapped through an agent, fault4k_inline of one whose fault the touching thread
 /// serves itself. Their floors: uffd_floor4k is a userfaultfd fault served from local memory by another thread,
@@ -30,7 +30,7 @@ pub struct Args {
     #[command(flatten)]
     region: RegionArgs,
 
-    /// Trials; each measures floors and faults by turns
+    /// Trials; each measures floors and faults alternately
     #[arg(long, value_name = "N", default_value_t = 16)]
     trials: u32,
 

@@ -14,14 +14,15 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Environment variable with the command's name in hints; set by the script that calls this command.
 const COMMAND: &str = "CXLOE_LAB_COMMAND";
 
+/// Help of all commands; `{lab}` stands for the command as the user types it.
 const HELP: &str = "\
-Usage: lab up [OPTION]...
-       lab status [--json]
-       lab exec NODE [--] COMMAND...
-       lab log NODE [--follow]
-       lab start | stop | kill NODE...
-       lab plug | unplug NODE...
-       lab down
+Usage: {lab} up [OPTION]...
+       {lab} status [--json]
+       {lab} exec NODE [--] COMMAND...
+       {lab} log NODE [--follow]
+       {lab} start | stop | kill NODE...
+       {lab} plug | unplug NODE...
+       {lab} down
 
 Makes a lab of memory nodes (mn0, mn1, …) and compute nodes (cn0, cn1, …) on this machine, each in a network namespace
 with an interface of its name, joined by a bridge. A manager runs at the switch; every node has its daemon. Root is not
@@ -66,18 +67,27 @@ Environment:
   CXLOE_LAB_DIR    folder for the labs' folders [default: /tmp/cxloe-lab-UID]
 
 Examples:
-  lab up --memory-nodes 2 --compute-nodes 2
-  lab status
-  lab exec cn0 -- cn-agent write scratch0 --text 'hello, remote memory' --flush
-  lab exec cn0 -- cn-agent read scratch0
-  lab exec switch -- gmm create-region --size 32M --ways 2 --owner cn1 wide
-  lab exec switch -- tcpdump -c 10 -e -i port-cn0 ether proto 0x88b5
-  lab kill mn0; lab exec cn0 -- cn-agent list -u; lab start mn0
-  lab down
+  {lab} up --memory-nodes 2 --compute-nodes 2
+  {lab} status
+  {lab} exec cn0 -- cn-agent write scratch0 --text 'hello, remote memory' --flush
+  {lab} exec cn0 -- cn-agent read scratch0
+  {lab} exec switch -- gmm create-region --size 32M --ways 2 --owner cn1 wide
+  {lab} exec switch -- tcpdump -c 10 -e -i port-cn0 ether proto 0x88b5
+  {lab} kill mn0; {lab} exec cn0 -- cn-agent list -u; {lab} start mn0
+  {lab} down
 ";
 
+/// The command as the user types it.
+fn typed() -> String {
+    std::env::var(COMMAND).unwrap_or_else(|_| "cxloe-bench lab".into())
+}
+
+fn help() -> String {
+    HELP.replace("{lab}", &typed())
+}
+
 #[derive(Parser)]
-#[command(override_help = HELP)]
+#[command(override_help = help())]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -92,24 +102,24 @@ pub(super) struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Make the lab, or start those of its daemons that do not run
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Up(UpArgs),
     /// Show running daemons and regions
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Status {
         /// One JSON object
         #[arg(long)]
         json: bool,
     },
     /// Run a command on a node
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Exec {
         /// mn0, cn1, …, or switch; then the command and its arguments
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "NODE COMMAND")]
         words: Vec<OsString>,
     },
     /// Show the log of a daemon
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Log {
         /// The node, or gmm
         node: String,
@@ -118,22 +128,22 @@ enum Command {
         follow: bool,
     },
     /// Start daemons
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Start(Nodes),
     /// End daemons in order
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Stop(Nodes),
     /// End daemons as a crash would
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Kill(Nodes),
     /// Put nodes' cables into the switch
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Plug(Nodes),
     /// Take nodes' cables out of the switch
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Unplug(Nodes),
     /// End everything
-    #[command(override_help = HELP)]
+    #[command(override_help = help())]
     Down,
     /// Run the process that holds a lab (used internally)
     #[command(hide = true)]
@@ -200,8 +210,7 @@ fn work(args: Args) -> Result<(), NamedError> {
     }
     let usual = || PathBuf::from(format!("/tmp/cxloe-lab-{}", nix::unistd::geteuid()));
     let root = args.root.unwrap_or_else(usual);
-    let command = std::env::var(COMMAND).unwrap_or_else(|_| "cxloe-bench lab".into());
-    let lab = NamedLab::new(&args.name, &root, &command)?;
+    let lab = NamedLab::new(&args.name, &root, &typed())?;
     let print_line = |line: &str| cxloe_daemon::command_line::output::print_line(format_args!("{line}"));
     match args.command {
         Command::Up(up) => {
@@ -236,7 +245,10 @@ fn work(args: Args) -> Result<(), NamedError> {
 
 fn exec(lab: &NamedLab, words: &[OsString]) -> NamedError {
     let Some(node) = words.first().map(|node| node.to_string_lossy()) else {
-        return NamedError { code: 2, message: "exec needs a node: lab exec cn0 -- COMMAND".into() };
+        return NamedError {
+            code: 2,
+            message: format!("exec needs a node: {} exec cn0 -- COMMAND", typed()),
+        };
     };
     let command = words.get(1..).unwrap_or_default();
     lab.exec(&node, command.strip_prefix(&["--".into()]).unwrap_or(command))

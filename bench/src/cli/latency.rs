@@ -15,7 +15,7 @@ use cxloe_measure::report::{Report, Samples, Statistic};
 /// Time single line operations beside a bare echo, and line cache hits
 ///
 /// read64, write64 and mixed64 are one uncached operation at a time on random lines; echo64 is a bare echo of the
-/// same frame sizes on the same link, measured by turns with them.
+/// same frame sizes on the same link, measured in alternation with them.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub struct Args {
     #[command(flatten)]
     region: RegionArgs,
 
-    /// Trials; each measures the limit and the operations by turns
+    /// Trials; each measures the limit and the operations alternately
     #[arg(long, value_name = "N", default_value_t = 10)]
     trials: u32,
 

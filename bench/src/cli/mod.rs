@@ -36,7 +36,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use cxloe_lab::{Interrupt, Interrupted};
+use cxloe_lab::Interrupt;
 
 /// Measures memory of other servers over Ethernet, and what the link itself can do
 #[derive(Parser)]
@@ -74,7 +74,7 @@ enum Command {
     Echo(echo::Args),
     /// Time single line operations beside a bare echo, and line cache hits
     Latency(latency::Args),
-    /// Time page faults and their parts, by turns
+    /// Time page faults and their parts, alternately
     Fault(fault::Args),
     /// Measure access patterns: load-latency, pointer chase, GUPS, STREAM, mixes, hot and cold pages
     Pattern(Box<pattern::Args>),
@@ -179,6 +179,7 @@ pub fn run() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let signal = interrupt.clone();
     let result = match command {
         Command::Quickstart(args) => {
             let site = match (no_lab, standing) {
@@ -215,33 +216,16 @@ pub fn run() -> ExitCode {
     let said = || output::finish_output().map_err(|failure| failure.message.into());
     match result.and_then(|()| said()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            to_stderr!("cxloe-bench: {e}");
-            match interrupted(&*e) {
-                Some(i) => ExitCode::from(i.exit_code()),
-                None => ExitCode::FAILURE,
+        // Whatever fails after a signal fails because of it: children in the same process group have received it, too.
+        Err(error) => match signal.check() {
+            Err(interrupted) => {
+                to_stderr!("cxloe-bench: {interrupted}");
+                ExitCode::from(interrupted.exit_code())
             }
-        }
+            Ok(()) => {
+                to_stderr!("cxloe-bench: {error}");
+                ExitCode::FAILURE
+            }
+        },
     }
-}
-
-/// [`Interrupted`] at the root of an error, if Ctrl-C caused it.
-fn interrupted<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Interrupted> {
-    let mut at = Some(error);
-    while let Some(e) = at {
-        if let Some(i) = e.downcast_ref::<Interrupted>() {
-            return Some(i);
-        }
-        if let Some(cxloe_measure::MeasureError::Interrupted(i)) = e.downcast_ref() {
-            return Some(i);
-        }
-        if let Some(crate::standard::probe::ProbeError::Interrupted(i)) = e.downcast_ref() {
-            return Some(i);
-        }
-        if let Some(i) = e.downcast_ref().and_then(cxloe_paper::PaperError::interrupted) {
-            return Some(i);
-        }
-        at = e.source();
-    }
-    None
 }

@@ -1,4 +1,4 @@
-//! `cxloe-bench programs`: programs with part of their memory remote or swapped, in one run, by turns.
+//! `cxloe-bench programs`: programs with part of their memory remote or swapped, in one run, alternately.
 //!
 //! ```text
 //!   this machine                  namespace cn                           namespace mn
@@ -52,10 +52,11 @@ Examples:
   A first look, without swap:
     sudo cxloe-bench programs --scale 10% --ways exec --resident 50%
 
-Each program runs once in local memory, to find out how much it takes and what it prints; then in local memory and in each
-way, by turns. What it prints has to be the same everywhere. Under exec, what is resident counts the program's heap and large
-mappings. With swap, a control group limits all of its memory, and has 8 MiB more for code, page tables and files.
-On two cores and more, programs and the agent are kept on the first core, and the memory node on the second.
+Each program runs once in local memory, to find out how much it takes and what it prints; then in local
+memory and in each way, alternately. What it prints has to be the same everywhere. Under exec, what is
+resident counts the program's heap and large mappings. With swap, a control group limits all of its memory,
+and has 8 MiB more for code, page tables and files. On two cores and more, programs and the agent are kept
+on the first core, and the memory node on the second.
 
 Areas of swap, groups and namespaces are gone when this ends, also after Ctrl-C; what a run that was killed has left behind is
 taken away by the next one. redis-zipf, graph-walk and chase count their own operations; the time of the others is that from

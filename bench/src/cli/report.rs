@@ -60,7 +60,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.";
 ///
 /// CPU cycles for each line and byte at both ends; p50, p99 and p99.9 of a line alone and at 70 % of the highest rate;
 /// first touches of pages with and without eviction; programs with part of their memory remote. With --probe,
-/// independent C programs measure the same limits by turns.
+/// independent C programs measure the same limits alternately.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -80,7 +80,8 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
 
-    /// Compile the C programs in DIR and run them by turns with ours [default DIR: those that come with this program]
+    /// Compile the C programs in DIR and run them in alternation with ours [default DIR: those that come with this
+    /// program]
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     probe: Option<Option<PathBuf>>,
 
@@ -194,7 +195,7 @@ fn at(
     put_out(args, &report, &ReportParts { programs, beside, unused })
 }
 
-/// Measures lines, pages and lower limits by turns, with the probes between them.
+/// Measures lines, pages and lower limits alternately, with the probes between them.
 fn by_turns(
     args: &Args,
     target: &mut MeasuredRegion,
@@ -297,7 +298,7 @@ fn put_out(args: &Args, report: &Report, parts: &ReportParts) -> Result<(), Fail
         let first = html! {
             @if !parts.beside.is_empty() {
                 h2 { "Beside independent programs" }
-                p { "C programs that share nothing with this one, by turns with it. Medians." }
+                p { "C programs that share nothing with this one, in alternation with it. Medians." }
                 (table(&["probe", "p50", "ours", "p50", "ours / probe"], parts.beside.iter().map(beside)))
             }
             @if let Some(programs) = &parts.programs { (programs.section()?) }

@@ -9,6 +9,7 @@ use cxloe_fabric::hdm::Ways;
 use cxloe_fabric::model::{CommandResult, Name, RegionState};
 use cxloe_gmm::store::{RedbStore, Store, StoreError};
 use cxloe_gmm_core::manager::{Change, Command, Contradiction, FabricState, Manager, ManagerError, Options};
+use cxloe_lab::Interrupted;
 use serde::Serialize;
 
 use super::node::{EXTENT, cn_id, compute_node, memory_node, name};
@@ -49,6 +50,9 @@ pub enum PopulateError {
     /// A region is not active.
     #[error("region {0} is {1} although its memory nodes have confirmed it")]
     NotActive(Name, RegionState),
+    /// The caller ends the work.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
 }
 
 /// Manager and its store, called as by the server.
@@ -102,11 +106,16 @@ impl Filling {
     }
 }
 
-/// Fills the store at `path` with a fabric of this size; calls `tick` with the number of regions made so far.
+/// Fills the store at `path` with a fabric of this size; calls `tick` with the number of regions made so far,
+/// and ends with its error.
 ///
 /// # Errors
 /// Returns any [`PopulateError`].
-pub fn populate(path: &Path, size: Size, mut tick: impl FnMut(u64)) -> Result<Populated, PopulateError> {
+pub fn populate(
+    path: &Path,
+    size: Size,
+    mut tick: impl FnMut(u64) -> Result<(), Interrupted>,
+) -> Result<Populated, PopulateError> {
     let before = resident_bytes(std::process::id()).unwrap_or(0);
     let mut store = RedbStore::open(path)?;
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64;
@@ -133,7 +142,7 @@ pub fn populate(path: &Path, size: Size, mut tick: impl FnMut(u64)) -> Result<Po
         filling.commit()?;
         filling.confirm((0..size.memory_nodes).map(|index| name("mn", index)))?;
         filling.commit()?;
-        tick(u64::from(first));
+        tick(u64::from(first))?;
     }
     let took = started.elapsed();
     let state = filling.manager.state();

@@ -165,7 +165,7 @@ fn read_for(port: &mut Port, length: Duration) -> Result<f64, KeysError> {
     Ok(done as f64 / started.elapsed().as_secs_f64())
 }
 
-/// Measures all kinds of flood by turns.
+/// Measures all kinds of flood alternately.
 ///
 /// # Errors
 /// Returns any [`KeysError`].

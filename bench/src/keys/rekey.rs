@@ -94,7 +94,7 @@ struct ReadTimes {
     failed: u64,
 }
 
-/// Measures reads with and without rekeying by turns.
+/// Measures reads with and without rekeying alternately.
 ///
 /// # Errors
 /// Returns any [`KeysError`] except failed reads, which are counted.

@@ -1,5 +1,5 @@
-//! Independent C programs, run by turns with this project's measurements of the same limits: a limit measured only by
-//! the project's own code could share its defects.
+//! Independent C programs, run in alternation with this project's measurements of the same limits: a limit measured
+//! only by the project's own code could share its defects.
 //!
 //! ```text
 //!   probe                compared with

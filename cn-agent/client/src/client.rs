@@ -70,6 +70,17 @@ pub enum ClientError {
         /// Error of connecting to the socket.
         source: io::Error,
     },
+    /// This user may not connect to the agent's socket.
+    #[error(
+        "this user may not use the agent at {}: {source}; become a member of the group that owns the socket (`ls -l {}`), or run this as root",
+        .path.display(), .path.display()
+    )]
+    NotPermitted {
+        /// Path of the agent's socket.
+        path: PathBuf,
+        /// Error of connecting to the socket.
+        source: io::Error,
+    },
     /// The agent refused.
     #[error("the agent at {} refused: {reason}", .path.display())]
     Refused {
@@ -82,7 +93,7 @@ pub enum ClientError {
     #[error("the agent at {} has ended; connect again once it is back", .0.display())]
     AgentGone(PathBuf),
     /// The peer violates the protocol: it is no agent, or one of another version.
-    #[error("what listens at {} is no agent of this release: {reason}", .path.display())]
+    #[error("the process that listens at {} is not an agent of this release: {reason}", .path.display())]
     Protocol {
         /// Path of the agent's socket.
         path: PathBuf,
@@ -138,7 +149,10 @@ fn ask_through(path: &Path, ask: AgentCall) -> Result<AgentAnswer, ClientError> 
 /// Connects to the agent at `path` without sending a request.
 pub(crate) fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
     let none = |source| ClientError::NoAgent { path: path.into(), source };
-    let socket = UnixStream::connect(path).map_err(none)?;
+    let socket = UnixStream::connect(path).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => ClientError::NotPermitted { path: path.into(), source },
+        _ => none(source),
+    })?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(none)?;
     socket.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(none)?;
     Ok(socket)
@@ -175,7 +189,7 @@ pub fn regions(path: &Path) -> Result<Vec<AttachedRegion>, ClientError> {
     }
 }
 
-/// Logical devices bound to the compute node of the agent at `path`, and whether that node is held in reset.
+/// Logical devices bound to the compute node of the agent at `path`, and whether that node is suspended.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].

@@ -45,7 +45,7 @@ pub struct AgentRequest {
 pub enum AgentCall {
     /// List the attached regions.
     Regions,
-    /// List the logical devices bound to this node, and return whether the manager holds the node in reset.
+    /// List the logical devices bound to this node, and return whether the manager has suspended the node.
     Node,
     /// List the sessions with memory nodes.
     Sessions,
@@ -142,7 +142,7 @@ pub enum ShownFiles {
 pub enum AgentAnswer {
     /// Attached regions, in order of HPA.
     Regions(Vec<AttachedRegion>),
-    /// Logical devices bound to this node, and whether the manager holds the node in reset.
+    /// Logical devices bound to this node, and whether the manager has suspended the node.
     Node(NodeView),
     /// Sessions, in the order in which they were opened.
     Sessions(Vec<Session>),
@@ -221,9 +221,7 @@ pub enum RefusalReason {
     )]
     Mapped(String),
     /// The region's last mapping is still being written back.
-    #[error(
-        "region `{0}` was mapped until now, and what is modified of it is still being written back; try again"
-    )]
+    #[error("region `{0}` is being unmapped: its modified pages are still being written back; try again")]
     WritingBack(String),
     /// The limit of resident bytes is too low.
     #[error("a limit of {limit} bytes is too low: at least {least} bytes have to be resident")]

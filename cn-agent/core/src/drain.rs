@@ -168,7 +168,7 @@ impl Drains {
             self.gets_on |= result.is_ok();
             if late && !core::mem::replace(slow_logged, late) {
                 let why = result.as_ref().err().map(ToString::to_string);
-                tracing::warn!(region = %region.region.name, why, "writing back what is modified of a region takes long");
+                tracing::warn!(region = %region.region.name, why, "writing back a region's modified lines takes long");
             }
             let ready = match then {
                 DrainEnd::Tell(_) => true,

@@ -152,7 +152,7 @@ impl DeviceScanner {
     fn scan(&mut self) -> bool {
         let there = CxlMemory::scan(&self.options.sysfs_root);
         for problem in there.problems.iter().filter(|p| !self.there.problems.contains(p)) {
-            tracing::warn!(%problem, "a CXL device is not looked at");
+            tracing::warn!(%problem, "a CXL device is ignored");
         }
         self.there = there;
         self.fail_vanished();
@@ -201,7 +201,7 @@ impl DeviceScanner {
                 return false;
             }
             DeviceState::Lost(why) => {
-                tracing::error!(%region, %why, "what a region held on a CXL device is lost");
+                tracing::error!(%region, %why, "the content of a region on a CXL device is lost");
                 let lost = DevicePlacement { lost: Some(why), memory: None, ..served.clone() };
                 self.settle(question, Backing::Device(lost));
                 return false;
@@ -320,7 +320,7 @@ impl DeviceScanner {
             Ok(()) => {}
             // Nothing else to do: the next scan decides again.
             Err(error @ AnswerError::NotKept(_)) => {
-                tracing::error!(region = %question.region, %error, "what serves a region cannot be remembered");
+                tracing::error!(region = %question.region, %error, "the backing of a region cannot be stored");
             }
             Err(error @ AnswerError::Ending) => {
                 tracing::debug!(%error, "what serves a region stays undecided")

@@ -28,6 +28,12 @@ pub enum LeaseError {
     /// The agent.
     #[error(transparent)]
     Agent(#[from] ClientError),
+    /// There is no such region.
+    #[error("no region {name} is attached; `cn-agent list` shows those that are")]
+    NoRegion {
+        /// Name of the region.
+        name: Name,
+    },
     /// It was created, but not attached in time.
     #[error(
         "region {name} was created, but the agent has not attached it within {ATTACH_MAX:?}; look at `cn-agent list`"
@@ -75,7 +81,7 @@ impl Lease {
     /// Uses a region that is attached already, and does not destroy it at the end. The content of the region is lost.
     ///
     /// # Errors
-    /// [`LeaseError::Agent`], [`LeaseError::NotAttached`].
+    /// [`LeaseError::Agent`], [`LeaseError::NoRegion`].
     pub fn existing(socket: &Path, name: Name) -> Result<Lease, LeaseError> {
         let regions = client::regions(socket)?;
         match regions.into_iter().find(|region| region.region == name.as_str()) {
@@ -83,7 +89,7 @@ impl Lease {
                 let bytes = region.size - region.beyond_window;
                 Ok(Lease { name, bytes, window: region.window, temporary: None })
             }
-            None => Err(LeaseError::NotAttached { name }),
+            None => Err(LeaseError::NoRegion { name }),
         }
     }
 

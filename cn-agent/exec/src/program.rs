@@ -39,7 +39,7 @@ pub enum ProgramError {
     },
     /// No dynamic linker is involved.
     #[error(
-        "{} is linked statically: it takes its memory from the kernel by itself, and cannot be given remote memory; \
+        "{} is linked statically, so it cannot use remote memory; \
          run a dynamically linked build of it", .0.display()
     )]
     Static(PathBuf),
@@ -55,7 +55,7 @@ pub enum ProgramError {
         linker: String,
     },
     /// For another machine, or no program.
-    #[error("{} is no program for this machine ({}); remote memory is for 64-bit ELF programs and scripts", .path.display(), .what)]
+    #[error("{} is not a program for this machine ({}); remote memory is for 64-bit ELF programs and scripts", .path.display(), .what)]
     Foreign {
         /// Path of the program.
         path: PathBuf,

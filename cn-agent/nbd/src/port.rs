@@ -173,7 +173,9 @@ pub fn is_transient(error: &PortError) -> bool {
             ClientError::Refused { reason, .. } => {
                 matches!(reason, RefusalReason::Full { .. } | RefusalReason::Ending)
             }
-            ClientError::Protocol { .. } | ClientError::Silent { .. } => false,
+            ClientError::NotPermitted { .. } | ClientError::Protocol { .. } | ClientError::Silent { .. } => {
+                false
+            }
             ClientError::Engine(error) => is_passing(*error),
         },
     }

@@ -266,7 +266,7 @@ fn follow(mut registration: Registration, keys: &PeerKeys, stopped: &Receiver<()
                 if !std::mem::replace(&mut reported, true)
                     && stopped.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout)
                 {
-                    tracing::warn!(%error, "the manager is not followed: changed keys of memory nodes are not taken over; trying again");
+                    tracing::warn!(%error, "the manager's changes are not received: changed keys of memory nodes are not used; trying again");
                 }
             }
         }

@@ -27,50 +27,53 @@ use super::paging_args::{PagingArgs, lease};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-malloc and its kin, and private anonymous mappings of 64 KiB and more, come from remote memory, in the program and in all
-that it starts. Stacks, files and what programs map in other ways stay in this machine. All processes together have SIZE
-bytes of it and at most LOCAL of them resident. fork means what it always does.
+malloc, and private anonymous mappings of 64 KiB and more, use remote memory, in the program and in all that
+it starts. Stacks, files and other mappings are local memory. All processes together have SIZE bytes of
+remote memory, of which at most LOCAL are resident. fork works as usual.
 
-A program that is linked statically or against musl, or runs with another user's rights, is refused; one that is started by
-the program runs with memory of this machine, and is named at the end, or is refused with --require-remote. Remote pages cannot be locked (mlock fails with EPERM).
-gdb and /proc/PID/mem get an I/O error for pages that are not resident, and core dumps have zeros there.
+A program that is linked statically or against musl, or is set-user-ID, is refused. One that the program
+starts runs with local memory and is named at the end, or is refused with --require-remote. Remote pages
+cannot be locked (mlock fails with EPERM). gdb and /proc/PID/mem get an I/O error for pages that are not
+resident, and core dumps have zeros there.
 
-Addresses that are reserved first and committed later (Java's heap) are remote if they fit SIZE. How much stayed in this
-machine is told at the end, by --stats and, if it is much, by a line of its own. If data is lost, the program gets SIGBUS, and
-its last line on standard error says which region and memory node were to blame.
+Addresses that are reserved first and committed later (Java's heap) are remote if they fit SIZE. --stats
+prints how much memory was local; if it was much, a line at the end does so without --stats. If data is
+lost, the program gets SIGBUS, and its last line on standard error names the region and the memory node.
 
-Direct I/O (O_DIRECT, but for files that are only written), io_uring, AF_XDP, memory given to devices (RDMA, VFIO, SG_IO) and
-process_vm_writev write into pages past the page table, and would lose data: they fail, and this command says so once of
-each. With --allow-direct-io they work, and the program's memory does not leave this machine once touched.
+Direct I/O (O_DIRECT, but for files that are only written), io_uring, AF_XDP, memory given to devices (RDMA,
+VFIO, SG_IO) and process_vm_writev write to pages without using the page table, and would lose data: they
+fail, and this command reports each kind once. With --allow-direct-io they work, and pages stay in this
+machine once they are touched.
 
-If the agent ends, programs wait for its successor, and end with exit code 75 when none comes in time. If this command is
-killed, the program gets SIGTERM. Signals go on to the program, and its exit code is this command's; 128 and the signal's
-number if a signal ended it.
+If the agent ends, programs wait for its successor, and end with exit code 75 if there is none within
+--wait. If this command is killed, the program gets SIGTERM. Signals are passed to the program, and this
+command ends with the program's exit code, or 128 plus the signal's number.
 
 Examples:
   cn-agent exec --size 32G --local 4G -- redis-server --save ''
   cn-agent exec --size 1G --local 64M --stats -- sort -S 1G huge.txt
-  cn-agent set-local 4711 8G              of that process and its family, from now on")]
+  cn-agent set-local 4711 8G              limit of that process and its relatives")]
 pub struct ExecArgs {
     /// Bytes of remote memory: a region of this size is created for the program and destroyed after it
     #[arg(long, value_name = "SIZE", required_unless_present = "region", conflicts_with = "region")]
     size: Option<ByteSize>,
-    /// Use this region, which is attached here, instead of a new one; its content goes
+    /// Use this attached region instead of a new one; its content is overwritten
     #[arg(long, value_name = "NAME")]
     region: Option<Name>,
     #[command(flatten)]
     paging: PagingArgs,
-    /// Let the program do direct I/O and use io_uring; all memory that it touches stays in this machine then, whatever
-    /// --local says
+    /// Let the program use direct I/O and io_uring; all memory that it touches then stays in this machine, regardless
+    /// of
+    /// --local
     #[arg(long)]
     allow_direct_io: bool,
-    /// Refuse to execute programs that would have memory of this machine alone (EPERM), and fail if one was tried
+    /// Refuse to execute programs that would have local memory only (EPERM), and fail if there was one
     #[arg(long)]
     require_remote: bool,
     /// Print paging counters on standard error at the end: as text, or with =json
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     stats: Option<Form>,
-    /// The library that programs are given [default: beside this program, or in ../lib/cxloe]
+    /// The library to load into programs [default: beside this program, or in ../lib/cxloe]
     #[arg(long, value_name = "PATH", env = "CXLOE_PRELOAD")]
     preload: Option<PathBuf>,
     #[command(flatten)]

@@ -26,8 +26,8 @@ const TICK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The export has what programs have written through the agent when it passes by: end or pause those that write, or it
-has parts of different times. Zeros take no room in it.
+The export reads the region while programs use it: stop or pause programs that write, or its parts are of
+different times. Zeros take no space in it.
 
 Examples:
   cn-agent export scratch --file scratch.cxloe
@@ -44,8 +44,9 @@ pub struct ExportArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The region may have another name than the exported one, and be larger: what it has behind is left as it is. A file
-is checked as a whole before anything is written; from a pipe, each part is checked before it is written.
+The region may have another name than the exported one, and be larger: bytes beyond the export keep their
+content. A file is checked as a whole before anything is written; from a pipe, each part is checked before
+it is written.
 
 Examples:
   cn-agent import scratch --file scratch.cxloe

@@ -1,13 +1,16 @@
 //! Messages and exit codes for an agent's errors.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use cxloe_client::client::{self, ClientError};
-use cxloe_client::message::RefusalReason;
+use cxloe_client::message::{AttachedRegion, RefusalReason};
 use cxloe_cn_core::engine::EngineError;
 use cxloe_daemon::command_line::{Exit, Failure};
 use cxloe_fabric::api::ErrorCode;
 use cxloe_wire::session::OpError;
+use nix::unistd::geteuid;
 
 /// Converts the error of an operation of the agent at `socket`. If a memory node refuses this compute node, requests
 /// the reason from the agent.
@@ -23,12 +26,34 @@ pub fn of_operation_by(option: &str, error: ClientError, socket: &Path) -> Failu
     }
 }
 
-/// Reason why the memory node of a failed operation refuses this compute node; `None` if it does not refuse.
+/// Reason why this user or this compute node is refused the memory of a failed operation; `None` if neither is.
 fn refusal(error: &ClientError, socket: &Path) -> Option<String> {
-    let ClientError::Engine(EngineError::NotConnected(mac)) = error else { return None };
+    let mac = match error {
+        ClientError::Engine(EngineError::NotConnected(mac)) => mac,
+        // The agent shows a user the regions of others, and answers as if their memory did not exist.
+        ClientError::Engine(EngineError::Unmapped(hpa)) => {
+            let regions = client::regions(socket).unwrap_or_default();
+            return not_yours(*hpa, &regions, limited_user(socket)?).map(|refused| refused.to_string());
+        }
+        _ => return None,
+    };
     let sessions = client::sessions(socket).unwrap_or_default();
     let peer = mac.to_string();
     sessions.into_iter().find(|session| session.status.peer == peer).and_then(|session| session.refusal)
+}
+
+/// User id of this process, unless it is root or the user of the agent at `socket`, who may use all memory.
+fn limited_user(socket: &Path) -> Option<u32> {
+    let (own, agent) = (geteuid().as_raw(), fs::metadata(socket).ok()?.uid());
+    (own != 0 && own != agent).then_some(own)
+}
+
+/// The refusal of an access to `hpa` by the user `own`, if the region there is another user's.
+fn not_yours(hpa: u64, regions: &[AttachedRegion], own: u32) -> Option<RefusalReason> {
+    let holds = |region: &&AttachedRegion| hpa.checked_sub(region.hpa).is_some_and(|at| at < region.size);
+    let region = regions.iter().find(holds)?;
+    let foreign = region.uid.is_some_and(|owner| owner != own);
+    foreign.then(|| RefusalReason::NotYours { region: region.region.clone(), uid: own })
 }
 
 /// Whether an operation on an attached region failed with an error that may be temporary.
@@ -53,7 +78,7 @@ pub fn of_agent_by(option: &str, error: ClientError) -> Failure {
             Some(ErrorCode::BadRequest) => Exit::Usage,
             Some(_) => Exit::Refused,
         },
-        ClientError::Refused { .. } => Exit::Refused,
+        ClientError::Refused { .. } | ClientError::NotPermitted { .. } => Exit::Refused,
         ClientError::Protocol { .. } => Exit::Failed,
         ClientError::Engine(error) => match error {
             EngineError::Unmapped(_) | EngineError::Poisoned(_) => Exit::NotFound,
@@ -74,5 +99,23 @@ pub fn of_agent_by(option: &str, error: ClientError) -> Failure {
     match error {
         ClientError::NoAgent { .. } => Failure::new(exit, format!("{error} with {option}")),
         error => Failure::new(exit, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::target::tests::attached;
+    use super::*;
+
+    #[test]
+    fn a_region_of_another_user_is_named() {
+        let of = |name: &str, hpa: u64, uid| AttachedRegion { hpa, uid, ..attached(name) };
+        let regions = [of("mine", 0, Some(7)), of("all", 4096, None), of("theirs", 8192, Some(8))];
+        let refused = |hpa| not_yours(hpa, &regions, 7).map(|refused| refused.to_string());
+        assert_eq!([0, 4095, 4096, 8191, 12_288].map(refused), [const { None }; 5]);
+        for hpa in [8192, 12_287] {
+            let refused = refused(hpa).unwrap();
+            assert!(refused.contains("`theirs` belongs to another user than 7"), "{refused}");
+        }
     }
 }

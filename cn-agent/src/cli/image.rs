@@ -35,7 +35,7 @@ pub enum ImageError {
         error: io::Error,
     },
     /// The stream begins with other bytes.
-    #[error("{0} is no exported region: it does not begin with the mark of one; is it still compressed?")]
+    #[error("{0} is not an exported region: its first bytes are wrong; is it still compressed?")]
     Foreign(String),
     /// The stream ends before its end record.
     #[error("{name} is truncated: it ends after {at} bytes, before the end of the exported region")]

@@ -9,12 +9,12 @@ use cxloe_node::{ProgramSettings, join_node};
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-The manager is known by the token: nothing else has to be trusted beforehand. The node gets a certificate of 30 days, which
-it renews by itself, and a configuration file; then its service is started. A node at another interface is another one by
-its CN id, and joins again, with a new token.
+The token identifies the manager. The command gets a certificate for 30 days, which the node renews, writes
+a configuration file, and starts the service. Join again, with a new token, to use another interface: its
+address is another CN id.
 
 Examples:
-  gmm token create --role cn                                         on the manager's side
+  gmm token create --role cn                                         on the manager's machine
   cn-agent join https://gmm.lab:7440 --token cx1.… -i enp3s0f0
   cn-agent join unix:/run/cxloe-gmm/gmm.sock -i enp3s0f0             on the manager's machine, as root")]
 pub struct JoinArgs {

@@ -11,6 +11,7 @@ use cxloe_client::message::AttachedRegion;
 use cxloe_cn_core::cache::Line;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_fabric::model::ByteSize;
+use serde_json::{Value, json};
 
 use super::SocketArgs;
 use super::failure::{is_transient, of_agent, of_operation};
@@ -42,8 +43,8 @@ pub struct ReadArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --text, --hex or --file the bytes come from standard input. What does not fill its last line is
-completed with what that line holds already.
+Without --text, --hex or --file the bytes come from standard input. If they end within a line, the rest of
+that line keeps its content. With --json, the HPA and the number of bytes written are printed.
 
 Examples:
   cn-agent write scratch --text 'hello, remote memory'
@@ -61,7 +62,7 @@ pub struct WriteArgs {
     /// The bytes of this file
     #[arg(long, group = "source", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The most bytes to take, in case the source has no end
+    /// Most bytes to read from the source
     #[arg(long, default_value = "1G", value_name = "SIZE")]
     max: ByteSize,
     /// Wait until the memory node has them
@@ -190,7 +191,12 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     if args.flush {
         port.flush().map_err(failed)?;
     }
-    Ok(())
+    shown_if_asked(&json!({ "hpa": first, "bytes": bytes.len(), "flushed": args.flush }))
+}
+
+/// Prints what a command without output of its own did, if JSON is asked for.
+fn shown_if_asked(done: &Value) -> Result<(), Failure> {
+    if output::json_asked() { output::print(done.clone(), false) } else { Ok(()) }
 }
 
 /// Flushes the agent's cache and waits for the memory nodes.
@@ -199,7 +205,8 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
 /// The port's error.
 pub fn flush(args: &SocketArgs) -> Result<(), Failure> {
     let path = args.path();
-    Client::connect(&path).map_err(of_agent)?.flush().map_err(|e| of_operation(e, &path))
+    Client::connect(&path).map_err(of_agent)?.flush().map_err(|e| of_operation(e, &path))?;
+    shown_if_asked(&json!({ "flushed": true }))
 }
 
 fn source(args: &WriteArgs) -> Result<Vec<u8>, Failure> {

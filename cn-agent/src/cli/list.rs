@@ -1,5 +1,5 @@
-//! `cn-agent list` and `cn-agent counters`. As in the CXL tools, a single kind of object is printed as an array;
-//! several kinds as an object with one array each, or with `--cxl` as an array of objects like those of the CXL tools.
+//! `cn-agent list` and `cn-agent counters`. With `--json`, an object with one array for each kind of object is printed;
+//! with `--cxl`, an array as the CXL tools print it.
 
 use clap::Args;
 use cxloe_client::client;
@@ -18,7 +18,7 @@ Examples:
   cn-agent list -L             logical devices bound to this node
   cn-agent list -RLu           both, for people")]
 pub struct ListArgs {
-    /// Regions; also when nothing else is asked for
+    /// Regions; the default
     #[arg(short = 'R', long)]
     regions: bool,
     /// Logical devices bound to this compute node
@@ -57,7 +57,7 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
     }
     if node.held {
         to_stderr!(
-            "Warning: this compute node is held in reset; nothing is attached until the manager releases it \
+            "Warning: this compute node is suspended; nothing is attached until the manager releases it \
              (gmm release)"
         );
     }

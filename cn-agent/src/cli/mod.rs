@@ -39,7 +39,7 @@ Examples:
   cn-agent sessions                                         windows, round trips, losses, pace
   cn-agent top                                              what it is doing, live
   cn-agent exec --size 4G --local 1G -- sort huge.txt       a program whose memory is remote
-  cn-agent doctor                                           is this machine ready, and what is to do?
+  cn-agent doctor                                           check this machine
   cn-agent flush                                            until memory nodes have it
   cn-agent export scratch | zstd > scratch.zst              a backup of a region
   cn-agent nbd --region scratch --socket /run/scratch.nbd   a region as a block device
@@ -66,13 +66,13 @@ pub struct Args {
 enum Command {
     /// Run the agent
     Run(Box<RunArgs>),
-    /// Have this machine let in by a manager as a compute node, and start its agent
+    /// Join this machine to a fabric as a compute node, and start its agent
     Join(Box<join::JoinArgs>),
-    /// Look whether this machine is ready for an agent, and say what to do
+    /// Check this machine: is it ready for an agent, and what is to be changed?
     Doctor(Box<doctor::DoctorArgs>),
-    /// List attached regions and where they are, and logical devices bound to this node
+    /// List attached regions with their addresses, and logical devices bound to this node
     List(list::ListArgs),
-    /// Real CXL memory of this machine
+    /// Show real CXL memory of this machine
     Cxl(cxl::CxlArgs),
     /// Show the sessions with memory nodes
     Sessions(sessions::SessionsArgs),
@@ -82,7 +82,7 @@ enum Command {
     Exec(Box<exec::ExecArgs>),
     /// Change how much of a running program's remote memory may be resident
     SetLocal(exec::SetLocalArgs),
-    /// Show which regions programs have mapped, and how paging goes
+    /// Show the regions that programs have mapped, with the counters of paging
     Paging(paging::PagingArgs),
     /// Show live what the agent is doing: regions, hit rates, fault times, retransmissions, rate and phase
     Top(top::TopArgs),

@@ -17,8 +17,8 @@ use super::failure::of_agent_by;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A write is answered once the memory node has it, so that nothing that was answered is lost with this server or the
-agent. TRIM is accepted and frees nothing: a region has its bytes as long as it is there.
+A write is answered when the memory node has executed it, so a completed write survives the end of this
+server and of the agent. TRIM is accepted and frees nothing: a region keeps its size.
 
 Examples:
   cn-agent nbd --region scratch --socket /run/cxloe/scratch.nbd
@@ -27,10 +27,10 @@ Examples:
   qemu-system-x86_64 … -drive file='nbd+unix:///scratch?socket=/run/cxloe/scratch.nbd',format=raw,if=virtio
   nbd-client -unix /run/cxloe/scratch.nbd /dev/nbd0 -b 4096 -N scratch     as root, after modprobe nbd")]
 pub struct NbdArgs {
-    /// The region; its name is that of the export as well
+    /// The region; its name is also the name of the export
     #[arg(short, long, value_name = "NAME")]
     region: Name,
-    /// The Unix socket to listen on, for its own user, and for the one it is given to (`chown`)
+    /// The Unix socket to listen on; it is open to its owner only (`chown` changes that)
     #[arg(short, long, value_name = "PATH")]
     socket: PathBuf,
     /// Refuse writes

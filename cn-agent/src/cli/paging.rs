@@ -11,7 +11,7 @@ use super::failure::of_agent;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  cn-agent paging              each mapped region: limit, resident bytes, processes, what was counted
+  cn-agent paging              each mapped region: limit, resident bytes, processes, counters
   cn-agent paging -u           the same, sizes for people")]
 pub struct PagingArgs {
     #[command(flatten)]
@@ -19,9 +19,6 @@ pub struct PagingArgs {
     /// Sizes for people
     #[arg(short = 'u', long)]
     human: bool,
-    /// As JSON, which it always is; accepted for scripts that ask every command for it
-    #[arg(long)]
-    json: bool,
 }
 
 /// Prints the mapped regions with their counters.
@@ -30,7 +27,7 @@ pub struct PagingArgs {
 /// When the agent cannot be asked, or standard output is closed.
 pub fn paging(args: &PagingArgs) -> Result<(), Failure> {
     let views = client::paging(&args.socket.path(), None).map_err(of_agent)?;
-    if views.is_empty() && !args.json {
+    if views.is_empty() && !output::json_asked() {
         to_stderr!("Warning: no mapped regions found");
     }
     output::print(output::value(views)?, args.human)

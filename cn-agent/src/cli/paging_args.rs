@@ -73,6 +73,6 @@ pub fn lease(socket: &Path, region: Option<&Name>, size: Option<ByteSize>) -> Re
 fn of_lease(error: LeaseError) -> Failure {
     match error {
         LeaseError::Agent(error) => of_agent(error),
-        LeaseError::NotAttached { .. } => Failure::new(Exit::NotFound, error),
+        LeaseError::NoRegion { .. } | LeaseError::NotAttached { .. } => Failure::new(Exit::NotFound, error),
     }
 }

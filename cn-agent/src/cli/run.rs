@@ -44,7 +44,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let protection = config.node.protection("cn-agent").map_err(Failure::usage)?;
     let _log = log::start(&config.node.log, config.node.log_format);
     if protection == Protection::Checksum {
-        warn!("--insecure: whoever is at the network reads frames, and may forge them");
+        warn!("--insecure: any station on the network can read and forge frames");
     }
     serve(&config).map_err(Failure::failed)
 }

@@ -45,11 +45,13 @@ const AGENT: &str = "--agent";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-In the command, @memory@ stands for the path of a file that is the region's memory, and @size@ for its bytes. The monitor
-has to map it shared and to be linked dynamically. What it touches in advance leaves again as --local says, and takes time.
+In the command, @memory@ stands for the path of a file that is the region's memory, and @size@ for its
+bytes. The monitor has to map it shared and to be linked dynamically. Pages that it touches in advance are
+evicted again beyond --local.
 
-If the agent ends, the machine's vCPUs wait for its successor; when none comes in time the monitor ends with exit code 75.
-If this command is killed, the monitor gets SIGTERM. Signals go on to the monitor, and its exit code is this command's.
+If the agent ends, the machine's vCPUs wait for its successor; if there is none within --wait, the monitor
+ends with exit code 75. If this command is killed, the monitor gets SIGTERM. Signals are passed to the
+monitor, and this command ends with its exit code.
 
 Examples:
   All memory of a machine, 2 GiB of its 16 here at a time:
@@ -65,7 +67,7 @@ pub struct VmArgs {
     /// Bytes of remote memory: a region of this size is created for the machine and destroyed after it
     #[arg(long, value_name = "SIZE", required_unless_present = "region", conflicts_with = "region")]
     size: Option<ByteSize>,
-    /// Use this region, which is attached here, instead of a new one
+    /// Use this attached region instead of a new one
     #[arg(long, value_name = "NAME")]
     region: Option<Name>,
     /// Start with the content of the region; otherwise its memory is zeros at the start
@@ -73,7 +75,7 @@ pub struct VmArgs {
     keep: bool,
     #[command(flatten)]
     paging: PagingArgs,
-    /// The library that the monitor is given [default: beside this program, or in ../lib/cxloe]
+    /// The library to load into the monitor [default: beside this program, or in ../lib/cxloe]
     #[arg(long, value_name = "PATH", env = "CXLOE_VM_PRELOAD")]
     preload: Option<PathBuf>,
     #[command(flatten)]
@@ -86,10 +88,11 @@ pub struct VmArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Serves one machine, and ends when it ends. The region is the snapshot: pages are read from it when they are touched, and
-nothing is written back. Pages that a balloon gives up read as zeros afterwards.
+nothing is written back. Pages that a balloon returns read as zeros afterwards.
 
-If the agent ends, the machine waits for its successor. When none comes in time, when memory is lost, or when this command
-ends before the machine, the machine's monitor is ended by SIGKILL, for its vCPUs would wait for ever: exit code 75.
+If the agent ends, the machine waits for its successor. If there is none within --wait, if memory is lost,
+or if this command ends before the machine, the monitor is ended by SIGKILL, because its vCPUs would wait
+for ever: exit code 75.
 
 Example:
   cn-agent serve-uffd --region snapshot --socket /run/cxloe/vm.uffd --load mem.file &
@@ -99,7 +102,7 @@ pub struct ServeUffdArgs {
     /// The region that holds the machine's memory
     #[arg(short, long, value_name = "NAME")]
     region: Name,
-    /// The Unix socket that the monitor is to connect to, for its own user, and for the one it is given to (`chown`)
+    /// The Unix socket that the monitor connects to; it is open to its owner only (`chown` changes that)
     #[arg(short, long, value_name = "PATH")]
     socket: PathBuf,
     /// First write a snapshot's memory file to the region

@@ -46,8 +46,8 @@ pub struct Settings {
     #[serde(flatten)]
     pub link: LinkSettings,
 
-    /// Use so many queues of the interface, 1, 2, 4, 8 or 16, each with an address and a session of its own with every
-    /// memory node, by page, so that as many workers there serve this node [default: 1]
+    /// Queues of the interface in use: 1, 2, 4, 8 or 16. Each has an address of its own and a session with every memory
+    /// node; pages are distributed over them, so that several workers of a memory node serve this node [default: 1]
     #[arg(long, value_name = "N", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<u8>,
@@ -62,12 +62,12 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rekey_every: Option<Span>,
 
-    /// Streams of each session, 1 to 64: a lost frame holds up its own stream only [default: 4]
+    /// Streams of each session, 1 to 64: a lost frame delays its own stream only [default: 4]
     #[arg(long, value_name = "N", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<u8>,
 
-    /// A memory node silent for so long is gone: operations on it fail until it is back [default: 5s]
+    /// Silence after which operations on a memory node fail, until it answers again [default: 5s]
     #[arg(long, value_name = "TIME", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_timeout: Option<Span>,
@@ -82,22 +82,22 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link_rate: Option<Rate>,
 
-    /// Wait so long after the last pause before speeding up [default: 50us]
+    /// Time after the last pause until the rate grows [default: 50us]
     #[arg(long, value_name = "TIME", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_t1: Option<Span>,
 
-    /// Pauses closer together than this count once [default: 10us]
+    /// Pauses within this time count once [default: 10us]
     #[arg(long, value_name = "TIME", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_t2: Option<Span>,
 
-    /// Interval of the speed-ups of fast recovery [default: 11us]
+    /// Interval of the steps of fast recovery [default: 11us]
     #[arg(long, value_name = "TIME", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_t3: Option<Span>,
 
-    /// Run stable for so long before exploring higher rates [default: 200us]
+    /// Time of stable running before higher rates are explored [default: 200us]
     #[arg(long, value_name = "TIME", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_t4: Option<Span>,
@@ -107,7 +107,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_t5: Option<Span>,
 
-    /// After a pause while exploring, wait so long for another one [default: 20us]
+    /// After a pause while exploring, time to wait for another one [default: 20us]
     #[arg(long, value_name = "TIME", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_t6: Option<Span>,
@@ -123,13 +123,13 @@ pub struct Settings {
     pub cc_bucket: Option<ByteSize>,
 
     /// Whether 802.1Qbb (PFC) frames on the cable, and the NIC's count of them, slow requests down: ignore, or trust
-    /// every station on the cable, within bounds [default: ignore]
+    /// (any station on the cable can send them; their effect is bounded) [default: ignore]
     #[arg(long, value_name = "ignore|trust", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pfc: Option<PfcTrust>,
 
-    /// With --pfc trust: the statistic by which the NIC counts received PFC frames (`ethtool -S` lists them), {} standing
-    /// for the class [default: the one known of its driver]
+    /// With --pfc trust: the NIC's counter of received PFC frames (`ethtool -S` lists them), with {} for the class
+    /// [default: known for common drivers]
     #[arg(long, value_name = "NAME", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pfc_counter: Option<String>,
@@ -150,13 +150,13 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
 
-    /// Ports that programs may have open at a time [default: 64]
+    /// Most ports that programs have open at a time [default: 64]
     #[arg(long, value_name = "N", help_heading = "Programs")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_clients: Option<usize>,
 
-    /// Give programs of all users /dev/userfaultfd, so that pages that are not here may be given to system calls: exec and vm
-    /// need it. A user who has it can hold the kernel up inside a system call [default: root and the agent's user only]
+    /// Let programs of all users handle page faults of system calls (/dev/userfaultfd), which exec and vm need. Such
+    /// a user can delay the kernel inside a system call [default: root and the agent's user only]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Programs")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_kernel_faults: Option<bool>,

@@ -12,7 +12,7 @@ cxloe_daemon::metrics_table! {
     LINK: Gauge "cxloe_cn_link_info" ["backend"];
     /// Whether the worker, which serves all programs, answers. Where it is 0, only what is known without it is served.
     RESPONDING: Gauge "cxloe_cn_worker_responding" [];
-    /// Whether the manager holds this node in reset.
+    /// Whether the manager has suspended this node.
     HELD: Gauge "cxloe_cn_held" [];
 
     /// Bytes of an attached region, and what serves it: ethernet, or cxl and the name of a DAX device.

@@ -49,7 +49,7 @@ pub async fn create(
     match manager.create_region(&create).await {
         Ok(region) => {
             if let Err(error) = context.controller.lease_created(&name, region.created_ms) {
-                tracing::warn!(region = %name, %error, "when a program's region was created is not kept");
+                tracing::warn!(region = %name, %error, "the creation time of a program's region cannot be stored");
             }
             Ok(AgentAnswer::Created { region: name, unit })
         }

@@ -23,7 +23,7 @@ pub struct Figures {
     pub name: String,
     /// URL of the manager.
     pub manager: String,
-    /// Whether the manager holds the node in reset.
+    /// Whether the manager has suspended the node.
     pub held: bool,
     /// Backend of the link: `xdp`, `packet` or `pnet`.
     pub backend: String,

@@ -129,7 +129,7 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
         let name = if f.name.is_empty() { &f.cn } else { &f.name };
         line.push(format!("  {name}  {clock}").into());
         if f.held {
-            line.push(Span::styled("  held in reset", BAD));
+            line.push(Span::styled("  suspended", BAD));
         }
     } else {
         line.push(format!("  {}", view.socket).into());

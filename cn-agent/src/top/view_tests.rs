@@ -255,7 +255,7 @@ fn eighty_columns_are_enough() {
     for phrase in phrases.iter().filter(|phrase| !phrase.contains('█') && !phrase.contains('|')) {
         assert!(all.contains(phrase), "no {phrase:?} in\n{all}");
     }
-    assert!(narrow[0].contains("cn-near") && narrow[0].contains("held in reset"), "{all}");
+    assert!(narrow[0].contains("cn-near") && narrow[0].contains("suspended"), "{all}");
     assert_eq!(
         row(&narrow, "region"),
         ["region", "size", "state", "faults/s", "hit", "resident", "limit", "procs"]

@@ -61,7 +61,7 @@ pub enum HandoverError {
     #[error("the monitor connected and did not hand over {0} within {HANDOVER_TIMEOUT:?}")]
     Incomplete(&'static str),
     /// The message.
-    #[error("the monitor sent what is no list of memory: {0}")]
+    #[error("the monitor sent something other than a list of memory: {0}")]
     Message(String),
     /// Its pages are of another size.
     #[error(

@@ -36,25 +36,25 @@ const NOT_YET: [&str; 2] = ["Connection refused", "No such file"];
 #[derive(Args, Clone, Debug)]
 pub struct JoinArgs {
     /// The manager: https://HOST:PORT, or the Unix socket of a manager on this machine, for which root needs no token:
-    /// unix:/run/cxloe-gmm/gmm.sock. The configuration file gets this address; by a socket, the manager's https address, if
-    /// it answers there; or the one given with --manager
+    /// unix:/run/cxloe-gmm/gmm.sock. The node registers at this URL, or at that of --manager; with a socket, at the
+    /// manager's https address if the manager answers there
     #[arg(value_name = "URL")]
     pub url: String,
 
-    /// What `gmm token create` printed
+    /// Token, as printed by `gmm token create`
     #[arg(long, env = "CXLOE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<String>,
 
-    /// The configuration file to write; options that it has already stay, unless given here [default: in /etc/cxloe as
+    /// The configuration file to write; options in it are kept unless given here [default: in /etc/cxloe as
     /// root, else in ~/.config/cxloe]
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Be the node from then on, instead of starting the service
+    /// Run the node in this process instead of starting the service
     #[arg(long)]
     pub run: bool,
 
-    /// Start nothing
+    /// Do not start the node
     #[arg(long, conflicts_with = "run")]
     pub no_start: bool,
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum PfcTrust {
-    /// They do not: memory nodes alone say, within their sessions, when they are asked for too much
+    /// They do not: only memory nodes signal congestion, within their sessions
     #[default]
     Ignore,
-    /// Whoever is at the cable may slow this node down, within bounds
+    /// Any station on the cable can slow this node down, within bounds
     Trust,
 }

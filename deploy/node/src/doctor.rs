@@ -14,13 +14,13 @@ use cxloe_daemon::{ConfigError, OptionSources};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkDown, LinkError};
-use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
+use cxloe_wire::frame::{Gcm, HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
 
 use crate::config::NodeConfig;
 use crate::program::ProgramSettings;
 
 /// Longest trailer of a frame, which holds its seal or checksum, in bytes.
-const TRAILER_MAX: usize = 16;
+const TRAILER_MAX: usize = Gcm::TRAILER_LEN;
 /// Slots of a link's receive ring.
 const RING: u32 = 1024;
 /// Room that all state files of a node take at most, in bytes.
@@ -188,6 +188,6 @@ mod tests {
     #[test]
     fn a_page_takes_what_the_protocol_says() {
         let demand = demand(2, Backend::Xdp, true, Some(3));
-        assert_eq!((demand.mtu_min, demand.mtu_page, demand.xdp), (91, 4131, Xdp::Must));
+        assert_eq!((demand.mtu_min, demand.mtu_page, demand.xdp), (97, 4137, Xdp::Must));
     }
 }

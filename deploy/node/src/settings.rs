@@ -49,15 +49,16 @@ pub struct LinkSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 
-    /// Backend that exchanges frames with the kernel: auto takes what suits the interface and logs why; auto:latency
-    /// the quickest for single lines, auto:throughput the one with the most frames a second; udp puts frames into UDP,
-    /// which both ends have to do, and needs no rights
+    /// Backend that exchanges frames with the kernel: auto selects by the interface and logs why; auto:latency
+    /// selects the fastest for single lines, auto:throughput the one with the most frames per second; udp puts frames
+    /// into UDP datagrams, needs no rights, and has to be used at both ends
     #[arg(long, value_name = Backend::VALUES, help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Backend>,
 
-    /// Encapsulation of frames of a raw link: none (Ethernet) or udp, as those of link udp, under headers of this
-    /// node's own, so that any network that carries IPv4 carries them, and NICs spread them over queues [default: none]
+    /// Encapsulation of frames of a raw link: none (Ethernet), or udp (compatible with link udp, with headers
+    /// written by the node): for networks that carry IPv4 only, and NICs that spread UDP flows over queues [default:
+    /// none]
     #[arg(long, value_name = Encap::VALUES, help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encap: Option<Encap>,
@@ -67,7 +68,7 @@ pub struct LinkSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp_address: Option<UdpAddress>,
 
-    /// Over UDP: the node with this MAC is at this address, overriding the manager; give it once for each
+    /// Over UDP: address of the node with this MAC, instead of the one from the manager; can be repeated
     #[arg(long, value_name = "MAC=ADDRESS:PORT", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp_peer: Option<Vec<Peer>>,
@@ -88,23 +89,23 @@ pub struct LinkSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ethertype: Option<EtherType>,
 
-    /// Seal frames with the pre-shared key in FILE, instead of a plain checksum
+    /// Seal frames under the pre-shared key in FILE, the same on all nodes
     #[arg(long, value_name = "FILE", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
 
-    /// This node's key, which seals its sessions with nodes that have one; made if there is none in FILE
+    /// This node's private key, which seals its sessions with nodes that have a key; created if FILE does not exist
     #[arg(long, value_name = "FILE", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_key: Option<PathBuf>,
 
-    /// The node with this MAC has this public key, overriding the manager; give it once for each
+    /// Public key of the node with this MAC, instead of the one from the manager; can be repeated
     #[arg(long, value_name = "MAC=KEY", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_key: Option<Vec<PeerKey>>,
 
-    /// Leave frames unsealed, also if there is a --node-key: for laboratories, and for measuring. A node without a key
-    /// does not start without this option
+    /// Do not seal frames, even with a --node-key: for laboratories and measurements. A node without a key does not
+    /// start without this option
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub insecure: Option<bool>,

@@ -60,6 +60,7 @@
 //! A request that fails is answered with an [`ErrorBody`] and the status of its [`ErrorCode`].
 
 mod access;
+mod backup;
 mod devices;
 mod error;
 mod events;
@@ -73,12 +74,12 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 pub use access::{CreateToken, Join, Joined, Renew, TokenCreated, TokenStatus, WhoAmI};
+pub use backup::{AuthorityPem, BackupAuthority, RestoreStore, RestoredStore};
 pub use devices::{Bind, LogicalDeviceStatus, SetLdAllocations, Unbind};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Events, EventsGap, EventsQuery};
 pub use lineage::{
-    AdoptFabric, Held, NotFollowed, Orphans, Party, RefusedNode, ReleaseOrphans, ReportOrphans, RestoreStore,
-    RestoredStore,
+    AdoptFabric, Held, NotFollowed, Orphans, Party, RefusedNode, ReleaseOrphans, ReportOrphans,
 };
 pub use overview::{
     ComputeNodeOverview, MemoryNodeOverview, Overview, REGIONS_PER_PAGE_DEFAULT, REGIONS_PER_PAGE_MAX,
@@ -227,7 +228,7 @@ pub struct MemoryNodeStatus {
     pub node: MemoryNode,
     /// Bytes of the pool that belong to no region.
     pub free_bytes: u64,
-    /// The part of `free_bytes` that is set aside for logical devices.
+    /// The part of `free_bytes` that is reserved for logical devices.
     #[serde(default)]
     pub reserved_bytes: u64,
     /// Bytes of regions that are being destroyed and not yet confirmed as zeroed. They stay in this number while the

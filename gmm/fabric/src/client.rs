@@ -15,6 +15,7 @@
 //! ```
 
 mod access;
+mod backup;
 mod compute_nodes;
 mod events;
 mod lineage;
@@ -34,6 +35,7 @@ use crate::client_error::Unanswered;
 pub use crate::trust::{Credentials, Identity, IdentityError, TOKEN_VARIABLE};
 pub use logical_devices::Unbound;
 use managers::{LeaderRequest, Managers};
+pub use managers::{Patience, Pause};
 pub use regions::Destroyed;
 
 use crate::api::ErrorBody;
@@ -65,6 +67,18 @@ impl Client {
     /// [`ClientError::BadUrl`] if `url` is none of these.
     pub fn with(url: &str, credentials: Credentials) -> Result<Self, ClientError> {
         Ok(Self { managers: Arc::new(Managers::new(url, credentials)?) })
+    }
+
+    /// A client as from [`with`](Self::with); requests for which no manager leads are repeated as `patience` says.
+    ///
+    /// # Errors
+    /// [`ClientError::BadUrl`] if `url` is none of these.
+    pub fn patient(
+        url: &str,
+        credentials: Credentials,
+        patience: Box<dyn Patience>,
+    ) -> Result<Self, ClientError> {
+        Ok(Self { managers: Arc::new(Managers::new(url, credentials)?.with_patience(patience)) })
     }
 
     /// The URL or URLs with which this client was created.

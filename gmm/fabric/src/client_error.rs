@@ -26,6 +26,18 @@ pub enum ClientError {
         /// The reasons, innermost cause first.
         reason: String,
     },
+    /// The request was sent, and no answer came.
+    #[error(
+        "the manager at {url} was asked to {asked}, and its answer did not come ({reason}): it may have been done; look whether it was before you ask again"
+    )]
+    Unanswered {
+        /// URL of the manager, or of several.
+        url: String,
+        /// The request, as words that follow "asked to".
+        asked: String,
+        /// The reasons, innermost cause first.
+        reason: String,
+    },
     /// The peer uses TLS, and the URL says plain HTTP.
     #[error(
         "the manager at {url}, asked to {asked}, uses TLS: write https:// instead of http://, which is for a manager that was started with --insecure"
@@ -75,6 +87,8 @@ pub enum ClientError {
 pub enum Unanswered {
     /// Any reason other than the two below, as text.
     Because(String),
+    /// The request was sent, would change something, and no answer came; the reason as text.
+    Sent(String),
     /// The manager at this URL expects TLS; the request was plain HTTP.
     Tls(String),
     /// The manager at this URL uses no TLS; the request was HTTPS.
@@ -87,6 +101,7 @@ impl Unanswered {
         let asked = asked.to_owned();
         match self {
             Self::Because(reason) => ClientError::Unreachable { url: urls.to_owned(), asked, reason },
+            Self::Sent(reason) => ClientError::Unanswered { url: urls.to_owned(), asked, reason },
             Self::Tls(url) => ClientError::Tls { url, asked },
             Self::Plain(url) => ClientError::Plain { url, asked },
         }
@@ -112,5 +127,11 @@ impl ClientError {
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Tls { .. } | Self::Plain { .. })
             || self.code() == Some(ErrorCode::Unavailable)
+            || self.may_be_done()
+    }
+
+    /// True if the request may have been carried out, and may not have been.
+    pub fn may_be_done(&self) -> bool {
+        matches!(self, Self::Unanswered { .. }) || self.code() == Some(ErrorCode::MayBeDone)
     }
 }

@@ -287,7 +287,7 @@ enum CloseReason {
     Unfinished(Duration),
     #[error("it sent no request for {0:?}")]
     Idle(Duration),
-    #[error("it was not let in: it showed no certificate of an FM client of this fabric")]
+    #[error("it was refused: it has no certificate of an FM client of this fabric")]
     NotLetIn,
     #[error("it is no longer authorized: its certificate was revoked, or it has joined again")]
     NotWelcome,

@@ -27,13 +27,13 @@ Prints every logical device of the memory node that has capacity or is bound.
 Examples:
   gmm set-ld mn0 3 8G           8 GiB for LD 3 of mn0
   gmm set-ld mn0 0 8G 8G 16G    for LDs 0, 1 and 2
-  gmm set-ld mn0 3 0            nothing is set aside for LD 3 any more")]
+  gmm set-ld mn0 3 0            no reservation for LD 3")]
 pub struct SetLdArgs {
     /// Name of the memory node
     memory_node: Name,
     /// The first LD: 0 to 15
     ld: u16,
-    /// Capacity to set aside for it, and for the LDs after it: multiples of 256M
+    /// Capacity to reserve for it, and for the LDs after it: multiples of 256M
     #[arg(required = true, value_name = "SIZE")]
     sizes: Vec<ByteSize>,
     /// Print sizes for people
@@ -44,7 +44,8 @@ pub struct SetLdArgs {
 /// Arguments of `gmm bind`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The compute node is notified at once, and gets what is set aside for the logical device as a region, mn0-ld3 for one.
+The compute node is notified at once, and gets the capacity of the logical device as a region, for example
+mn0-ld3.
 
 Examples:
   gmm bind mn0 3 --to cn1            LD 3 of mn0 at the first free vPPB of cn1
@@ -72,13 +73,13 @@ pub struct BindArgs {
 /// Arguments of `gmm unbind`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every region of the compute node with a part on the logical device is taken down, and its memory zeroed. The logical
-device is free once the compute node has released it; its memory once it is zeroed, which a memory node that is gone does when
-it is back.
+Every region of the compute node with a part on the logical device is destroyed, and its memory zeroed. The
+logical device is free once the compute node has released it. Its memory is free once it is zeroed; an
+unreachable memory node does that when it is back.
 
-  wait      wait until the compute node is gone by itself, or held in reset
-  managed   ask it to write back and let go, and wait until it has
-  surprise  at once: what it has not written back is lost
+  wait      wait until the compute node has ended, or is suspended
+  managed   have the compute node write back and release it, and wait for that
+  surprise  at once: changes that were not written back are lost
 
 Examples:
   gmm unbind mn0 3

@@ -4,17 +4,21 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use cxloe_daemon::command_line::Failure;
-use cxloe_daemon::default_paths;
+use cxloe_daemon::{default_paths, to_stderr};
 use cxloe_fabric::Client;
-use cxloe_fabric::client::{Credentials, TOKEN_VARIABLE, URL_DEFAULT};
+use cxloe_fabric::client::{Credentials, Patience, Pause, TOKEN_VARIABLE, URL_DEFAULT};
 use cxloe_fabric::model::Token;
 use cxloe_private::Existing;
 use serde::{Deserialize, Serialize};
 
 /// File of log-ins, below the user's configuration folder.
 const LOGINS_FILE: &str = "cxloe/logins.json";
+/// Pause before a request is sent again for which no manager leads.
+const LEADER_PAUSE: Duration = Duration::from_millis(200);
 /// Paths of a local manager's socket.
 const SOCKETS: [&str; 3] = ["/run/cxloe-gmm/gmm.sock", "/run/cxloe/gmm.sock", "/var/lib/cxloe/gmm.sock"];
 
@@ -93,11 +97,36 @@ impl Logins {
     }
 }
 
-/// A client for the manager at the URL `named`, or for the default manager.
+/// Waits of a command for a leader.
+#[derive(Debug)]
+struct LeaderWait {
+    /// Maximum time of one request.
+    limit: Duration,
+    /// Time of the first failure of the present request.
+    began: Mutex<Instant>,
+}
+
+impl Patience for LeaderWait {
+    fn pause(&self, reason: &str, tries: u32) -> Option<Pause> {
+        if self.limit.is_zero() {
+            return None;
+        }
+        let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        if tries == 1 {
+            *began = Instant::now();
+            to_stderr!("Waiting up to {} s for a manager that leads: {reason}", self.limit.as_secs());
+        }
+        let goes_on = began.elapsed() < self.limit;
+        goes_on.then(|| -> Pause { Box::pin(tokio::time::sleep(LEADER_PAUSE)) })
+    }
+}
+
+/// A client for the manager at the URL `named`, or for the default manager. Where several managers elect a leader, it
+/// waits for one up to `wait`.
 ///
 /// # Errors
 /// If the URL or the token is malformed.
-pub fn client(named: Option<&str>) -> Result<Client, Failure> {
+pub fn client(named: Option<&str>, wait: Duration) -> Result<Client, Failure> {
     let logins = Logins::read(&Logins::path())?;
     let url = named.map(str::to_owned).or_else(|| logins.current.clone()).unwrap_or_else(local);
     let given = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
@@ -110,7 +139,8 @@ pub fn client(named: Option<&str>) -> Result<Client, Failure> {
         Some(token) => Credentials::of_token(token.parse().map_err(Failure::usage)?),
         None => Credentials::default(),
     };
-    Client::with(&url, credentials).map_err(Failure::usage)
+    let patience = LeaderWait { limit: wait, began: Mutex::new(Instant::now()) };
+    Client::patient(&url, credentials, Box::new(patience)).map_err(Failure::usage)
 }
 
 /// URL of this machine's manager: its socket, which needs no token, if there is one.

@@ -1,11 +1,11 @@
 //! `gmm doctor`: checks whether this machine is ready for a manager with these options, and whether one runs. Findings
 //! are judged in functions without I/O.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use cxloe_daemon::command_line::doctor::{ManagerChecks, installed_config, judge_options};
@@ -13,6 +13,7 @@ use cxloe_daemon::doctor::permissions::Process;
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, machine::Machine};
 use cxloe_gmm::server::Config;
 use cxloe_gmm::store::StorePlace;
+use cxloe_gmm::store::etcd::{self, EtcdMember};
 
 use super::serve::ServeArgs;
 
@@ -20,13 +21,11 @@ use super::serve::ServeArgs;
 const INSTALLED: &str = "/etc/cxloe/gmm.toml";
 /// Free space that a store needs, in bytes: compaction writes the whole store again.
 const STORE_BYTES: u64 = 256 << 20;
-/// Maximum time for a member of an etcd cluster to accept a connection.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Arguments of `gmm doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without options, those of /etc/cxloe/gmm.toml are judged, if it is there.
+Without options, those of /etc/cxloe/gmm.toml are checked, if it exists.
 
 Exit codes:
   0  all is well        1  something could be better        2  something does not work
@@ -72,11 +71,12 @@ fn examine(config: &Config) -> Vec<Check> {
                 path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             checks.push(folder_for_files("store", folder, STORE_BYTES, "--data-dir"));
         }
-        StorePlace::Etcd(place) => {
-            let silent: Vec<&str> =
-                place.hosts().iter().map(String::as_str).filter(|host| !answers(host)).collect();
-            checks.push(judge_etcd(place.hosts().len(), &silent));
-        }
+        StorePlace::Etcd(place) => checks.push(match etcd::examine(place) {
+            Ok(members) => judge_etcd(&members),
+            Err(error) => {
+                Check::fail(Group::Peers, "store", error.to_string(), "look at the options for etcd")
+            }
+        }),
     }
     let bound = TcpListener::bind(config.listen).map(drop).map_err(|error| error.kind());
     // The socket is preferred, since it needs no token.
@@ -107,22 +107,30 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// True if `host` accepts a connection.
-fn answers(host: &str) -> bool {
-    let addresses = host.to_socket_addrs().into_iter().flatten();
-    addresses.into_iter().any(|address| TcpStream::connect_timeout(&address, ANSWER_TIMEOUT).is_ok())
-}
-
-fn judge_etcd(members: usize, silent: &[&str]) -> Check {
+/// Judges the members of etcd by what this manager gets from them.
+fn judge_etcd(members: &[EtcdMember]) -> Check {
     let (group, name) = (Group::Peers, "store");
-    if silent.is_empty() {
-        return Check::ok(group, name, format!("{members} members of etcd answer"));
+    if let Some(full) = members.iter().find(|member| member.full) {
+        let advice = "compact it, defragment it and disarm its alarm: see `etcd is full` on the page `Several managers`";
+        return Check::fail(group, name, format!("etcd at {} has no room for changes", full.host), advice);
     }
-    let found = format!("{} of {members} members of etcd do not answer: {}", silent.len(), silent.join(", "));
-    let advice =
-        "start them, or see whether their addresses in `store` are right and a firewall is in between";
+    let clusters: BTreeSet<u64> = members.iter().filter_map(|member| member.cluster).collect();
+    let failed: Vec<&EtcdMember> = members.iter().filter(|member| member.failed.is_some()).collect();
+    let mut found: Vec<String> =
+        failed.iter().filter_map(|member| member.failed.as_ref().map(ToString::to_string)).collect();
+    if clusters.len() > 1 {
+        let each = members
+            .iter()
+            .filter_map(|member| member.cluster.map(|cluster| format!("{} to {cluster:x}", member.host)));
+        let each = each.collect::<Vec<_>>().join(", ");
+        found.push(format!("the members belong to {} clusters: {each}", clusters.len()));
+    }
+    if found.is_empty() {
+        return Check::ok(group, name, format!("{} members of etcd answer this manager", members.len()));
+    }
+    let (found, advice) = (found.join("; "), "mend what the text names; see the page `Several managers`");
     // etcd needs a majority of its members to write.
-    if (members - silent.len()) * 2 > members {
+    if clusters.len() <= 1 && (members.len() - failed.len()) * 2 > members.len() {
         Check::warn(group, name, found, advice)
     } else {
         Check::fail(group, name, found, advice)
@@ -146,7 +154,7 @@ fn judge_address(address: SocketAddr, bound: Result<(), ErrorKind>, running: boo
             group,
             name,
             format!("{address}: every address of this machine"),
-            "whoever reaches one of them can manage all memory: listen on that of the fabric's own network",
+            "every client of one of them can manage all memory: listen on that of the fabric's own network",
         ),
         Err(ErrorKind::AddrInUse) | Ok(()) => Check::ok(group, name, address.to_string()),
         Err(ErrorKind::AddrNotAvailable) => Check::fail(
@@ -165,6 +173,7 @@ fn judge_address(address: SocketAddr, bound: Result<(), ErrorKind>, running: boo
 mod tests {
     use super::*;
     use cxloe_daemon::doctor::Level;
+    use cxloe_gmm::store::etcd::EtcdError;
 
     #[test]
     fn an_address_is_free_or_the_managers_own() {
@@ -181,14 +190,25 @@ mod tests {
     }
 
     #[test]
-    fn etcd_needs_a_majority() {
-        let level = |members, silent: &[&str]| judge_etcd(members, silent).level;
-        assert_eq!(
-            (level(3, &[]), level(3, &["a"]), level(3, &["a", "b"])),
-            (Level::Ok, Level::Warn, Level::Fail)
-        );
-        assert_eq!((level(1, &["a"]), level(2, &["a"])), (Level::Fail, Level::Fail));
-        assert!(!answers("127.0.0.1:1"));
+    fn etcd_needs_a_majority_of_one_cluster_that_answers_this_manager() {
+        let member = |cluster, failed: bool| EtcdMember {
+            host: "a:1".to_owned(),
+            cluster: Some(cluster),
+            full: false,
+            failed: failed.then(|| EtcdError::Denied { host: "a:1".to_owned(), reason: "no".to_owned() }),
+        };
+        let judged = |members: &[(u64, bool)]| {
+            judge_etcd(&members.iter().map(|(cluster, failed)| member(*cluster, *failed)).collect::<Vec<_>>())
+        };
+        let level = |members: &[(u64, bool)]| judged(members).level;
+        assert_eq!(level(&[(7, false); 3]), Level::Ok);
+        assert_eq!(level(&[(7, false), (7, false), (7, true)]), Level::Warn);
+        assert_eq!(level(&[(7, false), (7, true), (7, true)]), Level::Fail);
+        assert_eq!((level(&[(7, true)]), level(&[(7, false), (7, true)])), (Level::Fail, Level::Fail));
+        assert_eq!(level(&[(7, false), (7, false), (8, false)]), Level::Fail);
+        assert!(judged(&[(7, true)]).found.contains("denies access"));
+        let full = EtcdMember { full: true, ..member(7, false) };
+        assert!(judge_etcd(&[full]).found.contains("no room"));
     }
 
     #[test]

@@ -25,10 +25,10 @@ Examples:
   gmm fm identify                                what the switch is
   gmm fm ports                                   what is at its ports
   gmm fm --port 0 ld-info                        what is behind port 0
-  gmm fm --port 0 ld-alloc --set 1G --first 2    set 1 GiB aside for LD 2 there
+  gmm fm --port 0 ld-alloc --set 1G --first 2    reserve 1 GiB for LD 2 there
   gmm fm bind --vcs 0 --vppb 0 --port 0 --ld 2   give it to compute node 0, and wait until it has it
-  gmm fm unbind --vcs 0 --vppb 0                 take it back: the compute node writes back and lets go
-  gmm fm background --abort                      break off what goes on, such as an unbinding that waits for ever
+  gmm fm unbind --vcs 0 --vppb 0                 take it back: the compute node writes back and releases it
+  gmm fm background --abort                      abort the background operation, such as an unbinding that does not end
   gmm fm --port 0 dcd add --ld 2 --size 256M --tag scratch
   gmm fm raw 5101 0100                           any command: opcode and payload in hexadecimal
   gmm fm join https://gmm.lab:7440 --token cx1.… --name fm0     get the certificate that the FM API asks for")]
@@ -80,7 +80,7 @@ enum FmCommand {
         /// Only these ports
         ports: Vec<u8>,
     },
-    /// Hold the device behind an upstream port in reset, or release it
+    /// Suspend the host at an upstream port (hold it in reset), or resume it
     PortControl {
         /// What to do with the port
         #[arg(value_enum)]
@@ -144,7 +144,7 @@ enum FmCommand {
     },
     /// Show the size and number of LDs of a device in slices (with --port)
     LdInfo,
-    /// Show capacity set aside for LDs (with --port)
+    /// Show or set the capacity reserved for LDs (with --port)
     LdAlloc {
         /// Set it: a size for each LD from --first on, multiples of 256 MiB
         #[arg(long, value_name = "SIZE", num_args = 1..)]
@@ -278,7 +278,7 @@ enum DcdCommand {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum PortOperation {
-    /// Hold in reset (PERST)
+    /// Assert PERST: suspend
     Assert,
     /// Release
     Deassert,

@@ -10,7 +10,7 @@ pub enum InitialisationMode {
     /// Regions come from the fabric file alone; requests for others, and bindings, are refused; memory nodes are given
     /// away whole. Once every node has its regions, the manager need not run.
     Static,
-    /// Compute nodes are held in reset until their declared regions exist, or until someone releases them.
+    /// Compute nodes are suspended until their declared regions exist, or until `gmm release`.
     ManagerFirst,
     /// Compute nodes come up at once and are notified of regions as these are made.
     #[default]

@@ -37,9 +37,10 @@ struct RegionSelection {
 /// Arguments of `gmm destroy-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Its memory is zeroed before it is anybody else's. A region whose owner's agent is there is refused: `gmm disable-region`
-has the agent write back and release it first, or --force destroys the region at once. Then what the agent has not written
-back is lost, and programs that use the region get errors (SIGBUS where they have it mapped).
+The memory is zeroed before it is used for another region. The command refuses a region whose owner's agent
+runs: first let the agent write back and release it (`gmm disable-region`), or use --force: then changes
+that the agent has not written back are lost, and programs that use the region get errors (SIGBUS where it
+is mapped).
 
 Examples:
   gmm destroy-region scratch
@@ -49,8 +50,8 @@ Examples:
 pub struct DestroyArgs {
     #[command(flatten)]
     which: RegionSelection,
-    /// Destroy them at once, even if their owners' agents are running: what these have not written back is lost, and
-    /// programs that use the regions get errors
+    /// Destroy them at once, even if their owners' agents are running: changes not written back are lost, and programs
+    /// that use the regions get errors
     #[arg(short, long)]
     force: bool,
 }
@@ -58,8 +59,8 @@ pub struct DestroyArgs {
 /// Arguments of `gmm disable-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The owner's agent is asked to write back modified lines and to release it. The content stays: `gmm enable-region` gives
-the region back as it was, at the same addresses.
+The owner's agent writes back modified lines and releases the region. The content is kept: after `gmm
+enable-region` the region has the same content at the same addresses.
 
 Examples:
   gmm disable-region heap
@@ -90,8 +91,8 @@ pub struct EnableArgs {
 /// Arguments of `gmm reset-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A region is `lost` when a memory node came back without the content of its pool (a restart with anonymous
-memory, for one). Resetting it accepts the loss: the lost parts read as zeros again.
+A region is `lost` when a memory node came back without the content of its pool (for example after a
+reboot). Resetting it accepts the loss: the lost parts read as zeros.
 
 Examples:
   gmm reset-region scratch
@@ -117,7 +118,17 @@ pub async fn destroy(client: &Client, args: DestroyArgs) -> Result<(), Failure> 
 async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) -> Result<Value, Failure> {
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let destroy = DestroyRegion { force, wait_ms: wait_ms.min(SHORT_MS), created_ms: None };
-    let Destroyed::Draining(mut left) = client.destroy_region(name, destroy).await? else {
+    let destroyed = match client.destroy_region(name, destroy).await {
+        Err(lost) if lost.may_be_done() => {
+            to_stderr!("Warning: the answer was lost; asking again whether {name} is destroyed");
+            match client.destroy_region(name, destroy).await {
+                Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(Destroyed::Gone),
+                answered => answered,
+            }
+        }
+        answered => answered,
+    };
+    let Destroyed::Draining(mut left) = destroyed? else {
         return Ok(json!({ "region": name, "state": "destroyed" }));
     };
     let progress = Progress::percent(format!("zeroing {name}"));

@@ -13,12 +13,13 @@ use super::progress::Progress;
 /// Arguments of `gmm adopt-fabric`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nodes refuse a manager whose store lacks what they have seen: an older copy of it was put back, or another one. They keep
-what they hold, and go on serving it. Start the manager over the newest store, and they follow again.
+Nodes refuse a manager whose store lacks changes that they have seen: an older copy of the store, or another
+store. They keep their regions and go on serving them. Start the manager over the newest store, and they
+accept it.
 
-Where that store is gone, this command takes the one that runs for the fabric's. Without --force it only shows which nodes
-are refused and what they hold that this store does not list. With it, they follow: compute nodes lose those regions;
-memory nodes keep the memory, out of use, until `gmm release-orphans`.
+If the newest store is lost, this command makes nodes accept the present one. Without --force it only shows
+which nodes refuse it, and which of their regions it does not list. With --force the nodes accept it:
+compute nodes lose those regions; memory nodes keep the memory unused until `gmm release-orphans`.
 
 Examples:
   gmm adopt-fabric            what would be lost
@@ -35,9 +36,9 @@ pub struct AdoptArgs {
 /// Arguments of `gmm release-orphans`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Orphans are memory that a memory node holds although no region has it: it came back after `gmm forget`, or `gmm
-adopt-fabric` gave its regions up. It is kept as it is until this command has it zeroed; `gmm list -M` shows how much
-there is (orphan_bytes).
+Orphans are memory of a memory node that belongs to no region: the node returned after `gmm forget`, or `gmm
+adopt-fabric` gave its regions up. The memory is kept unchanged until this command; `gmm list -M` shows how
+much there is (orphan_bytes).
 
 Examples:
   gmm release-orphans mn0

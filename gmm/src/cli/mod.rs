@@ -23,6 +23,7 @@ mod token;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use cxloe_daemon::Span;
 use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
 
 const AFTER_HELP: &str = "\
@@ -36,7 +37,7 @@ Examples:
   gmm destroy-region scratch                         give the memory back, zeroed
   gmm monitor                                        follow what happens
   gmm token create --role mn                         for a memory node that is to join
-  gmm doctor                                         is this machine ready for a manager?
+  gmm doctor                                         check this machine
 
 Exit codes:
   0  done                        3  manager unreachable
@@ -45,8 +46,8 @@ Exit codes:
 
 Environment:
   CXLOE_MANAGER   URL of the manager, or URLs, as --manager
-  CXLOE_TOKEN     a token, instead of the one that `gmm login` has kept
-  CXLOE_LOG       what goes to the log, as in `info`, `debug`, `cxloe_gmm=trace`";
+  CXLOE_TOKEN     a token, instead of the one stored by `gmm login`
+  CXLOE_LOG       log filter, as in `info`, `debug`, `cxloe_gmm=trace`";
 
 /// The global memory manager of CXL over Ethernet
 #[derive(Debug, Parser)]
@@ -56,6 +57,10 @@ pub struct Args {
     /// last `gmm login`; else this machine's socket, or https://127.0.0.1:7440]
     #[arg(long, global = true, env = "CXLOE_MANAGER", value_name = "URL")]
     manager: Option<String>,
+
+    /// Time to wait for a leader where several managers elect one; 0s: do not wait
+    #[arg(long, global = true, default_value = "15s", value_name = "TIME")]
+    wait_manager: Span,
 
     #[command(flatten)]
     form: output::FormArgs,
@@ -68,7 +73,7 @@ pub struct Args {
 enum Command {
     /// Run the manager
     Serve(Box<serve::ServeArgs>),
-    /// Check whether this machine is ready for a manager, and print what to do
+    /// Check this machine: is it ready for a manager, and what is to be changed?
     Doctor(Box<doctor::DoctorArgs>),
     /// List memory nodes, compute nodes, regions, decoders, bindings, sessions, events
     List(Box<list::ListArgs>),
@@ -80,25 +85,25 @@ enum Command {
     Protect(protection::ProtectArgs),
     /// Destroy regions: unmap them, zero their memory, give it back
     DestroyRegion(lifecycle::DestroyArgs),
-    /// Have the owners of regions release them; the content is kept
+    /// Disable regions: their owners release them, the content is kept
     DisableRegion(lifecycle::DisableArgs),
-    /// Give disabled regions back to their owners
+    /// Enable disabled regions: their owners attach them again
     EnableRegion(lifecycle::EnableArgs),
-    /// Map lost regions again, empty
+    /// Reset lost regions: the lost parts are mapped again and read as zeros
     ResetRegion(lifecycle::ResetArgs),
-    /// Set capacity of a memory node aside for logical devices
+    /// Reserve capacity of a memory node for logical devices
     SetLd(bindings::SetLdArgs),
     /// Bind a logical device to a compute node
     Bind(bindings::BindArgs),
-    /// Take a logical device from its compute node
+    /// Unbind a logical device from its compute node
     Unbind(bindings::UnbindArgs),
     /// Limit the regions of a compute node
     SetQuota(nodes::QuotaArgs),
-    /// Hold a compute node in reset
+    /// Suspend a compute node: it releases its regions and attaches none
     Hold(nodes::HoldArgs),
-    /// Release a compute node that is held in reset
+    /// Resume a suspended compute node
     Release(nodes::ReleaseArgs),
-    /// Make, list and revoke tokens, which give people and nodes access
+    /// Create, list and revoke tokens, by which people and nodes authenticate
     Token(token::TokenArgs),
     /// Store a token for a manager, for all commands
     Login(token::LoginArgs),
@@ -109,17 +114,17 @@ enum Command {
     Whoami,
     /// Revoke a node's access until it joins again
     Revoke(token::RevokeArgs),
-    /// Forget a node that will not return
+    /// Remove the record of a node that will not return
     Forget(nodes::ForgetArgs),
     /// Move all parts of regions from a memory node to others
     Drain(protection::DrainArgs),
-    /// Adopt a store that lacks what nodes have seen, and show what that loses
+    /// Make nodes accept an older store, and show what that loses
     AdoptFabric(lineage::AdoptArgs),
-    /// Write all that the store has into one file
+    /// Write a backup of the store and of the authority to two files
     Backup(backup::BackupArgs),
-    /// Replace all that the store has by a backup
+    /// Replace the store and the authority by a backup
     Restore(backup::RestoreArgs),
-    /// Have a memory node zero the memory that belongs to no region, and free it
+    /// Zero and free the memory of a memory node that belongs to no region
     ReleaseOrphans(lineage::ReleaseOrphansArgs),
     /// Send requests to the FM API of a CXL switch, this manager's or another's
     Fm(Box<fm::FmArgs>),
@@ -157,6 +162,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Logout(logout) => return token::logout(&logout),
         command => command,
     };
+    let wait = args.wait_manager.0;
     let manager = args.manager.filter(|url| !url.is_empty());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -166,7 +172,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         if let Command::Login(login) = command {
             return token::login(login).await;
         }
-        let client = contact::client(manager.as_deref())?;
+        let client = contact::client(manager.as_deref(), wait)?;
         match command {
             Command::List(list) => list::run(&client, *list).await,
             Command::CreateRegion(create) => regions::create(&client, create).await,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// Arguments of `gmm set-quota`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What the compute node has already stays, also when it is more.
+Regions that exist stay, even if they exceed the quota.
 
 Examples:
   gmm set-quota cn1 256G
@@ -42,7 +42,8 @@ fn quota(text: &str) -> Result<Quota, String> {
 /// Arguments of `gmm hold`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A compute node that is held in reset lets go of its regions, and attaches none until it is released.
+A suspended compute node writes back and releases its regions, and attaches none until `gmm release`. CXL
+calls this holding it in reset.
 
 Example:
   gmm hold cn1")]
@@ -64,9 +65,9 @@ pub struct ReleaseArgs {
 /// Arguments of `gmm forget`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For a node that is gone for good. Should a memory node come back all the same, it is a new one: it serves nothing of what
-it had, and keeps it until `gmm release-orphans`. A compute node is forgotten when it has no regions and no logical devices
-any more; should it come back, it is a new one with none.
+For a node that will not return. A memory node that returns nevertheless is a new one: it does not serve its
+old content, and keeps it until `gmm release-orphans`. A compute node can be removed when it has no regions
+and no logical devices; if it returns, it is a new one.
 
 Examples:
   gmm forget mn3
@@ -79,7 +80,7 @@ pub struct ForgetArgs {
     /// The compute node instead: name or CN id
     #[arg(long, value_name = "CN")]
     cn: Option<Owner>,
-    /// Forget it even if regions lie on it
+    /// Remove it even if regions lie on it: they are destroyed
     #[arg(short, long, conflicts_with = "cn")]
     force: bool,
 }

@@ -19,12 +19,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Arguments of `gmm protect`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Its user goes on meanwhile. The agent of its owner fills a new copy; until then the region is `exposed`.
+Programs use the region meanwhile. The owner's agent fills a new copy; until then the region is `exposed`.
 
 Examples:
   gmm protect heap mirror               a second copy, on other memory nodes
   gmm protect heap mirror --on mn4,mn5
-  gmm protect heap none                 gives a copy up")]
+  gmm protect heap none                 removes a copy")]
 pub struct ProtectArgs {
     /// Name of the region
     name: Name,
@@ -58,9 +58,9 @@ pub async fn protect(client: &Client, args: ProtectArgs) -> Result<(), Failure> 
 /// Arguments of `gmm drain`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is placed on the memory node any more, and every part of a region there moves to another one while the region is
-used. A mirrored region is `exposed` meanwhile. A region moves only while its owner's agent runs, as the agent copies it.
-Interrupting the command does not stop the drain; --stop does.
+The manager places nothing on the memory node any more, and every part of a region there moves to another
+node while the region is used. A mirrored region is `exposed` meanwhile. The owner's agent copies a region,
+so it moves only while the agent runs. Interrupting the command does not stop the drain; --stop does.
 
 Examples:
   gmm drain mn3

@@ -8,7 +8,7 @@ use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{
-    CreateRegion, GRANULARITY_DEFAULT, GrowRegion, Owner, WAIT_MS_DEFAULT, WAYS_DEFAULT,
+    CreateRegion, ErrorCode, GRANULARITY_DEFAULT, GrowRegion, Owner, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{ByteSize, Health, Name, Protection, Region, RegionState, Unmapped, human_bytes};
@@ -19,8 +19,8 @@ use super::progress::Progress;
 /// Arguments of `gmm create-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a name the manager calls the region region0, region1 and so on: the first that is free. Legs lie on distinct
-memory nodes, those with the most free memory, or those named with --on.
+Without a name the region gets the first free one of region0, region1 and so on. Its parts are placed on
+different memory nodes: those with the most free memory, or those named with --on.
 
 Examples:
   gmm create-region -s 1G --owner cn0 scratch
@@ -28,8 +28,8 @@ Examples:
   gmm create-region -w 4 -g 1024 -s 64G --owner cn1 --on mn0,mn1,mn2,mn3 heap
   gmm create-region -s 1G --owner cn0 --unmapped poison heap
 
-On a terminal it returns when the agent of the owner has the region as well, so that it can be used at once; --no-wait
-returns as soon as the memory nodes have mapped it, --wait waits for the agent in scripts too.")]
+On a terminal the command returns when the owner's agent has received the region, so that it can be used at
+once; with --no-wait when the memory nodes have mapped it. In scripts, --wait waits for the agent.")]
 pub struct CreateArgs {
     /// Name of the region
     name: Option<Name>,
@@ -81,7 +81,7 @@ struct OwnerWait {
 /// Arguments of `gmm grow-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Its user goes on meanwhile. If a memory node refuses its part, the region stays as it was.
+Programs use the region meanwhile. If a memory node refuses its part, the region is not changed.
 
 Examples:
   gmm grow-region heap -s 96G
@@ -180,10 +180,39 @@ pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let create = CreateRegion { name, size, owner, ways, granularity, on, protect, unmapped, uid, wait_ms };
     let progress = Progress::waiting(format!("waiting for memory nodes to map {size}"));
-    let region = client.create_region(&create).await?;
+    let region = create_surely(client, &create).await?;
     drop(progress);
     owner_has_it.wait(client, &region, deadline).await?;
     show(&region, human)
+}
+
+/// Creates a region. If the answer is lost and the region has a name, that name tells whether the region was created.
+async fn create_surely(client: &Client, create: &CreateRegion) -> Result<Region, Failure> {
+    let lost = match client.create_region(create).await {
+        Err(lost) if lost.may_be_done() => lost,
+        answered => return Ok(answered?),
+    };
+    let Some(name) = &create.name else { return Err(lost.into()) };
+    to_stderr!("Warning: the answer was lost; looking whether {name} was created");
+    match client.region(name).await {
+        Ok(region) if is_of(&region, create, client).await? => Ok(region),
+        // Somebody else's, or there before.
+        Ok(_) => Err(lost.into()),
+        Err(error) if error.code() == Some(ErrorCode::NotFound) => Ok(client.create_region(create).await?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// True if `region` is as `create` asks for it.
+async fn is_of(region: &Region, create: &CreateRegion, client: &Client) -> Result<bool, Failure> {
+    let owner = match &create.owner {
+        Owner::CnId(id) => Some(*id),
+        Owner::Name(name) => {
+            let nodes = client.compute_nodes().await?;
+            nodes.into_iter().find(|node| node.name.as_ref() == Some(name)).map(|node| node.cn_id)
+        }
+    };
+    Ok(owner == Some(region.owner) && region.size == create.size.0)
 }
 
 /// Enlarges a region, waits for its memory nodes and its owner, and prints the region.
@@ -198,7 +227,18 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
         NewSize::By(more) => client.region(&name).await?.size.saturating_add(more),
     };
     let progress = Progress::waiting(format!("waiting for memory nodes to map more of {name}"));
-    let region = client.grow_region(&name, &GrowRegion { size: ByteSize(size), on, wait_ms }).await?;
+    let region = match client.grow_region(&name, &GrowRegion { size: ByteSize(size), on, wait_ms }).await {
+        Err(lost) if lost.may_be_done() => {
+            to_stderr!("Warning: the answer was lost; looking whether {name} grows");
+            // A region that still grows is not of its new size yet: its owner asks again, and is told so.
+            let region = client.region(&name).await?;
+            if region.size < size {
+                return Err(lost.into());
+            }
+            region
+        }
+        answered => answered?,
+    };
     drop(progress);
     if region.size < size {
         let (now, then) = (human_bytes(region.size), human_bytes(size));

@@ -45,7 +45,7 @@ The configuration file is TOML; its keys are the long flags with '_' for '-':
   fabric = \"/etc/cxloe/fabric.toml\"
 An option on the command line wins over the file, and the file over a variable of the environment.
 
-The fabric file declares what regions there shall be, and quotas:
+The fabric file declares regions and quotas:
   [[region]]
   name = \"heap\"
   size = \"64G\"
@@ -56,18 +56,19 @@ The fabric file declares what regions there shall be, and quotas:
   compute_node = \"cn1\"
   bytes = \"256G\"
 
-With --init static it is all there is: other regions and bindings are refused, and memory nodes are given away whole.
-With --init manager-first a compute node is held in reset until all that is declared for it is there.
+With --init static only declared regions exist: others, and bindings, are refused, and memory nodes are
+bound whole. With --init manager-first a compute node is suspended until its declared regions exist.
 
-Several managers may share a store in etcd: one leads, the others send clients to it, and take its place when it is gone
-for the time of its lease. Clients and nodes are then given the URLs of all of them, separated by commas.
-Have etcd forget its past, which this store has no use for: etcd --auto-compaction-mode periodic
---auto-compaction-retention 1h.
+Several managers may share a store in etcd: one leads, the others redirect clients to it. When its lease has
+run out, another one leads. Give clients and nodes the URLs of all managers, separated by commas. Let etcd
+delete old revisions, which are not used: etcd --auto-compaction-mode periodic --auto-compaction-retention
+1h.
 
-A browser shows the fabric when it opens the address listened on: http://127.0.0.1:7440/
+The web view is at the address listened on: https://127.0.0.1:7440/
 
-People and nodes come in with tokens over TLS (`gmm token create --help`), or by the Unix socket on this machine: root and
-the manager's own user may do everything there, and others look. The key that signs certificates is kept beside the store.
+People and nodes authenticate with tokens and certificates over TLS (`gmm token create --help`). By the Unix
+socket, root and the manager's own user have all rights, and others read access. The key that signs
+certificates is stored beside the store.
 
 Examples:
   gmm serve --data-dir /var/lib/cxloe

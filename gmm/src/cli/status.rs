@@ -13,7 +13,7 @@ use serde_json::json;
 Examples:
   gmm status                                               one line, or JSON into a pipe
   gmm status --json                                        as JSON
-  gmm --manager http://a:7440,http://b:7440 status         of whoever leads")]
+  gmm --manager https://a:7440,https://b:7440 status       of the leading manager")]
 pub struct StatusArgs {
     /// Print one line for people instead of JSON, as on a terminal
     #[arg(short = 'u', long)]
@@ -66,7 +66,7 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
             health.regions,
             human_bytes(free_bytes),
             human_bytes(pool_bytes),
-            if health.insecure { "; --insecure: whoever reaches it may do everything" } else { "" },
+            if health.insecure { "; --insecure: every client has all rights" } else { "" },
         ));
     }
     let mut value = output::value(&health)?;

@@ -16,7 +16,7 @@ use super::contact::Logins;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  gmm token create --role mn        for a memory node that is to join
+  gmm token create --role mn        for `mn-server join`
   gmm token list
   gmm token revoke 1a2b3c4d")]
 pub struct TokenArgs {
@@ -26,14 +26,14 @@ pub struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
-    /// Make a token and print it; it is printed this once only
+    /// Create a token and print it; it cannot be printed again
     #[command(after_help = "\
 Roles:
   admin    everything
-  tenant   looks at everything, and has regions for the compute nodes named with --cn, up to --quota
-  viewer   looks at everything
-  mn, cn   has one memory node or compute node join, and is used up then
-  fm       has one client of the FM API join, and is used up then
+  tenant   read access; manages the regions of the compute nodes named with --cn, up to --quota
+  viewer   read access
+  mn, cn   lets one memory node or compute node join
+  fm       lets one client of the FM API join
 
 Examples:
   gmm token create --role mn                                       for `mn-server join`, valid for an hour
@@ -97,12 +97,13 @@ pub async fn run(client: &Client, args: TokenArgs) -> Result<(), Failure> {
 /// Arguments of `gmm login`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The token is kept in $XDG_CONFIG_HOME/cxloe/logins.json, which nobody else reads. Every command of `gmm` uses it for that
-manager, and asks that manager where no other is named. CXLOE_TOKEN in the environment outweighs it.
+The token is stored in $XDG_CONFIG_HOME/cxloe/logins.json, which only this user can read. Every command of
+`gmm` uses it for that manager, and that manager if no other is named. CXLOE_TOKEN in the environment takes
+precedence.
 
 Examples:
   gmm login https://gmm.lab:7440 --token cx1.…
-  CXLOE_TOKEN=cx1.… gmm login https://gmm.lab:7440     which keeps it out of the list of processes")]
+  CXLOE_TOKEN=cx1.… gmm login https://gmm.lab:7440     does not show the token in the list of processes")]
 pub struct LoginArgs {
     /// The manager: https://HOST:PORT; several that share a store, separated by commas
     url: String,
@@ -165,8 +166,8 @@ pub async fn whoami(client: &Client) -> Result<(), Failure> {
 /// Arguments of `gmm revoke`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The node's certificate is not taken any more, and the other ends of its mappings are told to forget its key. What it holds
-stays as it is. It comes back by joining again with a new token.
+The manager refuses the node's certificate from now on, and the nodes it has sessions with end these. Its
+memory and its regions stay. To use the node again, have it join with a new token.
 
 Examples:
   gmm revoke mn0

@@ -2,22 +2,19 @@
 //! Clients identify it by the hash of its certificate, which is part of every token, so they need no other trust
 //! anchor.
 //!
-//! The authority's key is stored with the manager's store: in a file next to it that only the manager's user can read,
-//! or in a key of etcd, which all managers of that store share.
+//! The authority's key is stored with the manager's store; see [`authority_store`](super::authority_store).
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::store::EtcdPlace;
-use crate::store::etcd::shared_authority;
+use crate::store::etcd::EtcdError;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::Digest;
-use cxloe_private::{Existing, WideFile};
+use cxloe_private::WideFile;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SignatureAlgorithm,
@@ -37,8 +34,6 @@ pub const NODE_VALID_DEFAULT: Duration = Duration::from_secs(30 * 86_400);
 const MANAGER_VALID: Duration = Duration::from_secs(100 * 86_400);
 /// Interval between renewals of the manager's certificate.
 pub const MANAGER_RENEW: Duration = Duration::from_secs(10 * 86_400);
-/// Pause before a request to a store that did not answer is repeated.
-const SHARED_PAUSE: Duration = Duration::from_millis(500);
 /// Validity of the authority's certificate.
 const AUTHORITY_VALID: Duration = Duration::from_secs(3650 * 86_400);
 /// Maximum time by which a node's clock may be behind the manager's.
@@ -72,6 +67,9 @@ pub enum AuthorityError {
         /// The defect of the content, as text.
         reason: String,
     },
+    /// It cannot be stored in etcd.
+    #[error("cannot store the key that signs certificates: {0}")]
+    Shared(EtcdError),
     /// A certificate could not be signed.
     #[error("cannot make a certificate: {0}")]
     Sign(String),
@@ -160,36 +158,6 @@ impl Authority {
         Ok(Self { certificate, issuer, pem: pem.to_owned() })
     }
 
-    /// Reads the authority in `folder`, or makes and stores one there.
-    ///
-    /// # Errors
-    /// [`AuthorityError`].
-    pub fn in_folder(folder: &Path) -> Result<Self, AuthorityError> {
-        let path = folder.join(AUTHORITY_FILE);
-        let failed = |source: std::io::Error| match source.downcast::<WideFile>() {
-            Ok(wide) => AuthorityError::Wide(wide),
-            Err(source) => AuthorityError::File { path: path.clone(), source },
-        };
-        match cxloe_private::read_to_string(&path) {
-            Ok(pem) => Self::from_pem(&pem, &path.display().to_string()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let new = Self::new()?;
-                match cxloe_private::write(&path, new.pem.as_bytes(), Existing::Keep) {
-                    Ok(()) => {
-                        fs::write(folder.join(CERTIFICATE_FILE), new.certificate_pem()).map_err(failed)?;
-                        tracing::info!(path = %path.display(), hash = %new.hash(), "made an authority for certificates");
-                        Ok(new)
-                    }
-                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                        Self::in_folder(folder)
-                    }
-                    Err(error) => Err(failed(error)),
-                }
-            }
-            Err(error) => Err(failed(error)),
-        }
-    }
-
     /// Key and certificate as they are stored: a secret.
     pub fn pem(&self) -> &str {
         &self.pem
@@ -248,26 +216,6 @@ impl Authority {
     }
 }
 
-/// The authority of the managers that share the store at `place`; the request is repeated until etcd answers.
-pub async fn shared(place: &EtcdPlace) -> Arc<Authority> {
-    let mut said = false;
-    loop {
-        let asked = async {
-            let new = Authority::new().map_err(|error| error.to_string())?;
-            let kept = shared_authority(place, new.pem()).await.map_err(|error| error.to_string())?;
-            Authority::from_pem(&kept, &place.to_string()).map_err(|error| error.to_string())
-        };
-        match asked.await {
-            Ok(authority) => return Arc::new(authority),
-            Err(reason) if !std::mem::replace(&mut said, true) => {
-                tracing::warn!(store = %place, %reason, "no key to sign certificates with yet; trying again");
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(SHARED_PAUSE).await;
-    }
-}
-
 fn authority_params(now: SystemTime) -> CertificateParams {
     let mut params = params("CXLoE authority", now, AUTHORITY_VALID);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -322,8 +270,6 @@ fn unix_ms(at: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn key_of(pair: &KeyPair) -> NodeKey {
@@ -331,18 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_once_and_read_by_nobody_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let made = Authority::in_folder(folder.path()).unwrap();
-        let again = Authority::in_folder(folder.path()).unwrap();
-        assert_eq!(made.hash(), again.hash());
-        let mode = fs::metadata(folder.path().join(AUTHORITY_FILE)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        let public = fs::read_to_string(folder.path().join(CERTIFICATE_FILE)).unwrap();
-        assert!(!public.contains("PRIVATE"));
-        assert_eq!(Digest::of(&CertificateDer::from_pem_slice(public.as_bytes()).unwrap()), made.hash());
-        fs::write(folder.path().join(AUTHORITY_FILE), public).unwrap();
-        assert!(matches!(Authority::in_folder(folder.path()), Err(AuthorityError::Damaged { .. })));
+    fn key_and_certificate_go_together() {
         let other = Authority::new().unwrap();
         let mixed = format!("{}{}", KeyPair::generate().unwrap().serialize_pem(), other.certificate_pem());
         assert!(matches!(Authority::from_pem(&mixed, "x"), Err(AuthorityError::Damaged { .. })));

@@ -61,6 +61,18 @@ struct JobContext<'a> {
     changes: &'a mut Vec<Change>,
 }
 
+tokio::task_local! {
+    /// Set once a job of the present request has changed the state, whether or not the change is stored.
+    static CHANGED: Arc<AtomicBool>;
+}
+
+/// Carries out `request`, and returns with its result whether it has changed the state, stored or not.
+pub async fn noting_changes<T>(request: impl Future<Output = T>) -> (T, bool) {
+    let changed = Arc::new(AtomicBool::new(false));
+    let result = CHANGED.scope(Arc::clone(&changed), request).await;
+    (result, changed.load(Ordering::SeqCst))
+}
+
 /// Handle with which other threads use the core; cheap to clone.
 #[derive(Clone)]
 pub struct Core {
@@ -233,8 +245,13 @@ impl Core {
         work: impl FnOnce(&mut JobContext<'_>) -> T + Send + 'static,
     ) -> Result<T, CoreError> {
         let (sender, receiver) = oneshot::channel();
+        let changed = CHANGED.try_with(Arc::clone).ok();
         let work: Work = Box::new(move |turn| {
+            let before = turn.changes.len();
             let result = work(turn);
+            if let Some(changed) = changed.filter(|_| turn.changes.len() > before) {
+                changed.store(true, Ordering::SeqCst);
+            }
             Box::new(move || drop(sender.send(result)))
         });
         match self.jobs.try_send(work) {

@@ -13,7 +13,8 @@ use axum::response::{IntoResponse, Response};
 use cxloe_daemon::http::{Peer, TlsAuthenticator};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
-use super::authority::{Authority, NODE_VALID_DEFAULT};
+use super::authority::{Authority, AuthorityError, NODE_VALID_DEFAULT};
+use super::authority_store::{AuthorityInUse, AuthorityStore};
 use super::core::Core;
 use super::error::ApiError;
 use cxloe_gmm_core::rights::{Caller, CallerRights, Denied, Evidence};
@@ -33,8 +34,10 @@ pub struct Authenticator {
     insecure: bool,
     /// Number of the group whose members are administrators on the Unix socket.
     admin_group: Option<Gid>,
-    /// The certificate authority; unset until its store has answered.
-    authority: Arc<OnceLock<Arc<Authority>>>,
+    /// The certificate authority; none until its store has answered.
+    authority: Arc<AuthorityInUse>,
+    /// Place of the certificate authority; none in tests.
+    kept: Option<AuthorityStore>,
     /// URL at which nodes reach this manager.
     url: Arc<str>,
     /// Validity of the certificates that nodes get.
@@ -47,13 +50,19 @@ impl Authenticator {
     /// An authenticator of a manager at `url`, with the default validity of certificates.
     pub fn new(insecure: bool, admin_group: Option<u32>, url: &str) -> Self {
         let admin_group = admin_group.map(Gid::from_raw);
-        let (authority, tls) = (Arc::default(), Arc::default());
-        Self { insecure, admin_group, authority, url: url.into(), valid: NODE_VALID_DEFAULT, tls }
+        let (authority, tls) = (Arc::new(AuthorityInUse::new(None)), Arc::default());
+        let (url, valid) = (url.into(), NODE_VALID_DEFAULT);
+        Self { insecure, admin_group, authority, kept: None, url, valid, tls }
     }
 
     /// Sets the validity of the certificates that nodes get.
     pub fn certifying_for(self, valid: Duration) -> Self {
         Self { valid, ..self }
+    }
+
+    /// Sets the place of the certificate authority.
+    pub fn kept_in(self, kept: AuthorityStore) -> Self {
+        Self { kept: Some(kept), ..self }
     }
 
     /// Validity of the certificates that nodes get.
@@ -71,9 +80,26 @@ impl Authenticator {
         &self.url
     }
 
-    /// Sets the certificate authority, once its store has answered.
+    /// Sets the certificate authority, as its store has it.
     pub fn set_authority(&self, authority: Arc<Authority>) {
-        drop(self.authority.set(authority));
+        self.authority.send_replace(Some(authority));
+    }
+
+    /// Stores another certificate authority in the place of the present one, and uses it from then on.
+    ///
+    /// # Errors
+    /// [`AuthorityError`]; the present one stays.
+    pub async fn replace_authority(&self, authority: Authority) -> Result<(), AuthorityError> {
+        if let Some(kept) = &self.kept {
+            kept.replace(&authority).await?;
+        }
+        self.set_authority(authority.into());
+        Ok(())
+    }
+
+    /// The certificate authority in use, which may change.
+    pub fn authority_in_use(&self) -> &AuthorityInUse {
+        &self.authority
     }
 
     /// Sets the listener's TLS configuration, once the authority is available.
@@ -87,8 +113,8 @@ impl Authenticator {
     }
 
     /// The certificate authority; none until its store has answered.
-    pub fn authority(&self) -> Option<&Arc<Authority>> {
-        self.authority.get()
+    pub fn authority(&self) -> Option<Arc<Authority>> {
+        self.authority.borrow().clone()
     }
 
     /// True if a user of this machine is an administrator: root, the manager's own user, or a member of the admin

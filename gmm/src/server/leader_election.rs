@@ -8,14 +8,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::HeaderValue;
 use axum::http::header::{AUTHORIZATION, HOST, LOCATION, ORIGIN, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_service::Service;
 
 use super::body::BODY_BYTES_MAX;
-use super::core::Core;
+use super::core::{Core, noting_changes};
 use super::error::ApiError;
 use super::origin::{self, HostNames};
 use super::web;
@@ -158,12 +158,18 @@ async fn answer(State(election): State<LeaderElection>, request: Request) -> Res
 async fn answer_as(role: Role, request: Request) -> Response {
     match role {
         Role::Leading(mut routes, lease) if lease.holds() => {
-            let answer = match routes.call(request).await {
+            let (answer, changed) = noting_changes(routes.call(request)).await;
+            let answer = match answer {
                 Ok(answer) => answer,
                 Err(never) => match never {},
             };
-            // The lease ended before the answer was ready: another manager may have changed the data.
-            if lease.holds() { answer } else { no_leader("this manager lost the lead while it answered") }
+            match lease.holds() {
+                true if changed && answer.status() == StatusCode::SERVICE_UNAVAILABLE => may_be_done(),
+                true => answer,
+                // The lease ended before the answer was ready: another manager may have changed the data.
+                false if changed => may_be_done(),
+                false => no_leader("this manager lost the lead while it answered"),
+            }
         }
         Role::Leading(..) => no_leader("this manager has just lost the lead"),
         // Without TLS, a manager identifies no caller.
@@ -217,10 +223,17 @@ fn no_leader(reason: &str) -> Response {
     ([(RETRY_AFTER, "1")], ApiError::new(ErrorCode::Unavailable, error, hint)).into_response()
 }
 
+/// Responds to a request whose change is perhaps in the store. It has no `Retry-After`: a client that repeated it could
+/// have it done twice.
+fn may_be_done() -> Response {
+    let error = "this manager lost the lead, or ended, while it carried the request out: it may have been done, and may not";
+    let hint = "look whether it was (`gmm list`, or the events) before you ask again";
+    ApiError::new(ErrorCode::MayBeDone, error, hint).into_response()
+}
+
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use axum::http::StatusCode;
     use axum::routing::get;
 
     use super::*;

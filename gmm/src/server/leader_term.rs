@@ -12,6 +12,7 @@ use axum::Router;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::candidacy::{Candidacy, LOOK_PAUSE, Setback};
 use super::clock::Clock;
 use super::config::Config;
 use super::core::{Core, CoreThread};
@@ -20,13 +21,11 @@ use super::identify::Authenticator;
 use super::leader_election::LeaderElection;
 use super::{ServerError, routes};
 use crate::store::etcd::{Attempt, Campaign, Leadership};
-use crate::store::{EtcdPlace, EtcdStore, Store, StoreError};
+use crate::store::{EtcdPlace, Store, StoreError, boot_ms};
 use cxloe_fm::authenticator::Open;
 use cxloe_fm::listener::{FmConfig, FmListener};
 use cxloe_gmm_core::manager::{Manager, Options};
 
-/// Pause between two looks for the leader.
-const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// Interval of checks whether the core's thread has ended by itself.
 const CORE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -147,7 +146,7 @@ pub async fn lead_alone(
 /// Takes part in the election of the managers that share `place`, and leads or follows, until `stop` is set.
 ///
 /// # Errors
-/// [`ServerError`] if this process cannot continue in either role.
+/// [`ServerError`] if the options for etcd cannot be used.
 pub async fn lead_among(
     config: Config,
     place: EtcdPlace,
@@ -158,42 +157,99 @@ pub async fn lead_among(
 ) -> Result<(), ServerError> {
     let unusable = |source| StoreError::Etcd { place: place.to_string(), source };
     let campaign = Campaign::new(&place, &url, config.lease_ttl_s).map_err(unusable)?;
+    let mut candidacy = Candidacy::default();
     loop {
         let attempt = tokio::select! {
             attempt = campaign.attempt() => attempt,
             () = told_to_end(&mut stop) => return Ok(()),
         };
-        match attempt {
+        let setback = match attempt {
             Ok(Attempt::Won(leadership)) => {
-                let led =
+                candidacy.succeed();
+                let ended =
                     lead(&config, &place, &leadership, &election, (&url, &authenticator), &mut stop).await;
-                election.wait("this manager has just resigned the leadership");
+                let (setback, reason) = ended.unwrap_or_else(|failed| failed.setback());
+                election.wait(&reason);
                 if let Err(reason) = leadership.resign().await {
                     tracing::info!(%reason, "the leadership cannot be resigned; it ends with its lease");
                 }
-                led?;
+                Some((setback, reason))
             }
             Ok(Attempt::Led(leader)) => {
                 if election.follow(&leader) {
                     tracing::info!(%leader, "another manager leads");
                 }
+                None
             }
+            Ok(Attempt::Expiring(reason)) => {
+                election.wait(&reason);
+                None
+            }
+            Ok(Attempt::Blocked(reason)) => Some((Setback::Refused, reason)),
             Err(error) => {
-                let reason = unusable(error).to_string();
-                if election.wait(&reason) {
-                    tracing::warn!(%reason, "cannot take part; trying again");
-                }
+                let setback = if error.is_passing() { Setback::Away } else { Setback::Refused };
+                Some((setback, unusable(error).to_string()))
             }
-        }
+        };
+        let pause = match setback {
+            Some((setback, reason)) => {
+                let step = candidacy.after(setback, boot_ms());
+                election.wait(&reason);
+                if step.log && !*stop.borrow() {
+                    tracing::warn!(%reason, "cannot lead, and follows nobody; trying again");
+                }
+                step.pause
+            }
+            None => {
+                if candidacy.succeed() {
+                    tracing::info!(store = %place, "the election goes on");
+                }
+                LOOK_PAUSE
+            }
+        };
         tokio::select! {
-            () = tokio::time::sleep(LOOK_PAUSE) => {}
+            () = tokio::time::sleep(pause) => {}
             () = told_to_end(&mut stop) => return Ok(()),
         }
     }
 }
 
+/// Reason for which a term could not begin, or ended by itself.
+enum TermFailed {
+    /// The store.
+    Store(StoreError),
+    /// A service of the leader.
+    Service(ServerError),
+}
+
+impl TermFailed {
+    /// The setback that it is for this manager, and the reason in words.
+    fn setback(self) -> (Setback, String) {
+        match self {
+            Self::Store(error) => {
+                let setback = match &error {
+                    StoreError::Etcd { source, .. } if source.is_passing() => Setback::Away,
+                    StoreError::Deposed { .. } => Setback::Deposed,
+                    _ => Setback::Failed,
+                };
+                (setback, error.to_string())
+            }
+            Self::Service(error) => (Setback::Failed, error.to_string()),
+        }
+    }
+}
+
+impl From<ServerError> for TermFailed {
+    fn from(error: ServerError) -> Self {
+        match error {
+            ServerError::Store(error) => Self::Store(error),
+            error => Self::Service(error),
+        }
+    }
+}
+
 /// Leads until the lead is lost, the store fails, or `stop` is set. Nothing of the term runs any more when this
-/// returns.
+/// returns. Returns what to tell clients until another manager leads.
 async fn lead(
     config: &Config,
     place: &EtcdPlace,
@@ -201,59 +257,49 @@ async fn lead(
     election: &LeaderElection,
     (url, authenticator): (&str, &Authenticator),
     stop: &mut watch::Receiver<bool>,
-) -> Result<(), ServerError> {
+) -> Result<(Setback, String), TermFailed> {
     let lease = leadership.token().lease().clone();
     let over = async {
         tokio::select! {
-            reason = leadership.keep() => tracing::warn!(%reason, "the lead is lost; stepping down"),
-            () = told_to_end(stop) => {}
+            reason = leadership.keep() => format!("this manager has lost the lead: {reason}"),
+            () = told_to_end(stop) => "this manager has just resigned the leadership".to_owned(),
         }
     };
     tokio::pin!(over);
     let mut begun = {
-        let (config, place, seal) = (config.clone(), place.clone(), leadership.token());
-        tokio::task::spawn_blocking(move || {
-            let store = EtcdStore::open(&place, seal)?;
-            LeaderTerm::begin(Box::new(store), &config)
-        })
+        let (config, store) = (config.clone(), leadership.store(place).map_err(TermFailed::Store)?);
+        tokio::task::spawn_blocking(move || LeaderTerm::begin(Box::new(store), &config))
     };
+    let mut ended = None;
     let term = tokio::select! {
         begun = &mut begun => begun,
-        () = &mut over => {
+        reason = &mut over => {
             // The end of the lease stops the loading of the store.
             lease.end();
+            ended = Some(reason);
             begun.await
         }
     };
-    let begun = term.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-    let mut term = match begun {
-        Ok(term) => term,
-        Err(ServerError::Store(reason)) if reason.is_passing() => {
-            tracing::warn!(%reason, "cannot take over the store; trying again");
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
-    if lease.holds() {
+    let mut term = term.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+    if lease.holds() && ended.is_none() {
         if let Err(error) = term.serve(config, authenticator).await {
             drop(term.end().await);
-            return Err(error);
+            return Err(error.into());
         }
         election.lead(term.router(url, authenticator.clone()), lease.clone());
         election.show(term.core());
         tracing::info!("this manager leads");
         tokio::select! {
-            () = &mut over => {}
+            reason = &mut over => ended = Some(reason),
             () = term.failed() => {}
         }
-        election.wait("this manager has just resigned the leadership");
+        election.wait(ended.as_deref().unwrap_or("this manager has just lost the lead"));
     }
-    match term.end().await {
-        Err(reason) if reason.is_passing() => {
-            tracing::warn!(%reason, "stepping down");
-            Ok(())
-        }
-        ended => Ok(ended?),
+    match (term.end().await, ended) {
+        // The end of the lease explains the failure of writes.
+        (_, Some(reason)) => Ok((Setback::Deposed, reason)),
+        (Err(error), None) => Err(TermFailed::Store(error)),
+        (Ok(()), None) => Ok((Setback::Deposed, "this manager has lost the lead".to_owned())),
     }
 }
 

@@ -59,7 +59,7 @@ cxloe_daemon::metrics_table! {
     POOL: Gauge "cxloe_gmm_memory_node_pool_bytes" ["memory_node"];
     /// Bytes of a memory node in no region.
     FREE: Gauge "cxloe_gmm_memory_node_free_bytes" ["memory_node"];
-    /// Of these, bytes set aside for logical devices.
+    /// Of these, bytes reserved for logical devices.
     RESERVED: Gauge "cxloe_gmm_memory_node_reserved_bytes" ["memory_node"];
     /// Bytes of regions being taken down that a memory node has not confirmed as zeroed.
     DRAINING: Gauge "cxloe_gmm_memory_node_draining_bytes" ["memory_node"];
@@ -67,7 +67,7 @@ cxloe_daemon::metrics_table! {
     PENDING: Gauge "cxloe_gmm_memory_node_pending_commands" ["memory_node"];
     /// Whether a compute node sent a message within the node time-out.
     COMPUTE_NODE_UP: Gauge "cxloe_gmm_compute_node_up" ["compute_node"];
-    /// Whether a compute node is held in reset.
+    /// Whether a compute node is suspended.
     HELD: Gauge "cxloe_gmm_compute_node_held" ["compute_node"];
     /// Bytes of all regions of a compute node.
     OWNED: Gauge "cxloe_gmm_compute_node_region_bytes" ["compute_node"];

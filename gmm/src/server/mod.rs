@@ -8,7 +8,9 @@
 //! ```
 
 mod authority;
+mod authority_store;
 mod body;
+mod candidacy;
 mod clock;
 mod config;
 mod core;
@@ -40,7 +42,8 @@ pub use config::{CONNECTIONS_DEFAULT, Config, NODE_TIMEOUT_MIN, PORT_DEFAULT, ST
 pub use fm::FmAddress;
 pub use routes::WAIT_MS_MAX;
 
-use authority::{Authority, AuthorityError};
+use authority::AuthorityError;
+use authority_store::AuthorityStore;
 use cxloe_daemon::http::Listeners;
 use cxloe_daemon::http::TlsAuthenticator;
 use identify::Authenticator;
@@ -123,7 +126,7 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
 /// Store at the start: a file is opened before anything is served; a store in etcd is opened at the beginning of each
 /// term.
 enum Opened<'a> {
-    File(RedbStore, &'a Path),
+    File(RedbStore),
     Etcd(&'a EtcdPlace),
 }
 
@@ -156,7 +159,7 @@ impl Server {
         let address = tcp.local_addr().map_err(listen)?;
         // Before the socket, which is in the same folder by default.
         let place = match &config.store {
-            StorePlace::File(path) => Opened::File(RedbStore::open(path)?, path),
+            StorePlace::File(path) => Opened::File(RedbStore::open(path)?),
             StorePlace::Etcd(place) => Opened::Etcd(place),
         };
         // Every user of this machine may connect, since rights are checked per request.
@@ -169,24 +172,24 @@ impl Server {
         let scheme = if config.insecure { "http" } else { "https" };
         let url = config.advertise.clone().unwrap_or_else(|| format!("{scheme}://{}", reached(address)));
         let authenticator = Authenticator::new(config.insecure, config.admin_group, &url);
-        let authenticator = authenticator.certifying_for(config.certificate_valid);
+        let kept = AuthorityStore::beside(&config.store);
+        let authenticator = authenticator.certifying_for(config.certificate_valid).kept_in(kept.clone());
         let names = authority::names(address, host_names(&config));
-        if let Opened::File(_, path) = &place {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            authenticator.set_authority(Authority::in_folder(folder.unwrap_or(Path::new(".")))?.into());
+        if let AuthorityStore::Folder(folder) = &kept {
+            authenticator.set_authority(authority_store::in_folder(folder)?.into());
         }
         let tls = match config.insecure {
             true => {
                 tracing::warn!(%address, "--insecure: whoever reaches {address} may do everything, and reads what others do");
                 None
             }
-            false => Some(tls_authenticator(&config, &authenticator, names)?),
+            false => Some(tls_authenticator(kept, &authenticator, names)?),
         };
         tls.iter().for_each(|tls| authenticator.set_tls(tls.clone()));
         let election = LeaderElection::new(HostNames::new(&config.allow_hosts, config.advertise.as_deref()));
         let (abdicate, told) = watch::channel(false);
         let reigning = match place {
-            Opened::File(store, _) => {
+            Opened::File(store) => {
                 let mut term = LeaderTerm::begin(Box::new(store), &config)?;
                 if let Err(error) = term.serve(&config, &authenticator).await {
                     drop(term.end().await);
@@ -292,31 +295,36 @@ fn host_names(config: &Config) -> Vec<String> {
     config.allow_hosts.iter().cloned().chain(advertised).collect()
 }
 
-/// Makes the listener's TLS configuration once the authority is available, and renews it periodically.
+/// Makes the listener's TLS configuration once the authority is available, and renews it periodically, and when another
+/// authority takes its place.
 fn tls_authenticator(
-    config: &Config,
+    kept: AuthorityStore,
     authenticator: &Authenticator,
     names: Vec<String>,
 ) -> Result<TlsAuthenticator, ServerError> {
     let first = authenticator.authority().map(|authority| authority.server_config(&names)).transpose()?;
     let (tell, configured) = watch::channel(first);
-    let (authenticator, place) = (authenticator.clone(), config.store.clone());
+    let authenticator = authenticator.clone();
     tokio::spawn(async move {
-        if let StorePlace::Etcd(place) = &place {
-            let authority = tokio::select! {
-                authority = authority::shared(place) => authority,
-                () = tell.closed() => return,
-            };
-            authenticator.set_authority(authority);
-        }
-        let Some(authority) = authenticator.authority() else { return };
+        let in_use = authenticator.authority_in_use();
+        let follow = async {
+            match &kept {
+                AuthorityStore::Etcd(place) => authority_store::follow(place, in_use).await,
+                AuthorityStore::Folder(_) => std::future::pending().await,
+            }
+        };
+        tokio::pin!(follow);
+        let mut changes = in_use.subscribe();
         loop {
-            match authority.server_config(&names) {
-                Ok(config) => drop(tell.send_replace(Some(config))),
+            let authority = changes.borrow_and_update().clone();
+            match authority.map(|authority| authority.server_config(&names)).transpose() {
+                Ok(config) => drop(tell.send_replace(config)),
                 Err(error) => tracing::error!(%error, "no new certificate for this manager"),
             }
             tokio::select! {
+                _ = changes.changed() => {}
                 () = tokio::time::sleep(authority::MANAGER_RENEW) => {}
+                () = &mut follow => {}
                 () = tell.closed() => return,
             }
         }

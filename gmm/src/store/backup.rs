@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::record::{FORMAT, Record, Restore, Table};
-use cxloe_fabric::model::Watermark;
+use cxloe_fabric::model::{Digest, Watermark};
 use cxloe_gmm_core::manager::{Contradiction, FabricState};
 
 /// The first line of a backup; its first field identifies the file as one.
@@ -20,6 +20,10 @@ pub struct BackupHead {
     pub watermark: Watermark,
     /// Number of records that follow, one per line.
     pub records: usize,
+    /// Hash of the authority's certificate by which this fabric's nodes know their manager; none if the manager had no
+    /// TLS. The authority itself is not in this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<Digest>,
     /// Checksum of the records and of the other fields of this line.
     pub sum: u64,
 }
@@ -51,8 +55,11 @@ pub enum BackupError {
 
 /// FNV-1a hash, which detects accidental changes, not deliberate ones.
 fn sum(head: &BackupHead, rows: &[impl AsRef<str>]) -> u64 {
-    let BackupHead { cxloe_backup, fabric, watermark, records, sum: _ } = head;
-    let head = format!("{cxloe_backup} {fabric} {watermark:?} {records}");
+    let BackupHead { cxloe_backup, fabric, watermark, records, authority, sum: _ } = head;
+    let mut head = format!("{cxloe_backup} {fabric} {watermark:?} {records}");
+    if let Some(authority) = authority {
+        let _ = write!(head, " {authority}");
+    }
     let mut sum = 0xCBF2_9CE4_8422_2325_u64;
     for text in std::iter::once(head.as_str()).chain(rows.iter().map(AsRef::as_ref)) {
         for byte in text.bytes().chain([0]) {
@@ -62,11 +69,11 @@ fn sum(head: &BackupHead, rows: &[impl AsRef<str>]) -> u64 {
     sum
 }
 
-/// The text of a backup of `state`.
+/// The text of a backup of `state`, for a fabric whose authority has this hash.
 ///
 /// # Errors
 /// The name of the record that cannot be written as JSON; the present types do not contain any.
-pub fn write(state: &FabricState) -> Result<String, String> {
+pub fn write(state: &FabricState, authority: Option<Digest>) -> Result<String, String> {
     let mut rows = Vec::new();
     for record in Record::all_of_state(state).map_err(|error| error.to_string())? {
         if let Record::Put(table, key, value) = record {
@@ -79,6 +86,7 @@ pub fn write(state: &FabricState) -> Result<String, String> {
         fabric: state.meta.fabric,
         watermark: state.meta.watermark,
         records: rows.len(),
+        authority,
         sum: 0,
     };
     head.sum = sum(&head, &rows);
@@ -134,13 +142,16 @@ mod tests {
     #[test]
     fn a_backup_reads_back() {
         let state = state();
-        let (head, read) = read(&write(&state).unwrap()).unwrap();
-        assert_eq!((read, head.fabric, head.watermark), (state.clone(), 77, state.meta.watermark));
+        for authority in [None, Some(Digest::of(b"authority"))] {
+            let (head, read) = read(&write(&state, authority).unwrap()).unwrap();
+            assert_eq!((read, head.fabric, head.watermark), (state.clone(), 77, state.meta.watermark));
+            assert_eq!(head.authority, authority);
+        }
     }
 
     #[test]
     fn every_byte_of_a_backup_counts() {
-        let whole = write(&state()).unwrap();
+        let whole = write(&state(), Some(Digest::of(b"authority"))).unwrap();
         for at in 0..whole.len() - 1 {
             let mut bytes = whole.clone().into_bytes();
             bytes[at] ^= 1;

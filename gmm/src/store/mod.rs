@@ -14,6 +14,7 @@ mod redb;
 
 pub use self::etcd::EtcdStore;
 pub use self::lease::Lease;
+pub(crate) use self::lease::boot_ms;
 pub use self::memory::MemoryStore;
 pub use self::place::{EtcdAccess, EtcdPlace, StorePlace};
 pub use self::record::FORMAT;
@@ -97,6 +98,34 @@ pub enum StoreError {
         /// The defect, as text.
         reason: String,
     },
+    /// A key of a store in etcd is damaged.
+    #[error(
+        "the key {key} of the store {place} is damaged ({reason}); look at it with `{look}`; restore a snapshot of etcd, or empty the store with `{empty}` and restore a backup with `gmm restore`"
+    )]
+    DamagedKey {
+        /// URL of the store, without credentials.
+        place: String,
+        /// The whole key.
+        key: String,
+        /// The defect, as text.
+        reason: String,
+        /// Command that shows the key.
+        look: String,
+        /// Command that empties the store.
+        empty: String,
+    },
+    /// Records in etcd contradict each other.
+    #[error(
+        "the store {place} is not usable: {source}; restore a snapshot of etcd, or empty the store with `{empty}` and restore a backup with `gmm restore`"
+    )]
+    ContradictionInEtcd {
+        /// URL of the store, without credentials.
+        place: String,
+        /// The violated invariant, and the record that violates it.
+        source: Contradiction,
+        /// Command that empties the store.
+        empty: String,
+    },
     /// Its records contradict each other.
     #[error("the store {place} is not usable: {source}; restore it from a backup")]
     Contradiction {
@@ -158,13 +187,14 @@ impl StoreError {
     /// True if the store itself is intact, so that a manager may load it again and continue.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Etcd { source, .. } => source.is_passing(),
-            Self::Deposed { .. } | Self::RecordTooLarge { .. } => true,
+            Self::Etcd { .. } | Self::Deposed { .. } | Self::RecordTooLarge { .. } => true,
             Self::Place { .. }
             | Self::Wide(_)
             | Self::Locked { .. }
             | Self::Format { .. }
             | Self::Damaged { .. }
+            | Self::DamagedKey { .. }
+            | Self::ContradictionInEtcd { .. }
             | Self::Contradiction { .. }
             | Self::Write { .. } => false,
         }

@@ -61,6 +61,25 @@ impl EtcdPlace {
         &self.hosts
     }
 
+    /// The same place, reached by one of its members only.
+    pub fn with_host(&self, host: &str) -> Self {
+        Self { hosts: vec![host.to_owned()], ..self.clone() }
+    }
+
+    /// A command line of `etcdctl` for these members; the password, if one is needed, is asked for.
+    pub fn etcdctl(&self, command: &str) -> String {
+        let scheme = self.access.scheme();
+        let hosts: Vec<String> = self.hosts.iter().map(|host| format!("{scheme}://{host}")).collect();
+        let mut line = format!("etcdctl --endpoints={}", hosts.join(","));
+        let file = |option: &str, path: &PathBuf| format!(" --{option}={}", path.display());
+        line.extend(self.access.ca.iter().map(|ca| file("cacert", ca)));
+        if let Some((certificate, key)) = &self.access.identity {
+            line.push_str(&(file("cert", certificate) + &file("key", key)));
+        }
+        line.extend(self.access.user.iter().map(|(name, _)| format!(" --user={name}")));
+        format!("{line} {command}")
+    }
+
     /// The key `name` under the prefix of this fabric.
     pub fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.prefix)
@@ -168,6 +187,20 @@ mod tests {
         }
         let place: EtcdPlace = "etcd://a:1/lab".parse().unwrap();
         assert_eq!((place.hosts(), place.key("leader").as_str()), (&["a:1".to_owned()][..], "lab/leader"));
+    }
+
+    #[test]
+    fn etcdctl_is_given_what_this_manager_uses() {
+        let mut place: EtcdPlace = "etcd://a:1,b:2/lab".parse().unwrap();
+        assert_eq!(place.etcdctl("del x"), "etcdctl --endpoints=http://a:1,http://b:2 del x");
+        place.access = EtcdAccess {
+            ca: Some("/ca.pem".into()),
+            identity: Some(("/cert.pem".into(), "/key.pem".into())),
+            user: Some(("gmm".to_owned(), "secret".to_owned())),
+        };
+        let line = "etcdctl --endpoints=https://a:1,https://b:2 --cacert=/ca.pem --cert=/cert.pem --key=/key.pem \
+                    --user=gmm get x";
+        assert_eq!(place.etcdctl("get x"), line);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! continues with all acknowledged changes, nodes and clients find the new leader by themselves, and a former leader
 //! cannot change anything.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::common::etcd::Etcd;
@@ -219,7 +221,7 @@ async fn a_replaced_leader_resumes_without_effect() {
     assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
     // It loses the lead by the end of its lease or by a refused write, whichever comes first.
     let log = stopped.log();
-    assert!(log.contains("the lead is lost") || log.contains("stepping down"), "{log}");
+    assert!(log.contains("has lost the lead") || log.contains("no longer leads"), "{log}");
     assert_eq!(node.known().seen.term, 2);
 
     // The former leader becomes the leader again later.
@@ -255,11 +257,23 @@ async fn etcd_may_be_away_for_a_while() {
             (&json!("unavailable"), false)
         );
     }
-    let status = gmm().args(["--manager", &managers.urls(), "status"]).output().unwrap();
+    let status =
+        gmm().args(["--manager", &managers.urls(), "--wait-manager", "0s", "status"]).output().unwrap();
     let told = String::from_utf8(status.stderr).unwrap();
     assert!(!status.status.success() && told.contains("no manager leads") && told.contains("etcd"), "{told}");
 
+    let mut waiting = gmm()
+        .args(["--manager", &managers.urls(), "--wait-manager", "60s", "status"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = String::new();
+    BufReader::new(waiting.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    assert!(told.contains("Waiting up to 60 s") && told.contains("etcd"), "{told}");
+
     assert!(etcd.run());
+    assert!(waiting.wait().unwrap().success(), "a command waits for the next leader");
     eventually("that one leads again", || create(&client, "after")).await;
     let regions = client.regions().await.unwrap();
     assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
@@ -271,6 +285,94 @@ async fn etcd_may_be_away_for_a_while() {
     drop(link);
     let known = node.known();
     assert!(known.wrong.is_empty() && known.refused == 0, "{known:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_fate_is_unknown_is_not_called_undone() {
+    let etcd = Etcd::start();
+    let managers = Managers::start(&etcd, 1);
+    let url = managers.served[0].0.url.clone();
+    managers.leader().await;
+    etcd.freeze();
+    let node = serde_json::to_value(compute_node("cn1", 1)).unwrap();
+    let (status, _, body) = ask(Method::POST, &url, "/v1/compute-nodes", Some(node.clone())).await;
+    assert_eq!((status, &body["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("may_be_done")), "{body}");
+    // From then on, nothing is begun.
+    let (status, _, body) = ask(Method::POST, &url, "/v1/compute-nodes", Some(node)).await;
+    assert_eq!((status, &body["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable")), "{body}");
+    etcd.thaw();
+}
+
+/// The answers to `GET /v1/health` of all managers that lead.
+async fn leading(managers: &Managers) -> Vec<String> {
+    let mut leading = Vec::new();
+    for (served, _) in &managers.served {
+        let (status, _, body) = ask(Method::GET, &served.url, "/v1/health", None).await;
+        if status.is_success() {
+            leading.push(body["leader"].as_str().unwrap().to_owned());
+        }
+    }
+    leading
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_loss_of_the_leaders_key_ends_the_lead_of_an_idle_manager() {
+    let etcd = Etcd::start();
+    let place = etcd.place("lab");
+    let mut managers = Managers { store: place.to_string(), served: Vec::new() };
+    // A lease that outlasts the test: only the watch shows the loss of the key.
+    for _ in 0..2 {
+        let folder = tempfile::tempdir().unwrap();
+        let more = ["--lease-ttl", "600"];
+        let served = Served::start_over(&["--store", &managers.store], folder.path(), &more);
+        managers.served.push((served, folder));
+    }
+    let client = managers.client();
+    for term in 1..3 {
+        let health = eventually("a leader of the next term", || async {
+            client.health().await.ok().filter(|health| health.watermark.term == term)
+        })
+        .await;
+        let leader = health.leader.unwrap();
+        etcd.depose(&place);
+        eventually("the end of the former lead", || async {
+            let (served, _) = managers.served.iter().find(|(served, _)| served.url == leader).unwrap();
+            served.log().contains("deleted the key lab/leader").then_some(())
+        })
+        .await;
+        eventually("one leader", || async { (leading(&managers).await.len() == 1).then_some(()) }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaders_key_that_no_manager_wrote_is_named_with_the_command_that_mends_it() {
+    let etcd = Etcd::start();
+    let mut managers = Managers::start(&etcd, 2);
+    let client = managers.client();
+    let leader = managers.leader().await;
+    let url = managers.served[leader].0.url.clone();
+    let key = etcd.place("lab").key("leader");
+    let written = json!({"url": url, "instance": 5}).to_string();
+    for (value, said) in [("somebody", "does not contain what managers"), (written.as_str(), "has no lease")]
+    {
+        // Without a lease, nothing ends it, not even the leader's death.
+        etcd.put(&key, value);
+        for (served, _) in &managers.served {
+            eventually("each manager says so", || async {
+                let (status, _, body) = ask(Method::GET, &served.url, "/v1/regions", None).await;
+                let error = body["error"].as_str().unwrap_or_default();
+                let command = format!("etcdctl --endpoints=http://127.0.0.1:{} del lab/leader", etcd.port());
+                let named = error.contains(said) && error.contains(&command);
+                (status == StatusCode::SERVICE_UNAVAILABLE && named).then_some(())
+            })
+            .await;
+        }
+        etcd.depose(&etcd.place("lab"));
+        managers.leader().await;
+    }
+    managers.take(0).0.kill();
+    eventually("the other one leads", || async { managers.client().health().await.ok() }).await;
+    drop(client);
 }
 
 #[test]

@@ -3,10 +3,12 @@
 
 mod access;
 mod access_etcd;
+mod backup;
 mod cli;
 mod cli_fabric;
 mod common;
 mod crash;
+mod etcd_refuses;
 mod events;
 mod fm_access;
 mod fm_manager;

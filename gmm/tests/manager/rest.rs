@@ -392,7 +392,7 @@ async fn a_backup_is_taken_and_put_back_while_the_manager_runs() {
         let regions = client.regions().await.unwrap();
         regions.into_iter().map(|region| region.name.to_string()).collect::<Vec<_>>()
     };
-    let restore = |backup: String| RestoreStore { backup, other_fabric: false };
+    let restore = RestoreStore::new;
     for (text, words) in [
         (backup[..backup.len() / 2].to_owned(), "no backup of a manager's store"),
         (backup.replacen("\"fabric\":", "\"fabric\":1", 1), "no backup of a manager's store"),
@@ -418,7 +418,7 @@ async fn a_backup_is_taken_and_put_back_while_the_manager_runs() {
     let _node = PatientNode::start(third.client(), memory_node("mn0", 0, 64)).await;
     let error = third.client().restore(&restore(backup.clone())).await.unwrap_err();
     assert!(error.to_string().contains("another fabric's"), "{error}");
-    third.client().restore(&RestoreStore { backup, other_fabric: true }).await.unwrap();
+    third.client().restore(&RestoreStore { other_fabric: true, ..RestoreStore::new(backup) }).await.unwrap();
 }
 
 #[tokio::test]

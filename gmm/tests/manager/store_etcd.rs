@@ -190,7 +190,11 @@ fn a_store_that_is_none_or_another_versions_is_named() {
     let put = |name: &str, value: &str| etcd.put(&place.key(name), value);
     put("state/regions/r0", "{}");
     let error = store.load().unwrap_err();
-    assert!(matches!(&error, StoreError::Damaged { .. }) && error.to_string().contains("r0"), "{error}");
+    let told = error.to_string();
+    assert!(told.contains("key lab/state/regions/r0 of"), "{told}");
+    let etcdctl = format!("etcdctl --endpoints=http://127.0.0.1:{}", etcd.port());
+    assert!(told.contains(&format!("`{etcdctl} get 'lab/state/regions/r0'`")), "{told}");
+    assert!(told.contains(&format!("`{etcdctl} del --prefix lab/`")), "{told}");
     put("redo/head", "3");
     assert!(store.load().unwrap_err().to_string().contains("0 of 3 parts"));
     put("format", "99");

@@ -312,7 +312,7 @@ impl<'a> Run<'a> {
                 self.apply(Command::Tick);
                 self.apply(Command::ForgetComputeNode(owner(cn)));
             }
-            Step::Backup => self.backup = Some(backup::write(self.manager.state()).unwrap()),
+            Step::Backup => self.backup = Some(backup::write(self.manager.state(), None).unwrap()),
             Step::Restore => {
                 let Some(text) = &self.backup else { return };
                 let (head, state) = backup::read(text).unwrap();

@@ -21,13 +21,13 @@ use serde_json::Value;
 const AFTER_HELP: &str = "\
 Without a command, the options are those of `run`.
 
-Let this machine in at a manager:
+Join this machine to a fabric:
     mn-server join https://gmm.lab:7440 --token cx1.… -i enp3s0f0 --pool-size 16G
 
-Look into a running node:
-    mn-server sessions                      its compute nodes, and how each is doing
-    mn-server counters --json | jq .        what its workers have counted
-    mn-server doctor                        is this machine ready, and what is to do?
+Inspect a running node:
+    mn-server sessions                      its compute nodes, and the state of each
+    mn-server counters --json | jq .        the counters of its workers
+    mn-server doctor                        check this machine
 
 Exit codes:
   0  done                        2  wrong arguments
@@ -57,13 +57,13 @@ pub struct Args {
 enum Command {
     /// Run the memory node; the same as no command
     Run(Box<RunArgs>),
-    /// Have this machine let in by a manager as a memory node, and start it
+    /// Join this machine to a fabric as a memory node, and start it
     Join(Box<join::JoinArgs>),
-    /// Look whether this machine is ready for a memory node, and say what to do
+    /// Check this machine: is it ready for a memory node, and what is to be changed?
     Doctor(Box<doctor::DoctorArgs>),
     /// Show the sessions with compute nodes
     Sessions(ShowArgs),
-    /// Show what the workers have counted
+    /// Show the counters of the workers
     Counters(ShowArgs),
     /// Print the public half of this node's key
     Key(key::KeyArgs),

@@ -23,24 +23,24 @@ pub struct Settings {
     #[serde(flatten)]
     pub node: NodeSettings,
 
-    /// The socket that tells how things stand: `mn-server sessions` and `mn-server counters` ask there [default:
-    /// /run/cxloe/mn-server.sock as root, else below $XDG_RUNTIME_DIR; where that cannot be had, the node serves without]
+    /// The node's socket, which `mn-server sessions` and `mn-server counters` use [default: /run/cxloe/mn-server.sock
+    /// as root, else below $XDG_RUNTIME_DIR; if that default cannot be bound, the node serves without]
     #[arg(long, value_name = "PATH", help_heading = "Node", env = "CXLOE_MN")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
 
-    /// Serve without a manager what FILE lists: who gets how much (see the last example below)
+    /// Serve without a manager: FILE lists the memory of each compute node (see the last example below)
     #[arg(long, value_name = "FILE", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_map: Option<PathBuf>,
 
-    /// How the manager may give this node's memory away: mld (in slices, to many compute nodes) or sld (whole, to one)
+    /// How the manager may allocate this node's memory: mld (in slices, to many compute nodes) or sld (whole, to one)
     /// [default: mld]
     #[arg(long, value_name = "mld|sld", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceKind>,
 
-    /// Label of the rack that this node is in: copies of a region are placed on different racks
+    /// Label of this node's rack: copies of a region are placed in different racks
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rack: Option<Name>,
@@ -60,7 +60,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
 
-    /// What the lent memory is made of: anon, huge2m, huge1g, file:/path or dax:/dev/daxX.Y
+    /// Kind of memory to lend: anon, huge2m, huge1g, file:/path or dax:/dev/daxX.Y
     /// [default: anon]
     #[arg(long, value_name = "KIND", help_heading = "Pool")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extent_size: Option<ByteSize>,
 
-    /// Bring all pages in before serving, so that no request waits for one [default: true, for files false]
+    /// Touch all pages before serving, so that no request waits for one [default: true, for files false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Pool")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefault: Option<bool>,
@@ -91,23 +91,23 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
 
-    /// How long the pool's memory outlives this process when it ends unexpectedly, so that the next one goes on with it; 0s:
-    /// not at all. Under systemd the unit's FileDescriptorStoreMax= decides [default: 1m]
+    /// Time for which the pool's memory is kept for the next process after an unexpected end of this one; 0s: not kept.
+    /// Under systemd the unit's FileDescriptorStoreMax= decides instead [default: 1m]
     #[arg(long, value_name = "TIME", help_heading = "Pool")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_keep: Option<Span>,
 
-    /// If this node runs already, as an earlier version for one, have that process end and go on with its memory
+    /// If this node is running, for example an earlier version, end that process and continue with its memory
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Pool")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take_over: Option<bool>,
 
-    /// Begin with empty memory, even where that of an earlier process is kept: it is freed
+    /// Begin with empty memory: memory kept from an earlier process is freed, and its content lost
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Pool")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_discard: Option<bool>,
 
-    /// Tell compute nodes to slow down when more frames than this wait in a worker's receive queue; 0: never
+    /// Signal congestion to compute nodes when more frames than this wait in a worker's receive queue; 0: never
     /// [default: 512]
     #[arg(long, value_name = "FRAMES", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,32 +118,32 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pfc: Option<bool>,
 
-    /// How long such a frame asks for, in quanta of 512 bit times [default: 1000, which is 50us at 10 Gbit/s]
+    /// Pause that such a frame requests, in quanta of 512 bit times [default: 1000, which is 50us at 10 Gbit/s]
     #[arg(long, value_name = "QUANTA", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pfc_quanta: Option<u16>,
 
-    /// Translations each worker keeps at hand [default: 1024, enough for 2 GiB in 2 MiB extents]
+    /// Entries of each worker's TLB [default: 1024, enough for 2 GiB in 2 MiB extents]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tlb_entries: Option<usize>,
 
-    /// Sessions, and so compute nodes, at a time [default: 256]
+    /// Most sessions, and so compute nodes, at a time [default: 256]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_sessions: Option<u32>,
 
-    /// A session not heard of for so long is forgotten [default: 30s]
+    /// Silence after which a session is removed [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_timeout: Option<Span>,
 
-    /// Writes that may wait for an earlier request, per session [default: 512]
+    /// Most writes that wait for an earlier request, per session [default: 512]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_max: Option<u32>,
 
-    /// Writes that may wait for an earlier request, in all sessions of a worker together [default: 8192]
+    /// Most writes that wait for an earlier request, in all sessions of a worker together [default: 8192]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_total_max: Option<u32>,
@@ -158,7 +158,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
 
-    /// Answer Echo frames of this station, session or not; give it once for each
+    /// Answer Echo frames of the station with this MAC, with or without a session; can be repeated
     #[arg(long, value_name = "MAC", help_heading = "Diagnostics")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo_for: Option<Vec<Mac>>,

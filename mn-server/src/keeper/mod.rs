@@ -178,7 +178,7 @@ impl Kept {
         let connection = match self.keeper {
             Keeper::ServiceManager => {
                 if !was_kept && let Err(error) = descriptor_store::store(memory) {
-                    warn!(%error, "the service manager does not keep the pool's memory: it goes with this process");
+                    warn!(%error, "the service manager does not keep the pool's memory: it ends with this process");
                 }
                 return Keeping(None);
             }
@@ -192,7 +192,7 @@ impl Kept {
         match started {
             Ok(watched) => Keeping(Some(watched)),
             Err(error) => {
-                warn!(%error, "no keeper of the pool's memory: it goes with this process");
+                warn!(%error, "no keeper of the pool's memory: it ends with this process");
                 Keeping(None)
             }
         }
@@ -209,7 +209,7 @@ fn watch(
     Watched::start(connection, on_yield, move || {
         warn!("the keeper of the pool's memory has ended: another is started");
         process::start(&options, memory.as_fd())
-            .inspect_err(|error| warn!(%error, "the pool's memory goes with this process"))
+            .inspect_err(|error| warn!(%error, "the pool's memory ends with this process"))
             .ok()
     })
 }

@@ -25,7 +25,7 @@ impl Middlewares {
     pub fn around(&self, mut link: Box<dyn Link>) -> Result<Box<dyn Link>, LinkError> {
         let interface = link.info().interface.clone();
         if let Some(plan) = &self.faults {
-            tracing::warn!(%interface, ?plan, "making faults on purpose");
+            tracing::warn!(%interface, ?plan, "injecting faults");
             link = Box::new(FaultInjector::new(link, plan));
         }
         if let Some((path, limit)) = &self.pcap {

@@ -2,7 +2,7 @@
 //! them are passed on; frames sent leave by the queue set last ([`Transmit::steer`]).
 //!
 //! ```text
-//!   receive <-- queue 0, 1, ... by turns
+//!   receive <-- queue 0, 1, ... in rotation
 //!   steer(2), slot, commit --> queue 2        answers: the queue the frame came by, unless steered
 //!   readiness <-- JointReadiness <-- queue 0, 1, ...
 //! ```

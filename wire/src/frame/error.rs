@@ -15,14 +15,14 @@ pub enum FrameError {
     },
     /// The command is none of the protocol's and not in the range whose length is defined for that case.
     #[error(
-        "dropped a frame with the unknown command {code:#04x}: its length cannot be told; does the sender speak another version?"
+        "dropped a frame with the unknown command {code:#04x}: its length is unknown; does the sender use another protocol version?"
     )]
     Undelimited {
         /// Command code received.
         code: u8,
     },
     /// A request code without meaning.
-    #[error("unknown request {code:#04x}; does the sender speak another version?")]
+    #[error("unknown request {code:#04x}; does the sender use another protocol version?")]
     UnknownRequest {
         /// Command code received.
         code: u8,

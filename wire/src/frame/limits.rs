@@ -4,9 +4,11 @@ use super::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES};
 
 /// Most lines of a burst: those of a page.
 pub const BURST_LINES_MAX: usize = PAGE_LINES;
-/// Length limit of all frames of a session, whatever the link carries: a burst write of a whole page under a pre-shared
-/// key.
-pub const MAX_FRAME_LIMIT: usize = HEADER_LEN + 8 + BURST_LINES_MAX * LINE_SIZE + 16;
+/// Length of the longest trailer in bytes, that of sessions with keys of nodes.
+pub(super) const TRAILER_MAX: usize = 22;
+/// Length limit of all frames of a session, whatever the link carries: a burst write of a whole page with the longest
+/// trailer.
+pub const MAX_FRAME_LIMIT: usize = HEADER_LEN + 8 + BURST_LINES_MAX * LINE_SIZE + TRAILER_MAX;
 
 /// Bytes on the wire beyond the frame's own: preamble (8), frame check sequence (4) and the shortest gap (12), IEEE
 /// 802.3.
@@ -76,16 +78,21 @@ mod tests {
         assert_eq!(burst_write_lines_max(mtu(1500), 16), 22);
         assert_eq!(burst_read_lines_max(mtu(1500), 22), 22);
         assert_eq!(burst_write_lines_max(mtu(1500), 22), 22);
-        for trailer in [4, 16] {
+        for trailer in [4, 16, TRAILER_MAX] {
             assert_eq!(burst_read_lines_max(mtu(9000), trailer), 64);
             assert_eq!(burst_write_lines_max(mtu(9000), trailer), 64);
             assert_eq!(burst_read_lines_max(0, trailer), 0);
             assert_eq!(burst_write_lines_max(96, trailer), 0);
         }
-        assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT, 16), 64);
-        assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT - 1, 16), 63);
-        assert_eq!(burst_read_lines_max(MAX_FRAME_LIMIT, 22), 64);
-        assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT, 22), 63);
+    }
+
+    #[test]
+    fn a_page_fits_the_longest_frame_of_a_session_with_every_trailer() {
+        for trailer in [4, 16, TRAILER_MAX] {
+            assert_eq!(burst_read_lines_max(MAX_FRAME_LIMIT, trailer), BURST_LINES_MAX, "{trailer}");
+            assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT, trailer), BURST_LINES_MAX, "{trailer}");
+        }
+        assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT - 1, TRAILER_MAX), BURST_LINES_MAX - 1);
     }
 
     #[test]

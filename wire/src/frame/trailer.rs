@@ -6,7 +6,10 @@
 
 use super::command::place;
 use super::header::field;
+use super::limits::TRAILER_MAX;
 use super::{Aead, Direction, Gcm, Space, clear_len, crc};
+
+const _: () = assert!(Gcm::TRAILER_LEN == TRAILER_MAX && Aead::TAG_LEN <= TRAILER_MAX);
 
 /// Integrity trailer of a session's frames, with its keys.
 #[derive(Debug)]

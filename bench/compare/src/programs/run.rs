@@ -1,4 +1,4 @@
-//! The measurement: first the memory that each program needs, then all ways of holding it by turns, trial by trial.
+//! The measurement: first the memory that each program needs, then all ways of holding it alternately, trial by trial.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -139,7 +139,7 @@ fn seconds(run: &Run, operations: Option<u64>) -> f64 {
     }
 }
 
-/// Measures the programs in `sized` by turns. `remote` is required for remote ways; `progress` is called before each
+/// Measures the programs in `sized` alternately. `remote` is required for remote ways; `progress` is called before each
 /// run.
 ///
 /// # Errors

@@ -82,7 +82,7 @@ impl NamedLab {
 /// # Errors
 /// Fails when the network cannot be made.
 pub fn keep(folder: &Path) -> Result<(), NamedError> {
-    let settings = LabSettings::load(folder)?;
+    let settings = LabSettings::load(folder, "cxloe-bench lab")?;
     let _lab = network(&settings)?;
     fs::write(folder.join("ready"), "").map_err(|error| NamedError::failed(error.to_string()))?;
     loop {

@@ -35,6 +35,9 @@ use daemons::Daemons;
 use keeper::{inside, keeper_pid};
 use settings::{SWITCH, address_of, mac_of};
 
+/// Length limit of a lab's name: the paths of sockets contain it, and have at most 107 bytes.
+const NAME_MAX: usize = 32;
+
 /// Change of a node's daemon or cable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -80,25 +83,29 @@ impl NamedLab {
     /// Fails on an invalid name.
     pub fn new(name: &str, root: &Path, command: &str) -> Result<NamedLab, NamedError> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if name.is_empty() || !name.chars().all(plain) {
-            return Err(NamedError::usage(format!("{name} is no name for a lab: letters, digits and - are")));
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
+            return Err(NamedError::usage(format!(
+                "`{name}` is no name for a lab: it has 1 to {NAME_MAX} characters, each a lower-case letter (a to z), a \
+                 digit or -"
+            )));
         }
         let (name, root) = (name.to_owned(), root.to_path_buf());
         Ok(NamedLab { folder: root.join(&name), name, root, command: command.into() })
     }
 
-    /// Option that selects this lab in commands suggested to the user; empty for the default name.
-    fn named(&self) -> String {
-        if self.name == "lab" { String::new() } else { format!(" --name {}", self.name) }
+    /// Start of a command on this lab, as the user can type it.
+    fn typed(&self) -> String {
+        let name = if self.name == "lab" { String::new() } else { format!(" --name {}", self.name) };
+        format!("{}{name}", self.command)
     }
 
     fn not_up(&self) -> NamedError {
-        NamedError::missing(format!("no lab is up by the name {}: lab{} up", self.name, self.named()))
+        NamedError::missing(format!("no lab is up by the name {}: {} up", self.name, self.typed()))
     }
 
     fn settings(&self) -> Result<LabSettings, NamedError> {
         keeper_pid(&self.folder).ok_or_else(|| self.not_up())?;
-        LabSettings::load(&self.folder)
+        LabSettings::load(&self.folder, &self.typed())
     }
 
     fn no_node(node: &str, there: &[String]) -> NamedError {
@@ -116,7 +123,7 @@ impl NamedLab {
         for node in settings.daemons() {
             let runs = match daemons.pid(&node) {
                 Some(pid) => format!("runs (pid {pid} in the lab)"),
-                None => format!("does not run: lab{} start {node}", self.named()),
+                None => format!("does not run: {} start {node}", self.typed()),
             };
             text += &format!("{node:<6} {:<18} {:<12} {runs}\n", mac_of(&node), address_of(&node));
         }
@@ -128,7 +135,7 @@ impl NamedLab {
                     text += &format!("region {name} of {owner}: {}, {}\n", of("size"), of("state"));
                 }
             }
-            None => text += &format!("the manager does not answer: lab{} start gmm\n", self.named()),
+            None => text += &format!("the manager does not answer: {} start gmm\n", self.typed()),
         }
         Ok(text)
     }
@@ -168,9 +175,9 @@ impl NamedLab {
     fn command_on(&self, node: &str, command: &[OsString]) -> Result<Command, NamedError> {
         let settings = self.settings()?;
         if command.is_empty() {
-            let named = self.named();
             return Err(NamedError::usage(format!(
-                "exec needs a command: lab{named} exec {node} -- COMMAND"
+                "exec needs a command: {} exec {node} -- COMMAND",
+                self.typed()
             )));
         }
         let there: Vec<String> = std::iter::once(SWITCH.to_owned()).chain(settings.nodes()).collect();
@@ -213,8 +220,8 @@ impl NamedLab {
     /// Fails when no lab is up, a node does not exist, or a change fails.
     pub fn change(&self, change: Change, nodes: &[String]) -> Result<(), NamedError> {
         if nodes.is_empty() {
-            let (word, named) = (change.word(), self.named());
-            return Err(NamedError::usage(format!("{word} needs the names of nodes: lab{named} {word} mn0")));
+            let (word, lab) = (change.word(), self.typed());
+            return Err(NamedError::usage(format!("{word} needs the names of nodes: {lab} {word} mn0")));
         }
         let settings = self.settings()?;
         let daemons = Daemons { settings: &settings, folder: &self.folder };
@@ -253,7 +260,9 @@ impl NamedLab {
     pub fn down(&self) -> bool {
         let keeper = keeper_pid(&self.folder);
         if let Some(keeper) = keeper {
-            if let (Ok(settings), true) = (LabSettings::load(&self.folder), keeper::is_ready(&self.folder)) {
+            if let (Ok(settings), true) =
+                (LabSettings::load(&self.folder, &self.typed()), keeper::is_ready(&self.folder))
+            {
                 let daemons = Daemons { settings: &settings, folder: &self.folder };
                 // Agents end first: their write-backs require the memory nodes.
                 let mut all = settings.daemons();

@@ -51,10 +51,12 @@ impl LabSettings {
         std::iter::once("gmm".to_owned()).chain(self.nodes()).collect()
     }
 
-    pub(super) fn load(folder: &Path) -> Result<LabSettings, NamedError> {
+    /// Reads the settings in a lab's folder; `typed` is the start of commands on this lab, for messages.
+    pub(super) fn load(folder: &Path, typed: &str) -> Result<LabSettings, NamedError> {
         let path = folder.join(FILE);
-        let failed =
-            |why: String| NamedError::failed(format!("{}: {why}; make it anew: lab down", path.display()));
+        let failed = |why: String| {
+            NamedError::failed(format!("{}: {why}; make it anew: {typed} down", path.display()))
+        };
         let text = fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
         serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
     }
@@ -119,6 +121,6 @@ mod tests {
         );
         let folder = tempfile::tempdir().expect("a temporary folder");
         settings.store(folder.path()).expect("it can be written");
-        assert_eq!(LabSettings::load(folder.path()).expect("it can be read"), settings);
+        assert_eq!(LabSettings::load(folder.path(), "lab").expect("it can be read"), settings);
     }
 }

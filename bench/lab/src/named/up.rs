@@ -37,13 +37,13 @@ impl NamedLab {
             return Err(NamedError::missing(format!("{tool} is missing: deploy/install/need.sh ip unshare")));
         }
         if keeper_pid(&self.folder).is_some() {
-            let settings = LabSettings::load(&self.folder)?;
+            let settings = LabSettings::load(&self.folder, &self.typed())?;
             let shape = |s: &LabSettings| (s.memory_nodes, s.compute_nodes);
             if shape(&settings) != shape(&wanted) {
                 let (memory, compute) = shape(&settings);
                 return Err(NamedError::failed(format!(
-                    "a lab of {memory} memory nodes and {compute} compute nodes is up: lab{} down, and then again",
-                    self.named()
+                    "a lab of {memory} memory nodes and {compute} compute nodes is up: {} down, and then again",
+                    self.typed()
                 )));
             }
             say("The lab is up already; starting what does not run.".into());
@@ -138,7 +138,7 @@ impl NamedLab {
             }
             say(format!("regions    one of {} for each compute node: scratch0, …", settings.region));
         }
-        let lab = format!("{}{}", self.command, self.named());
+        let lab = self.typed();
         say(format!("try        {lab} exec cn0 -- cn-agent write scratch0 --text hello --flush"));
         say(format!("           {lab} exec cn0 -- cn-agent read scratch0"));
         say(format!("           {lab} status; {lab} down"));

@@ -7,7 +7,7 @@
 //!
 //! The protocol's ends are the released sessions; those of Go-Back-N are a model with the protocol's frames and timers,
 //! its probes of silence included, so that only the scheme differs. Time is virtual, so a run depends on its settings
-//! alone. Passes over a set of pages write and read by turns, with 128 bursts in flight like a line port, and every
+//! alone. Passes over a set of pages write and read alternately, with 128 bursts in flight like a line port, and every
 //! byte read is compared.
 //!
 //! | module | |

@@ -77,10 +77,15 @@ fn production(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Words of the glossary, in lower case as parts of names: the first cells of its tables, split at commas.
+/// Heading of the list of words that need no explanation.
+const USUAL: &str = "## Words with their usual meaning";
+
+/// Words of the glossary, in lower case as parts of names: the first cells of its tables, and the list below
+/// [`USUAL`], split at commas.
 fn words(page: &Page) -> BTreeSet<String> {
     let rows = page.lines.iter().filter_map(|line| line.text.strip_prefix("| **")?.split_once("**"));
-    let words = rows.flat_map(|(cell, _)| cell.split(','));
+    let usual = page.lines.iter().skip_while(|line| line.text != USUAL).map(|line| line.text.as_str());
+    let words = rows.map(|(cell, _)| cell).chain(usual).flat_map(|cell| cell.split(','));
     words
         .map(|word| word.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase())
         .collect()

@@ -1,6 +1,6 @@
 //! Parser of `--help` output: a command's options, which of them take a value, and its subcommands.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex};
@@ -45,9 +45,72 @@ fn ask(program: &Path, commands: &[&str]) -> Option<Help> {
 }
 
 fn help_text(program: &Path, commands: &[&str]) -> Option<Help> {
+    raw(program, commands).map(|text| read(&text))
+}
+
+/// Output of `--help`; `None` if there is no such command.
+fn raw(program: &Path, commands: &[&str]) -> Option<String> {
     let asked = Command::new(program).args(commands).arg("--help").output();
     let output = asked.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
-    output.status.success().then(|| read(&String::from_utf8_lossy(&output.stdout)))
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Subcommands of a command with their one-line descriptions, in the order of the help of this build's program.
+pub fn abouts(words: &[&str]) -> Vec<(String, String)> {
+    let program = &tree::programs(words[0])[0];
+    if of(words).commands.is_empty() {
+        return Vec::new();
+    }
+    listed(&raw(program, &words[1..]).unwrap_or_default())
+}
+
+/// Defaults that programs name for an option, without blanks.
+pub fn defaults(option: &str) -> BTreeSet<String> {
+    const COMMANDS: [&[&str]; 9] = [
+        &["gmm", "serve"],
+        &["mn-server", "run"],
+        &["cn-agent", "run"],
+        &["cn-agent", "exec"],
+        &["cn-agent", "nbd"],
+        &["cn-agent", "vm"],
+        &["gmm", "token", "create"],
+        &["gmm", "create-region"],
+        &["cxloe-bench", "fault"],
+    ];
+    static TEXTS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let text = |words: &&[&str]| raw(&tree::programs(words[0])[0], &words[1..]).unwrap_or_default();
+        COMMANDS.iter().map(text).collect()
+    });
+    TEXTS.iter().filter_map(|text| default(text, option)).collect()
+}
+
+/// Default in the description of an option, without blanks.
+fn default(text: &str, option: &str) -> Option<String> {
+    let is_head = |line: &&str| line.trim_start().starts_with('-');
+    let named = |line: &&str| line.split([' ', ',', '[', '=']).any(|word| word == option);
+    let mut lines = text.lines().skip_while(|line| !is_head(line) || !named(line));
+    let head = lines.next()?;
+    let body: Vec<&str> =
+        std::iter::once(head).chain(lines.take_while(|line| !is_head(line))).map(str::trim).collect();
+    let body = body.join(" ");
+    let value = body.split_once("[default: ")?.1.split([']', ',', ';']).next()?;
+    Some(value.replace(' ', ""))
+}
+
+/// Names and descriptions in the list of commands of a help text; a description may go on in the next line.
+fn listed(text: &str) -> Vec<(String, String)> {
+    let lines = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let mut all: Vec<(String, String)> = Vec::new();
+    for line in lines.take_while(|line| line.starts_with("  ")) {
+        let trimmed = line.trim_start();
+        if line.len() - trimmed.len() == 2 {
+            let (name, about) = trimmed.split_once(' ').unwrap_or((trimmed, ""));
+            all.push((name.into(), about.trim().into()));
+        } else if let Some((_, about)) = all.last_mut() {
+            *about = format!("{about} {trimmed}");
+        }
+    }
+    all
 }
 
 /// Output of `--help` of one of this project's scripts.
@@ -112,4 +175,13 @@ fn a_help_text_is_read() {
     for (name, value) in options.into_iter().chain([("-v", false), ("--verbose", false)]) {
         assert_eq!(help.options.get(name), Some(&value), "{name}");
     }
+}
+
+#[test]
+fn descriptions_and_defaults_are_read() {
+    let text = "x\n\nCommands:\n  run   Run it,\n        twice\n  help  Print this\n\nOptions:\n      --keep <TIME>\n      \
+                    How long [default:\n          1m, if any]\n      --keeper <X>\n          Who\n";
+    assert_eq!(listed(text)[0], ("run".into(), "Run it, twice".into()));
+    assert_eq!((listed(text).len(), default(text, "--keep")), (2, Some("1m".into())));
+    assert_eq!((default(text, "--keeper"), default(text, "--none")), (None, None));
 }

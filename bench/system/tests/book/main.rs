@@ -14,6 +14,7 @@
 //! places, `CXLOE_BOOK_PROGRAMS` and `CXLOE_BOOK_TREES` name more folders to search, separated by colons.
 
 mod commands;
+mod facts;
 mod glossary;
 mod help;
 mod messages;
@@ -76,6 +77,17 @@ fn files_targets_variables_and_metrics_exist() {
 #[test]
 fn every_alert_is_in_the_book() {
     none(names::unnamed_alerts(&Page::book()));
+}
+
+#[test]
+fn lists_and_defaults_are_those_of_the_programs() {
+    let page = |path: &str| Page::load(format!("deploy/book/src/{path}")).expect("a page of the book");
+    let mut faults = facts::commands(&page("reference/commands.md"));
+    faults.extend(facts::events(&page("operate/states.md")));
+    faults.extend(facts::routes(&page("reference/rest.md")));
+    faults.extend(facts::packages(&page("deploy/packages.md")));
+    faults.extend(everything().iter().flat_map(facts::defaults));
+    none(faults);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod compare;
 mod fault;
+mod interrupt;
 mod paper;
 mod pattern;
 mod programs;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
             Subject::new("quickstart", quickstart::tests)
                 .also_as_nobody(ALL)
                 .only(&["runs_to_the_end_and_cleans_up"]),
+            Subject::new("interrupt", interrupt::tests),
             Subject::new("fault", fault::tests).also_as_nobody(ALL).long("all ways once more"),
             Subject::new("pattern", pattern::tests),
             Subject::new("compare", compare::tests)

@@ -86,7 +86,7 @@ fn a_file_that_is_not_whole_is_refused() -> Outcome {
     let cases: [(&[u8], &str); 3] = [
         (&damaged, "is damaged at byte"),
         (&whole[..whole.len() - 1], "is truncated: it ends after"),
-        (b"something else", "is no exported region"),
+        (b"something else", "is not an exported region"),
     ];
     let bad = rig.path("bad.cxloe");
     for (bytes, says) in cases {

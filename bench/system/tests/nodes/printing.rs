@@ -75,6 +75,8 @@ const DATA: &[&str] = &[
     "cn-agent paging",
     "cn-agent top --once --interval 100ms",
     "cn-agent read scratch --lines 3",
+    "cn-agent write scratch --text hello --flush",
+    "cn-agent flush",
     "cn-agent key --node-key KEY",
     "cn-agent doctor",
     "gmm hold agent",
@@ -105,8 +107,6 @@ const NO_DATA: &[(&str, &str)] = &[
     ("cn-agent join", "says on standard error what it did"),
     ("cn-agent exec", "what the program prints"),
     ("cn-agent set-local", "nothing to show"),
-    ("cn-agent write", "nothing to show"),
-    ("cn-agent flush", "nothing to show"),
     ("cn-agent export", "the region's content"),
     ("cn-agent import", "says on standard error what it did"),
     ("cn-agent nbd", "a daemon"),
@@ -197,7 +197,7 @@ fn ask(rig: &Pair, line: &str, json: bool) -> Outcome<Output> {
 fn regions_destroyed(rig: &Pair, compute_node: &str) -> Outcome {
     eventually("no region of the compute node is left", || {
         let regions = rig.gmm(&["--json", "list", "-R", "-i", "-c", compute_node]).ok()?;
-        serde_json::from_str::<Value>(&regions).ok()?.as_array()?.is_empty().then_some(())
+        serde_json::from_str::<Value>(&regions).ok()?["regions"].as_array()?.is_empty().then_some(())
     })
 }
 

@@ -142,6 +142,17 @@ pub fn a_user_reads_and_writes_its_own_regions_alone() -> Outcome {
         ensure(output_text == wanted, format!("{region}: {output_text}"))?;
     }
     ensure(port.read(bob)? == [7; 64], "nothing of bob's has changed")?;
+    // Commands name the cause: another user's region is there, and the agent runs.
+    let agent = lent(&rig)?.join("cn-agent");
+    let read = |group: u32| -> Outcome<std::process::Output> {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &ALICE.to_string(), "--regid", &group.to_string(), "--clear-groups"]);
+        command.args(["--inh-caps=-all", "--"]).arg(&agent).args(["read", "bob"]).current_dir("/");
+        command.env("CXLOE_AGENT", rig.socket()).env_remove("HOME");
+        Ok(command.output()?)
+    };
+    failed_with(&read(USERS)?, 5, &["region `bob` belongs to another user than 4711"])?;
+    failed_with(&read(ALICE)?, 5, &["this user may not use the agent"])?;
     // A connected client gets no access to another user's regions that are attached or destroyed later.
     let mut waits = tenant(&rig, ALICE, "port-later", &["later"])?.stdout(Stdio::piped()).spawn()?;
     rig.gmm(&["create-region", "-s", BYTES, "--owner", CN, "--uid", &BOB.to_string(), "later"])?;

@@ -11,7 +11,7 @@
 //!                  the manager has it usable
 //!   (remembered) ----------------------------> attached --- grows: extend; moves: write back, attach anew
 //!        ^                                        |
-//!        |  worker: written back, routes gone     | the manager asks for it back, or holds this node in reset
+//!        |  worker: written back, routes gone     | the manager asks for it back, or has suspended this node
 //!        +------------------------- draining <----+
 //! ```
 
@@ -353,7 +353,7 @@ impl Attachments {
         self.by_name.values().find(holds).map(|attachment| &attachment.region)
     }
 
-    /// Takes over the manager's answer: all of this compute node's regions, and whether it is held in reset.
+    /// Takes over the manager's answer: all of this compute node's regions, and whether it is suspended.
     pub fn follow(&mut self, regions: &[Region], held: bool) -> Vec<AttachmentChange> {
         let mut changes = Vec::new();
         if self.held != held {
@@ -520,7 +520,7 @@ impl Attachments {
         self.phases.values().any(|phase| matches!(phase, AttachmentPhase::Draining(_)))
     }
 
-    /// Whether this node is held in reset by the manager.
+    /// Whether this node is suspended by the manager.
     pub fn held(&self) -> bool {
         self.held
     }

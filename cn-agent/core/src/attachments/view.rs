@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// State of this compute node in the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Whether the node is held in reset: nothing is attached until the manager releases it.
+    /// Whether the node is suspended: nothing is attached until the manager releases it.
     pub held: bool,
     /// Logical devices of memory nodes that are bound to this node.
     pub devices: Vec<AttachedDevice>,
@@ -57,7 +57,7 @@ pub enum Attaching {
     Draining,
     /// The region is disabled, or moving to another node; its address is kept.
     Detached,
-    /// This node is held in reset; the region's address is kept.
+    /// This node is suspended; the region's address is kept.
     #[serde(rename = "held")]
     InReset,
     /// The region's backing is undecided; the note gives the reason.

@@ -41,7 +41,7 @@ pub enum DrainReason {
 #[derive(Debug, Default)]
 pub(super) struct DrainingRanges {
     ranges: Vec<(Range<u64>, DrainReason)>,
-    /// Whether this compute node is held in reset, which closes all addresses.
+    /// Whether this compute node is suspended, which closes all addresses.
     in_reset: bool,
 }
 
@@ -95,7 +95,7 @@ impl Engine {
         self.draining.ranges.retain(|(range, _)| range.start != start);
     }
 
-    /// Sets whether this compute node is held in reset: all addresses are closed then.
+    /// Sets whether this compute node is suspended: all addresses are closed then.
     pub fn set_in_reset(&mut self, in_reset: bool) {
         self.draining.in_reset = in_reset;
     }

@@ -23,10 +23,10 @@ pub enum EngineError {
          `cn-agent list` shows it, `gmm enable-region` lets this node have a disabled one again"
     )]
     Draining(u64),
-    /// This compute node is held in reset.
+    /// This compute node is suspended.
     #[error(
-        "the manager holds this compute node in reset, so that nothing is attached (HPA {0:#x}); wait until what it is \
-         to have is there, or release it with `gmm release`"
+        "the manager has suspended this compute node, so that nothing is attached (HPA {0:#x}); wait until its declared \
+         regions exist, or resume it with `gmm release`"
     )]
     InReset(u64),
     /// The region is mapped into processes, and therefore not accessible line by line.

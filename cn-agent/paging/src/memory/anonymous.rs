@@ -152,7 +152,7 @@ impl Memory for AnonymousPages {
                     return Err(MemoryError::Os(errno as i32));
                 }
                 // Pages that are still in place are found at their next fault.
-                tracing::error!(%errno, "pages could not be taken away");
+                tracing::error!(%errno, "pages could not be unmapped");
             }
         }
         Ok(Drop::Done)

@@ -124,7 +124,7 @@ impl SharedPages {
         let page = self.ready[at].page;
         match self.punch(&(page..page + 1)) {
             Ok(()) => drop(self.ready.swap_remove(at)),
-            Err(errno) => tracing::error!(%errno, page, "memory made ready could not be taken back"),
+            Err(errno) => tracing::error!(%errno, page, "prepared memory could not be freed"),
         }
     }
 
@@ -261,7 +261,7 @@ impl Memory for SharedPages {
                     return Err(MemoryError::Os(errno as i32));
                 }
                 // Pages that are still in place are found at their next fault.
-                tracing::error!(%errno, fd = self.file.as_raw_fd(), "pages could not be taken away");
+                tracing::error!(%errno, fd = self.file.as_raw_fd(), "pages could not be unmapped");
             }
         }
         Ok(Drop::Done)

@@ -99,7 +99,12 @@ impl ComputeNode {
         let manager = Manager::new(&options.manager, &credentials)?;
         let joined = identity.as_ref().map(|(_, file)| file.joined);
         let instance = rand::random();
-        let name = Name::new(format!("{}-{}", options.name, info.mac.to_string().replace(':', "")))?;
+        // A node that has a name keeps it: the agent of this machine, for example, may have given it.
+        let known = manager.compute_nodes()?.into_iter().find(|node| node.cn_id == own);
+        let name = match known.and_then(|node| node.name) {
+            Some(name) => name,
+            None => Name::new(format!("{}-{}", options.name, info.mac.to_string().replace(':', "")))?,
+        };
         let node = RegisterComputeNode {
             cn_id: own,
             name,

@@ -16,7 +16,7 @@ use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, CreateRegion, DestroyRegion, Joined,
     NotFollowed, RegisterComputeNode, Renew,
 };
-use cxloe_fabric::model::{CnId, Name, Region};
+use cxloe_fabric::model::{CnId, ComputeNode, Name, Region};
 use cxloe_fabric::trust::Credentials;
 use cxloe_fabric::{ClientError, Unanswered};
 use serde::Serialize;
@@ -96,6 +96,14 @@ impl Manager {
     pub fn register(&self, node: &RegisterComputeNode) -> Result<ComputeNodeRegistered, ClientError> {
         let asked = format!("register compute node {} ({})", node.name, node.cn_id);
         self.call("POST", "/v1/compute-nodes", &asked, Some(node), ANSWER_TIMEOUT)
+    }
+
+    /// Lists the compute nodes that the manager knows: `GET /v1/compute-nodes`.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub fn compute_nodes(&self) -> Result<Vec<ComputeNode>, ClientError> {
+        self.call("GET", "/v1/compute-nodes", "list compute nodes", None::<&()>, ANSWER_TIMEOUT)
     }
 
     /// Renews the registration, and waits for a change, for at most `wait_limit`.

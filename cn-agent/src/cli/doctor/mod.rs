@@ -19,7 +19,7 @@ use cxloe_node::doctor::{NodeHost, RELEASE, Workers, judge_link, print};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Without options, those of /etc/cxloe/cn-agent.toml are judged, if it is there.
+Without options, those of /etc/cxloe/cn-agent.toml are checked, if it exists.
 While no agent runs, memory nodes are asked by frames whether they answer.
 
 Exit codes:

@@ -61,9 +61,9 @@ impl EngineUsers {
             AttachmentChange::Hold(held) => {
                 engine.set_in_reset(held);
                 if held {
-                    tracing::warn!("the manager holds this node in reset: everything is detached");
+                    tracing::warn!("the manager has suspended this node: everything is detached");
                 } else {
-                    tracing::info!("the manager has released this node from reset");
+                    tracing::info!("the manager has resumed this node");
                 }
             }
         }
@@ -83,7 +83,7 @@ impl EngineUsers {
                     "region has grown"
                 );
             }
-            Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
+            Err(error) => tracing::error!(%error, "the added part of a region is not attached"),
         }
     }
 

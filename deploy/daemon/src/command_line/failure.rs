@@ -52,9 +52,10 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit = match &error {
             ClientError::BadUrl { .. } => Exit::Usage,
-            ClientError::Unreachable { .. } | ClientError::Tls { .. } | ClientError::Plain { .. } => {
-                Exit::Unreachable
-            }
+            ClientError::Unreachable { .. }
+            | ClientError::Unanswered { .. }
+            | ClientError::Tls { .. }
+            | ClientError::Plain { .. } => Exit::Unreachable,
             ClientError::Protocol { .. } => Exit::Failed,
             ClientError::Refused { body, .. } => match body.code {
                 ErrorCode::NotFound => Exit::NotFound,

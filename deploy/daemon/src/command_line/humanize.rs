@@ -6,7 +6,7 @@ use cxloe_fabric::model::human_bytes;
 use serde_json::Value;
 
 /// Names of fields that are sizes in bytes.
-const SIZES: [&str; 17] = [
+const SIZES: [&str; 19] = [
     "size",
     "bytes",
     "growing",
@@ -24,6 +24,8 @@ const SIZES: [&str; 17] = [
     "tx_bytes",
     "window",
     "beyond_window",
+    "limit",
+    "resident",
 ];
 /// Names of fields that are addresses or identities, best read in hexadecimal.
 const HEXADECIMAL: [&str; 8] =
@@ -31,7 +33,8 @@ const HEXADECIMAL: [&str; 8] =
 /// Suffix of the names of fields that are times in nanoseconds.
 const NANOSECONDS: &str = "_ns";
 /// Names of fields that are points in time: milliseconds since the Unix epoch.
-const MOMENTS: [&str; 2] = ["time_ms", "created_ms"];
+const MOMENTS: [&str; 7] =
+    ["time_ms", "created_ms", "expires_ms", "renew_ms", "since_ms", "heard_ms", "reported_ms"];
 /// Last point in time with a year of four digits; RFC 3339 has no later one.
 const MOMENT_MAX_MS: u64 = 253_402_300_799_999;
 
@@ -83,6 +86,7 @@ mod tests {
             {"size": 536_870_912_u64, "ways": 1, "legs": [{"cmem_base": 2_097_152, "bytes": 4096}]},
             {"hpa": 1_u64 << 40, "size": 4096, "streams": 4, "rtt_ns": 12_340},
             {"time_ms": 86_400_001, "created_ms": u64::MAX, "serial": 255, "quota": null},
+            {"expires_ms": 1_000, "resident": 4096},
         ]);
         humanize(&mut value);
         let expected = json!([
@@ -91,6 +95,7 @@ mod tests {
             {"hpa": "0x10000000000", "size": "4.00 KiB (4.10 KB)", "streams": 4, "rtt_ns": "12.3 us"},
             {"time_ms": "1970-01-02T00:00:00.001Z", "created_ms": "9999-12-31T23:59:59.999Z", "serial": "0xff",
              "quota": null},
+            {"expires_ms": "1970-01-01T00:00:01.000Z", "resident": "4.00 KiB (4.10 KB)"},
         ]);
         assert_eq!(value, expected);
     }

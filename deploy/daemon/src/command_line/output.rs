@@ -95,11 +95,15 @@ pub fn print(value: Value, human: bool) -> Result<(), Failure> {
     }
 }
 
-/// Prints one list for each kind of result, under the key of the kind.
+/// Prints one list for each kind of result. As JSON, it is an object with one array for each kind, under the key of the
+/// kind, also if there is only one kind. In the form of the CXL tools, a single kind is an array of its own.
 ///
 /// # Errors
 /// When standard output is closed.
 pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Result<(), Failure> {
+    if form() == OutputForm::Json {
+        return print(by_kind(kinds), human);
+    }
     match (form(), <[_; 1]>::try_from(kinds)) {
         (_, Ok([(_, found)])) => print(Value::Array(found), human),
         (OutputForm::Table, Err(kinds)) => {
@@ -109,10 +113,6 @@ pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Resul
                 print(Value::Array(found), human)?;
             }
             Ok(())
-        }
-        (OutputForm::Json, Err(kinds)) => {
-            let all = kinds.into_iter().map(|(key, found)| (key.to_owned(), Value::Array(found)));
-            print(Value::Object(all.collect()), human)
         }
         (form, Err(kinds)) => {
             if form == OutputForm::Unasked {
@@ -125,6 +125,11 @@ pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Resul
             print(found.map(|(key, found)| serde_json::json!({ key: found })).collect(), human)
         }
     }
+}
+
+/// An object with one array for each kind of result.
+fn by_kind(kinds: Vec<(&'static str, Vec<Value>)>) -> Value {
+    Value::Object(kinds.into_iter().map(|(key, found)| (key.to_owned(), Value::Array(found))).collect())
 }
 
 /// Prints one line, with its line break.
@@ -200,6 +205,14 @@ pub fn completions(shell: clap_complete::Shell, mut command: clap::Command) -> R
 mod tests {
 
     use super::*;
+
+    #[test]
+    fn lists_have_one_shape_however_many_kinds_are_listed() {
+        let one = vec![("regions", vec![Value::from(1)])];
+        let two = vec![("regions", vec![]), ("memdevs", vec![Value::from(2)])];
+        assert_eq!(by_kind(one), serde_json::json!({"regions": [1]}));
+        assert_eq!(by_kind(two), serde_json::json!({"regions": [], "memdevs": [2]}));
+    }
 
     #[test]
     fn terminals_get_tables_and_programs_json() {

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use super::humanize::for_people;
 use crate::table::{Table, new_table};
 
-/// Kind of result: the field by which it is recognised, and the columns of its table (field and heading).
+/// Kind of result: the field by which it is recognised, and the columns of its table (field and heading). A field of a
+/// nested object is written as `object.field`.
 struct ResultKind {
     known_by: &'static str,
     columns: &'static [(&'static str, &'static str)],
@@ -20,7 +21,7 @@ const fn kind(known_by: &'static str, columns: &'static [(&'static str, &'static
 }
 
 /// All kinds, in order of precedence: a result is of the first kind whose field it has.
-const KINDS: [ResultKind; 9] = [
+const KINDS: [ResultKind; 11] = [
     ResultKind { known_by: "event", columns: &[("time_ms", "time"), ("event", "event")], rest: true },
     kind(
         "attachment",
@@ -33,6 +34,35 @@ const KINDS: [ResultKind; 9] = [
             ("served_by", "served by"),
             ("memory_nodes", "memory nodes"),
             ("note", "note"),
+        ],
+    ),
+    kind(
+        "made_by",
+        &[
+            ("id", "id"),
+            ("role", "role"),
+            ("created_ms", "created"),
+            ("expires_ms", "valid until"),
+            ("made_by", "made by"),
+            ("compute_nodes", "compute nodes"),
+            ("quota", "quota"),
+            ("used", "used"),
+        ],
+    ),
+    kind(
+        "taking_over",
+        &[
+            ("region", "region"),
+            ("space", "space"),
+            ("kind", "kind"),
+            ("bytes", "size"),
+            ("limit", "limit"),
+            ("resident", "resident"),
+            ("members", "processes"),
+            ("owner", "user"),
+            ("counters.faults", "faults"),
+            ("counters.fetched", "fetched"),
+            ("counters.written_back", "written back"),
         ],
     ),
     kind(
@@ -80,14 +110,14 @@ const KINDS: [ResultKind; 9] = [
             ("port", "port"),
             ("state", "state"),
             ("size", "size"),
-            ("reserved", "set aside"),
+            ("reserved", "reserved"),
             ("used_bytes", "used"),
             ("compute_node", "compute node"),
             ("vppb", "vPPB"),
             ("region", "region"),
             ("regions", "regions"),
             ("unbinding", "unbinding"),
-            ("unbound_percent", "let go of %"),
+            ("unbound_percent", "released %"),
             ("zeroed_percent", "zeroed %"),
         ],
     ),
@@ -116,7 +146,7 @@ const KINDS: [ResultKind; 9] = [
             ("kind", "kind"),
             ("ram_size", "size"),
             ("free_bytes", "free"),
-            ("reserved_bytes", "set aside"),
+            ("reserved_bytes", "reserved"),
             ("draining_bytes", "being zeroed"),
             ("host", "address"),
         ],
@@ -132,13 +162,13 @@ const KINDS: [ResultKind; 9] = [
             ("size", "regions' size"),
             ("nr_regions", "regions"),
             ("quota", "quota"),
-            ("held", "held in reset"),
+            ("held", "suspended"),
         ],
     ),
 ];
 
 /// Fields that can name an item of a list, by precedence.
-const NAMES: [&str; 5] = ["memdev", "target", "memory_node", "region", "name"];
+const NAMES: [&str; 6] = ["memdev", "target", "memory_node", "region", "name", "pid"];
 
 /// Table of a result; `None` if no table can show it.
 pub fn table(value: Value) -> Option<Table> {
@@ -147,7 +177,7 @@ pub fn table(value: Value) -> Option<Table> {
             let items: Option<Vec<Map<String, Value>>> = items.into_iter().map(fields).collect();
             let items = items.filter(|items| !items.is_empty())?;
             let mut shown = TableColumns::of(&items);
-            shown.columns.retain(|(field, _)| items.iter().any(|item| cell(item.get(*field)).is_some()));
+            shown.columns.retain(|(field, _)| items.iter().any(|item| cell(field_of(item, field)).is_some()));
             Some(shown.rows(&items))
         }
         Value::Object(item) => TableColumns::of(std::slice::from_ref(&item)).fields(&item),
@@ -159,6 +189,14 @@ fn fields(item: Value) -> Option<Map<String, Value>> {
     match item {
         Value::Object(fields) => Some(fields),
         _ => None,
+    }
+}
+
+/// The field of `item` that a column shows.
+fn field_of<'a>(item: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
+    match field.split_once('.') {
+        Some((object, field)) => item.get(object)?.get(field),
+        None => item.get(field),
     }
 }
 
@@ -189,7 +227,7 @@ impl<'a> TableColumns<'a> {
         let mut table = new_table(self.columns.iter().map(|(_, heading)| heading.clone()).chain(rest));
         fit(&mut table);
         for item in items {
-            let cells = self.columns.iter().map(|(field, _)| cell(item.get(*field)).unwrap_or_default());
+            let cells = self.columns.iter().map(|(field, _)| cell(field_of(item, field)).unwrap_or_default());
             table.add_row(cells.chain(self.rest.then(|| self.rest_of(item))));
         }
         for column in table.column_iter_mut() {
@@ -205,13 +243,13 @@ impl<'a> TableColumns<'a> {
             Value::Array(items) => items.iter().any(|item| item.is_array() || name_of(item).is_none()),
             _ => false,
         };
-        if self.columns.iter().any(|(field, _)| item.get(*field).is_some_and(nested)) {
+        if self.columns.iter().any(|(field, _)| field_of(item, field).is_some_and(nested)) {
             return None;
         }
         let mut table = Table::of_fields();
         fit(&mut table);
         for (field, heading) in &self.columns {
-            if let Some(cell) = cell(item.get(*field)) {
+            if let Some(cell) = cell(field_of(item, field)) {
                 table.add_row([heading.clone(), cell]);
             }
         }
@@ -289,6 +327,35 @@ mod tests {
         assert!(!header.contains("resource") && !header.contains("zeroed"), "{shown:?}");
         assert!(row.contains("16.00 MiB ") && !row.contains('('), "{shown:?}");
         assert!(row.contains("mn0, mn1"), "{shown:?}");
+    }
+
+    #[test]
+    fn mapped_regions_show_how_paging_goes() {
+        let view = json!({
+            "space": 7, "region": "scratch", "kind": "private", "bytes": 16 << 20, "limit": 4 << 20, "resident": 4096,
+            "taking_over": false, "owner": 1000, "members": [{"pid": 4711, "view": 0, "bytes": 4096}],
+            "counters": {"faults": 12, "fetched": 3},
+        });
+        let shown = lines(json!([view]));
+        let line = |with: &str| shown.iter().find(|line| line.contains(with)).unwrap();
+        let (header, row) = (line("resident"), line("scratch"));
+        assert!(
+            header.contains("processes") && header.contains("faults") && !header.contains("CN id"),
+            "{shown:?}"
+        );
+        assert!(row.contains("4.00 MiB") && row.contains("4711") && row.contains(" 12 "), "{shown:?}");
+    }
+
+    #[test]
+    fn tokens_show_dates() {
+        let token = json!({"id": "1a2b", "role": "mn", "created_ms": 0, "expires_ms": 3_600_000, "made_by": "uid 0",
+                           "used": false});
+        let shown = lines(json!([token]));
+        let row = shown.iter().find(|line| line.contains("1a2b"));
+        assert!(
+            row.is_some_and(|row| row.contains("1970-01-01T01:00:00.000Z") && row.contains("no")),
+            "{shown:?}"
+        );
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub fn start(filter: &str, format: LogFormat) -> Log {
         tracing::warn!(filter, %error, "not a log filter; logging at {FILTER_DEFAULT}");
     }
     if let Err(error) = alone {
-        tracing::warn!(%error, "no thread to write the log: whoever logs waits for standard error");
+        tracing::warn!(%error, "no thread to write the log: threads that log wait for standard error");
     }
     Log(())
 }

@@ -1,4 +1,4 @@
-//! Logical devices: capacity set aside for them, their bindings to compute nodes, and unbinding. No change of one
+//! Logical devices: capacity reserved for them, their bindings to compute nodes, and unbinding. No change of one
 //! touches the mappings, the sessions or the link of the others on its memory node.
 
 use cxloe_fabric::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};

@@ -1,5 +1,5 @@
 //! Derived data that is read often: regions by memory node and by owner, bytes of a memory node by compute node,
-//! capacity set aside. It is updated with each change, so that no command walks all of a hundred thousand regions.
+//! reserved capacity. It is updated with each change, so that no command walks all of a hundred thousand regions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,7 +125,7 @@ impl Index {
         self.bytes_of.get(&cn).copied().unwrap_or_default()
     }
 
-    /// Bytes of `node` that are set aside for logical devices and not used by their regions; never more than the bytes
+    /// Bytes of `node` that are reserved for logical devices and not used by their regions; never more than the bytes
     /// of `node` that are free or being zeroed.
     pub fn idle(&self, node: &Name) -> u64 {
         self.idle.get(node).copied().unwrap_or_default()

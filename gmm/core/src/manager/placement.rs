@@ -122,7 +122,7 @@ impl Manager {
         Ok(candidates.collect())
     }
 
-    /// Bytes of `node` available to `cn`: free and not set aside for others.
+    /// Bytes of `node` available to `cn`: free and not reserved for others.
     pub(super) fn available(&self, node: &MemoryNode, cn: CnId) -> u64 {
         let own = self.index.ld_of(cn, &node.name);
         let own = own.and_then(|id| self.state.logical_devices.get(&(node.name.clone(), id)));
@@ -137,7 +137,7 @@ impl Manager {
         self.unreserved_bytes(node, for_own)
     }
 
-    /// Free bytes of `node` that are not set aside for others. `own` is the part of the set-aside capacity that belongs
+    /// Free bytes of `node` that are not reserved for others. `own` is the part of the reserved capacity that belongs
     /// to the requester. Set-aside capacity may also lie in memory that is still being zeroed, so not all of it counts
     /// against the free bytes.
     pub(super) fn unreserved_bytes(&self, node: &MemoryNode, own: u64) -> u64 {

@@ -94,7 +94,7 @@ impl Manager {
         }
         release.done = true;
         if release.destroy {
-            self.drain(region, Some("its owner has let go".to_owned()));
+            self.drain(region, Some("its owner has released it".to_owned()));
         } else {
             self.settle(region, None);
         }

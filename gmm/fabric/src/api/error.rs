@@ -56,6 +56,9 @@ pub enum ErrorCode {
     NodeRefused,
     /// The manager is overloaded or shutting down. 503
     Unavailable,
+    /// The manager lost the lead or its store, or ended, while it carried the request out: it may have been done, and may
+    /// not. 503
+    MayBeDone,
     /// The store or a backup cannot be written, for a reason other than a full disk. 500
     StoreFailed,
     /// Not enough free memory on reachable memory nodes. 507
@@ -99,7 +102,7 @@ impl ErrorCode {
             Self::LimitReached => 429,
             Self::StoreFailed | Self::Unknown => 500,
             Self::NodeRefused => 502,
-            Self::Unavailable => 503,
+            Self::Unavailable | Self::MayBeDone => 503,
             Self::NoSpace | Self::StoreFull => 507,
         }
     }

@@ -88,30 +88,6 @@ pub struct AdoptFabric {
     pub seen: Vec<Watermark>,
 }
 
-/// Request to replace the whole content of the store by a backup.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct RestoreStore {
-    /// The backup, from `GET /v1/backup`.
-    pub backup: String,
-    /// True to restore even the backup of another fabric.
-    #[serde(default)]
-    pub other_fabric: bool,
-}
-
-/// Result of a restored backup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct RestoredStore {
-    /// The watermark of the replaced state.
-    pub before: Watermark,
-    /// The watermark in the backup. Nodes that have seen later changes do not follow until these are given up.
-    pub restored: Watermark,
-    /// The watermark after the restoration.
-    pub now: Watermark,
-}
-
 /// Report of a memory node about memory that belongs to no region; the node keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

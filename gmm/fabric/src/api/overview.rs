@@ -58,7 +58,7 @@ pub struct MemoryNodeOverview {
     pub extent_bytes: u64,
     /// Bytes of the pool that belong to no region.
     pub free_bytes: u64,
-    /// The part of `free_bytes` that is set aside for logical devices.
+    /// The part of `free_bytes` that is reserved for logical devices.
     pub reserved_bytes: u64,
     /// Bytes of regions that are being destroyed and not yet confirmed as zeroed.
     pub draining_bytes: u64,

@@ -3,10 +3,7 @@
 use reqwest::Method;
 
 use super::{Client, ClientError};
-use crate::api::{
-    AdoptFabric, NotFollowed, Orphans, RefusedNode, ReleaseOrphans, ReportOrphans, RestoreStore,
-    RestoredStore,
-};
+use crate::api::{AdoptFabric, NotFollowed, Orphans, RefusedNode, ReleaseOrphans, ReportOrphans};
 use crate::model::Name;
 
 impl Client {
@@ -33,23 +30,6 @@ impl Client {
     /// Any [`ClientError`]; refused with `not_found` if no refused node has seen one of them.
     pub async fn adopt_fabric(&self, adopt: &AdoptFabric) -> Result<(), ClientError> {
         self.exchange(Method::POST, "/v1/adopt", "adopt the fabric", Some(adopt), 0).await.map(drop)
-    }
-
-    /// Returns a backup of the manager's store, as text.
-    ///
-    /// # Errors
-    /// Any [`ClientError`].
-    pub async fn backup(&self) -> Result<Vec<u8>, ClientError> {
-        let taken = self.exchange(Method::GET, "/v1/backup", "back the store up", None::<&()>, 0).await?;
-        Ok(taken.1)
-    }
-
-    /// Replaces the whole content of the manager's store by a backup.
-    ///
-    /// # Errors
-    /// Any [`ClientError`]; refused with `bad_request` if the text is no backup, or the backup of another fabric.
-    pub async fn restore(&self, restore: &RestoreStore) -> Result<RestoredStore, ClientError> {
-        self.call(Method::POST, "/v1/restore", "restore a backup", Some(restore), 0).await
     }
 
     /// Reports memory that a memory node holds although it belongs to no region.

@@ -4,6 +4,7 @@
 //! A request is sent again only if it cannot be carried out twice: it was never sent, a manager that does not lead
 //! answered it, or it only reads. Otherwise the caller gets an error, and its next request goes to the next manager.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 
 use super::{ClientError, Credentials, Unanswered, causes};
+use crate::api::ErrorBody;
 
 /// Time-out of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -139,7 +141,18 @@ pub struct Managers {
     current: AtomicUsize,
     /// Address of the leader, as named by a manager that does not lead.
     leader: Mutex<Option<ManagerAddress>>,
+    patience: Option<Box<dyn Patience>>,
 }
+
+/// How a client waits for a leader; this crate has no clock.
+pub trait Patience: std::fmt::Debug + Send + Sync {
+    /// A pause before a request is sent again, for which no manager leads for this reason; `tries` is the number of tries
+    /// until now. `None`: the failure is reported.
+    fn pause(&self, reason: &str, tries: u32) -> Option<Pause>;
+}
+
+/// A pause of a client.
+pub type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Managers {
     /// The managers at `urls`, separated by commas.
@@ -155,7 +168,13 @@ impl Managers {
             places,
             current: AtomicUsize::new(0),
             leader: Mutex::new(None),
+            patience: None,
         })
+    }
+
+    /// These managers; requests for which none leads are repeated as `patience` says.
+    pub fn with_patience(self, patience: Box<dyn Patience>) -> Self {
+        Self { patience: Some(patience), ..self }
     }
 
     /// The URLs as they were given.
@@ -163,11 +182,36 @@ impl Managers {
         &self.urls
     }
 
-    /// Sends a request to the leader, and to the next manager where that is safe.
+    /// Sends a request to the leader, and to the next manager where that is safe; waits for a leader if this client has
+    /// patience.
     ///
     /// # Errors
     /// The reason why no manager has answered.
     pub async fn ask(&self, request: &LeaderRequest<'_, impl Serialize>) -> Result<LeaderAnswer, Unanswered> {
+        let mut tries = 0;
+        loop {
+            let mut elects = self.places.len() > 1;
+            let asked = self.ask_once(request, &mut elects).await;
+            let reason = match &asked {
+                Ok(answer) if answer.leaderless => leaderless_reason(&answer.body),
+                // One manager that does not answer is no election.
+                Err(Unanswered::Because(reason)) if elects => reason.clone(),
+                _ => return asked,
+            };
+            tries += 1;
+            match self.patience.as_ref().and_then(|patience| patience.pause(&reason, tries)) {
+                Some(pause) => pause.await,
+                None => return asked,
+            }
+        }
+    }
+
+    /// As [`ask`](Self::ask), without patience. Sets `elects` if a manager pointed to a leader.
+    async fn ask_once(
+        &self,
+        request: &LeaderRequest<'_, impl Serialize>,
+        elects: &mut bool,
+    ) -> Result<LeaderAnswer, Unanswered> {
         let several = self.places.len() > 1;
         let wait_limit = if several { ANSWER_TIMEOUT_SEVERAL } else { ANSWER_TIMEOUT };
         let timeout = wait_limit.saturating_add(Duration::from_millis(request.wait_ms));
@@ -175,7 +219,7 @@ impl Managers {
         // First the known leader, then each of the managers; redirections are followed at each.
         let mut tries = (0..self.places.len()).map(|next| (first + next) % self.places.len());
         let mut redirects = 0;
-        let (mut reasons, mut leaderless, mut other_scheme) = (Vec::new(), None, None);
+        let (mut reasons, mut leaderless, mut other_scheme) = (Vec::<String>::new(), None, None);
         let mut place = self.known_leader();
         loop {
             let asked = match place.take() {
@@ -191,6 +235,7 @@ impl Managers {
             match asked.ask(request, timeout).await {
                 Ok((_, Some(location))) if redirects < REDIRECTS_MAX => {
                     redirects += 1;
+                    *elects = true;
                     let leader = location.strip_suffix(request.path);
                     match leader.map(|url| ManagerAddress::new(url, &self.credentials)) {
                         Some(Ok(leader)) => {
@@ -210,10 +255,14 @@ impl Managers {
                     self.set_leader(None);
                     let reason = causes(&error);
                     other_scheme = other_scheme.or_else(|| asked.speaks_otherwise(&reason));
-                    reasons.push(if several { format!("{}: {reason}", asked.url) } else { reason });
-                    if !error.is_connect() && request.method != Method::GET {
+                    let reason = if several { format!("{}: {reason}", asked.url) } else { reason };
+                    if !error.is_connect() && request.method != Method::GET && other_scheme.is_none() {
                         self.current.fetch_add(1, Ordering::Relaxed);
-                        break;
+                        return Err(Unanswered::Sent(reason));
+                    }
+                    // Several managers may have pointed to the same dead leader.
+                    if !reasons.contains(&reason) {
+                        reasons.push(reason);
                     }
                 }
             }
@@ -229,4 +278,10 @@ impl Managers {
     fn set_leader(&self, leader: Option<ManagerAddress>) {
         *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
     }
+}
+
+/// The reason in a manager's answer that no manager leads.
+fn leaderless_reason(body: &[u8]) -> String {
+    let body = serde_json::from_slice::<ErrorBody>(body).ok();
+    body.map_or_else(|| "no manager leads".to_owned(), |body| body.error)
 }

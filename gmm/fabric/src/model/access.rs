@@ -145,7 +145,7 @@ pub struct Token {
 
 /// A text that is not a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is no token; `gmm token create` prints one, which begins with `cx1.`")]
+#[error("this is not a token; `gmm token create` prints one, which begins with `cx1.`")]
 pub struct TokenError;
 
 impl Token {

@@ -98,13 +98,13 @@ pub enum EventKind {
         /// CN id of the region's last owner.
         owner: CnId,
     },
-    /// Capacity was set aside for a logical device, or given back.
+    /// Capacity was reserved for a logical device, or given back.
     LdAllocated {
         /// Name of the memory node that has the capacity.
         memory_node: Name,
         /// LD-ID: 0 to 15.
         ld: u16,
-        /// Bytes that are set aside for the LD from now on.
+        /// Bytes that are reserved for the LD from now on.
         reserved: u64,
     },
     /// A logical device was bound to a compute node: a hot-add.

@@ -2,7 +2,7 @@
 //! multi-logical device (MLD) with up to 16 LDs, or a single logical device (SLD), which belongs to one compute node as
 //! a whole.
 //!
-//! The capacity of an LD has two parts: `reserved` bytes are set aside for the LD whether used or not; beyond them, the
+//! The capacity of an LD has two parts: `reserved` bytes are kept for the LD whether used or not; beyond them, the
 //! LD takes what its regions need. A compute node that gets a region on a memory node without a binding there is bound
 //! to a free LD; such an LD is removed with its last region. From the 17th compute node on, a memory node has regions
 //! that belong to no LD.
@@ -15,7 +15,7 @@ use super::{CnId, Name};
 
 /// Maximum number of LDs of a multi-logical device (CXL 2.0: LD-ID 0 to 15).
 pub const LDS_MAX: u16 = 16;
-/// The unit of capacity set aside for an LD, in bytes: the finest that Get LD Allocations can encode.
+/// The unit of capacity reserved for an LD, in bytes: the finest that Get LD Allocations can encode.
 pub const LD_UNIT: u64 = 256 << 20;
 /// Number of vPPBs of a compute node's virtual CXL switch.
 pub const VPPBS_MAX: u8 = 127;
@@ -55,7 +55,7 @@ impl std::str::FromStr for DeviceKind {
     }
 }
 
-/// A logical device of a memory node that has capacity set aside, or is bound.
+/// A logical device of a memory node that has reserved capacity, or is bound.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LogicalDevice {
@@ -63,7 +63,7 @@ pub struct LogicalDevice {
     pub memory_node: Name,
     /// LD-ID: 0 to 15.
     pub id: u16,
-    /// Bytes set aside for the LD, a multiple of [`LD_UNIT`]; 0: the LD has only what its regions use.
+    /// Bytes reserved for the LD, a multiple of [`LD_UNIT`]; 0: the LD has only what its regions use.
     pub reserved: u64,
     /// Binding to a compute node; none if the LD is free.
     pub binding: Option<Binding>,

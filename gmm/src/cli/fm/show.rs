@@ -238,7 +238,7 @@ pub fn ld_info(info: &LdInfo) -> JsonAndTable {
 }
 
 pub fn allocations(all: &LdAllocations) -> JsonAndTable {
-    let mut table = new_table(["LD", "set aside"]);
+    let mut table = new_table(["LD", "reserved"]);
     let unit = ALLOCATION_UNIT << all.granularity.min(2);
     let rows = (u16::from(all.first)..).zip(&all.allocations).map(|(ld, allocation)| {
         let units = allocation.range_1.saturating_add(allocation.range_2);

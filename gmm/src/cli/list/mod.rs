@@ -1,6 +1,6 @@
-//! `gmm list`: the manager's records, in the manner of `cxl list`: as tables on a terminal, else as JSON. One kind: an
-//! array. Several: an object with an array for each, or with `--cxl` an array with one object for each kind that is not
-//! empty.
+//! `gmm list`: the manager's records, in the manner of `cxl list`: as tables on a terminal, else as JSON. With
+//! `--json`: an object with an array for each kind. With `--cxl`: one kind is an array; several are an array with one
+//! object for each kind that is not empty.
 //!
 //! ```text
 //!   flags --> kinds, scope      manager --> snapshot --> one file per kind makes its objects --> array
@@ -30,22 +30,22 @@ use snapshot::Snapshot;
 /// Arguments of `gmm list`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a flag for a kind, and without a filter: memory nodes, compute nodes and regions. A filter alone lists what it
-names. Idle are nodes that are not reachable, disabled regions, decoders that are not committed, and logical devices
-that are bound to nobody; a filter that names them lists them as well.
+Without a flag for a kind, and without a filter: memory nodes, compute nodes and regions. A filter alone
+lists what it names. Idle ones are left out, unless a filter names them: unreachable nodes, disabled
+regions, decoders that are not committed, and logical devices that are not bound.
 
-Keys are those of `cxl list` where it has the noun (memdev, ram_size, region, size, interleave_ways, decoder, targets,
-mappings...), and this fabric's own beside them. On a terminal there are tables, of what is looked for most; --json has
-everything, --cxl in the form of `cxl list`. There sizes are integers without -u.
+JSON has the keys of `cxl list` where there is one (memdev, ram_size, region, size, interleave_ways,
+decoder, targets, mappings...), and further ones. A terminal gets tables with the most important fields;
+--json has all, --cxl in the form of `cxl list`, with sizes as integers unless -u is given.
 
 Examples:
   gmm list -M -u             memory nodes with sizes for people
   gmm list -R -r scratch     one region
   gmm list -RD -m mn0        regions that have a part on mn0, and their decoders
   gmm list -MR               two kinds at once
-  gmm list -LB               slices of memory nodes, and what is bound where
+  gmm list -LB               logical devices and their bindings
   gmm list -E --since 10m    events of the last ten minutes
-  gmm list --who 'uid 0'     what root asked for at the manager's machine
+  gmm list --who 'uid 0'     changes made by root on the manager's machine
   gmm list -vvi              everything, idle ones included")]
 pub struct ListArgs {
     /// Memory nodes

@@ -1,6 +1,8 @@
 //! Routes for tokens, for joining, for the renewal of certificates, for a caller's own identity, and for browsers'
 //! log-in and log-out.
 
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::Json;
 use axum::extract::State;
@@ -114,7 +116,7 @@ async fn join(
     let joining = JoinedNode { node: node.clone(), tls: tls.digest(), key, macs, joined_ms, by };
     let command = Command::Join { node: joining, token, proved: caller.proved };
     let watermark = core.apply(&caller, command, |manager, _| manager.watermark()).await?;
-    signed(authority, &authenticator, &node, &tls, watermark).map(Json)
+    signed(&authority, &authenticator, &node, &tls, watermark).map(Json)
 }
 
 async fn renew(
@@ -129,7 +131,7 @@ async fn renew(
         return Err(ApiError::new(ErrorCode::Forbidden, error, "join again with another key"));
     };
     let watermark = core.view(|manager| manager.watermark()).await?;
-    signed(authority, &authenticator, node, &tls, watermark).map(Json)
+    signed(&authority, &authenticator, node, &tls, watermark).map(Json)
 }
 
 async fn revoke(
@@ -180,8 +182,12 @@ fn cookie(secret: &str, seconds: u64, authenticator: &Authenticator) -> String {
     format!("{COOKIE_NAME}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}")
 }
 
-fn authority(authenticator: &Authenticator) -> Result<&Authority, ApiError> {
-    authenticator.authority().map(AsRef::as_ref).ok_or_else(|| {
+/// The authority of this manager.
+///
+/// # Errors
+/// `unavailable` until its store has answered.
+pub fn authority(authenticator: &Authenticator) -> Result<Arc<Authority>, ApiError> {
+    authenticator.authority().ok_or_else(|| {
         let error = "the key that certificates are signed with has not been read yet";
         ApiError::new(ErrorCode::Unavailable, error, "ask again in a moment")
     })

@@ -1,5 +1,5 @@
-//! The certificate authority's key for managers that share a store: the first manager stores it, and all managers use
-//! the stored one.
+//! The certificate authority's key for managers that share a store: the first manager stores it, all managers use the
+//! stored one, and a restored backup replaces it.
 
 use std::time::Duration;
 
@@ -7,19 +7,58 @@ use serde_json::json;
 
 use super::EtcdError;
 use super::gateway::Gateway;
-use super::wire::{put, read, set_at};
+use super::wire::{bytes, put, read, set_at};
 use crate::store::EtcdPlace;
 
 /// Time-out of one request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The key stored at `place`; if there is none, `new` is stored and returned.
-///
-/// # Errors
-/// [`EtcdError`].
-pub async fn shared_authority(place: &EtcdPlace, new: &str) -> Result<String, EtcdError> {
-    let (gateway, key) = (Gateway::new(place)?, place.key("authority"));
-    let txn = json!({"compare": [set_at(&key, 0)], "success": [put(&key, new)], "failure": [read(&key)]});
-    let answer = gateway.txn(&txn, TIMEOUT).await?;
-    Ok(answer.found(0).filter(|_| !answer.succeeded).map_or(new, |kept| &kept.value).to_owned())
+/// The authority's key in etcd. It must be used only in the runtime of its first request.
+#[derive(Debug)]
+pub struct SharedAuthority {
+    gateway: Gateway,
+    key: String,
+}
+
+impl SharedAuthority {
+    /// The key of the managers that share the store at `place`.
+    ///
+    /// # Errors
+    /// [`EtcdError`] if no client can be made; nothing is sent to etcd yet.
+    pub fn at(place: &EtcdPlace) -> Result<Self, EtcdError> {
+        Ok(Self { gateway: Gateway::new(place)?, key: place.key("authority") })
+    }
+
+    /// The stored key; if there is none, `new` is stored and returned.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn or_new(&self, new: &str) -> Result<String, EtcdError> {
+        // A database without room takes no transaction that may write.
+        if let Some(stored) = self.read().await? {
+            return Ok(stored);
+        }
+        let key = &self.key;
+        let txn = json!({"compare": [set_at(key, 0)], "success": [put(key, new)], "failure": [read(key)]});
+        let answer = self.gateway.txn(&txn, TIMEOUT).await?;
+        Ok(answer.found(0).filter(|_| !answer.succeeded).map_or(new, |stored| &stored.value).to_owned())
+    }
+
+    /// The stored key, if there is one.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn read(&self) -> Result<Option<String>, EtcdError> {
+        let found = self.gateway.range(&json!({"key": bytes(&self.key)}), TIMEOUT).await?;
+        Ok(found.kvs.into_iter().next().map(|stored| stored.value))
+    }
+
+    /// Stores `pem` in the place of the stored key.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn replace(&self, pem: &str) -> Result<(), EtcdError> {
+        let txn = json!({"compare": [], "success": [put(&self.key, pem)]});
+        self.gateway.txn(&txn, TIMEOUT).await.map(drop)
+    }
 }

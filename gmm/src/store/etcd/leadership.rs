@@ -15,10 +15,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::EtcdStore;
 use super::gateway::{EtcdError, Gateway};
-use super::wire::{bytes, created_at, put_until, read};
+use super::refusal::Backoff;
+use super::wire::{KeyValue, bytes, created_at, put_until, read};
 use crate::store::lease::boot_ms;
-use crate::store::{EtcdPlace, Lease};
+use crate::store::{EtcdPlace, Lease, StoreError};
 
 /// Default duration of a leader's lease, in seconds.
 pub const LEASE_TTL_S_DEFAULT: u64 = 3;
@@ -44,6 +46,7 @@ struct LeaderRecord {
 #[derive(Debug)]
 pub struct Campaign {
     gateway: Arc<Gateway>,
+    place: EtcdPlace,
     key: String,
     record: LeaderRecord,
     ttl_s: u64,
@@ -56,6 +59,10 @@ pub enum Attempt {
     Won(Leadership),
     /// Another manager leads; this is its URL.
     Led(String),
+    /// No manager leads, for this reason, which passes by itself.
+    Expiring(String),
+    /// No manager can lead until somebody mends the leader's key; the text says how.
+    Blocked(String),
 }
 
 impl Campaign {
@@ -67,7 +74,7 @@ impl Campaign {
         let gateway = Arc::new(Gateway::new(place)?);
         let record = LeaderRecord { url: url.trim_end_matches('/').to_owned(), instance: rand::random() };
         let ttl_s = ttl_s.clamp(LEASE_TTL_S_MIN, LEASE_TTL_S_MAX);
-        Ok(Self { gateway, key: place.key("leader"), record, ttl_s })
+        Ok(Self { gateway, place: place.clone(), key: place.key("leader"), record, ttl_s })
     }
 
     /// Tries once to become the leader.
@@ -77,11 +84,10 @@ impl Campaign {
     pub async fn attempt(&self) -> Result<Attempt, EtcdError> {
         let there = self.gateway.range(&json!({"key": bytes(&self.key)}), ANSWER_TIMEOUT).await?;
         if let Some(leader) = there.kvs.first() {
-            match self.url_of(&leader.value) {
-                Some(url) => return Ok(Attempt::Led(url)),
-                // The key belongs to this process, which has lost its connection: its lease is revoked, since no other
-                // process can use it.
-                None => self.gateway.revoke(leader.lease, ANSWER_TIMEOUT).await?,
+            match KeyState::of(leader, &self.record) {
+                // This process has lost its connection: its lease is revoked, since no other process can use it.
+                KeyState::Own => self.gateway.revoke(leader.lease, ANSWER_TIMEOUT).await?,
+                state => return Ok(self.held(state)),
             }
         }
         let asked_ms = boot_ms();
@@ -106,19 +112,68 @@ impl Campaign {
             other => {
                 // If the revocation fails, the lease expires by itself.
                 drop(self.gateway.revoke(lease.id, ANSWER_TIMEOUT).await);
-                let leader = other?.found(0).and_then(|leader| self.url_of(&leader.value));
-                Ok(Attempt::Led(leader.unwrap_or_default()))
+                let answer = other?;
+                let state = answer.found(0).map(|leader| KeyState::of(leader, &self.record));
+                Ok(self.held(state.unwrap_or(KeyState::Own)))
             }
         }
     }
 
-    /// The URL in a leader's record; `None` if the record is that of this process.
-    fn url_of(&self, value: &str) -> Option<String> {
-        match serde_json::from_str::<LeaderRecord>(value) {
-            Ok(record) if record.instance == self.record.instance => None,
-            Ok(record) => Some(record.url),
-            Err(_) => Some(String::new()),
+    /// The result of an attempt while the leader's key exists.
+    fn held(&self, state: KeyState) -> Attempt {
+        let key = &self.key;
+        let mend = || self.place.etcdctl(&format!("del {key}"));
+        match state {
+            KeyState::Other(url) => Attempt::Led(url),
+            KeyState::Own => Attempt::Expiring("the election has just been decided otherwise".to_owned()),
+            KeyState::Former => Attempt::Expiring(format!(
+                "the lease of an earlier process at {} has not ended yet",
+                self.record.url
+            )),
+            KeyState::Unleased => Attempt::Blocked(format!(
+                "the key {key} in etcd has no lease, so nothing ends it: somebody has written it who is no manager; delete it with `{}`",
+                mend()
+            )),
+            KeyState::Alien => Attempt::Blocked(format!(
+                "the key {key} in etcd does not contain what managers of this version write; delete it with `{}`, unless managers of another version share this store",
+                mend()
+            )),
         }
+    }
+}
+
+/// State of the leader's key, for one candidate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum KeyState {
+    /// Another manager leads; this is its URL.
+    Other(String),
+    /// This process wrote it.
+    Own,
+    /// An earlier process with the URL of this one wrote it.
+    Former,
+    /// It has no lease.
+    Unleased,
+    /// Its value is not one that managers write.
+    Alien,
+}
+
+impl KeyState {
+    fn of(key: &KeyValue, own: &LeaderRecord) -> Self {
+        match serde_json::from_str::<LeaderRecord>(&key.value) {
+            Err(_) => Self::Alien,
+            Ok(_) if key.lease == 0 => Self::Unleased,
+            Ok(record) if record.instance == own.instance => Self::Own,
+            Ok(record) if record.url == own.url => Self::Former,
+            Ok(record) => Self::Other(record.url),
+        }
+    }
+}
+
+/// The loss of the leader's key, in words; `found` is what is under the key now.
+fn lost(key: &str, found: Option<&KeyValue>) -> String {
+    match found {
+        None => format!("somebody deleted the key {key} in etcd, or etcd ended its lease"),
+        Some(_) => format!("somebody else wrote the key {key} in etcd"),
     }
 }
 
@@ -159,13 +214,63 @@ pub struct Leadership {
 }
 
 impl Leadership {
+    /// The store at `place`, for this leader; it knows of etcd's members what this leader knows.
+    ///
+    /// # Errors
+    /// As [`EtcdStore::open`].
+    pub fn store(&self, place: &EtcdPlace) -> Result<EtcdStore, StoreError> {
+        EtcdStore::with(place, self.token(), self.gateway.sibling())
+    }
+
     /// The condition on this leader's writes.
     pub fn token(&self) -> FencingToken {
         self.token.clone()
     }
 
-    /// Renews the lease until it ends. Returns the reason of its end.
+    /// Renews the lease until it ends, and watches the leader's key. Returns the reason of the end. The lease has then
+    /// ended for all its users.
     pub async fn keep(&self) -> String {
+        let reason = tokio::select! {
+            reason = self.renew() => reason,
+            reason = self.watch() => reason,
+        };
+        self.token.lease.end();
+        reason
+    }
+
+    /// Watches the leader's key, until it is not as this leader created it. Whatever breaks the watch, the key is read
+    /// again before the next one.
+    async fn watch(&self) -> String {
+        let (key, mut backoff) = (&self.token.key, Backoff::default());
+        loop {
+            let read = json!({"compare": [], "success": [read(key)]});
+            let revision = match self.gateway.txn(&read, self.ttl / 3).await {
+                Ok(answer) if answer.found(0).is_some_and(|key| self.is_as_created(key)) => {
+                    answer.header.revision
+                }
+                Ok(answer) => return lost(key, answer.found(0)),
+                // Without an answer, the lease decides.
+                Err(_) => {
+                    tokio::time::sleep(backoff.pause()).await;
+                    continue;
+                }
+            };
+            // A watch whose member is cut off from the others gets no news: it is renewed as often as the lease.
+            let changed = self.gateway.changed(key, revision + 1);
+            match tokio::time::timeout(self.ttl / 3, changed).await {
+                Ok(Ok(())) | Err(_) => backoff = Backoff::default(),
+                Ok(Err(_)) => tokio::time::sleep(backoff.pause()).await,
+            }
+        }
+    }
+
+    fn is_as_created(&self, key: &KeyValue) -> bool {
+        let FencingToken { created, .. } = self.token;
+        (key.create_revision, key.mod_revision, key.lease) == (created, created, self.lease)
+    }
+
+    /// Renews the lease until it ends. Returns the reason of its end.
+    async fn renew(&self) -> String {
         let lease = &self.token.lease;
         let (usual, mut pause, mut trouble) = (self.ttl / 3, self.ttl / 3, None);
         loop {
@@ -209,5 +314,30 @@ impl Leadership {
     pub async fn resign(self) -> Result<(), EtcdError> {
         self.token.lease.end();
         self.gateway.revoke(self.lease, ANSWER_TIMEOUT).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leaders_key_is_judged_by_value_and_lease() {
+        let own = LeaderRecord { url: "https://a:1".to_owned(), instance: 7 };
+        let record = |url: &str, instance: u64| {
+            serde_json::to_string(&LeaderRecord { url: url.to_owned(), instance }).unwrap()
+        };
+        for (value, lease, state) in [
+            (record("https://b:1", 8), 3, KeyState::Other("https://b:1".to_owned())),
+            (record("https://a:1", 7), 3, KeyState::Own),
+            (record("https://a:1", 8), 3, KeyState::Former),
+            (record("https://b:1", 8), 0, KeyState::Unleased),
+            (record("https://a:1", 7), 0, KeyState::Unleased),
+            ("https://b:1".to_owned(), 3, KeyState::Alien),
+            (String::new(), 0, KeyState::Alien),
+        ] {
+            let key = KeyValue { value: value.clone(), lease, ..KeyValue::default() };
+            assert_eq!(KeyState::of(&key, &own), state, "{value} {lease}");
+        }
     }
 }

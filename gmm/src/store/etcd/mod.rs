@@ -17,8 +17,11 @@
 mod access;
 mod authority;
 mod batch;
+mod clusters;
 mod gateway;
 mod leadership;
+mod member;
+mod refusal;
 mod wire;
 
 use std::time::Duration;
@@ -26,11 +29,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-pub use self::authority::shared_authority;
+pub use self::authority::SharedAuthority;
 pub use self::gateway::EtcdError;
 pub use self::leadership::{
     Attempt, Campaign, FencingToken, LEASE_TTL_S_DEFAULT, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN, Leadership,
 };
+pub use self::member::{EtcdMember, examine};
+pub use self::refusal::{Backoff, Refusal};
 
 use self::batch::{Batch, record_key};
 use self::gateway::Gateway;
@@ -41,8 +46,8 @@ use cxloe_gmm_core::manager::{Change, Contradiction, FabricState};
 
 /// Time-out of one try of a request.
 const TRY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause before a try is repeated.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Maximum number of loads that are begun again because etcd compacted the revision that was being read.
+const LOADS_MAX: u32 = 8;
 /// Maximum number of keys per read.
 const PAGE: i64 = 500;
 
@@ -65,19 +70,25 @@ impl EtcdStore {
     /// # Errors
     /// [`StoreError::Etcd`] if no client or runtime can be made; nothing is sent to etcd yet.
     pub fn open(place: &EtcdPlace, token: FencingToken) -> Result<Self, StoreError> {
+        Self::with(place, token, Gateway::new(place))
+    }
+
+    fn with(
+        place: &EtcdPlace,
+        token: FencingToken,
+        gateway: Result<Gateway, EtcdError>,
+    ) -> Result<Self, StoreError> {
         let refused = |source| StoreError::Etcd { place: place.to_string(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| {
-            refused(EtcdError::Refused { host: "this machine".to_owned(), reason: error.to_string() })
-        })?;
-        let gateway = Gateway::new(place).map_err(refused)?;
+        let runtime = runtime.map_err(|error| refused(EtcdError::of_this_machine(&error)))?;
+        let gateway = gateway.map_err(refused)?;
         Ok(Self { runtime, gateway, place: place.clone(), token, chain: 0, writes: 0 })
     }
 
     /// Repeats a request until etcd answers, as long as this manager leads.
     fn retry<T>(&self, ask: impl AsyncFn(Duration) -> Result<T, EtcdError>) -> Result<T, StoreError> {
         self.runtime.block_on(async {
-            let mut said = false;
+            let (mut said, mut backoff) = (false, Backoff::default());
             loop {
                 let remaining = self.token.lease.remaining();
                 if remaining.is_zero() {
@@ -89,7 +100,7 @@ impl EtcdStore {
                         if !std::mem::replace(&mut said, true) {
                             tracing::warn!(store = %self.place, %reason, "the store does not answer; trying again");
                         }
-                        tokio::time::sleep(PAUSE.min(remaining)).await;
+                        tokio::time::sleep(backoff.pause().min(remaining)).await;
                     }
                     Err(source) => return Err(StoreError::Etcd { place: self.place.to_string(), source }),
                 }
@@ -101,8 +112,23 @@ impl EtcdStore {
         StoreError::Deposed { place: self.place.to_string() }
     }
 
-    fn damaged_error(&self, reason: impl Into<String>) -> StoreError {
-        StoreError::Damaged { place: self.place.to_string(), reason: reason.into() }
+    /// The error for the damaged `key`, which is given without the prefix of the fabric or whole.
+    fn damaged_error(&self, key: &str, reason: impl Into<String>) -> StoreError {
+        let prefix = self.place.key("");
+        let key = if key.starts_with(&prefix) { key.to_owned() } else { format!("{prefix}{key}") };
+        let look = self.place.etcdctl(&format!("get '{key}'"));
+        StoreError::DamagedKey {
+            place: self.place.to_string(),
+            key,
+            reason: reason.into(),
+            look,
+            empty: self.emptying(),
+        }
+    }
+
+    /// Command that deletes everything of this fabric in etcd.
+    fn emptying(&self) -> String {
+        self.place.etcdctl(&format!("del --prefix {}", self.place.key("")))
     }
 
     /// Carries out all of `steps` in one transaction of the leader, or none.
@@ -128,7 +154,7 @@ impl EtcdStore {
                 self.chain = last.mod_revision;
                 Ok(())
             }
-            _ => Err(self.damaged_error("a manager that does not lead writes to it")),
+            _ => Err(self.damaged_error("commit", "a manager that does not lead writes to it")),
         }
     }
 
@@ -178,20 +204,19 @@ impl EtcdStore {
         self.chain = found.found(2).map_or(0, |commit| commit.mod_revision);
         if let Some(head) = found.found(3) {
             let count: usize =
-                head.value.parse().map_err(|_| self.damaged_error("redo/head is no number"))?;
+                head.value.parse().map_err(|_| self.damaged_error("redo/head", "it is no number"))?;
             tracing::info!(store = %self.place, parts = count, "finishing a commit that was under way");
             let mut parts = Vec::new();
             // The parts of the redo log, without its head.
             let (first, end) = (self.place.key("redo/0"), self.place.key("redo/:"));
             self.pages(first, &end, found.header.revision, |part| {
                 let steps = serde_json::from_str(&part.value);
-                parts.push(steps.map_err(|error| self.damaged_error(format!("{}: {error}", part.key)))?);
+                parts.push(steps.map_err(|error| self.damaged_error(&part.key, error.to_string()))?);
                 Ok(())
             })?;
             if parts.len() != count {
-                return Err(
-                    self.damaged_error(format!("{} of {count} parts of a commit are there", parts.len()))
-                );
+                let reason = format!("{} of {count} parts of a commit are there", parts.len());
+                return Err(self.damaged_error("redo/head", reason));
             }
             self.carry_out(parts)?;
         }
@@ -209,7 +234,8 @@ impl EtcdStore {
     /// Writes a commit of several chunks to the redo log, which commits it.
     fn write_redo_log(&mut self, chunks: &[Vec<Value>]) -> Result<(), StoreError> {
         for (number, chunk) in chunks.iter().enumerate() {
-            let text = serde_json::to_string(chunk).map_err(|error| self.damaged_error(error.to_string()))?;
+            let text = serde_json::to_string(chunk);
+            let text = text.map_err(|error| self.damaged_error("redo/head", error.to_string()))?;
             let mut steps = vec![put(&self.place.key(&format!("redo/{number:06}")), &text)];
             if number + 1 == chunks.len() {
                 steps.push(put(&self.place.key("redo/head"), &chunks.len().to_string()));
@@ -232,8 +258,8 @@ impl EtcdStore {
     }
 }
 
-impl Store for EtcdStore {
-    fn load(&mut self) -> Result<FabricState, StoreError> {
+impl EtcdStore {
+    fn load_once(&mut self) -> Result<FabricState, StoreError> {
         let revision = self.recover()?;
         let mut restore = Restore::default();
         for table in Table::ALL {
@@ -242,18 +268,37 @@ impl Store for EtcdStore {
                 let key = record.key.strip_prefix(&folder).unwrap_or(&record.key);
                 restore
                     .add(table, key, record.value.as_bytes())
-                    .map_err(|error| self.damaged_error(error.to_string()))
+                    .map_err(|error| self.damaged_error(&record.key, error.to_string()))
             })?;
         }
         restore.finish().map_err(|source| self.contradicted(source))
     }
+}
+
+impl Store for EtcdStore {
+    fn load(&mut self) -> Result<FabricState, StoreError> {
+        let mut loads = 1;
+        loop {
+            match self.load_once() {
+                // All pages of a load are of one revision; a later one is as good.
+                Err(StoreError::Etcd { source, .. })
+                    if source.refusal() == Refusal::Compacted && loads < LOADS_MAX =>
+                {
+                    loads += 1;
+                }
+                loaded => return loaded,
+            }
+        }
+    }
 
     fn contradicted(&self, source: Contradiction) -> StoreError {
-        StoreError::Contradiction { place: self.place.to_string(), source }
+        let (place, empty) = (self.place.to_string(), self.emptying());
+        StoreError::ContradictionInEtcd { place, source, empty }
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        let records = Record::all_of(changes).map_err(|error| self.damaged_error(error.to_string()))?;
+        let records =
+            Record::all_of(changes).map_err(|error| self.damaged_error("state", error.to_string()))?;
         let mut chunks = Batch::of(records).chunks(&self.place)?;
         match chunks.len() {
             0 => Ok(()),

@@ -140,6 +140,23 @@ pub struct LeaseGranted {
     pub ttl_s: i64,
 }
 
+/// One message of a watch.
+#[derive(Debug, Deserialize)]
+pub struct WatchAnswer {
+    /// The message itself; an error has none.
+    pub result: WatchResult,
+}
+
+/// Content of a message of a watch.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct WatchResult {
+    /// Changes of the key; none in the message that begins the watch.
+    pub events: Vec<serde::de::IgnoredAny>,
+    /// True if etcd has ended the watch.
+    pub canceled: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

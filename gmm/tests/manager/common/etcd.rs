@@ -25,10 +25,18 @@ pub struct Etcd {
     client_port: u16,
     peer_port: u16,
     folder: tempfile::TempDir,
+    more: Vec<String>,
+    /// Credentials of requests to etcd by the test itself, once etcd asks for some.
+    user: Option<(String, String)>,
 }
 
 impl Etcd {
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts an etcd with further options.
+    pub fn start_with(more: &[&str]) -> Self {
         for _ in 0..PORT_TRIES {
             let free = || TcpListener::bind("127.0.0.1:0").unwrap();
             let (client, peer) = (free(), free());
@@ -36,7 +44,8 @@ impl Etcd {
             let (client_port, peer_port) = (port(&client), port(&peer));
             drop((client, peer));
             let folder = tempfile::tempdir().unwrap();
-            let mut etcd = Self { child: None, client_port, peer_port, folder };
+            let more = more.iter().map(|option| (*option).to_owned()).collect();
+            let mut etcd = Self { child: None, client_port, peer_port, folder, more, user: None };
             if etcd.run() {
                 return etcd;
             }
@@ -66,6 +75,7 @@ impl Etcd {
                 "error",
             ])
             .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
+            .args(&self.more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap());
@@ -75,7 +85,7 @@ impl Etcd {
         }
         let mut child = command.spawn().expect("etcd is installed: deploy/install/need.sh etcd");
         let deadline = Instant::now() + TEST_TIMEOUT;
-        while self.ask("/v3/kv/range", json!({"key": "YQ=="})).is_none() {
+        while self.ask_as(None, "/v3/maintenance/status", json!({})).is_none() {
             if child.try_wait().unwrap().is_some() {
                 return false;
             }
@@ -130,6 +140,30 @@ impl Etcd {
 
     /// Sends a request to etcd directly, not through the code under test.
     pub fn ask(&self, path: &str, question: Value) -> Option<Value> {
+        let token = self.user.as_ref().map(|(name, password)| {
+            let user = json!({"name": name, "password": password});
+            let given = self.ask_as(None, "/v3/auth/authenticate", user).unwrap();
+            given["token"].as_str().unwrap().to_owned()
+        });
+        self.ask_as(token, path, question)
+    }
+
+    /// Turns access control on: `root` may do everything, and `gmm` what the role `fabric` may, which is everything
+    /// below `lab/`.
+    pub fn guard(&mut self) {
+        let ask = |path: &str, question: Value| self.ask(path, question).unwrap_or_else(|| panic!("{path}"));
+        for (user, role) in [("root", "root"), ("gmm", "fabric")] {
+            ask("/v3/auth/role/add", json!({"name": role}));
+            ask("/v3/auth/user/add", json!({"name": user, "password": "secret"}));
+            ask("/v3/auth/user/grant", json!({"user": user, "role": role}));
+        }
+        let all = json!({"permType": "READWRITE", "key": base64("lab/"), "range_end": base64("lab0")});
+        ask("/v3/auth/role/grant", json!({"name": "fabric", "perm": all}));
+        ask("/v3/auth/enable", json!({}));
+        self.user = Some(("root".to_owned(), "secret".to_owned()));
+    }
+
+    fn ask_as(&self, token: Option<String>, path: &str, question: Value) -> Option<Value> {
         let url = format!("http://127.0.0.1:{}{path}", self.client_port);
         // In a separate thread, since some tests run within a runtime.
         std::thread::scope(|scope| {
@@ -137,7 +171,11 @@ impl Etcd {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let client = cxloe_fabric::client::http().timeout(Duration::from_secs(5)).build();
-                    let answer = client.unwrap().post(url).json(&question).send().await.ok()?;
+                    let mut request = client.unwrap().post(url).json(&question);
+                    if let Some(token) = token {
+                        request = request.header("Authorization", token);
+                    }
+                    let answer = request.send().await.ok()?;
                     if answer.status().is_success() { answer.json().await.ok() } else { None }
                 })
             });
@@ -187,6 +225,6 @@ pub fn lead(place: &EtcdPlace) -> Leadership {
     let campaign = Campaign::new(place, "http://127.0.0.1:1", 600).unwrap();
     match runtime.block_on(campaign.attempt()).unwrap() {
         Attempt::Won(leadership) => leadership,
-        Attempt::Led(by) => panic!("{by} leads already"),
+        held => panic!("the leader's key is there already: {held:?}"),
     }
 }

@@ -36,6 +36,8 @@ pub fn gmm() -> Command {
         .env_remove("CXLOE_TOKEN")
         .env("XDG_CONFIG_HOME", "/nonexistent")
         .env("CXLOE_LOG", "info")
+        // That of every user in tests of access control at etcd.
+        .env("CXLOE_GMM_ETCD_PASSWORD", "secret")
         .stdin(Stdio::null());
     command
 }

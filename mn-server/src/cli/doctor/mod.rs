@@ -21,7 +21,7 @@ use cxloe_node::doctor::{NodeHost, RELEASE, Workers, judge_link, print};
 /// Arguments of `mn-server doctor`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Without options, those of /etc/cxloe/mn-server.toml are judged, if it is there.
+Without options, those of /etc/cxloe/mn-server.toml are checked, if it exists.
 
 Exit codes:
   0  all is well        1  something could be better        2  something does not work

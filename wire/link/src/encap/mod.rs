@@ -300,7 +300,7 @@ impl EncapLink {
             && self.sender.unknown > 0
         {
             self.told = Some(Instant::now());
-            tracing::warn!(lost = self.sender.unknown, "the way to a peer is not known: {why}");
+            tracing::warn!(lost = self.sender.unknown, "no route to a peer: {why}");
         }
     }
 

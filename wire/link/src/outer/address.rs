@@ -37,7 +37,7 @@ impl fmt::Display for UdpAddress {
 /// The text is no local address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no address to listen at: write ADDRESS, ADDRESS:PORT or :PORT, as in 10.0.0.1, 10.0.0.1:63669 or [fd00::1]:63669; it must be one address of this machine, not 0.0.0.0"
+    "`{0}` is not an address to listen on: write ADDRESS, ADDRESS:PORT or :PORT, as in 10.0.0.1, 10.0.0.1:63669 or [fd00::1]:63669; it must be one address of this machine, not 0.0.0.0"
 )]
 pub struct UdpAddressError(pub String);
 

@@ -27,7 +27,7 @@ pub struct Peer {
 /// A text that names no peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no peer: write MAC=ADDRESS:PORT, as in 02:00:00:00:00:01=10.0.0.1:63669 or 02:00:00:00:00:01=[fd00::1]:63669"
+    "`{0}` is not a peer: write MAC=ADDRESS:PORT, as in 02:00:00:00:00:01=10.0.0.1:63669 or 02:00:00:00:00:01=[fd00::1]:63669"
 )]
 pub struct PeerError(pub String);
 
@@ -178,9 +178,9 @@ fn collect(peers: impl Iterator<Item = Peer>) -> BTreeMap<Mac, SocketAddr> {
         };
         let peer = Peer { mac, address };
         if !peer.is_one() {
-            tracing::warn!(%peer, "left out of the table of UDP peers: not one node's address");
+            tracing::warn!(%peer, "not added to the table of UDP peers: not one node's address");
         } else if all.len() >= PEERS_MAX && !all.contains_key(&mac) {
-            tracing::warn!(%peer, limit = PEERS_MAX, "left out of the table of UDP peers: it is full");
+            tracing::warn!(%peer, limit = PEERS_MAX, "not added to the table of UDP peers: it is full");
         } else {
             all.insert(mac, address);
         }

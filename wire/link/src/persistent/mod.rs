@@ -92,9 +92,8 @@ pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, Li
     let alarm = Arc::new(alarm);
     let (clock, health) = (Clock::new(), LinkHealth::default());
     let slots: Vec<Arc<Slot>> = links.iter().map(|_| Arc::default()).collect();
-    let notices = Notices::listen().inspect_err(
-        |error| tracing::info!(%error, "no notices of interfaces: they are looked at now and then"),
-    );
+    let notices = Notices::listen()
+        .inspect_err(|error| tracing::info!(%error, "no notices of interfaces: they are polled"));
     let state = Reopening::new(name, interface.mac, interface.index, interface.mtu, clock.now());
     let watch = LinkWatch {
         configs: configs.to_vec(),

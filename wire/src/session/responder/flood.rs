@@ -28,7 +28,7 @@ const KEPT_OF_ONE: u64 = 3_500;
 const KEPT_OF_OTHERS: u64 = 1_000;
 /// Time without a flood after which it has ended.
 const CALM: Duration = Duration::from_secs(1);
-/// Most addresses in a sieve. If more compute nodes have keys, strangers are not told from known nodes, and all Hellos
+/// Most addresses in a sieve. If more compute nodes have keys, unknown ones cannot be told apart, and all Hellos
 /// pass.
 const KNOWN_MAX: usize = 128;
 

@@ -38,7 +38,7 @@ use crate::time::Time;
 /// Number of handshakes under way from which on a cookie is required: in all, and of one address.
 const COOKIE_FROM: usize = 64;
 const COOKIE_FROM_OF_ONE: usize = 4;
-/// Most handshakes under way: in all, of one address, and of addresses without a key, which are only told so.
+/// Most handshakes under way: in all, of one address, and of addresses without a key, which only get a notice.
 const HANDSHAKES_MAX: usize = 256;
 const HANDSHAKES_OF_ONE_MAX: usize = 8;
 const HANDSHAKES_OF_STRANGERS_MAX: usize = 16;

@@ -106,6 +106,31 @@ pub fn programs_get_errors_after_a_memory_node_was_revoked() -> Outcome {
     Ok(())
 }
 
+/// A program that is a compute node of its own has the name that the node has already.
+pub fn a_program_does_not_rename_its_node() -> Outcome {
+    let doors = Doors::new()?;
+    doors.join_mn()?;
+    doors.join_cn()?;
+    doors.end("cn0", Signal::SIGTERM)?;
+    let options = member(&doors, doors.path("cn0.data"));
+    let (gmm, manager) = (program("gmm")?, doors.manager_url());
+    let names = || -> Result<String, String> {
+        let mut list = Command::new(&gmm);
+        list.args(["--manager", &manager, "list", "-Ci", "--json"]).env_remove("CXLOE_TOKEN");
+        let listed = list.output().map_err(|error| error.to_string())?;
+        Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
+    };
+    let during = doors.lab.enter("cn", || -> Result<String, String> {
+        let connected = Connected::open(&options).map_err(|error| error.to_string())?;
+        let names = names()?;
+        connected.lease.end().map_err(|error| error.to_string())?;
+        Ok(names)
+    })??;
+    ensure(during.contains("\"cn0\"") && !during.contains("long-"), during)?;
+    let after = names()?;
+    ensure(after.contains("\"cn0\"") && !after.contains("long-"), after)
+}
+
 /// The manager's certificates are valid for three seconds: after four, the initial one is refused everywhere.
 pub fn a_program_keeps_its_certificate_for_as_long_as_it_runs() -> Outcome {
     let doors = Doors::certifying_for(Some(3))?;

@@ -5,8 +5,10 @@
 mod join;
 mod member;
 mod neighbour;
+mod restore;
 
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use cxloe_client::client::Client;
@@ -25,10 +27,12 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         join::the_configuration_gets_an_address_that_works,
         join::a_wrong_scheme_is_named,
         member::programs_with_a_link_of_their_own_join_over_tls,
+        member::a_program_does_not_rename_its_node,
         member::a_program_keeps_its_certificate_for_as_long_as_it_runs,
         member::programs_get_errors_after_a_memory_node_was_revoked,
         neighbour::a_neighbour_comes_in_with_a_valid_token_only,
         neighbour::a_viewer_changes_nothing,
+        restore::a_lost_manager_is_restored_and_nodes_follow_by_themselves,
     ]
 }
 
@@ -42,6 +46,8 @@ pub struct Doors {
     rig: Rig,
     /// URL of the manager, with https.
     pub url: String,
+    /// Folder of the manager's store.
+    folder: PathBuf,
     /// Validity of certificates in seconds; `None` for the default.
     certificate_s: Option<u64>,
 }
@@ -63,13 +69,15 @@ impl Doors {
     fn certifying_for(certificate_s: Option<u64>) -> Outcome<Self> {
         let network = cable().mac("cn0", CN).mac("mn0", "02:00:00:00:00:09");
         let network = with_addresses(network);
-        let mut doors = Self { rig: Rig::on(network)?, url: String::new(), certificate_s };
+        let rig = Rig::on(network)?;
+        let folder = rig.path("");
+        let mut doors = Self { rig, url: String::new(), folder, certificate_s };
         doors.start_gmm()?;
         Ok(doors)
     }
 
     fn start_gmm(&mut self) -> Outcome {
-        let (store, port) = (self.path("gmm.redb"), self.path("port"));
+        let (store, port) = (self.folder.join("gmm.redb"), self.path("port"));
         drop(std::fs::remove_file(&port));
         let listen = match self.url.rsplit_once(':') {
             Some((_, port)) => format!("{ADDRESS}:{port}"),

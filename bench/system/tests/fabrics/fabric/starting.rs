@@ -1,4 +1,4 @@
-//! Ways to start a fabric: held in reset until the manager has created the declared regions, without a manager, and (as
+//! Ways to start a fabric: suspended until the manager has created the declared regions, without a manager, and (as
 //! in all other tests) at once.
 
 use cxloe_client::client::{self, ClientError};
@@ -24,10 +24,10 @@ pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
     rig.start_gmm(&["--init", "manager-first", "--fabric", &fabric])?;
     rig.start_agent(0, &[])?;
     eventually("the node is held", || client::node(&rig.socket(0)).ok()?.held.then_some(()))?;
-    rig.says("cn0", "holds this node in reset")?;
+    rig.says("cn0", "has suspended this node")?;
     let shown = rig.cli(0, &["list"])?;
     let warned = String::from_utf8_lossy(&shown.stderr).into_owned();
-    ensure(shown.status.success() && warned.contains("held in reset"), warned)?;
+    ensure(shown.status.success() && warned.contains("suspended"), warned)?;
     let mut port = rig.connect(0)?;
     let error = port.read(1 << 40).expect_err("it is held");
     ensure(held(&error) && error.to_string().contains("gmm release"), error.to_string())?;
@@ -40,7 +40,7 @@ pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
     ensure(!client::node(&rig.socket(0))?.held, "it is released")?;
     fill(&mut port, hpa, 4 * MIB, 1)?;
 
-    // A compute node is held in reset by a command: modified lines and the region's address are kept.
+    // A compute node is suspended by a command: modified lines and the region's address are kept.
     let node = Owner::CnId(cn(0));
     rig.ask(rig.manager.hold(&node))?;
     rig.listed(0, "declared", |region| region.attachment == Attaching::InReset)?;

@@ -147,7 +147,7 @@ pub fn what_is_no_machine_is_left() -> Outcome {
     let log = served.rig.path("serve.log");
     let mut nonsense = UnixStream::connect(served.socket())?;
     nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
-    eventually("nonsense is told", || saying(&log, "no list of memory"))?;
+    eventually("nonsense is told", || saying(&log, "something other than a list of memory"))?;
     let mut bare = UnixStream::connect(served.socket())?;
     bare.write_all(br#"[{"base_host_virt_addr":4096,"size":4096,"offset":0,"page_size":4096}]"#)?;
     drop(bare);

@@ -251,7 +251,7 @@ fn fio_verifies_what_it_wrote() -> Outcome {
     Ok(())
 }
 
-/// Bytes of each line belong by turns to clients of two servers: neither server may overwrite the other's bytes.
+/// Bytes of each line belong alternately to clients of two servers: neither server may overwrite the other's bytes.
 fn two_servers_keep_each_others_bytes() -> Outcome {
     let disk = Exported::start(&[])?;
     let second = disk.rig.path("second.nbd");

@@ -141,7 +141,7 @@ pub fn what_is_wrong_with_an_interface_is_named() -> Outcome {
     };
     ip(&["link", "set", "mn0", "mtu", "80"])?;
     let narrow = look(&[])?;
-    narrow.expect("MTU", "fail", "80, a line takes 91 -> ip link set mn0 mtu 9000")?;
+    narrow.expect("MTU", "fail", "80, a line takes 97 -> ip link set mn0 mtu 9000")?;
     ensure(narrow.code == 2, format!("exit code {}", narrow.code))?;
     ip(&["link", "set", "mn0", "mtu", "9000"])?;
     look(&[])?.expect("MTU", "ok", "a page fits one frame")?;

@@ -193,6 +193,12 @@ pub fn what_cannot_be_is_said() -> Outcome {
     let labs = Labs::new()?;
     answered(&labs.lab(&["status"])?, 3, &["no lab is up", "lab up"])?;
     answered(&labs.lab(&["exec", "cn0", "--", "true"])?, 3, &["no lab is up"])?;
+    // The suggested commands are those that the user has, by the script and without it.
+    let mut direct = Command::new(program("cxloe-bench")?);
+    let direct = direct.env("CXLOE_LAB_DIR", labs.path()).env_remove("CXLOE_LAB_COMMAND");
+    answered(&direct.args(["lab", "status"]).output()?, 3, &["by the name lab: cxloe-bench lab up"])?;
+    answered(&labs.lab(&["status"])?, 3, &["deploy/lab/lab up"])?;
+    answered(&labs.lab(&["status", "--name", "Second"])?, 2, &["`Second`", "lower-case"])?;
     answered(&labs.lab(&["up", "--nodes", "3"])?, 2, &["--nodes", "--help"])?;
     answered(&labs.lab(&["up", "-m", "many"])?, 2, &["many"])?;
     answered(&labs.lab(&["up", "--bin", "/nowhere"])?, 3, &["/nowhere", "make build"])?;

@@ -6,7 +6,7 @@
 //! cargo test --release -p cxloe-system --test programs -- --ignored redis_with_half_its_data_local --nocapture
 //! ```
 //!
-//! Both servers run at the same time and get load by turns, so that changes of the machine affect both.
+//! Both servers run at the same time and get load alternately, so that changes of the machine affect both.
 
 use std::time::Instant;
 

@@ -56,7 +56,8 @@ pub fn what_cannot_be_served_is_refused() -> Outcome {
     failed_with(&exec(&rig, &["/bin/true"])?, 5, &["refused"])?;
     rig.start_mn("anon")?;
     failed_with(&rig.cli(&["exec", "--size", "8M", "--local", "4K", "--", "/bin/true"])?, 5, &["too low"])?;
-    failed_with(&rig.cli(&["exec", "--region", "none", "--local", "1M", "--", "/bin/true"])?, 4, &["none"])?;
+    let none = rig.cli(&["exec", "--region", "none", "--local", "1M", "--", "/bin/true"])?;
+    failed_with(&none, 4, &["no region none is attached", "cn-agent list"])?;
     failed_with(&rig.cli(&["set-local", "1", "1M"])?, 4, &["cn-agent paging"])?;
     nothing_is_left(&rig)?;
 

@@ -277,8 +277,8 @@ mod tests {
 
     fn demand() -> Demand {
         Demand {
-            mtu_min: 91,
-            mtu_page: 4131,
+            mtu_min: 97,
+            mtu_page: 4137,
             workers: 2,
             ring: 1024,
             spinning: true,
@@ -325,10 +325,10 @@ mod tests {
 
     #[test]
     fn the_mtu_decides_whether_and_how_well_it_works() {
-        for (mtu, level) in [(90, Level::Fail), (91, Level::Warn), (4130, Level::Warn), (4131, Level::Ok)] {
+        for (mtu, level) in [(96, Level::Fail), (97, Level::Warn), (4136, Level::Warn), (4137, Level::Ok)] {
             assert_eq!(verdict(&Nic { mtu, ..nic() }, &demand(), "MTU").0, level, "{mtu}");
         }
-        expect(Nic { mtu: 1500, ..nic() }, "MTU", Level::Warn, "ip link set eth9 mtu 9000 (4131 is enough)");
+        expect(Nic { mtu: 1500, ..nic() }, "MTU", Level::Warn, "ip link set eth9 mtu 9000 (4137 is enough)");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use cxloe_fabric::api::{
 };
 use cxloe_fabric::model::{ByteSize, CommandResult, DeviceKind, LD_UNIT, Mapping, RegionState, UnbindOption};
 
-/// Half of the unit in which capacity is set aside for logical devices.
+/// Half of the unit in which capacity is reserved for logical devices.
 const EXTENT: u64 = 128 << 20;
 const TIMEOUT_MS: u64 = 5000;
 

@@ -1,0 +1,52 @@
+//! Ctrl-C at a terminal: the signal reaches the measurement and its daemons at once, as all are in one process group.
+
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Stdio};
+
+use cxloe_lab::{LabPrivilege, program};
+use cxloe_system::{Outcome, Test, ensure, eventually, tests};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+pub fn tests(_: LabPrivilege) -> Vec<Test> {
+    tests![fabric_ends_with_130, keys_end_with_130]
+}
+
+/// Starts the measurement, sends SIGINT to its process group once `begun` is true of its folder for temporary files or
+/// its output, and checks its exit code.
+fn interrupted(arguments: &[&str], begun: fn(entries: usize, output: &str) -> bool) -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (tmp, log) = (folder.path().join("tmp"), folder.path().join("log"));
+    fs::create_dir(&tmp)?;
+    let output = fs::File::create(&log)?;
+    let mut command = Command::new(program("cxloe-bench")?);
+    command.args(arguments).env("TMPDIR", &tmp).stdin(Stdio::null());
+    command.stdout(output.try_clone()?).stderr(output).process_group(0);
+    let mut child = command.spawn()?;
+    let has_begun = eventually("it has begun", || {
+        let entries = fs::read_dir(&tmp).into_iter().flatten().flatten();
+        let files = entries.flat_map(|entry| fs::read_dir(entry.path()).into_iter().flatten()).count();
+        begun(files, &fs::read_to_string(&log).ok()?).then_some(())
+    });
+    killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT)?;
+    let status = child.wait()?;
+    let said = fs::read_to_string(&log)?;
+    has_begun?;
+    ensure(status.code() == Some(130), format!("{status} (signal {:?}): {said}", status.signal()))?;
+    ensure(said.contains("stopped by signal 2"), said)?;
+    let left = fs::read_dir(&tmp)?.count();
+    ensure(left == 0, format!("{left} folders are left behind"))
+}
+
+fn fabric_ends_with_130() -> Outcome {
+    let arguments =
+        ["fabric", "--memory-nodes", "4", "--compute-nodes", "4", "--regions", "0", "--creates", "1000000"];
+    // The folder has the manager's store, port and log.
+    interrupted(&arguments, |files, _| files >= 3)
+}
+
+fn keys_end_with_130() -> Outcome {
+    let arguments = ["keys", "--hellos", "0", "--rekey-ms", "0", "--touch-s", "600"];
+    interrupted(&arguments, |files, output| files >= 3 && output.contains("touches of pages"))
+}

@@ -1,0 +1,122 @@
+//! The conduct of a manager among several when it cannot take part in the election, or cannot lead: how long it pauses
+//! before the next attempt, and which setbacks go into its log. Decided without I/O. No setback ends the process: a
+//! manager ends only by order.
+
+use std::time::Duration;
+
+/// Pause between two looks for the leader, and after a setback that passes by itself.
+pub const LOOK_PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause after a request that etcd refused.
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// First and longest pause after this manager won the election and could not lead: other managers try meanwhile.
+const FAILED_PAUSE_MIN: Duration = Duration::from_secs(1);
+const FAILED_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Minimum time between two entries of the log about setbacks of one kind.
+const SAY_MS: u64 = 60_000;
+
+/// Kind of setback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setback {
+    /// etcd does not answer, or has no quorum.
+    Away,
+    /// etcd refuses this manager's requests, or the leader's key is not as managers write it.
+    Refused,
+    /// The lead is lost; the store is intact.
+    Deposed,
+    /// The store or a service of the leader cannot be used.
+    Failed,
+}
+
+/// The conduct after a setback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Time until the next attempt.
+    pub pause: Duration,
+    /// True if the setback goes into the log.
+    pub log: bool,
+}
+
+/// Setbacks of one manager since its last success.
+#[derive(Debug, Default)]
+pub struct Candidacy {
+    /// Kind of the last setback, and the number of its kind in succession.
+    last: Option<(Setback, u32)>,
+    /// Kind of the last setback in the log, and its time.
+    said: Option<(Setback, u64)>,
+    /// True if a setback since the last success is in the log.
+    logged: bool,
+}
+
+impl Candidacy {
+    /// The conduct after a setback at `now_ms` of any clock that does not go back.
+    pub fn after(&mut self, setback: Setback, now_ms: u64) -> Step {
+        let before = self.last.filter(|(last, _)| *last == setback).map_or(0, |(_, count)| count);
+        self.last = Some((setback, before.saturating_add(1)));
+        let grown = |min: Duration, max: Duration| min.saturating_mul(1 << before.min(16)).min(max);
+        let pause = match setback {
+            Setback::Away | Setback::Deposed => LOOK_PAUSE,
+            Setback::Refused => grown(LOOK_PAUSE, REFUSED_PAUSE_MAX),
+            Setback::Failed => grown(FAILED_PAUSE_MIN, FAILED_PAUSE_MAX),
+        };
+        // Each lost lead was won before, and that is in the log too.
+        let due = |(said, at_ms): (Setback, u64)| {
+            said != setback || setback == Setback::Deposed || now_ms.saturating_sub(at_ms) >= SAY_MS
+        };
+        let log = self.said.is_none_or(due);
+        if log {
+            self.said = Some((setback, now_ms));
+            self.logged = true;
+        }
+        Step { pause, log }
+    }
+
+    /// Notes that this manager follows or leads. Returns true if a setback in the log has now passed.
+    pub fn succeed(&mut self) -> bool {
+        self.last = None;
+        std::mem::take(&mut self.logged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Setback::{Away, Deposed, Failed, Refused};
+
+    #[test]
+    fn pauses_follow_the_kind_of_setback() {
+        for (setback, pauses_ms) in [
+            (Away, [250, 250, 250, 250, 250, 250]),
+            (Deposed, [250, 250, 250, 250, 250, 250]),
+            (Refused, [250, 500, 1000, 2000, 2000, 2000]),
+            (Failed, [1000, 2000, 4000, 8000, 16_000, 30_000]),
+        ] {
+            let mut candidacy = Candidacy::default();
+            let pauses = [0; 6].map(|_| candidacy.after(setback, 0).pause.as_millis());
+            assert_eq!(pauses, pauses_ms, "{setback:?}");
+            candidacy.succeed();
+            assert_eq!(candidacy.after(setback, 0).pause.as_millis(), pauses_ms[0], "{setback:?}");
+        }
+    }
+
+    #[test]
+    fn a_lasting_setback_is_logged_once_a_minute() {
+        let mut candidacy = Candidacy::default();
+        let logged = (0..10 * 60 * 4).filter(|tick| candidacy.after(Away, 7 + tick * 250).log).count();
+        assert_eq!(logged, 10);
+    }
+
+    #[test]
+    fn another_kind_is_logged_at_once() {
+        let mut candidacy = Candidacy::default();
+        let logged = [(Away, 0), (Away, 1), (Refused, 2), (Refused, 3), (Failed, 4), (Refused, 5)];
+        let logged = logged.map(|(setback, now_ms)| candidacy.after(setback, now_ms).log);
+        assert_eq!(logged, [true, false, true, false, true, true]);
+    }
+
+    #[test]
+    fn a_success_in_between_does_not_make_the_log_longer() {
+        let mut candidacy = Candidacy::default();
+        assert!(candidacy.after(Away, 0).log && candidacy.succeed() && !candidacy.succeed());
+        assert!(!candidacy.after(Away, 1000).log && !candidacy.succeed());
+    }
+}

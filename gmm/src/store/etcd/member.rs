@@ -1,0 +1,47 @@
+//! Examination of the given members one by one, as the manager's client with its credentials, for `gmm doctor`. Nothing
+//! is written.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::EtcdError;
+use super::gateway::Gateway;
+use super::wire::bytes;
+use crate::store::EtcdPlace;
+
+/// Time-out of one request.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Findings about one of the given members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdMember {
+    /// The address, `HOST:PORT`.
+    pub host: String,
+    /// Number of the cluster to which it belongs; none if it does not tell.
+    pub cluster: Option<u64>,
+    /// True if the cluster's database has no room.
+    pub full: bool,
+    /// Reason why this manager cannot read its keys there; none if it can.
+    pub failed: Option<EtcdError>,
+}
+
+/// Asks each of the members that `place` names for the leader's key, which takes a quorum and the rights of this
+/// manager.
+///
+/// # Errors
+/// [`EtcdError`] if no client or runtime can be made.
+pub fn examine(place: &EtcdPlace) -> Result<Vec<EtcdMember>, EtcdError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| EtcdError::of_this_machine(&error))?;
+    let question = &json!({"key": bytes(&place.key("leader")), "keys_only": true});
+    let asked = place.hosts().iter().map(|host| async move {
+        let gateway = Gateway::new(&place.with_host(host))?;
+        let status = gateway.status(TIMEOUT).await;
+        let failed = gateway.range(question, TIMEOUT).await.err();
+        let (cluster, full) = status.unwrap_or_default();
+        Ok::<_, EtcdError>(EtcdMember { host: host.clone(), cluster, full, failed })
+    });
+    runtime.block_on(join_all(asked)).into_iter().collect()
+}
