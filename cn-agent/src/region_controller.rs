@@ -15,6 +15,7 @@ use cxloe_client::message::{AttachedRegion, NodeView, RefusalReason};
 use cxloe_cn_core::attachments::{AttachmentChange, Attachments, BackingQuery};
 use cxloe_cn_core::backing::{Backing, DevicePlacement, Preference};
 use cxloe_cn_core::leases::{self, Holder, Leases};
+use cxloe_cn_core::user_shares::{self, SharedResource};
 use cxloe_cxl::uevents::MonitorWaker;
 use cxloe_cxl::{AnswerError, Regions};
 use cxloe_link::outer::{Peer, Peers};
@@ -197,24 +198,50 @@ impl RegionController {
         }
     }
 
-    /// Records a lease of a region that is about to be created for process `pid` of user `uid`.
+    /// Records a lease of a region of `bytes` bytes that is about to be created for process `pid` of user `uid`, whose
+    /// regions may have `share` bytes.
     ///
     /// # Errors
     /// The reason why the region cannot be leased to this process.
-    pub fn lease(&self, region: Name, pid: u32, uid: u32) -> Result<(), RefusalReason> {
+    pub fn lease(
+        &self,
+        region: Name,
+        pid: u32,
+        uid: u32,
+        bytes: u64,
+        share: u64,
+    ) -> Result<(), RefusalReason> {
         let mut inner = self.lock();
         let listed = self.listing.regions();
         let known = inner.leases.holder(&region).is_some();
         if known || listed.iter().any(|attached| attached.region == region.as_str()) {
             return Err(RefusalReason::NotTemporary(region.to_string()));
         }
+        let limited = Some(uid).filter(|uid| !has_all_rights(*uid));
+        let had = inner.leases.bytes_of(uid, None);
+        user_shares::check(SharedResource::Memory, limited, share, had, bytes)?;
         let started = shared_state::started(pid).ok_or_else(|| RefusalReason::Unseen(unseen(pid)))?;
         let mut next = inner.leases.clone();
         let boot = inner.boot.clone();
-        let holder = Holder { pid, started, boot, uid: Some(uid), created_ms: None };
+        let holder = Holder { pid, started, boot, uid: Some(uid), created_ms: None, bytes };
         let limit = if has_all_rights(uid) { leases::LEASES_MAX } else { leases::LEASES_OF_ONE_MAX };
         next.keep(region, holder, limit)
             .map_err(|leases::LeaseLimitReached| RefusalReason::Leases { limit })?;
+        inner.keep(next).map_err(|error| RefusalReason::System(error.to_string()))
+    }
+
+    /// Records the size that a leased region is about to grow to, if its user's share of `share` bytes permits it.
+    ///
+    /// # Errors
+    /// [`RefusalReason::Share`]; or the size could not be stored.
+    pub fn lease_grows(&self, region: &Name, bytes: u64, share: u64) -> Result<(), RefusalReason> {
+        let mut inner = self.lock();
+        let limited =
+            inner.leases.holder(region).and_then(|holder| holder.uid).filter(|uid| !has_all_rights(*uid));
+        let had = limited.map_or(0, |uid| inner.leases.bytes_of(uid, Some(region)));
+        user_shares::check(SharedResource::Memory, limited, share, had, bytes)?;
+        let mut next = inner.leases.clone();
+        next.grown(region, bytes);
         inner.keep(next).map_err(|error| RefusalReason::System(error.to_string()))
     }
 

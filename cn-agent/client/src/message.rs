@@ -17,6 +17,7 @@ use cxloe_cn_core::engine::EngineCounters;
 use cxloe_cn_core::fault_times::FaultTimes;
 use cxloe_cn_core::mapped::SpaceError;
 use cxloe_cn_core::pager::PagerCounters;
+use cxloe_cn_core::user_shares::ShareReached;
 
 pub use cxloe_cn_core::attachments::view::{
     AttachedDecoder, AttachedDevice, AttachedLeg, AttachedRegion, Attaching, NodeView,
@@ -195,6 +196,15 @@ pub enum RefusalReason {
         /// Limit of open ports.
         limit: usize,
     },
+    /// All spaces are in use.
+    #[error("{limit} regions are mapped by programs, as many as the agent serves; unmap one")]
+    Regions {
+        /// Limit of mapped regions.
+        limit: usize,
+    },
+    /// The user's share is reached.
+    #[error(transparent)]
+    Share(#[from] ShareReached),
     /// The limit of connections, of this user or of all users, is reached.
     #[error(
         "there are {limit} connections to the agent already, as many as one user, or all users together, may have; close one, or try again"
@@ -282,6 +292,8 @@ impl From<SpaceError> for RefusalReason {
     fn from(error: SpaceError) -> RefusalReason {
         match error {
             SpaceError::Unknown => RefusalReason::NoSpace,
+            SpaceError::Full(limit) => RefusalReason::Regions { limit },
+            SpaceError::Share(reached) => RefusalReason::Share(reached),
             SpaceError::Limit { limit, least } => RefusalReason::Limit { limit, least },
         }
     }

@@ -30,6 +30,9 @@ pub struct Holder {
     /// region of that name has another time.
     #[serde(default)]
     pub created_ms: Option<u64>,
+    /// Size of the region in bytes.
+    #[serde(default)]
+    pub bytes: u64,
 }
 
 /// Maximum number of names held by one user's programs, unless the user is root or the agent's.
@@ -60,6 +63,19 @@ impl Leases {
     /// Holder of a region; `None` if the region is not leased.
     pub fn holder(&self, region: &Name) -> Option<&Holder> {
         self.0.get(region)
+    }
+
+    /// Bytes of the regions that are leased to programs of a user, without `except`.
+    pub fn bytes_of(&self, uid: u32, except: Option<&Name>) -> u64 {
+        let its = self.0.iter().filter(|(name, holder)| holder.uid == Some(uid) && Some(*name) != except);
+        its.fold(0, |sum, (_, holder)| sum.saturating_add(holder.bytes))
+    }
+
+    /// Records the size of a region that is about to grow.
+    pub fn grown(&mut self, region: &Name, bytes: u64) {
+        if let Some(holder) = self.0.get_mut(region) {
+            holder.bytes = holder.bytes.max(bytes);
+        }
     }
 
     /// Records the time at which the manager created the region.
@@ -95,7 +111,14 @@ mod tests {
     }
 
     fn holder(pid: u32) -> Holder {
-        Holder { pid, started: 7, boot: "b".into(), uid: Some(pid % 2), created_ms: None }
+        Holder {
+            pid,
+            started: 7,
+            boot: "b".into(),
+            uid: Some(pid % 2),
+            created_ms: None,
+            bytes: u64::from(pid),
+        }
     }
 
     #[test]
@@ -109,6 +132,10 @@ mod tests {
         leases.created(&name(1), 77);
         leases.created(&name(9), 78);
         assert_eq!(leases.holder(&name(1)).and_then(|holder| holder.created_ms), Some(77));
+        assert_eq!((leases.bytes_of(0, None), leases.bytes_of(0, Some(&name(2)))), (2, 0));
+        leases.grown(&name(0), 5);
+        leases.grown(&name(2), 1);
+        assert_eq!((leases.bytes_of(0, None), leases.bytes_of(1, None)), (7, 1));
         leases.forget(&name(1));
         assert!(leases.abandoned(there).is_empty() && !leases.is_empty());
     }

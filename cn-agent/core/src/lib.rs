@@ -30,6 +30,7 @@
 //! | [`follow`], [`quiet`] | registration with the manager and the effects of its answers; end of earlier operations |
 //! | [`leases`] | regions that exist for one program each |
 //! | [`events`], [`refusals`] | log messages for the engine's events; refusals that pass by themselves |
+//! | [`user_shares`] | what one user may have of what all need |
 //! | [`untrusted`] | words that another process can write at any time |
 
 #![cfg_attr(not(test), no_std)]
@@ -53,3 +54,4 @@ pub mod quiet;
 pub mod refusals;
 pub mod transfers;
 pub mod untrusted;
+pub mod user_shares;

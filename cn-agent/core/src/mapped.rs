@@ -8,6 +8,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::pager::{PAGE_BYTES, PagerCounters};
+use crate::user_shares::ShareReached;
 
 /// Maximum number of spaces at a time.
 pub const SPACES_MAX: usize = 256;
@@ -66,6 +67,8 @@ pub struct SpaceOptions {
     /// Time of the region's creation, in milliseconds since the Unix epoch, which distinguishes the region from
     /// another one of its name; 0: unknown.
     pub created_ms: u64,
+    /// User in whose share the space and its processes count; `None`: root, the agent's user, or no shares.
+    pub user: Option<u32>,
 }
 
 /// Resident limit in pages for `bytes`; for a region that fits in, all its pages and the pager's reserve.
@@ -188,6 +191,12 @@ pub enum SpaceError {
     /// There is no space of this number.
     #[error("the region is not mapped any more")]
     Unknown,
+    /// All spaces are in use.
+    #[error("{0} regions are mapped by programs, as many as the agent serves; unmap one")]
+    Full(usize),
+    /// The user's share of spaces is reached.
+    #[error(transparent)]
+    Share(#[from] ShareReached),
     /// The limit is too low.
     #[error("a limit of {limit} bytes is too low: at least {least} bytes have to be resident")]
     Limit {

@@ -163,6 +163,7 @@ mod tests {
             stay: false,
             owner: None,
             created_ms: 0,
+            user: None,
         };
         let id = options.id;
         spaces.add(Box::new(Space::create(options).unwrap())).unwrap();

@@ -46,8 +46,11 @@ pub fn unseen(pid: u32) -> String {
 impl Spaces {
     /// Adds a process as a member and sends the answer, with the reason if it is refused.
     pub fn join(&mut self, mut joining: JoinAttempt) {
+        // A process that rejoins was admitted by the agent's predecessor.
+        let user = self.get(joining.space).filter(|_| !joining.resume).and_then(|space| space.options().user);
+        let room = self.check_processes(user).map_err(refused);
         let outcome = match self.get_mut(joining.space) {
-            Some(space) => space.join(&mut joining),
+            Some(space) => room.and_then(|()| space.join(&mut joining)),
             None => {
                 let text = "there is no such space; its region is not mapped any more".to_string();
                 let status = if joining.resume { NOT_YET } else { REFUSED };

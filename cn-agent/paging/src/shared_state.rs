@@ -310,6 +310,7 @@ fn options_of(header: &[u64; HEADER_WORDS]) -> Option<SpaceOptions> {
             None => None,
         },
         created_ms: created,
+        user: None,
     })
 }
 
@@ -358,6 +359,7 @@ mod tests {
             stay: true,
             owner: Some(0),
             created_ms: 1_763_000_000_123,
+            user: None,
         }
     }
 

@@ -24,6 +24,7 @@ use cxloe_cn_core::fault_times::FaultTimes;
 use cxloe_cn_core::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
 use cxloe_cn_core::transfers::{self, BufferSource, FinishedTransfer, Transfers};
+use cxloe_cn_core::user_shares::{RESERVE, ShareReached, SharedResource, UserShares, check};
 
 /// Maximum number of processes whose faults are polled directly.
 const DIRECT_MAX: usize = 4;
@@ -94,6 +95,7 @@ pub struct Spaces {
     mapped: Vec<Range<u64>>,
     /// Sum of the counters of spaces that have ended.
     over: PagerCounters,
+    shares: UserShares,
 }
 
 /// Number that identifies a descriptor in events of epoll.
@@ -120,6 +122,7 @@ impl Spaces {
             round: 0,
             mapped: Vec::new(),
             over: PagerCounters::default(),
+            shares: UserShares::ALL,
         })
     }
 
@@ -183,6 +186,33 @@ impl Spaces {
     /// The space with this number, if there is one.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Space> {
         self.list.0.iter_mut().flatten().find(|space| space.options().id == id).map(|space| &mut **space)
+    }
+
+    /// Limits what each user has of spaces and processes from now on.
+    pub fn set_shares(&mut self, shares: UserShares) {
+        self.shares = shares;
+    }
+
+    /// Checks that there is room for a space of `user`; `None` is root or the agent's user.
+    ///
+    /// # Errors
+    /// [`SpaceError::Full`], [`SpaceError::Share`].
+    pub fn check_room(&self, user: Option<u32>) -> Result<(), SpaceError> {
+        let of =
+            |user| self.list.0.iter().flatten().filter(move |space| space.options().user == user).count();
+        let limit = if user.is_some() { SPACES_MAX - SPACES_MAX / RESERVE } else { SPACES_MAX };
+        if self.active.len() >= SPACES_MAX || (user.is_some() && self.active.len() - of(None) >= limit) {
+            return Err(SpaceError::Full(limit));
+        }
+        check(SharedResource::Regions, user, self.shares.regions as u64, of(user) as u64, 1)?;
+        Ok(())
+    }
+
+    /// Checks that `user` may have one more process whose memory is paged.
+    pub(crate) fn check_processes(&self, user: Option<u32>) -> Result<(), ShareReached> {
+        let its = self.list.0.iter().flatten().filter(|space| space.options().user == user);
+        let had: usize = its.map(|space| space.memory.mappings().len()).sum();
+        check(SharedResource::Processes, user, self.shares.processes as u64, had as u64, 1)
     }
 
     /// Adds a space, unless its region is mapped already, or there are too many spaces.

@@ -15,6 +15,15 @@ pub fn is_spare(descriptor: impl AsFd) -> bool {
     getrlimit(Resource::RLIMIT_NOFILE).is_ok_and(|(limit, _)| u64::from(number) + SPARE >= limit)
 }
 
+/// Files that a process whose memory is paged takes: its userfaultfd, its connection, its memory and its page table.
+const FILES_OF_PROCESS: u64 = 4;
+
+/// Number of processes for which this agent may open files.
+pub fn processes_max() -> usize {
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
+    (files.saturating_sub(SPARE) / FILES_OF_PROCESS) as usize
+}
+
 /// Words of the refusal.
 pub const NO_FILE_LEFT: &str = "the agent has no more files to open for programs: raise its limit (ulimit -n, in a unit LimitNOFILE=), or end \
                                 programs";

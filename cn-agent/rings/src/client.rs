@@ -5,8 +5,6 @@ use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cxloe_client::ring::{AgentEnd, Completion};
 use cxloe_client::status::Status;
@@ -15,27 +13,9 @@ use cxloe_cn_core::cache::Line;
 use cxloe_member::socket::{Descriptors, receive_some};
 use nix::sys::socket::{MsgFlags, send};
 
+use super::client_slot::ClientSlot;
 use super::jobs::{FinishedJob, Jobs};
 use super::owners::Owners;
-
-/// A place within the limit of clients, returned when dropped.
-#[derive(Debug)]
-pub struct ClientSlot(Arc<AtomicUsize>);
-
-impl ClientSlot {
-    /// Takes a place if fewer than `limit` places are taken.
-    pub fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<ClientSlot> {
-        let more = |count| (count < limit).then_some(count + 1);
-        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(ClientSlot(Arc::clone(taken)))
-    }
-}
-
-impl Drop for ClientSlot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// A connected client of the agent.
 #[derive(Debug)]

@@ -101,7 +101,7 @@ impl Clients {
         self.broken
     }
 
-    /// Adds a client; its [`ClientSlot`](super::client::ClientSlot) guarantees room.
+    /// Adds a client; its [`ClientSlot`](super::client_slot::ClientSlot) guarantees room.
     pub fn add(&mut self, mut client: Box<Client>) {
         let Some(at) = self.places.iter().position(|place| place.client.is_none()) else {
             tracing::error!("a client has a slot but no index; closing its port");

@@ -17,6 +17,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`client`] | one client: its rings, its socket, its user |
+//! | [`client_slot`] | places for clients, by user |
 //! | [`clients`] | all clients, in turn |
 //! | [`bulk`] | operations on more than a line, or on less |
 //! | [`jobs`] | the jobs of one client |
@@ -26,6 +27,7 @@
 
 pub mod bulk;
 pub mod client;
+pub mod client_slot;
 pub mod clients;
 pub mod jobs;
 pub mod owners;

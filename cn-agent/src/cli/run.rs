@@ -28,6 +28,7 @@ use cxloe_link::keys::SYSTEM;
 use cxloe_link::udp::own_address;
 use cxloe_link::{LinkConfig, Middlewares, join_queues, open_persistent};
 use cxloe_port::signals::Signals;
+use cxloe_rings::client_slot::ClientSlots;
 use cxloe_wire::session::PreSharedKey;
 use cxloe_wire::time::Time;
 use tracing::{info, warn};
@@ -89,6 +90,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         wait: config.node.wait,
         cpu: config.cpu,
         clients_max: config.clients_max,
+        shares: config.shares,
     };
     let mut engine = Engine::new(config.cache);
     engine.set_queues(queues as usize);
@@ -140,7 +142,8 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         listing: controller.listing(),
         controller: controller.clone(),
         orders: worker.orders(),
-        clients_max: config.clients_max,
+        slots: ClientSlots::new(config.clients_max, config.shares.ports),
+        shares: config.shares,
         allow_kernel_faults: config.allow_kernel_faults,
         adopting: Arc::default(),
     };

@@ -24,7 +24,10 @@ use cxloe_client::defaults::default_socket;
 use cxloe_cn_core::attach::STREAMS_DEFAULT;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::BUCKET_DEFAULT;
+use cxloe_cn_core::mapped::SPACES_MAX;
+use cxloe_cn_core::user_shares::{SHARE_DEFAULT, UserShares};
 use cxloe_cxl::{DEV_ROOT, HandOverOptions, SYSFS_ROOT};
+use cxloe_paging::spare_files::processes_max;
 use cxloe_port::rate_control::RateControl;
 use cxloe_rings::clients::CLIENTS_LIMIT;
 
@@ -98,6 +101,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Limit of open ports.
     pub clients_max: usize,
+    /// Shares of each user.
+    pub shares: UserShares,
     /// Whether programs of all users may handle page faults that the kernel raises in system calls.
     pub allow_kernel_faults: bool,
 }
@@ -160,6 +165,17 @@ impl Config {
         let cache =
             CacheConfig { bytes: bytes as usize, ways: s.cache_ways.unwrap_or(CacheConfig::default().ways) };
         cache.check().map_err(|reason| wrong("cache-size", reason))?;
+        let clients_max =
+            in_range("max-clients", s.max_clients.unwrap_or(CLIENTS_DEFAULT), 1, CLIENTS_LIMIT)?;
+        let share = |field, set: Option<usize>, all: usize| {
+            in_range(field, set.unwrap_or((all / SHARE_DEFAULT).max(1)), 1, usize::MAX)
+        };
+        let shares = UserShares {
+            ports: share("user-ports", s.user_ports, clients_max)?,
+            regions: share("user-regions", s.user_regions, SPACES_MAX)?,
+            processes: share("user-processes", s.user_processes, processes_max())?,
+            memory: s.user_memory.map(|size| size.0),
+        };
         Ok(Config {
             node,
             manager,
@@ -176,7 +192,8 @@ impl Config {
             rate_control: (s.rate_control != Some(Switch::Off)).then_some(rate_control),
             cache,
             socket: s.socket.unwrap_or_else(default_socket),
-            clients_max: in_range("max-clients", s.max_clients.unwrap_or(CLIENTS_DEFAULT), 1, CLIENTS_LIMIT)?,
+            clients_max,
+            shares,
             allow_kernel_faults: s.allow_kernel_faults.unwrap_or(false),
         })
     }
@@ -229,6 +246,10 @@ impl Config {
             cache_ways: Some(self.cache.ways),
             socket: Some(self.socket.clone()),
             max_clients: Some(self.clients_max),
+            user_ports: Some(self.shares.ports),
+            user_regions: Some(self.shares.regions),
+            user_processes: Some(self.shares.processes),
+            user_memory: self.shares.memory.map(ByteSize),
             allow_kernel_faults: self.allow_kernel_faults.then_some(true),
         };
         options::to_toml(&settings)

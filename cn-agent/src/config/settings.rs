@@ -155,6 +155,28 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_clients: Option<usize>,
 
+    /// Most ports of one user, unless that is root or the agent's own [default: a quarter of --max-clients]
+    #[arg(long, value_name = "N", help_heading = "Users")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_ports: Option<usize>,
+
+    /// Most regions that programs of one user map at a time [default: 64, a quarter of all]
+    #[arg(long, value_name = "N", help_heading = "Users")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_regions: Option<usize>,
+
+    /// Most processes of one user that have remote memory [default: a quarter of those for which this agent may open
+    /// files]
+    #[arg(long, value_name = "N", help_heading = "Users")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_processes: Option<usize>,
+
+    /// Most bytes of the regions that are created for programs of one user (exec --size, vm --size) [default: a quarter
+    /// of all pools]
+    #[arg(long, value_name = "SIZE", help_heading = "Users")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_memory: Option<ByteSize>,
+
     /// Let programs of all users handle page faults of system calls (/dev/userfaultfd), which exec and vm need. Such
     /// a user can delay the kernel inside a system call [default: root and the agent's user only]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Programs")]

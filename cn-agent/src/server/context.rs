@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use cxloe_cn_core::user_shares::UserShares;
 use cxloe_daemon::NodeIdentity;
+use cxloe_rings::client_slot::ClientSlots;
 
 use crate::region_controller::{RegionController, RegionListing};
 use crate::worker::Orders;
@@ -18,8 +20,10 @@ pub struct ServerContext {
     pub controller: RegionController,
     /// Sender of orders to the worker.
     pub orders: Orders,
-    /// Limit of ports open at a time.
-    pub clients_max: usize,
+    /// Places of ports.
+    pub slots: ClientSlots,
+    /// Shares of each user.
+    pub shares: UserShares,
     /// Whether programs of all users are given `/dev/userfaultfd`.
     pub allow_kernel_faults: bool,
     /// Lock that is held while the state of a dead agent's space is adopted.

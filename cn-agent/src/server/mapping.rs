@@ -187,6 +187,7 @@ async fn create(
         // The content of a private mapping belongs to its user, even if all may use the region.
         owner: region.uid.or_else(|| (request.kind != MappingKind::Shared).then_some(caller.uid)),
         created_ms: region.created_ms,
+        user: caller.limited(),
     };
     let made = spawn_blocking(|| Space::create(options).map(Box::new)).await;
     made.map_err(|error| RefusalReason::System(error.to_string()))?
@@ -197,17 +198,19 @@ async fn create(
 async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<NewSpace>, RefusalReason> {
     let made = space.made().map_err(|error| RefusalReason::System(error.to_string()))?;
     let added = ask(&context.orders, |spaces| {
-        let id = space.options().id;
-        let added = spaces.add(space);
-        if added.is_ok() {
-            spaces.own(id, true);
-        }
+        let SpaceOptions { id, user, .. } = *space.options();
         // A rejected space is dropped here, not in the worker's thread.
-        added.err()
+        if let Err(full) = spaces.check_room(user) {
+            return Err((space, Some(full)));
+        }
+        spaces.add(space).map_err(|space| (space, None))?;
+        spaces.own(id, true);
+        Ok(())
     });
     match added.await.ok_or(RefusalReason::Ending)? {
-        None => Ok(Some(made)),
-        Some(_) => Ok(None),
+        Ok(()) => Ok(Some(made)),
+        Err((_, Some(full))) => Err(full.into()),
+        Err((_, None)) => Ok(None),
     }
 }
 
@@ -242,7 +245,8 @@ async fn resume(
     });
     let adopted = adopted.await.map_err(|error| RefusalReason::System(error.to_string()))?;
     match adopted.map_err(|error| RefusalReason::NotResumed(error.to_string()))? {
-        Some(space) => {
+        Some(mut space) => {
+            space.charge_to(caller.limited());
             drop(ask(&context.orders, |spaces| spaces.add(space).err()).await.ok_or(RefusalReason::Ending)?);
             Ok(())
         }

@@ -15,8 +15,6 @@ mod temporary;
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -34,7 +32,8 @@ use cxloe_client::message::{
     self, AgentAnswer, AgentCall, AgentRequest, AttachedRegion, REQUEST_MAX, RefusalReason, Session, VERSION,
 };
 use cxloe_client::ring::{AgentEnd, PORT_BYTES};
-use cxloe_rings::client::{Client, ClientSlot};
+use cxloe_rings::client::Client;
+use cxloe_rings::client_slot::{ClientSlot, NoSlot};
 
 use caller::Caller;
 use connection_permits::{ConnectionPermit, ConnectionPermits, ConnectionState};
@@ -96,7 +95,6 @@ impl Drop for Server {
 }
 
 async fn accept(listener: UnixListener, context: ServerContext, mut stopped: watch::Receiver<bool>) {
-    let slots = Arc::new(AtomicUsize::new(0));
     let places = ConnectionPermits::default();
     loop {
         let accepted = tokio::select! {
@@ -125,7 +123,7 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
                         continue;
                     }
                 };
-                let (context, slots, places) = (context.clone(), Arc::clone(&slots), places.clone());
+                let (context, places) = (context.clone(), places.clone());
                 tokio::spawn(async move {
                     let Ok(place) = timeout(SILENCE_MAX, places.wait(ConnectionState::Asks, caller)).await
                     else {
@@ -135,7 +133,7 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
                     };
                     let mut place = ConnectionResources { place, places, owns: None };
                     let mut stream = Some(stream);
-                    let ended = converse(&mut stream, caller, &context, slots, &mut place).await;
+                    let ended = converse(&mut stream, caller, &context, &mut place).await;
                     stream.into_iter().for_each(sent::close);
                     if let Some(space) = place.owns {
                         ask(&context.orders, move |spaces| spaces.own(space, false)).await;
@@ -174,7 +172,6 @@ async fn converse(
     connection: &mut Option<UnixStream>,
     caller: Caller,
     context: &ServerContext,
-    slots: Arc<AtomicUsize>,
     place: &mut ConnectionResources,
 ) -> io::Result<()> {
     // Taken only where the connection becomes a port or a member.
@@ -202,12 +199,13 @@ async fn converse(
             AgentCall::Counters => report(&context.orders)
                 .await
                 .map_or_else(ending, |report| AgentAnswer::Counters(Box::new(report.counters))),
-            AgentCall::Port => match ClientSlot::take(&slots, context.clients_max) {
-                Some(slot) => {
+            AgentCall::Port => match context.slots.take(caller.limited()) {
+                Ok(slot) => {
                     let Some(stream) = connection.take() else { break };
                     return open_port(stream, caller, slot, &context.orders).await;
                 }
-                None => AgentAnswer::Refused(RefusalReason::Full { limit: context.clients_max }),
+                Err(NoSlot::Full(limit)) => AgentAnswer::Refused(RefusalReason::Full { limit }),
+                Err(NoSlot::Share(reached)) => AgentAnswer::Refused(RefusalReason::Share(reached)),
             },
             AgentCall::Map(_) if place.owns.is_some() => AgentAnswer::Refused(RefusalReason::Malformed(
                 "a connection maps one region; open another".into(),

@@ -1,7 +1,7 @@
 //! Temporary regions, which the agent creates through the manager on behalf of users without rights there. The agent
 //! requests them for its own node; each region belongs to the user of the program that needs it.
 
-use cxloe_fabric::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion};
+use cxloe_fabric::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion, MemoryNodeStatus};
 use cxloe_fabric::client::{Client, ClientError};
 use cxloe_fabric::model::{ByteSize, CnId, Name};
 
@@ -9,6 +9,7 @@ use super::caller::Caller;
 use super::context::ServerContext;
 use cxloe_client::message::{AgentAnswer, RefusalReason};
 use cxloe_cn_core::mapped::TEMPORARY;
+use cxloe_cn_core::user_shares::SHARE_DEFAULT;
 
 /// Default extent of memory nodes in bytes; sizes of regions are multiples of it.
 const EXTENT: u64 = 2 << 20;
@@ -24,6 +25,12 @@ fn manager(context: &ServerContext) -> Result<(Client, CnId), RefusalReason> {
 
 fn of_manager(error: ClientError) -> RefusalReason {
     RefusalReason::Manager { code: error.code(), text: error.to_string() }
+}
+
+/// Bytes that one user's temporary regions may have.
+fn memory_share(context: &ServerContext, nodes: &[MemoryNodeStatus]) -> u64 {
+    let all = || nodes.iter().fold(0_u64, |sum, node| sum.saturating_add(node.node.pool_bytes));
+    context.shares.memory.unwrap_or_else(|| all() / SHARE_DEFAULT as u64)
 }
 
 /// Creates a region of at least `bytes` bytes for the requesting process.
@@ -44,7 +51,8 @@ pub async fn create(
     let name = Name::new(format!("{TEMPORARY}{pid}-{:08x}", rand::random::<u32>()));
     let name = name.map_err(|error| RefusalReason::System(error.to_string()))?;
     let bytes = bytes.checked_next_multiple_of(EXTENT).unwrap_or(bytes);
-    context.controller.lease(name.clone(), pid, caller.uid)?;
+    let share = memory_share(context, &nodes);
+    context.controller.lease(name.clone(), pid, caller.uid, bytes, share)?;
     let create = CreateRegion { uid: Some(caller.uid), ..CreateRegion::new(name.clone(), bytes, cn) };
     match manager.create_region(&create).await {
         Ok(region) => {
@@ -75,6 +83,8 @@ pub async fn grow(
 ) -> Result<AgentAnswer, RefusalReason> {
     check(context, caller, &region)?;
     let (manager, _) = manager(context)?;
+    let share = memory_share(context, &manager.memory_nodes().await.map_err(of_manager)?);
+    context.controller.lease_grows(&region, bytes, share)?;
     let grow = GrowRegion { size: ByteSize(bytes), on: Vec::new(), wait_ms: WAIT_MS };
     manager.grow_region(&region, &grow).await.map_err(of_manager)?;
     Ok(AgentAnswer::Done)

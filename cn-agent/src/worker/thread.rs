@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
+use cxloe_cn_core::user_shares::UserShares;
 use cxloe_link::Clock;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::wait::idle::{IdlePolicy, Rest, Seen};
@@ -58,6 +59,8 @@ pub struct WorkerOptions {
     pub cpu: Option<usize>,
     /// Limit of clients at a time.
     pub clients_max: usize,
+    /// Shares of each user.
+    pub shares: UserShares,
 }
 
 struct Worker {

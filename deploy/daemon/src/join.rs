@@ -50,6 +50,11 @@ pub struct JoinArgs {
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
+    /// Take the place of a node that runs under this name or address with another key; without this, such a node has to
+    /// end first
+    #[arg(long)]
+    pub take_over: bool,
+
     /// Run the node in this process instead of starting the service
     #[arg(long)]
     pub run: bool,
@@ -70,6 +75,8 @@ pub struct JoiningNode<'a> {
     pub key: Option<PublicKey>,
     /// Path of the file for the node's TLS key and certificate.
     pub identity: &'a Path,
+    /// Whether to take the place of a running node that has another key.
+    pub take_over: bool,
 }
 
 impl JoiningNode<'_> {
@@ -80,7 +87,7 @@ impl JoiningNode<'_> {
     /// # Errors
     /// The manager cannot be reached or refuses, or the answer cannot be written.
     pub async fn at(self, url: &str, token: Option<&str>, named: Option<&str>) -> Result<String, Failure> {
-        let JoiningNode { node, macs, key: session_key, identity } = self;
+        let JoiningNode { node, macs, key: session_key, identity, take_over } = self;
         let token = token.filter(|text| !text.is_empty()).map(str::parse::<Token>).transpose();
         let token = token.map_err(Failure::usage)?;
         let key = TlsKey::kept_or_new(identity).map_err(Failure::failed)?;
@@ -92,7 +99,7 @@ impl JoiningNode<'_> {
             credentials.identity = before.credentials().identity;
         }
         let client = Client::with(url, credentials).map_err(Failure::usage)?;
-        let join = Join { node, tls_key: key.public(), key: session_key, macs };
+        let join = Join { node, tls_key: key.public(), key: session_key, macs, take_over };
         let joined = patiently(&client, &join).await?;
         let keep = |manager: &str| key.keep(&join.node, &joined, manager, identity).map_err(Failure::failed);
         let by_socket = url.starts_with("unix:");

@@ -320,7 +320,8 @@ pub async fn run(args: FmArgs) -> Result<(), Failure> {
     let command = match args.command {
         FmCommand::Join { url, token, name } => {
             let node = Party::FmClient(name);
-            let joining = JoiningNode { node, macs: Vec::new(), key: None, identity: &identity };
+            let joining =
+                JoiningNode { node, macs: Vec::new(), key: None, identity: &identity, take_over: false };
             return joining.at(&url, token.as_deref(), None).await.map(drop);
         }
         command => command,

@@ -103,7 +103,7 @@ impl Joining {
     }
 
     pub fn request(&self, node: Party, mac: [u8; 6]) -> Join {
-        Join { node, tls_key: self.key(), key: None, macs: vec![mac.into()] }
+        Join { node, tls_key: self.key(), key: None, macs: vec![mac.into()], take_over: false }
     }
 
     /// A client with the certificate of the joined node.

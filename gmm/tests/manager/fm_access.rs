@@ -58,7 +58,8 @@ impl Rig {
         let token = self.token(role).await;
         let client = Client::with(&self.served.url, Credentials::of_token(token)).unwrap();
         let macs = macs.iter().map(|mac| (*mac).into()).collect();
-        let join = Join { node, tls_key: STANDARD.encode(pair.public_key_raw()), key: None, macs };
+        let join =
+            Join { node, tls_key: STANDARD.encode(pair.public_key_raw()), key: None, macs, take_over: false };
         let joined = client.join(&join).await.map_err(|error| error.code().unwrap())?;
         let pem = format!("{}{}{}", pair.serialize_pem(), joined.certificate, joined.authority);
         Ok(Credentials::of_node(Identity::parse(&pem).unwrap().into()))

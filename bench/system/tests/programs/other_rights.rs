@@ -137,7 +137,7 @@ pub fn memory_of_a_program_with_other_rights_is_not_read() -> Outcome {
 }
 
 pub fn a_program_that_cannot_be_read_keeps_its_memory_local() -> Outcome {
-    let rig = rig_whose_agent(&["--allow-kernel-faults"])?;
+    let rig = rig_whose_agent(&["--allow-kernel-faults", "--user-memory", "64M"])?;
     let hidden = privileged(&rig, Rights::Unreadable)?;
     let hidden = hidden.to_str().ok_or("a path in UTF-8")?;
     // In place of the requested program, and as its child.
@@ -156,7 +156,7 @@ pub fn a_program_that_cannot_be_read_keeps_its_memory_local() -> Outcome {
 }
 
 pub fn a_child_that_may_not_be_looked_into_keeps_its_pages() -> Outcome {
-    let rig = rig_whose_agent(&["--allow-kernel-faults"])?;
+    let rig = rig_whose_agent(&["--allow-kernel-faults", "--user-memory", "64M"])?;
     let program = lent(&rig)?.join("tenant");
     let program = program.to_str().ok_or("a path in UTF-8")?;
     for part in ["own", "hidden"] {

@@ -199,6 +199,11 @@ impl Space {
         }
     }
 
+    /// Has the space count in the share of `user`.
+    pub fn charge_to(&mut self, user: Option<u32>) {
+        self.options.user = user;
+    }
+
     /// Parameters of the space, with the present limit.
     pub fn options(&self) -> &SpaceOptions {
         &self.options

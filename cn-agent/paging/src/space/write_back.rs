@@ -148,6 +148,7 @@ mod tests {
             stay: false,
             owner: None,
             created_ms: 0,
+            user: None,
         };
         Space::create(options).unwrap()
     }

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use cxloe_client::memory::SharedMemory;
 use cxloe_client::ring::{AgentEnd, ClientEnd, Completion, Operation, PORT_BYTES, Submission};
@@ -12,7 +10,8 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::Link;
 use cxloe_port::port::PortParts;
-use cxloe_rings::client::{Client, ClientSlot};
+use cxloe_rings::client::Client;
+use cxloe_rings::client_slot::ClientSlots;
 use cxloe_rings::clients::Clients;
 
 use super::looped::{HPA, open_with, route};
@@ -24,7 +23,7 @@ pub const ROUNDS: usize = 100_000;
 pub struct Agent {
     parts: PortParts,
     pub clients: Clients,
-    slots: Arc<AtomicUsize>,
+    slots: ClientSlots,
     /// Size of each region in bytes.
     pub bytes: usize,
     /// Addresses of the regions.
@@ -58,7 +57,7 @@ impl Agent {
             regions.push(route.decoder.base..route.decoder.base + bytes);
             port.engine().add_route(route).expect("a route");
         }
-        let (clients, slots) = (Clients::new(8), Arc::default());
+        let (clients, slots) = (Clients::new(8), ClientSlots::new(8, 8));
         Agent { parts: port.into_parts(), clients, slots, bytes: bytes as usize, regions }
     }
 
@@ -72,7 +71,7 @@ impl Agent {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let end = AgentEnd::new(SharedMemory::create(PORT_BYTES).expect("memory"));
         let memory = end.memory().descriptor().try_clone_to_owned().expect("a copy");
-        let slot = ClientSlot::take(&self.slots, 8).expect("a slot");
+        let slot = self.slots.take(None).expect("a slot");
         self.clients.add(Box::new(Client::new(end, ours, slot, uid)));
         let again = memory.try_clone().expect("a copy");
         let memory = SharedMemory::open(memory, PORT_BYTES).expect("the same memory");

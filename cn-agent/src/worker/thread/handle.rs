@@ -52,11 +52,12 @@ impl WorkerHandle {
         let (sender, drained) = DrainedTickets::channel();
         let (leg_reports, settled, reports) = leg_reports();
         let clock = Clock::new();
-        let WorkerOptions { mut station, health, wait, cpu, clients_max } = options;
+        let WorkerOptions { mut station, health, wait, cpu, clients_max, shares } = options;
         station.keys.epoch_ns = epoch_ns(&clock);
         let handshaker = station.keys.own.is_some().then(Handshaker::start).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let spaces = Spaces::new()?;
+        let mut spaces = Spaces::new()?;
+        spaces.set_shares(shares);
         let paging = Some(spaces.descriptor().as_raw_fd());
         let mut worker = Worker {
             sleeper: Sleeper::new(waker, link.readiness(), paging, clients_max),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cxloe_cn_core::attach::{SessionKeys, SessionSettings};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
+use cxloe_cn_core::user_shares::UserShares;
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Link, LinkCounters, LinkError, LinkHealth, LinkInfo, OnFrame};
@@ -102,6 +103,7 @@ fn start() -> (WorkerHandle, Sender<WorkerActivity>, Receiver<WorkerActivity>) {
         wait: WaitStyle::Sleep,
         cpu: None,
         clients_max: 1,
+        shares: UserShares::ALL,
     };
     let engine = Engine::new(CacheConfig::default());
     let link = Box::new(SilentLink(info, sender.clone()));

@@ -2,7 +2,7 @@
 //! [`crate::rights`].
 
 use cxloe_fabric::api::Party;
-use cxloe_fabric::model::{Digest, EventKind, Mac, PublicKey, Role};
+use cxloe_fabric::model::{Digest, EventKind, Health, Mac, PublicKey, Role};
 
 pub(crate) use super::tokens::role_of;
 pub use super::tokens::{JoinedNode, TokenRecord};
@@ -67,6 +67,7 @@ impl Manager {
         joining: JoinedNode,
         token: Option<&str>,
         proved: Option<Digest>,
+        take_over: bool,
     ) -> Result<(), ManagerError> {
         let JoinedNode { node, macs, tls, .. } = &joining;
         let refused =
@@ -101,6 +102,13 @@ impl Manager {
         // The machine had joined before under another name or with another interface: its former entry is removed.
         let former = other.map(|other| other.node.clone());
         let before = self.state.joined.get(node);
+        let takes_over = before.is_some_and(|before| before.tls != *tls && proved != Some(before.tls));
+        if takes_over && !take_over && self.is_running(node) {
+            return refused(
+                "a node with another key is running as it, and would lose its place within seconds; end that node first, or take \
+                 its place with --take-over",
+            );
+        }
         let mut used = None;
         if let Some(id) = token {
             let Some(mut record) = self.state.tokens.get(id).filter(|t| t.is_valid(self.now_ms)).cloned()
@@ -120,7 +128,6 @@ impl Manager {
             if !names_it && !record.compute_nodes.is_empty() {
                 return refused("its token is for others");
             }
-            let takes_over = before.is_some_and(|before| before.tls != *tls && proved != Some(before.tls));
             if takes_over && !names_it {
                 return refused(
                     "another machine has joined as it, with another key; `gmm revoke` that one first",
@@ -150,6 +157,16 @@ impl Manager {
         self.put(Change::Joined(joining));
         self.event(event);
         Ok(())
+    }
+
+    /// Whether a node is registered and in contact with the manager.
+    fn is_running(&self, node: &Party) -> bool {
+        let health = match node {
+            Party::MemoryNode(name) => self.state.memory_nodes.get(name).map(|node| node.health),
+            Party::ComputeNode(cn) => self.state.compute_nodes.get(cn).map(|node| node.health),
+            Party::FmClient(_) => None,
+        };
+        health == Some(Health::Reachable)
     }
 
     /// Sets the session key of a node and sends it to the other ends of the node's mappings. No effect on a node that

@@ -106,6 +106,8 @@ pub enum Command {
         token: Option<String>,
         /// Digest of the TLS key that the node's connection proved to possess.
         proved: Option<Digest>,
+        /// True to admit the node even if one with another key is running under its name or CN id.
+        take_over: bool,
     },
     /// Order to revoke the right of a node to connect.
     Revoke(Party),

@@ -321,7 +321,9 @@ impl Manager {
             Command::ForgetMemoryNode { name, force } => self.forget_memory_node(&name, force),
             Command::CreateToken(token) => self.create_token(token),
             Command::RevokeToken(id) => self.revoke_token(&id),
-            Command::Join { node, token, proved } => self.join(node, token.as_deref(), proved),
+            Command::Join { node, token, proved, take_over } => {
+                self.join(node, token.as_deref(), proved, take_over)
+            }
             Command::Revoke(node) => self.revoke(&node),
             Command::ForgetComputeNode(owner) => self.forget_compute_node(&owner),
             Command::NoteRefused(what, attempts) => {

@@ -83,6 +83,9 @@ pub struct Join {
     /// Ethernet addresses of the node's ports, the identifying one first; empty for an FM client.
     #[serde(default)]
     pub macs: Vec<Mac>,
+    /// True to take the place of a running node of this name or CN id that has another TLS key.
+    #[serde(default)]
+    pub take_over: bool,
 }
 
 /// Request of a joined node for a new certificate.

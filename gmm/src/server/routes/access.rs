@@ -105,7 +105,7 @@ async fn join(
     State(core): State<Core>,
     RequestCaller(caller): RequestCaller,
     Extension(authenticator): Extension<Authenticator>,
-    Body(Join { node, tls_key, key, macs }): Body<Join>,
+    Body(Join { node, tls_key, key, macs, take_over }): Body<Join>,
 ) -> Result<Json<Joined>, ApiError> {
     let (authority, tls) = (authority(&authenticator)?, tls_key_of(&tls_key)?);
     let token = match &caller.may {
@@ -114,7 +114,7 @@ async fn join(
     };
     let (joined_ms, by) = (core.now_ms(), caller.who.clone());
     let joining = JoinedNode { node: node.clone(), tls: tls.digest(), key, macs, joined_ms, by };
-    let command = Command::Join { node: joining, token, proved: caller.proved };
+    let command = Command::Join { node: joining, token, proved: caller.proved, take_over };
     let watermark = core.apply(&caller, command, |manager, _| manager.watermark()).await?;
     signed(&authority, &authenticator, &node, &tls, watermark).map(Json)
 }

@@ -99,6 +99,8 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     let own = [
         "run",
         "--allow-kernel-faults",
+        "--user-memory",
+        "64M",
         "-i",
         "cn0",
         "--name",

@@ -49,7 +49,7 @@ fn a_key_made_for_one_run_takes_the_place_of_another_but_not_of_one_that_has_joi
         joined_ms: 0,
         by: "uid 0".into(),
     };
-    fabric.apply(Command::Join { node: joining, token: None, proved: None }).unwrap();
+    fabric.apply(Command::Join { node: joining, token: None, proved: None, take_over: false }).unwrap();
     let error = fabric.apply(made_for_one_run(OTHER)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NameInUse, "{error}");
 }
@@ -120,7 +120,7 @@ fn a_revoked_key_is_reported_while_there_is_memory() {
         joined_ms: 0,
         by: "uid 0".into(),
     };
-    fabric.apply(Command::Join { node: joined, token: None, proved: None }).unwrap();
+    fabric.apply(Command::Join { node: joined, token: None, proved: None, take_over: false }).unwrap();
     fabric.apply(register(Some(FIRST))).unwrap();
     fabric.create("a", 1, cn(1)).unwrap();
     fabric.settle();
@@ -130,4 +130,30 @@ fn a_revoked_key_is_reported_while_there_is_memory() {
     fabric.destroy("a").unwrap();
     fabric.settle();
     assert_eq!(keys(&fabric), []);
+}
+
+#[test]
+fn a_running_node_loses_its_place_only_by_order() {
+    let mut fabric = Fabric::new(&[8]);
+    let join = |tls: &[u8], take_over| Command::Join {
+        node: crate::manager::access::JoinedNode {
+            node: Party::ComputeNode(cn(1)),
+            tls: cxloe_fabric::model::Digest::of(tls),
+            key: Some(FIRST),
+            macs: vec![cn(1).mac()],
+            joined_ms: 0,
+            by: "uid 0".into(),
+        },
+        token: None,
+        proved: None,
+        take_over,
+    };
+    fabric.apply(join(b"first", false)).unwrap();
+    // A node that has not registered yet is not running.
+    fabric.apply(join(b"second", false)).unwrap();
+    fabric.apply(register(Some(FIRST))).unwrap();
+    fabric.apply(join(b"second", false)).unwrap();
+    let error = fabric.apply(join(b"third", false)).unwrap_err();
+    assert!(error.to_string().contains("--take-over"), "{error}");
+    fabric.apply(join(b"third", true)).unwrap();
 }

@@ -1,0 +1,128 @@
+//! Shares: how much of what all users of an agent need one user may have. Root and the agent's own user have no share,
+//! and a reserve that other users leave to them.
+
+use serde::{Deserialize, Serialize};
+
+/// Part of a limit for all users that is one user's share, unless the administrator has set another one.
+pub const SHARE_DEFAULT: usize = 4;
+/// Part of a limit for all users that is reserved for root and the agent's user.
+pub const RESERVE: usize = 8;
+
+/// A resource of which each user has a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SharedResource {
+    /// Ports of the agent.
+    Ports,
+    /// Mapped regions.
+    Regions,
+    /// Processes whose memory is paged: each takes up to four of the agent's files.
+    Processes,
+    /// Bytes of the regions that the agent creates for programs.
+    Memory,
+}
+
+impl SharedResource {
+    fn unit(self) -> &'static str {
+        match self {
+            SharedResource::Ports => "open ports",
+            SharedResource::Regions => "mapped regions",
+            SharedResource::Processes => "processes with remote memory",
+            SharedResource::Memory => "bytes of temporary regions",
+        }
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            SharedResource::Ports => "close one",
+            SharedResource::Regions => "unmap one",
+            SharedResource::Processes | SharedResource::Memory => "end a program",
+        }
+    }
+
+    /// Name of the option that sets the share.
+    pub fn option(self) -> &'static str {
+        match self {
+            SharedResource::Ports => "user-ports",
+            SharedResource::Regions => "user-regions",
+            SharedResource::Processes => "user-processes",
+            SharedResource::Memory => "user-memory",
+        }
+    }
+}
+
+/// Refusal of a request that exceeds its user's share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error(
+    "user {uid} may have {limit} {} of this agent, and this would be {needed}; {}, or have the administrator raise {} in \
+     cn-agent.toml", .what.unit(), .what.remedy(), .what.option()
+)]
+pub struct ShareReached {
+    /// Resource whose share is reached.
+    pub what: SharedResource,
+    /// Id of the user.
+    pub uid: u32,
+    /// The share, in the unit of the resource.
+    pub limit: u64,
+    /// What the user would have.
+    pub needed: u64,
+}
+
+/// Checks that the user `uid`, who has `had` of a resource, may have `more`. `None` is root or the agent's user.
+///
+/// # Errors
+/// [`ShareReached`].
+pub fn check(
+    what: SharedResource,
+    uid: Option<u32>,
+    limit: u64,
+    had: u64,
+    more: u64,
+) -> Result<(), ShareReached> {
+    let needed = had.saturating_add(more);
+    match uid {
+        Some(uid) if needed > limit => Err(ShareReached { what, uid, limit, needed }),
+        _ => Ok(()),
+    }
+}
+
+/// Shares of each user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserShares {
+    /// Open ports.
+    pub ports: usize,
+    /// Mapped regions.
+    pub regions: usize,
+    /// Processes whose memory is paged.
+    pub processes: usize,
+    /// Bytes of temporary regions; `None`: a quarter of all pools.
+    pub memory: Option<u64>,
+}
+
+impl UserShares {
+    /// Shares without limits, for an agent with a single user.
+    pub const ALL: UserShares =
+        UserShares { ports: usize::MAX, regions: usize::MAX, processes: usize::MAX, memory: Some(u64::MAX) };
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn a_user_gets_its_share_and_root_more() {
+        let ask = |uid, had, more| check(SharedResource::Ports, uid, 16, had, more);
+        assert_eq!(ask(Some(7), 15, 1), Ok(()));
+        assert_eq!(ask(None, 99, 1), Ok(()));
+        let reached = ask(Some(7), 16, 1).unwrap_err();
+        assert_eq!((reached.limit, reached.needed), (16, 17));
+        assert!(ask(Some(7), u64::MAX, u64::MAX).is_err());
+        let text = reached.to_string();
+        assert!(
+            text.contains("user 7 may have 16 open ports") && text.contains("raise user-ports"),
+            "{text}"
+        );
+    }
+}
