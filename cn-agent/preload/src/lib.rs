@@ -38,6 +38,7 @@ mod mapping;
 mod next_definition;
 mod process;
 mod ranges;
+mod robust_locks;
 mod settings;
 mod stage;
 mod sys;

@@ -51,6 +51,8 @@ static SIGNAL: Function = Function::none();
 static SIGPROCMASK: Function = Function::none();
 static PTHREAD_SIGMASK: Function = Function::none();
 
+static PTHREAD_CREATE: Function = Function::none();
+
 static DLOPEN: Function = Function::none();
 static DLMOPEN: Function = Function::none();
 static DLSYM: Function = Function::none();
@@ -79,6 +81,7 @@ pub fn find() {
     SIGNAL.find(c"signal");
     SIGPROCMASK.find(c"sigprocmask");
     PTHREAD_SIGMASK.find(c"pthread_sigmask");
+    PTHREAD_CREATE.find(c"pthread_create");
     MALLOC.find(c"malloc");
     CALLOC.find(c"calloc");
     REALLOC.find(c"realloc");
@@ -158,6 +161,28 @@ pub unsafe fn sigprocmask(how: c_int, set: *const libc::sigset_t, old: *mut libc
 pub unsafe fn pthread_sigmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
     // SAFETY: this is the function's type; the caller ensures the rest.
     unsafe { PTHREAD_SIGMASK.get::<SignalMaskFn>().map_or(libc::ENOSYS, |function| function(how, set, old)) }
+}
+
+/// # Safety
+/// As for the C library's function.
+pub unsafe fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    function: extern "C" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    type Create = unsafe extern "C" fn(
+        *mut libc::pthread_t,
+        *const libc::pthread_attr_t,
+        extern "C" fn(*mut c_void) -> *mut c_void,
+        *mut c_void,
+    ) -> c_int;
+    // SAFETY: this is the function's type; the caller ensures the rest.
+    unsafe {
+        PTHREAD_CREATE
+            .get::<Create>()
+            .map_or(libc::EAGAIN, |create| create(thread, attributes, function, argument))
+    }
 }
 
 pub fn dlopen() -> *const c_void {

@@ -291,6 +291,7 @@ fn enter(settings: &PreloadSettings) -> Result<(), NotMemberReason> {
         let window = WINDOW.set(window);
         let heap = Heap::new(window);
         PROCESS.set(Process { window, heap, place, wait: settings.wait, rooms });
+        crate::robust_locks::watch();
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
     }
     MEMBER.store(1, Release);

@@ -35,8 +35,7 @@ pub fn join_node<S: ProgramSettings>(args: &JoinArgs, given: &S) -> Result<PathB
             Some(node_key(path).map_err(Failure::failed)?.public())
         }
     };
-    let joining =
-        JoiningNode { node, macs: vec![mac], key, identity: &identity, take_over: common.take_over };
+    let joining = JoiningNode { node, macs: vec![mac], key, identity: &identity, take_over: args.take_over };
     let url = args.join(joining, named.as_deref())?;
     settings.follow(url);
     let (node, _) = settings.common();

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Acquire;
 
 use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
-use super::{heap, mapping, rights, signals};
+use super::{heap, mapping, rights, signals, threads};
 use crate::next_definition;
 use crate::stage::{LOCAL, STAGE};
 
@@ -40,6 +40,7 @@ fn place(name: &CStr) -> *const c_void {
         heap: malloc calloc free realloc reallocarray memalign aligned_alloc posix_memalign valloc pvalloc
             malloc_usable_size;
         mapping: mmap mmap64 munmap mremap mprotect madvise process_madvise mlock mlock2 mlockall;
+        threads: pthread_create;
         signals: sigaction signal sigprocmask pthread_sigmask;
         rights: setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups capset unshare setns;
     )

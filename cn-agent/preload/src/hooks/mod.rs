@@ -8,3 +8,4 @@ mod mapping;
 mod opening;
 mod rights;
 mod signals;
+mod threads;

@@ -35,6 +35,11 @@ pub fn three_hundred_children_live_at_a_time() -> Outcome {
     checked("alive", Sizes(64, 4), &["300"]).map(drop)
 }
 
+/// The kernel does not release a robust lock in a page that is away.
+pub fn robust_locks_are_released_wherever_their_page_is() -> Outcome {
+    checked("robust", Sizes(64, 1), &[])?.paged(16 * MIB).map(drop)
+}
+
 pub fn forks_beside_threads_that_allocate() -> Outcome {
     checked("forks", Sizes(64, 2), &["3", "2"])?.paged(4 * MIB).map(drop)
 }
