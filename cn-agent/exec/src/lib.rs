@@ -36,6 +36,7 @@
 //! | [`growth`] | growth of a full region |
 //! | [`children`] | forked children of which only the agent has a record |
 //! | [`local_memory`] | memory that stayed in this machine |
+//! | [`memory_limit`] | what this machine permits a program |
 //! | [`gate`], [`seccomp`], `bpf` | system calls that programs with remote memory are refused, and executions |
 //! | [`trapped_calls`] | system calls on remote memory, which the preloaded library carries out |
 //! | [`executions`] | programs that are executed with memory of this machine alone |
@@ -51,6 +52,7 @@ mod keeper;
 pub mod lease;
 pub mod library;
 pub mod local_memory;
+pub mod memory_limit;
 mod open_question;
 pub mod program;
 pub mod questions;

@@ -18,7 +18,7 @@ use cxloe_exec::local_memory::LocalMemory;
 use cxloe_exec::program::ProgramError;
 use cxloe_exec::questions::GatePolicy;
 use cxloe_exec::session::{self, ProgramOutcome, Session};
-use cxloe_exec::{library, program};
+use cxloe_exec::{library, memory_limit, program};
 use cxloe_fabric::model::{ByteSize, Name, human_bytes};
 
 use super::SocketArgs;
@@ -109,7 +109,9 @@ pub struct SetLocalArgs {
 ///
 /// # Errors
 /// When it cannot be run, or its temporary region cannot be destroyed.
-pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
+pub fn exec(mut args: ExecArgs) -> Result<(), Failure> {
+    args.paging.keep_below_limits();
+    let args = &args;
     let name = args.command.first().ok_or_else(|| Failure::usage("no program is named"))?;
     let path = std::env::var_os("PATH");
     let program = program::find(name, path.as_deref()).map_err(of_program)?;
@@ -127,6 +129,14 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
     let socket = args.socket.path();
     let socket = std::path::absolute(&socket).unwrap_or(socket);
     let lease = lease(&socket, args.region.as_ref(), args.size)?;
+    if let Some(bytes) = memory_limit::committable().filter(|bytes| *bytes < lease.bytes()) {
+        to_stderr!(
+            "cn-agent: vm.overcommit_memory is 2, and {} more may be committed on this machine: of {} of remote memory \
+             the program gets no more than that; set it to 0 or 1, or raise vm.overcommit_ratio",
+            human_bytes(bytes),
+            human_bytes(lease.bytes())
+        );
+    }
     let grower = lease.grower();
     let request = MapRequest {
         stay: args.allow_direct_io,

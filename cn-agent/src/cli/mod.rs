@@ -156,7 +156,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Flush(args) => lines::flush(&args),
         Command::Export(args) => export::export(&args),
         Command::Import(args) => export::import(&args),
-        Command::Exec(args) => exec::exec(&args),
+        Command::Exec(args) => exec::exec(*args),
         Command::SetLocal(args) => exec::set_local(&args),
         Command::Nbd(args) => nbd::run(&args),
         Command::Vm(args) => vm::vm(&args),

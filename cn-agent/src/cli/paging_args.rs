@@ -8,8 +8,10 @@ use cxloe_client::message::MapRequest;
 use cxloe_cn_core::mapped::MappingKind;
 use cxloe_daemon::Span;
 use cxloe_daemon::command_line::{Exit, Failure};
+use cxloe_daemon::to_stderr;
 use cxloe_exec::lease::{Lease, LeaseError};
-use cxloe_fabric::model::{ByteSize, Name};
+use cxloe_exec::memory_limit::GroupLimit;
+use cxloe_fabric::model::{ByteSize, Name, human_bytes};
 
 use super::failure::of_agent;
 
@@ -39,6 +41,23 @@ impl PagingArgs {
     /// Longest outage of memory nodes before an access to their pages raises SIGBUS.
     pub fn lost_wait(&self) -> Duration {
         self.lost_wait.0
+    }
+
+    /// Keeps the resident bytes below the limit of this process's control group, and says so.
+    pub fn keep_below_limits(&mut self) {
+        let Some(limit) = GroupLimit::of_this_process() else { return };
+        let resident = limit.resident(self.local.0);
+        if resident < self.local.0 {
+            to_stderr!(
+                "cn-agent: --local is {}, not {}: {} permits {} for this command and its program, resident remote memory \
+                 included",
+                human_bytes(resident),
+                human_bytes(self.local.0),
+                limit.file.display(),
+                human_bytes(limit.bytes)
+            );
+            self.local = ByteSize(resident);
+        }
     }
 
     /// The request to map `region`; `fresh` discards the content of the region first.
