@@ -37,5 +37,6 @@ pub mod mapping;
 pub mod memory;
 pub mod message;
 pub mod ring;
+pub mod ring_memory;
 pub mod status;
 pub mod vectored;

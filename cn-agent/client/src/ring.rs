@@ -28,11 +28,11 @@
 //! put a full fence between their write and their read, so that at least one of the two reads the other's write.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::atomic::fence;
 
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::memory::SharedMemory;
+use super::ring_memory::RingMemory;
 use super::status::Status;
 use cxloe_cn_core::cache::Line;
 
@@ -205,15 +205,15 @@ fn number(what: u64) -> u32 {
 
 /// First word of the entry `index` of the ring at `base`, if the entry was written in this lap.
 #[inline]
-fn arrived(memory: &SharedMemory, base: usize, index: u64) -> Option<u64> {
-    let [what] = memory.untrusted(place(base, index)).acquire();
+fn arrived(memory: &impl RingMemory, base: usize, index: u64) -> Option<u64> {
+    let [what] = memory.acquire(place(base, index));
     (what & PHASE == phase(index)).then_some(what)
 }
 
 /// Clears the sleep bit of an end; returns whether it was set.
 #[inline]
-fn clear_sleep_bit(memory: &SharedMemory, end: usize) -> bool {
-    let [state] = memory.untrusted(end).copy_out();
+fn clear_sleep_bit(memory: &impl RingMemory, end: usize) -> bool {
+    let [state] = memory.copy_out(end);
     state & ASLEEP != 0 && memory.clear_bits(end, ASLEEP) != 0
 }
 
@@ -222,14 +222,14 @@ fn place(base: usize, index: u64) -> usize {
     base + (index as usize & (ENTRIES - 1)) * ENTRY
 }
 
-fn put_line(memory: &SharedMemory, entry: usize, line: &Line) {
+fn put_line(memory: &impl RingMemory, entry: usize, line: &Line) {
     for (i, word) in line.as_chunks::<8>().0.iter().enumerate() {
         memory.store(entry + LINE + i, u64::from_ne_bytes(*word), Relaxed);
     }
 }
 
-fn take_line(memory: &SharedMemory, entry: usize) -> Line {
-    let words: [u64; LINE_SIZE / 8] = memory.untrusted(entry + LINE).copy_out();
+fn take_line(memory: &impl RingMemory, entry: usize) -> Line {
+    let words: [u64; LINE_SIZE / 8] = memory.copy_out(entry + LINE);
     let mut line = [0; LINE_SIZE];
     for (to, word) in line.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *to = word.to_ne_bytes();
@@ -239,8 +239,8 @@ fn take_line(memory: &SharedMemory, entry: usize) -> Line {
 
 /// The agent's end of a port, which reads submissions and writes completions.
 #[derive(Debug)]
-pub struct AgentEnd {
-    memory: SharedMemory,
+pub struct AgentEnd<M = SharedMemory> {
+    memory: M,
     sq_head: u64,
     /// The submission at the head, once it is copied out; its line, if it writes one, is in `front_line`.
     front: Option<Submission>,
@@ -256,9 +256,9 @@ pub struct AgentEnd {
     state: u64,
 }
 
-impl AgentEnd {
+impl<M: RingMemory> AgentEnd<M> {
     /// An end over new memory of [`PORT_BYTES`] bytes.
-    pub fn new(memory: SharedMemory) -> AgentEnd {
+    pub fn new(memory: M) -> AgentEnd<M> {
         memory.store(1, ENTRIES as u64, Relaxed);
         memory.store(0, MAGIC, Release);
         AgentEnd {
@@ -276,7 +276,7 @@ impl AgentEnd {
 
     /// The shared memory, to be sent to the client.
     #[inline]
-    pub fn memory(&self) -> &SharedMemory {
+    pub fn memory(&self) -> &M {
         &self.memory
     }
 
@@ -295,7 +295,7 @@ impl AgentEnd {
         let what = arrived(&self.memory, SUBMISSIONS, self.sq_head)?;
         self.sq_seen = self.sq_seen.max(self.sq_head + 1);
         let entry = place(SUBMISSIONS, self.sq_head);
-        let [hpa, more] = self.memory.untrusted(entry + 1).copy_out();
+        let [hpa, more] = self.memory.copy_out(entry + 1);
         let operation = Operation::decode(number(what), more);
         if matches!(operation, Operation::Write | Operation::Patch(_)) {
             self.front_line = take_line(&self.memory, entry);
@@ -325,7 +325,7 @@ impl AgentEnd {
     pub fn has_room(&mut self, in_flight: usize) -> Result<bool, RingBroken> {
         let is_full = |seen| Ok(distance(self.cq_tail, seen)? + in_flight >= ENTRIES);
         if self.unseen >= HEAD_INTERVAL || is_full(self.cq_seen)? {
-            [self.cq_seen] = self.memory.untrusted(CQ_HEAD).acquire();
+            [self.cq_seen] = self.memory.acquire(CQ_HEAD);
             self.unseen = 0;
             return is_full(self.cq_seen).map(|full| !full);
         }
@@ -346,24 +346,6 @@ impl AgentEnd {
         self.unseen += 1;
     }
 
-    /// Copies `bytes` into the data area, from byte `at` on.
-    ///
-    /// # Panics
-    /// If the range exceeds the data area; the caller has checked the submission.
-    #[inline]
-    pub fn put(&self, at: usize, bytes: &[u8]) {
-        self.memory.put(DATA + at, bytes);
-    }
-
-    /// Copies the data area into `bytes`, from byte `at` on.
-    ///
-    /// # Panics
-    /// As [`put`](Self::put).
-    #[inline]
-    pub fn copy(&self, at: usize, bytes: &mut [u8]) {
-        self.memory.take(DATA + at, bytes);
-    }
-
     /// Publishes to the client the CPU on which the agent runs.
     #[inline]
     pub fn set_cpu(&mut self, cpu: u32) {
@@ -374,7 +356,7 @@ impl AgentEnd {
     /// CPU on which the client last waited; `None` if the client sleeps or has published none.
     #[inline]
     pub fn client_cpu(&self) -> Option<u32> {
-        let [said] = self.memory.untrusted(CLIENT).copy_out();
+        let [said] = self.memory.copy_out(CLIENT);
         u32::try_from(said.checked_sub(1)?).ok()
     }
 
@@ -407,20 +389,40 @@ impl AgentEnd {
     }
 }
 
+impl AgentEnd {
+    /// Copies `bytes` into the data area, from byte `at` on.
+    ///
+    /// # Panics
+    /// If the range exceeds the data area; the caller has checked the submission.
+    #[inline]
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        self.memory.put(DATA + at, bytes);
+    }
+
+    /// Copies the data area into `bytes`, from byte `at` on.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    #[inline]
+    pub fn copy(&self, at: usize, bytes: &mut [u8]) {
+        self.memory.take(DATA + at, bytes);
+    }
+}
+
 /// The client's end of a port, which writes submissions and reads completions.
 #[derive(Debug)]
-pub struct ClientEnd {
-    memory: SharedMemory,
+pub struct ClientEnd<M = SharedMemory> {
+    memory: M,
     sq_tail: u64,
     cq_head: u64,
     /// The published word: the client's CPU, and whether the client sleeps.
     state: u64,
 }
 
-impl ClientEnd {
+impl<M: RingMemory> ClientEnd<M> {
     /// An end over memory that an agent created; `None` if the memory has another version's layout.
-    pub fn new(memory: SharedMemory) -> Option<ClientEnd> {
-        let known = memory.untrusted(0).acquire() == [MAGIC, ENTRIES as u64];
+    pub fn new(memory: M) -> Option<ClientEnd<M>> {
+        let known = memory.acquire(0) == [MAGIC, ENTRIES as u64];
         known.then_some(ClientEnd { memory, sq_tail: 0, cq_head: 0, state: 0 })
     }
 
@@ -444,7 +446,7 @@ impl ClientEnd {
     pub fn take(&mut self, line: &mut Line) -> Option<Completion> {
         let what = arrived(&self.memory, COMPLETIONS, self.cq_head)?;
         let entry = place(COMPLETIONS, self.cq_head);
-        let [detail] = self.memory.untrusted(entry + 1).copy_out();
+        let [detail] = self.memory.copy_out(entry + 1);
         let status = Status::decode(number(what), detail);
         if status == Status::Done {
             *line = take_line(&self.memory, entry);
@@ -462,13 +464,7 @@ impl ClientEnd {
             self.state = state;
             self.memory.store(CLIENT, state, Relaxed);
         }
-        self.memory.untrusted(AGENT).copy_out() == [encode_cpu(cpu)]
-    }
-
-    /// The shared memory, and the offset of the data area in that memory.
-    #[inline]
-    pub fn data(&self) -> (&SharedMemory, usize) {
-        (&self.memory, DATA)
+        self.memory.copy_out(AGENT) == [encode_cpu(cpu)]
     }
 
     /// Whether a completion can be taken.
@@ -482,14 +478,22 @@ impl ClientEnd {
     pub fn set_asleep(&mut self, asleep: bool) {
         self.state = self.state & !ASLEEP | if asleep { ASLEEP } else { 0 };
         self.memory.store(CLIENT, self.state, Relaxed);
-        fence(std::sync::atomic::Ordering::SeqCst);
+        self.memory.fence();
     }
 
     /// Whether the agent sleeps and has to be woken. To be called once after submitting.
     #[inline]
     pub fn wake_wanted(&self) -> bool {
-        fence(std::sync::atomic::Ordering::SeqCst);
+        self.memory.fence();
         clear_sleep_bit(&self.memory, AGENT)
+    }
+}
+
+impl ClientEnd {
+    /// The shared memory, and the offset of the data area in that memory.
+    #[inline]
+    pub fn data(&self) -> (&SharedMemory, usize) {
+        (&self.memory, DATA)
     }
 
     /// The shared memory, for tests that act as a hostile client.
