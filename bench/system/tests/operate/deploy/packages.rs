@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use cxloe_lab::program;
 
@@ -41,7 +41,7 @@ impl Root {
             "--force-depends",
             "--no-triggers",
         ]);
-        dpkg.args(["--force-confdef", "--log=/dev/null"]).args(arguments).args(files);
+        dpkg.arg("--log=/dev/null").args(arguments).args(files).stdin(Stdio::null());
         let path = std::env::var("PATH").unwrap_or_default();
         dpkg.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
         let output = dpkg.output()?;
@@ -88,6 +88,21 @@ fn build(into: &Path) -> Outcome<Vec<PathBuf>> {
         Ok(entries.into_iter().find(of_package).ok_or_else(|| format!("no package {package}"))?)
     };
     PACKAGES.iter().map(|package| made(package)).collect()
+}
+
+/// The package in a version after this one, with another configuration.
+fn newer(package: &Path, folder: &Path) -> Outcome<PathBuf> {
+    let (tree, made) = (folder.join("newer"), folder.join("newer.deb"));
+    succeeded(Command::new("dpkg-deb").arg("-R").arg(package).arg(&tree).output()?)?;
+    let change = |file: &str, change: &dyn Fn(String) -> String| -> Outcome {
+        let path = tree.join(file);
+        Ok(fs::write(&path, change(fs::read_to_string(&path)?))?)
+    };
+    change("usr/share/cxloe/mn-server.toml", &|text| text + "# newer\n")?;
+    let version = format!("Version: {}", env!("CARGO_PKG_VERSION"));
+    change("DEBIAN/control", &|text| text.replace(&version, &format!("{version}+1")))?;
+    succeeded(Command::new("dpkg-deb").args(["-Zgzip", "-z1", "-b"]).arg(&tree).arg(&made).output()?)?;
+    Ok(made)
 }
 
 pub fn packages_come_and_go() -> Outcome {
@@ -142,7 +157,10 @@ pub fn packages_come_and_go() -> Outcome {
     // Changes of the administrator survive an upgrade and a removal.
     let changed = format!("{}pool = \"memfd\"\n", root.text("etc/cxloe/mn-server.toml")?);
     fs::write(root.0.join("etc/cxloe/mn-server.toml"), &changed)?;
-    root.dpkg(&["--install"], &made)?;
+    // Nobody is there to answer questions.
+    let newer = newer(&made[2], dir.path())?;
+    root.dpkg(&["--install"], &[newer])?;
+    ensure(root.text("usr/share/cxloe/mn-server.toml")?.ends_with("# newer\n"), "it is upgraded")?;
     ensure(
         root.text("etc/cxloe/mn-server.toml")? == changed,
         "the administrator's options were overwritten",
