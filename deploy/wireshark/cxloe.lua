@@ -408,7 +408,8 @@ local function follow_handshake(record, peer, code, tvb, number, time)
     end
 end
 
--- How many bytes the trailer has when no handshake was seen: zeros behind four bytes are padding, anything else is a tag.
+-- How many bytes the trailer has when no handshake was seen: zeros behind four bytes are padding, anything else is a tag,
+-- and what is not zero behind that its counter.
 local function trailer_by_form(tvb, body_end)
     local left = tvb:len() - body_end
     if left < TAG_LEN then
@@ -418,7 +419,9 @@ local function trailer_by_form(tvb, body_end)
     if rest:match("^%z*$") then
         return CRC_LEN
     end
-    return TAG_LEN
+    local all = TAG_LEN + COUNTER_LEN
+    local counted = left >= all and not tvb:raw(body_end + TAG_LEN, left - TAG_LEN):match("^%z*$")
+    return counted and all or TAG_LEN
 end
 
 -- Whether the frame passes as one of this place; nil when it cannot be told.

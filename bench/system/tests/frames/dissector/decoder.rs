@@ -8,7 +8,7 @@ use cxloe_wire::frame::{
 use super::tshark::Row;
 
 /// Fields that depend on the bytes of one frame alone.
-pub const FIELDS: [&str; 47] = [
+pub const FIELDS: [&str; 48] = [
     "cxloe.command",
     "cxloe.seq",
     "cxloe.stream",
@@ -54,6 +54,7 @@ pub const FIELDS: [&str; 47] = [
     "cxloe.sealed",
     "cxloe.trailer.crc",
     "cxloe.trailer.tag",
+    "cxloe.trailer.counter",
     "cxloe.padding",
     "cxloe.unknown",
 ];
@@ -70,8 +71,9 @@ pub const MALFORMED: [&str; 8] = [
     "cxloe.leaves_page",
 ];
 
-/// Bytes of a sealed frame's tag.
+/// Bytes of a sealed frame's tag, and of the counter behind the tag.
 const TAG_LEN: usize = 16;
+const COUNTER_LEN: usize = 6;
 
 /// True if a frame can belong to a sealed session: it has room for a tag beyond checksum and padding.
 pub fn may_be_sealed(frame: &[u8]) -> bool {
@@ -118,6 +120,15 @@ pub fn describe(row: &mut Row, frame: &[u8], sealed: bool) {
     }
     let padding = match trailer.len() {
         Seal::PLAIN_LEN if !sealed => padding.get(keyed_len(header.command, payload)..).unwrap_or(padding),
+        // Zeros are padding of a frame without a counter.
+        TAG_LEN if padding.len() >= COUNTER_LEN && padding.iter().any(|byte| *byte != 0) => {
+            let (counter, padding) = padding.split_at(COUNTER_LEN);
+            put(
+                "trailer.counter",
+                counter.iter().fold(0_u64, |all, byte| all << 8 | u64::from(*byte)).to_string(),
+            );
+            padding
+        }
         _ => padding,
     };
     if !padding.is_empty() {
