@@ -11,7 +11,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -62,6 +62,10 @@ pub struct JoinArgs {
     /// Do not start the node
     #[arg(long, conflicts_with = "run")]
     pub no_start: bool,
+
+    /// Restart the service if it runs already
+    #[arg(long, conflicts_with_all = ["run", "no_start"])]
+    pub restart: bool,
 }
 
 /// Request to join, of a node or a client of the FM API.
@@ -180,7 +184,8 @@ impl JoinArgs {
         Ok(path)
     }
 
-    /// Starts the systemd service of `program`, if systemd runs this machine.
+    /// Starts the systemd unit that runs `program` with the configuration `config`, if systemd runs this machine. A unit
+    /// that runs already goes on, unless the command line asks for a restart: its memory may be in use.
     ///
     /// # Errors
     /// systemd cannot start it.
@@ -190,16 +195,47 @@ impl JoinArgs {
             by_hand();
             return Ok(());
         }
-        for words in [["enable", program], ["restart", program]] {
+        let succeeds = |words: [&str; 2]| {
+            let mut asked = Command::new("systemctl");
+            let status = asked.args(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        };
+        let unit = unit_of(program, config).filter(|unit| succeeds(["cat", unit]));
+        let Some(unit) = unit else {
+            to_stderr!("no systemd unit of this machine runs {program} with {}", config.display());
+            by_hand();
+            return Ok(());
+        };
+        let is_running = succeeds(["is-active", &unit]);
+        if is_running && !self.restart {
+            to_stderr!(
+                "{unit} goes on as it was; what has changed takes effect when it is restarted: systemctl restart {unit}"
+            );
+            return Ok(());
+        }
+        for words in [["enable", unit.as_str()], [if is_running { "restart" } else { "start" }, &unit]] {
             let done = Command::new("systemctl").args(words).status();
             if !done.as_ref().is_ok_and(std::process::ExitStatus::success) {
                 let why = done.map_or_else(|error| error.to_string(), |status| status.to_string());
                 by_hand();
-                return Err(Failure::failed(format!("systemctl {} {program}: {why}", words[0])));
+                return Err(Failure::failed(format!("systemctl {} {unit}: {why}", words[0])));
             }
         }
-        to_stderr!("{program} runs");
+        to_stderr!("{unit} runs");
         Ok(())
+    }
+}
+
+/// The unit that runs `program` with a configuration: that of the program for `/etc/cxloe/PROGRAM.toml`, an instance of
+/// its template for `/etc/cxloe/PROGRAM-NAME.toml`; `None` for other files.
+fn unit_of(program: &str, config: &Path) -> Option<String> {
+    let path = std::path::absolute(config).ok()?;
+    if path.parent() != Some(Path::new("/etc/cxloe")) {
+        return None;
+    }
+    match path.file_name()?.to_str()?.strip_suffix(".toml")?.strip_prefix(program)? {
+        "" => Some(format!("{program}.service")),
+        rest => rest.strip_prefix('-').map(|name| format!("{program}@{name}.service")),
     }
 }
 
@@ -241,4 +277,21 @@ pub fn mac_of(interface: &str) -> Result<Mac, Failure> {
             "there is no interface {interface} with a MAC address; `ip link` shows those there are"
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_belongs_to_one_unit() {
+        let unit = |config: &str| unit_of("mn-server", Path::new(config));
+        assert_eq!(unit("/etc/cxloe/mn-server.toml").as_deref(), Some("mn-server.service"));
+        assert_eq!(unit("/etc/cxloe/mn-server-b.toml").as_deref(), Some("mn-server@b.service"));
+        for other in
+            ["/etc/cxloe/other.toml", "/etc/cxloe/mn-serverb.toml", "/srv/mn-server.toml", "mn-server.toml"]
+        {
+            assert_eq!(unit(other), None, "{other}");
+        }
+    }
 }
