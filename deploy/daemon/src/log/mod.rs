@@ -8,6 +8,7 @@
 //! do not fit or cannot be written are dropped and counted, and the count is logged once writing works again.
 
 mod call_sites;
+mod journal;
 mod queue;
 
 use std::any::Any;
@@ -21,6 +22,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use call_sites::SITES;
+use journal::LineWriter;
 use queue::QUEUE;
 
 /// Filter in effect without an option.
@@ -64,13 +66,16 @@ pub fn start(filter: &str, format: LogFormat) -> Log {
         Err(error) => (Targets::new().with_default(LEVEL_DEFAULT), Some(error)),
     };
     let alone = QUEUE.start(|| SITES.report());
+    let journal = journal::is_on_standard_error();
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(coloured())
         .log_internal_errors(false)
-        .with_writer(|| &QUEUE);
+        .with_writer(LineWriter { with_priority: journal });
     let log = tracing_subscriber::registry().with(parsed).with(&SITES);
     match format {
         LogFormat::Json => log.with(lines.json()).init(),
+        // The journal has the time of each line.
+        LogFormat::Text if journal => log.with(lines.with_target(false).without_time()).init(),
         LogFormat::Text => log.with(lines.with_target(false)).init(),
     }
     std::panic::set_hook(Box::new(panicked));

@@ -2,6 +2,7 @@
 //! stuck worker, stopping. The test makes a worker stuck by stopping only its thread with ptrace(2).
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
@@ -150,4 +151,30 @@ pub fn the_agent_tells_its_supervisor() -> Outcome {
     let agent = start(&rig, "cn", "cn-agent", &socket, &arguments)?;
     eventually("the agent runs", || fs::read(rig.path("cn-agent.log")).ok())?;
     life(&supervisor, agent, "worker", "serving on cn0", "the worker has not completed a round")
+}
+
+/// Lines for the journal begin with their priorities, and have no time of their own.
+pub fn lines_for_the_journal_have_priorities() -> Outcome {
+    let rig = Pair::bare()?;
+    let log = rig.path("journal.log");
+    let stream = fs::File::create(&log)?.metadata()?;
+    let store = rig.path("gmm.redb").display().to_string();
+    let mut gmm = Command::new(program("gmm")?);
+    gmm.args(["serve", "--insecure", "--listen", "127.0.0.1:0", "--store", &store, "--socket"]);
+    gmm.arg(rig.path("journal.sock"));
+    gmm.env("JOURNAL_STREAM", format!("{}:{}", stream.dev(), stream.ino()));
+    Process::log_to(&mut gmm, &log)?;
+    let mut gmm = rig.lab.spawn("mn", gmm)?;
+    let lines = || fs::read_to_string(&log).unwrap_or_default();
+    eventually("it listens", || lines().contains("listening on").then_some(()))?;
+    gmm.signal(Signal::SIGTERM)?;
+    gmm.wait(LIMIT)?;
+    let lines = lines();
+    for line in lines.lines() {
+        let priority = line.strip_prefix('<').and_then(|line| line.split_once('>'));
+        let (priority, text) = priority.ok_or_else(|| format!("no priority: {line}"))?;
+        let level = text.split_whitespace().next().unwrap_or_default();
+        ensure([("6", "INFO"), ("4", "WARN")].contains(&(priority, level)), line)?;
+    }
+    ensure(lines.contains("<4>") && lines.contains("<6>"), lines)
 }
