@@ -20,6 +20,7 @@ use cxloe_daemon::options::Protection;
 use cxloe_daemon::to_stderr;
 use cxloe_daemon::{
     Bound, NodeIdentity, Shutdown, SocketError, StateFile, Supervisor, log, raise_limit, read_key,
+    wait_for_interface,
 };
 use cxloe_fabric::model::Watermark;
 use cxloe_link::keys::SYSTEM;
@@ -84,6 +85,10 @@ fn run(config: &Config) -> Result<(), Failure> {
     let ending = Shutdown::watch()?;
     raise_limit();
     let supervisor = Supervisor::of_this_process();
+    // Before the pool, which may take minutes to be brought in.
+    if !wait_for_interface(&config.node.interface, supervisor, &ending) {
+        return Ok(());
+    }
 
     // The keeper comes first: a process that is taken over has the sockets until it ends.
     let keeper = config.keeper();

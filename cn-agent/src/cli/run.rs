@@ -22,7 +22,7 @@ use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::options::Protection;
-use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, raise_limit, read_key};
+use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, raise_limit, read_key, wait_for_interface};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::udp::own_address;
@@ -53,6 +53,10 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
 fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let ending = Shutdown::watch()?;
     raise_limit();
+    let supervisor = Supervisor::of_this_process();
+    if !wait_for_interface(&config.node.interface, supervisor, &ending) {
+        return Ok(());
+    }
 
     let socket = server::bind(&config.socket)?;
     let metrics = config.node.metrics.as_ref().map(MetricsListener::bind).transpose()?;
@@ -157,7 +161,6 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::start(socket, context)?;
     info!(name = %config.node.name, %cn, interface = %config.node.interface, socket = %config.socket.display(), "serving");
 
-    let supervisor = Supervisor::of_this_process();
     let serving = format!("serving on {}", config.node.interface);
     supervisor.ready(&serving);
     let orders = worker.orders();

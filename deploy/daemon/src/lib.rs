@@ -17,6 +17,7 @@
 //! |---|---|
 //! | [`options`], `option_sources`, [`default_paths`], `ethertype`, `cpus`, `span`, `switch`, `pfc_trust`, `key_file` | options, configuration files, the environment, how values are spelled, where files lie |
 //! | [`log`] | logs through a bounded queue: a full disk neither ends nor blocks a process |
+//! | `interface_wait` | a service waits for its network interface |
 //! | `ending`, `stop`, `open_files`, `supervisor`, `backoff` | signals, stopping threads, notifications to systemd, pauses between attempts |
 //! | `socket`, `state_file` | a Unix socket that goes with its process; a file that remembers |
 //! | `manager_link`, `identity`, [`join`] | the thread that keeps in touch with the manager; the certificate it does so with, and how a node gets one |
@@ -36,6 +37,7 @@ pub mod doctor;
 mod ethertype;
 pub mod http;
 mod identity;
+mod interface_wait;
 pub mod join;
 mod key_file;
 pub mod log;
@@ -58,6 +60,7 @@ pub use backoff::Backoff;
 pub use cpus::{CpuList, pin};
 pub use ethertype::EtherType;
 pub use identity::{NodeIdentity, NodeIdentityError};
+pub use interface_wait::wait_for_interface;
 pub use key_file::{KeyError, read_key};
 pub use log::LogFormat;
 pub use manager_link::{Connection, Contact, ManagerLink, ManagerLinkError, RegistrationEnd};

@@ -31,6 +31,11 @@ impl Supervisor {
         Supervisor { watchdog: sd_notify::watchdog_enabled().filter(|time| !time.is_zero()) }
     }
 
+    /// Whether a service manager has started this process.
+    pub fn is_there(&self) -> bool {
+        std::env::var_os("NOTIFY_SOCKET").is_some()
+    }
+
     /// Sends the status line for `systemctl status`.
     pub fn status(&self, text: &str) {
         send(&[NotifyState::Status(text)]);

@@ -36,6 +36,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         notify::the_manager_tells_its_supervisor,
         notify::the_memory_node_tells_its_supervisor,
         notify::the_agent_tells_its_supervisor,
+        notify::a_service_waits_for_its_interface,
         notify::lines_for_the_journal_have_priorities,
         packages::packages_come_and_go,
         private_files::what_daemons_write_is_their_owners,

@@ -153,6 +153,31 @@ pub fn the_agent_tells_its_supervisor() -> Outcome {
     life(&supervisor, agent, "worker", "serving on cn0", "the worker has not completed a round")
 }
 
+/// A service whose interface comes late waits for it, and says so, instead of being started again and again.
+pub fn a_service_waits_for_its_interface() -> Outcome {
+    let rig = Pair::bare()?;
+    rig.start_gmm()?;
+    let socket = rig.path("notify");
+    let supervisor = Supervisor::at(&socket)?;
+    let (manager, data) = (rig.manager_url(), rig.path("data").display().to_string());
+    let usual = ["-i", "late0", "--link", "packet", "--pool-size", "32M"];
+    let places = ["--manager", &manager, "--data-dir", &data, "--insecure"];
+    let mut mn = start(&rig, "mn", "mn-server", &socket, &[&usual[..], &places].concat())?;
+    supervisor.until("waits: there is no interface `late0` yet")?;
+    let ip = |words: &str| -> Outcome {
+        let mut ip = Command::new("ip");
+        ip.args(words.split(' '));
+        ensure(rig.lab.spawn("mn", ip)?.wait(LIMIT)?.success(), words)
+    };
+    ip("link add late0 type veth peer name late1")?;
+    supervisor.until("waits: interface `late0` is down")?;
+    ip("link set late1 up")?;
+    ip("link set late0 up")?;
+    supervisor.until("READY=1")?;
+    mn.signal(Signal::SIGTERM)?;
+    ensure(mn.wait(LIMIT)?.success(), "it ends well")
+}
+
 /// Lines for the journal begin with their priorities, and have no time of their own.
 pub fn lines_for_the_journal_have_priorities() -> Outcome {
     let rig = Pair::bare()?;

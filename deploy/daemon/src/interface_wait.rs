@@ -1,0 +1,60 @@
+//! Wait for a network interface when a service starts: a card may be plugged in later, a bond take a while. Without it
+//! the service manager would start the daemon again and again, and soon give up.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::net::if_::{if_indextoname, if_nametoindex};
+
+use super::{Backoff, Shutdown, Supervisor};
+
+/// Interval of checks, in the first minute and at most.
+const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Time after which the pauses grow.
+const OFTEN: Duration = Duration::from_secs(60);
+/// Bit of `/sys/class/net/NAME/flags`: the interface is up (`IFF_UP`).
+const UP: u32 = 1;
+
+/// Whether an interface can be used; else the reason.
+fn usable(name: &str) -> Result<(), String> {
+    // The kernel knows alternative names, too; /sys has the first one alone.
+    let index = if_nametoindex(name).map_err(|_| format!("there is no interface `{name}` yet"))?;
+    let flags = if_indextoname(index).ok().and_then(|name| {
+        let flags = fs::read_to_string(format!("/sys/class/net/{}/flags", name.to_str().ok()?)).ok()?;
+        u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).ok()
+    });
+    match flags {
+        Some(flags) if flags & UP == 0 => {
+            Err(format!("interface `{name}` is down: `ip link set {name} up` brings it up"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits until an interface is there and up, if a service manager has started this process: its status then says what is
+/// waited for. Returns whether the daemon is to go on; not so if it has to end.
+pub fn wait_for_interface(name: &str, supervisor: Supervisor, ending: &Shutdown) -> bool {
+    wait_until(|| usable(name), supervisor, ending)
+}
+
+fn wait_until(usable: impl Fn() -> Result<(), String>, supervisor: Supervisor, ending: &Shutdown) -> bool {
+    let (start, mut pauses) = (Instant::now(), Backoff::new(PAUSE, PAUSE_MAX));
+    let mut told = String::new();
+    loop {
+        let Err(why) = usable() else { return true };
+        if !supervisor.is_there() {
+            // A person waits: opening the link says what is wrong.
+            return true;
+        }
+        if why != told {
+            tracing::warn!("{why}; it is waited for");
+            supervisor.status(&format!("waits: {why}"));
+            told = why;
+        }
+        let pause = if start.elapsed() < OFTEN { PAUSE } else { pauses.pause() };
+        if ending.wait_for(pause) {
+            return false;
+        }
+    }
+}
