@@ -75,7 +75,7 @@ pub struct LinkSettings {
 
     /// Waiting style of an idle worker: busy (spins: fastest, one whole core each), adaptive or adaptive:TIME (spins that
     /// long, then sleeps), sleep [default: adaptive]
-    #[arg(long, value_name = "STYLE", help_heading = "Link")]
+    #[arg(long, value_name = "busy|adaptive|sleep", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<WaitStyle>,
 

@@ -90,6 +90,18 @@ fn build(into: &Path) -> Outcome<Vec<PathBuf>> {
     PACKAGES.iter().map(|package| made(package)).collect()
 }
 
+/// What bash offers at the end of a command line.
+fn completed(root: &Root, program: &str, words: &str) -> Outcome<Vec<String>> {
+    let script = root.0.join("usr/share/bash-completion/completions").join(program);
+    let run = "source \"$0\"; read -ra COMP_WORDS <<<\"$1 $2\"; [[ $2 != *\\  ]] || COMP_WORDS+=(''); \
+               COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); found=$(complete -p \"$1\"); found=${found#*-F }; \
+               ${found%% *} \"$1\" \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"; \
+               printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", run]).arg(script).args([program, words]);
+    Ok(succeeded(bash.output()?)?.lines().map(str::to_owned).collect())
+}
+
 /// The package in a version after this one, with another configuration.
 fn newer(package: &Path, folder: &Path) -> Outcome<PathBuf> {
     let (tree, made) = (folder.join("newer"), folder.join("newer.deb"));
@@ -153,6 +165,16 @@ pub fn packages_come_and_go() -> Outcome {
     options.args(["-i", "enp3s0f0", "--manager", "http://10.0.0.1:7440", "--print-config"]);
     ensure(succeeded(options.output()?)?.contains("pool-size = \"1GiB\""), "the configuration is not read")?;
     a_program_in_c(&root)?;
+    for (program, words, offered) in [
+        ("gmm", "create-region --", "--size"),
+        ("mn-server", "doctor --poo", "--pool"),
+        ("mn-server", "run --wait ", "busy"),
+        ("cn-agent", "exec --loc", "--local"),
+        ("cxloe-bench", "quick", "quickstart"),
+    ] {
+        let replies = completed(&root, program, words)?;
+        ensure(replies.contains(&offered.to_owned()), format!("{program} {words}: {replies:?}"))?;
+    }
 
     // Changes of the administrator survive an upgrade and a removal.
     let changed = format!("{}pool = \"memfd\"\n", root.text("etc/cxloe/mn-server.toml")?);
