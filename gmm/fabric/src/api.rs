@@ -50,6 +50,7 @@
 //! | `POST /v1/log-in` | - | [`WhoAmI`], with a cookie in place of the token |
 //! | `POST /v1/log-out` | - | [`WhoAmI`], and removes the cookie |
 //! | `GET /v1/backup` | - | a backup of the store, as one text |
+//! | `GET /v1/backup/authority` | - | [`BackupAuthority`] |
 //! | `POST /v1/restore` | [`RestoreStore`] | [`RestoredStore`] |
 //! | `GET /v1/health` | - | [`ManagerHealth`] |
 //! | `GET /v1/openapi.json` | - | this interface as an OpenAPI 3.1 document |

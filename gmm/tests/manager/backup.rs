@@ -136,7 +136,7 @@ async fn a_fabric_whose_authority_is_lost_is_restored_when_that_is_asked_for() {
     let restored = printed(&as_admin(new.path(), &["restore", "--without-authority", backup]));
     assert_eq!(restored["authority"], false);
     assert!(members.at(&served.url).await.is_err());
-    assert_eq!(printed(&as_admin(new.path(), &["token", "list"])).as_array().unwrap().len(), 1);
+    assert_eq!(printed(&as_admin(new.path(), &["token", "list"])).as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]
