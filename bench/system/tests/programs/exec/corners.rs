@@ -1,15 +1,13 @@
 //! Rare behaviour of programs, shown by small C programs, each of which checks its results and prints `ok`.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cxloe_lab::expect_error;
 
 use super::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, start_prepared, text};
-use cxloe_system::pair::{CN, Outcome, ensure, eventually};
+use cxloe_system::pair::{CN, Outcome, ensure};
 
 /// Runs a C program with remote memory; the program's checks have to pass.
 fn checked(name: &str, sizes: Sizes, arguments: &[&str]) -> Outcome<Ended> {
@@ -35,52 +33,6 @@ pub fn forks_keep_their_meaning() -> Outcome {
 
 pub fn three_hundred_children_live_at_a_time() -> Outcome {
     checked("alive", Sizes(64, 4), &["300"]).map(drop)
-}
-
-/// Control group whose processes may have `bytes` bytes of memory, of either version.
-struct MemoryGroup(PathBuf);
-
-impl MemoryGroup {
-    fn new(bytes: u64) -> Outcome<MemoryGroup> {
-        for (root, limit) in
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
-        {
-            let folder = Path::new(root).join(format!("cxloe-test-{}", std::process::id()));
-            if Path::new(root).join("cgroup.procs").exists() && fs::create_dir(&folder).is_ok() {
-                let group = MemoryGroup(folder);
-                if fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
-                    return Ok(group);
-                }
-            }
-        }
-        Err("no control group can limit memory here".into())
-    }
-}
-
-impl Drop for MemoryGroup {
-    fn drop(&mut self) {
-        // Its processes have ended, and the kernel counts them for a moment longer.
-        let _ = eventually("the group is empty", || fs::remove_dir(&self.0).ok());
-    }
-}
-
-/// Resident remote memory counts in the program's control group: without a lower `--local` the kernel would end it.
-pub fn the_limit_of_a_control_group_is_kept() -> Outcome {
-    const WORK: &str = "b = bytearray(b'x') * (200 << 20); print(b.count(b'x') >> 20, 'ok')";
-    let rig = rig()?;
-    let group = MemoryGroup::new(128 * MIB)?;
-    let members = group.0.join("cgroup.procs");
-    let enter = move || fs::write(&members, "0");
-    let ended = start_prepared(&rig, Sizes(240, 240), &[], &["/usr/bin/python3", "-c", WORK], |exec| {
-        // SAFETY: the child opens and writes a file.
-        unsafe { exec.pre_exec(enter) };
-    })?
-    .wait()?
-    .well()?;
-    ensure(ended.text() == "200 ok\n", format!("it said {:?}, {}", ended.text(), ended.err))?;
-    let kept = "--local is 96.00 MiB (100.66 MB), not 240.00 MiB";
-    ensure(ended.err.contains(kept) && ended.err.contains(text(&group.0)), &ended.err)?;
-    nothing_is_left(&rig)
 }
 
 /// The kernel does not release a robust lock in a page that is away.

@@ -32,7 +32,6 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
             redis::a_snapshot_is_what_was_there_at_the_fork,
             corners::forks_keep_their_meaning,
             corners::three_hundred_children_live_at_a_time,
-            corners::the_limit_of_a_control_group_is_kept,
             corners::robust_locks_are_released_wherever_their_page_is,
             corners::forks_beside_threads_that_allocate,
             corners::parts_of_mappings_are_changed,
