@@ -67,6 +67,8 @@ def join(url: str, authority: str, token: str, mac: bytes, folder: Path) -> None
         "tls_key": base64.b64encode(point).decode(),
         "key": base64.b64encode(key.public).decode(),
         "macs": [written(mac)],
+        # Its keys are new each time: it takes the place of the node that it was.
+        "take_over": True,
     }
     joined = call(url, trusting(authority), "/v1/join", asked, token)
     secret = tls.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
