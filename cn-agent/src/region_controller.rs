@@ -231,18 +231,27 @@ impl RegionController {
     }
 
     /// Records the size that a leased region is about to grow to, if its user's share of `share` bytes permits it.
+    /// Returns the size before.
     ///
     /// # Errors
     /// [`RefusalReason::Share`]; or the size could not be stored.
-    pub fn lease_grows(&self, region: &Name, bytes: u64, share: u64) -> Result<(), RefusalReason> {
+    pub fn lease_grows(&self, region: &Name, bytes: u64, share: u64) -> Result<u64, RefusalReason> {
         let mut inner = self.lock();
-        let limited =
-            inner.leases.holder(region).and_then(|holder| holder.uid).filter(|uid| !has_all_rights(*uid));
+        let holder = inner.leases.holder(region);
+        let before = holder.map_or(0, |holder| holder.bytes);
+        let limited = holder.and_then(|holder| holder.uid).filter(|uid| !has_all_rights(*uid));
         let had = limited.map_or(0, |uid| inner.leases.bytes_of(uid, Some(region)));
         user_shares::check(SharedResource::Memory, limited, share, had, bytes)?;
-        let mut next = inner.leases.clone();
-        next.grown(region, bytes);
-        inner.keep(next).map_err(|error| RefusalReason::System(error.to_string()))
+        inner.set_lease_size(region, before.max(bytes))?;
+        Ok(before)
+    }
+
+    /// Records the size of a leased region.
+    ///
+    /// # Errors
+    /// The size could not be stored.
+    pub fn set_lease_size(&self, region: &Name, bytes: u64) -> Result<(), RefusalReason> {
+        self.lock().set_lease_size(region, bytes)
     }
 
     /// Records the time of creation of a leased region.
@@ -342,6 +351,12 @@ impl ControllerState {
         self.state.store_leases(&leases)?;
         self.leases = leases;
         Ok(())
+    }
+
+    fn set_lease_size(&mut self, region: &Name, bytes: u64) -> Result<(), RefusalReason> {
+        let mut next = self.leases.clone();
+        next.set_size(region, bytes);
+        self.keep(next).map_err(|error| RefusalReason::System(error.to_string()))
     }
 
     fn publish_peers(&self) {

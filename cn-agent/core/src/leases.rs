@@ -71,10 +71,10 @@ impl Leases {
         its.fold(0, |sum, (_, holder)| sum.saturating_add(holder.bytes))
     }
 
-    /// Records the size of a region that is about to grow.
-    pub fn grown(&mut self, region: &Name, bytes: u64) {
+    /// Records the size of a region.
+    pub fn set_size(&mut self, region: &Name, bytes: u64) {
         if let Some(holder) = self.0.get_mut(region) {
-            holder.bytes = holder.bytes.max(bytes);
+            holder.bytes = bytes;
         }
     }
 
@@ -133,8 +133,8 @@ mod tests {
         leases.created(&name(9), 78);
         assert_eq!(leases.holder(&name(1)).and_then(|holder| holder.created_ms), Some(77));
         assert_eq!((leases.bytes_of(0, None), leases.bytes_of(0, Some(&name(2)))), (2, 0));
-        leases.grown(&name(0), 5);
-        leases.grown(&name(2), 1);
+        leases.set_size(&name(0), 5);
+        leases.set_size(&name(9), 1);
         assert_eq!((leases.bytes_of(0, None), leases.bytes_of(1, None)), (7, 1));
         leases.forget(&name(1));
         assert!(leases.abandoned(there).is_empty() && !leases.is_empty());

@@ -45,6 +45,9 @@ pub unsafe fn own_mmap(
 
 /// Makes a system call, and clears the registers that may hold the mark: a call of the program that leaves an argument
 /// as it is would pass for one of this library's.
+///
+/// # Safety
+/// That of the system call.
 #[inline]
 unsafe fn marked_call(number: c_long, arguments: [usize; 6]) -> isize {
     let [first, second, third, fourth, fifth, sixth] = arguments;

@@ -29,8 +29,15 @@ fn of_manager(error: ClientError) -> RefusalReason {
 
 /// Bytes that one user's temporary regions may have.
 fn memory_share(context: &ServerContext, nodes: &[MemoryNodeStatus]) -> u64 {
-    let all = || nodes.iter().fold(0_u64, |sum, node| sum.saturating_add(node.node.pool_bytes));
-    context.shares.memory.unwrap_or_else(|| all() / SHARE_DEFAULT as u64)
+    let all = nodes.iter().fold(0_u64, |sum, node| sum.saturating_add(node.node.pool_bytes));
+    // Without memory nodes the manager refuses, and its reason is the right one.
+    let part = if all == 0 { u64::MAX } else { all / SHARE_DEFAULT as u64 };
+    context.shares.memory.unwrap_or(part)
+}
+
+/// Whether the manager has refused for good: otherwise it may have done, or may still do, what it was asked for.
+fn is_refused(error: &ClientError) -> bool {
+    error.code().is_some() && !error.is_passing()
 }
 
 /// Creates a region of at least `bytes` bytes for the requesting process.
@@ -62,8 +69,7 @@ pub async fn create(
             Ok(AgentAnswer::Created { region: name, unit })
         }
         Err(error) => {
-            // Unless the manager has clearly refused, the region may have been created.
-            if error.code().is_some() && !error.is_passing() {
+            if is_refused(&error) {
                 let _ = context.controller.lease_over(&name);
             }
             Err(of_manager(error))
@@ -84,10 +90,17 @@ pub async fn grow(
     check(context, caller, &region)?;
     let (manager, _) = manager(context)?;
     let share = memory_share(context, &manager.memory_nodes().await.map_err(of_manager)?);
-    context.controller.lease_grows(&region, bytes, share)?;
+    let before = context.controller.lease_grows(&region, bytes, share)?;
     let grow = GrowRegion { size: ByteSize(bytes), on: Vec::new(), wait_ms: WAIT_MS };
-    manager.grow_region(&region, &grow).await.map_err(of_manager)?;
-    Ok(AgentAnswer::Done)
+    match manager.grow_region(&region, &grow).await {
+        Ok(_) => Ok(AgentAnswer::Done),
+        Err(error) => {
+            if is_refused(&error) {
+                context.controller.set_lease_size(&region, before)?;
+            }
+            Err(of_manager(error))
+        }
+    }
 }
 
 /// Destroys a region that was created for a program of the requesting user.

@@ -206,23 +206,33 @@ impl JoinArgs {
             by_hand();
             return Ok(());
         };
-        let is_running = succeeds(["is-active", &unit]);
-        if is_running && !self.restart {
+        let orders = orders(succeeds(["is-active", &unit]), self.restart);
+        if orders.is_empty() {
             to_stderr!(
                 "{unit} goes on as it was; what has changed takes effect when it is restarted: systemctl restart {unit}"
             );
             return Ok(());
         }
-        for words in [["enable", unit.as_str()], [if is_running { "restart" } else { "start" }, &unit]] {
-            let done = Command::new("systemctl").args(words).status();
+        for order in orders {
+            let done = Command::new("systemctl").args([*order, unit.as_str()]).status();
             if !done.as_ref().is_ok_and(std::process::ExitStatus::success) {
                 let why = done.map_or_else(|error| error.to_string(), |status| status.to_string());
                 by_hand();
-                return Err(Failure::failed(format!("systemctl {} {unit}: {why}", words[0])));
+                return Err(Failure::failed(format!("systemctl {order} {unit}: {why}")));
             }
         }
         to_stderr!("{unit} runs");
         Ok(())
+    }
+}
+
+/// What systemd is ordered to do with a unit. One that runs is left alone unless it `may_restart`: others may use its
+/// memory.
+fn orders(is_running: bool, may_restart: bool) -> &'static [&'static str] {
+    match (is_running, may_restart) {
+        (false, _) => &["enable", "start"],
+        (true, true) => &["enable", "restart"],
+        (true, false) => &[],
     }
 }
 
@@ -282,6 +292,13 @@ pub fn mac_of(interface: &str) -> Result<Mac, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unit_that_runs_is_restarted_only_if_that_is_asked_for() {
+        assert_eq!(orders(true, false), [""; 0]);
+        assert_eq!(orders(true, true), ["enable", "restart"]);
+        assert_eq!([false, true].map(|may| orders(false, may)), [["enable", "start"]; 2]);
+    }
 
     #[test]
     fn a_configuration_belongs_to_one_unit() {

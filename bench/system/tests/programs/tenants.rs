@@ -45,7 +45,6 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
             a_forged_shared_state_is_not_taken_over,
             a_foreign_process_cannot_be_named,
             programs_run_without_any_right_at_the_manager,
-            each_user_has_a_share_of_what_all_need,
             page_faults_of_the_kernel_are_not_for_everybody,
             a_block_device_is_its_users,
         ],
@@ -284,38 +283,6 @@ pub fn programs_run_without_any_right_at_the_manager() -> Outcome {
     })
 }
 
-pub fn each_user_has_a_share_of_what_all_need() -> Outcome {
-    let shares = "--user-ports 2 --user-regions 1 --user-processes 1 --user-memory 16M --allow-kernel-faults";
-    let rig = rig_whose_agent(&shares.split(' ').collect::<Vec<_>>())?;
-    let output_text = played(&rig, ALICE, "shares", &[])?;
-    let refused = ["user 4711 may have 2 open ports", "user 4711 may have 1 mapped regions"];
-    ensure(refused.iter().all(|words| output_text.contains(words)), output_text)?;
-    // Neither limit is bob's, nor root's, who have what alice has taken.
-    let output_text = played(&rig, BOB, "map", &["bob"])?;
-    ensure(output_text.contains("mapped"), output_text)?;
-    let ports = (0..3).map(|_| Client::connect(&rig.socket())).collect::<Result<Vec<_>, _>>()?;
-    drop(ports);
-    let exec = |uid: u32, size: &str| -> Outcome<String> {
-        let mut command = user_command(uid, &lent(&rig)?.join("cn-agent"));
-        command.args(["exec", "--size", size, "--local", "4M", "--", "sh", "-c", "(exit 3); echo child $?"]);
-        command.env("CXLOE_AGENT", rig.socket());
-        let log = rig.path(&format!("exec-{uid}-{size}.log"));
-        Process::log_to(&mut command, &log)?;
-        rig.lab.spawn("cn", command)?.wait(LIMIT)?;
-        Ok(fs::read_to_string(&log)?)
-    };
-    for (uid, size, words) in [
-        (ALICE, "32M", "raise user-memory in cn-agent.toml"),
-        (ALICE, "16M", "raise user-processes in cn-agent.toml"),
-        (0, "32M", "child 3"),
-    ] {
-        let output_text = exec(uid, size)?;
-        ensure(output_text.contains(words), format!("{uid} {size}: {output_text}"))?;
-        ensure(uid == 0 || !output_text.contains("child 3"), output_text)?;
-    }
-    Ok(())
-}
-
 pub fn a_block_device_is_its_users() -> Outcome {
     let rig = rig()?;
     let folder = lent(&rig)?;
@@ -347,7 +314,6 @@ pub fn play() -> ExitCode {
         ("port", [hpa]) => port(socket, hpa),
         ("port-later", [region]) => port_later(socket, region),
         ("map", [region]) => map(socket, region),
-        ("shares", []) => shares(socket),
         ("keep", [region]) => keep(socket, region),
         ("look", [space]) => look(socket, space),
         ("forge", [region]) => forge(socket, region),
@@ -414,18 +380,6 @@ fn map(socket: &Path, region: &str) -> Outcome {
         Ok(_) => println!("mapped"),
         Err(error) => println!("{error}"),
     }
-    Ok(())
-}
-
-/// Takes more ports and regions than one user may have, and prints the refusals.
-fn shares(socket: &Path) -> Outcome {
-    let ports: Vec<_> = (0..3).map(|_| Client::connect(socket)).collect();
-    let owners: Vec<_> = ["alice", "all"]
-        .iter()
-        .map(|region| Owner::map(socket, request(region, MappingKind::Shared)))
-        .collect();
-    ports.iter().filter_map(|port| port.as_ref().err()).for_each(|error| println!("{error}"));
-    owners.iter().filter_map(|owner| owner.as_ref().err()).for_each(|error| println!("{error}"));
     Ok(())
 }
 
