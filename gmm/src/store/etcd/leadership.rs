@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::EtcdStore;
 use super::gateway::{EtcdError, Gateway};
-use super::refusal::Backoff;
+use super::refusal::backoff;
 use super::wire::{KeyValue, bytes, created_at, put_until, read};
 use crate::store::lease::boot_ms;
 use crate::store::{EtcdPlace, Lease, StoreError};
@@ -241,7 +241,7 @@ impl Leadership {
     /// Watches the leader's key, until it is not as this leader created it. Whatever breaks the watch, the key is read
     /// again before the next one.
     async fn watch(&self) -> String {
-        let (key, mut backoff) = (&self.token.key, Backoff::default());
+        let (key, mut backoff) = (&self.token.key, backoff());
         loop {
             let read = json!({"compare": [], "success": [read(key)]});
             let revision = match self.gateway.txn(&read, self.ttl / 3).await {
@@ -258,7 +258,7 @@ impl Leadership {
             // A watch whose member is cut off from the others gets no news: it is renewed as often as the lease.
             let changed = self.gateway.changed(key, revision + 1);
             match tokio::time::timeout(self.ttl / 3, changed).await {
-                Ok(Ok(())) | Err(_) => backoff = Backoff::default(),
+                Ok(Ok(())) | Err(_) => backoff.reset(),
                 Ok(Err(_)) => tokio::time::sleep(backoff.pause()).await,
             }
         }

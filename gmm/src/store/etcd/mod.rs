@@ -35,7 +35,7 @@ pub use self::leadership::{
     Attempt, Campaign, FencingToken, LEASE_TTL_S_DEFAULT, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN, Leadership,
 };
 pub use self::member::{EtcdMember, examine};
-pub use self::refusal::{Backoff, Refusal};
+pub use self::refusal::{Refusal, backoff};
 
 use self::batch::{Batch, record_key};
 use self::gateway::Gateway;
@@ -88,7 +88,7 @@ impl EtcdStore {
     /// Repeats a request until etcd answers, as long as this manager leads.
     fn retry<T>(&self, ask: impl AsyncFn(Duration) -> Result<T, EtcdError>) -> Result<T, StoreError> {
         self.runtime.block_on(async {
-            let (mut said, mut backoff) = (false, Backoff::default());
+            let (mut said, mut backoff) = (false, backoff());
             loop {
                 let remaining = self.token.lease.remaining();
                 if remaining.is_zero() {

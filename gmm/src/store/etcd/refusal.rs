@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use cxloe_daemon::Backoff;
+
 /// gRPC status codes, as the JSON gateway reports them.
 mod code {
     pub const INVALID_ARGUMENT: i32 = 3;
@@ -140,31 +142,9 @@ impl Tries {
     }
 }
 
-/// Growing pauses between repetitions.
-#[derive(Debug)]
-pub struct Backoff {
-    next: Duration,
-    max: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self::within(PAUSE_MIN, PAUSE_MAX)
-    }
-}
-
-impl Backoff {
-    /// Pauses from `first`, each twice the one before, up to `max`.
-    pub fn within(first: Duration, max: Duration) -> Self {
-        Self { next: first, max }
-    }
-
-    /// The next pause.
-    pub fn pause(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.max);
-        pause
-    }
+/// Growing pauses between repetitions of a request.
+pub fn backoff() -> Backoff {
+    Backoff::new(PAUSE_MIN, PAUSE_MAX)
 }
 
 #[cfg(test)]
@@ -230,11 +210,5 @@ mod tests {
             assert_eq!([0; 3].map(|_| tries.next(class)), next, "{class:?}");
             assert_eq!((class.is_passing(), class.moves_on()), (passes, moves_on), "{class:?}");
         }
-    }
-
-    #[test]
-    fn pauses_grow_to_their_limit() {
-        let mut backoff = Backoff::within(Duration::from_secs(1), Duration::from_secs(5));
-        assert_eq!([0; 5].map(|_| backoff.pause().as_secs()), [1, 2, 4, 5, 5]);
     }
 }
