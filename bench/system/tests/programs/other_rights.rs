@@ -2,11 +2,11 @@
 //! one with a capability, one that may be executed but not read. The agent, which has more rights than the user, must
 //! not read that program's memory on the user's behalf.
 //!
-//! Runs as root, which starts copies of this program as a user. The attack, in both orders:
+//! Runs as root, which starts copies of this program as a user. The attack, in several orders:
 //!
 //! ```text
 //!   P: opens its files, connects twice --fork--> C: keeps both connections and the files, owns the region
-//!   P: (joins on the first,) executes the program with other rights
+//!   P: (joins on the first, leaves an order unanswered,) executes the program with other rights
 //!                                                C: has memory at the program's addresses, joins on P's second
 //!                                                   connection, has its pages evicted, and reads what comes back
 //! ```
@@ -35,6 +35,7 @@ use cxloe_member::process_files::ProcessFiles;
 use cxloe_member::socket::{Descriptors, Socket, SocketPath};
 use cxloe_member::wire::{JoinReply, WELCOME, WELCOME_BYTES};
 use cxloe_paging::uffd::Uffd;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{ForkResult, fork};
 
 use super::tenants::{ALICE, lent, request, rig, rig_whose_agent, user_command};
@@ -111,7 +112,7 @@ pub fn memory_of_a_program_with_other_rights_is_not_read() -> Outcome {
     let pid = rig.pid("agent")?;
     for rights in [Rights::Group, Rights::Capability, Rights::Unreadable] {
         let victim = privileged(&rig, rights)?;
-        for order in ["before", "after"] {
+        for order in ["before", "unanswered", "after"] {
             let log = rig.path(&format!("{rights:?}-{order}.log"));
             let mut attack = user_command(ALICE, &lent(&rig)?.join("tenant"));
             attack.env(ROLE, "rights").arg("attack").arg(rig.socket()).args(["alice", order]).arg(&victim);
@@ -241,17 +242,31 @@ fn attack(socket: &Path, region: &str, order: &str, victim: &Path) -> Outcome {
     }
     drop((ready, living));
     let [first, ..] = connections;
-    if order == "before" {
+    if order != "after" {
         let uffd: OwnedFd = Uffd::create_user_only()?.into();
         let memory = memory_there()?;
         let said = ask(&first, owner.space(), &[&uffd], Some(&files))?;
         let joined = said.map_err(|text| format!("it may join: {text}"))?;
-        serve(socket, owner.space(), (first, joined), uffd, ProcessFiles::own()?)?;
-        memory.fill(OWN);
+        if order == "before" {
+            serve(socket, owner.space(), (first, joined), uffd, ProcessFiles::own()?)?;
+            memory.fill(OWN);
+        } else {
+            // Once its pages are as many as may be resident, the agent orders some to be dropped. That is never
+            // answered, and C keeps the connection open. The thread waits for room until the program is executed.
+            thread::spawn(|| memory.fill(OWN));
+            eventually("the agent orders pages to be dropped", || has_arrived(&first))?;
+            std::mem::forget((first, uffd));
+        }
     }
     let mut victim = Command::new(victim);
     victim.env(ROLE, "rights").args(["victim", "-"]).stdin(lives).stdout(readies);
     Err(victim.exec().into())
+}
+
+/// Polls whether something has arrived on a connection that is not read.
+fn has_arrived(connection: &Socket) -> Option<()> {
+    let mut set = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
+    (poll(&mut set, PollTimeout::ZERO) == Ok(1)).then_some(())
 }
 
 /// Sends a request to join with the memory at [`ADDRESS`]; returns the membership, or the text of the refusal.

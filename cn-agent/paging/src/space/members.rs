@@ -119,16 +119,16 @@ impl Space {
         }
     }
 
-    /// Removes the mappings of processes that have ended without a message.
+    /// Removes the mappings of processes that have ended, or executed another program, without a message.
     pub(crate) fn remove_ended(&mut self) {
         let shared = self.options.kind == MappingKind::Shared;
         let gone = |(id, mapped): (MappingId, &Mapped)| {
-            if mapped.link.is_none() {
-                match (shared, mapped.pid) {
-                    (true, pid) if shared_state::started(pid).is_none() => return Some(id),
-                    (true, _) => {}
-                    (false, _) => mapped.check_alive(),
-                }
+            match &mapped.link {
+                None if shared && shared_state::started(mapped.pid).is_none() => return Some(id),
+                // Another process may have a copy of the connection: it stays open, and nobody answers.
+                Some(link) if !link.is_busy() => {}
+                _ if shared => {}
+                _ => mapped.check_alive(),
             }
             mapped.is_gone().then_some(id)
         };
