@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +17,8 @@ use cxloe_fabric::api::{
 };
 use cxloe_fabric::client::ClientError;
 use cxloe_fabric::model::{CnId, Mac, Name, PublicKey, Watermark};
+
+use cxloe_link::LinkHealth;
 
 use crate::worker::{LegReport, LegReports};
 use tokio::time::timeout;
@@ -35,8 +36,8 @@ pub struct ManagerLinkOptions {
     pub name: Name,
     /// CN id of this node: the address of its link.
     pub cn: CnId,
-    /// Local address of the `udp` link; `None` for other links.
-    pub udp: Option<SocketAddr>,
+    /// State of the node's link, which has its outer address if frames are inside UDP.
+    pub link: LinkHealth,
     /// Public key of this node, if it has one.
     pub key: Option<PublicKey>,
     /// Instance id of this process, the same as in its sessions.
@@ -54,7 +55,7 @@ impl ManagerLinkOptions {
             identity: None,
             name,
             cn,
-            udp: None,
+            link: LinkHealth::default(),
             key: None,
             instance,
             backoff,
@@ -78,19 +79,25 @@ impl ManagerLink {
         controller: RegionController,
         reports: Option<LegReports>,
     ) -> Result<Self, cxloe_daemon::ManagerLinkError> {
-        let ManagerLinkOptions { url, identity, name, cn, udp, key, instance, backoff } = options;
+        let ManagerLinkOptions { url, identity, name, cn, link: health, key, instance, backoff } = options;
         let node = RegisterComputeNode {
             cn_id: cn,
             name,
-            udp,
+            udp: health.outer_address(),
             key,
             new_key: false,
             instance_id: instance,
             seen: Watermark::default(),
         };
         let warned_legs = BTreeSet::new();
-        let shell =
-            Shell { controller, follow: Follow::new(node), warned: BTreeSet::new(), reports, warned_legs };
+        let shell = Shell {
+            controller,
+            health,
+            follow: Follow::new(node),
+            warned: BTreeSet::new(),
+            reports,
+            warned_legs,
+        };
         let link = cxloe_daemon::ManagerLink::start(&url, identity, backoff, shell, Shell::registration)?;
         Ok(ManagerLink { link })
     }
@@ -103,6 +110,8 @@ impl ManagerLink {
 
 struct Shell {
     controller: RegionController,
+    /// State of the node's link.
+    health: LinkHealth,
     follow: Follow,
     /// Regions whose failed destruction is in the log already.
     warned: BTreeSet<Name>,
@@ -121,6 +130,12 @@ impl Shell {
         self.follow.restart();
         let mut told_event = None;
         loop {
+            let udp = self.health.outer_address();
+            if udp != self.follow.node().udp {
+                // The manager passes the new address on to the memory nodes.
+                self.follow.node_mut().udp = udp;
+                self.follow.restart();
+            }
             self.controller.take_detached_regions();
             let request = self.controller.next_request(&mut self.follow);
             let registers = matches!(request, ManagerRequest::Register(_));

@@ -25,17 +25,17 @@ use cxloe_daemon::{
 use cxloe_fabric::model::Watermark;
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::pfc::PfcSocket;
-use cxloe_link::udp::own_address;
-use cxloe_link::{LinkConfig, LinkHealth, Middlewares, UdpConfig, open_persistent};
+use cxloe_link::{LinkConfig, LinkHealth, Middlewares, UdpConfig, check as check_link, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
 use cxloe_mn::control::{KeyRing, ManagerLink, ManagerLinkOptions, Mappings, bounded_report, static_map};
 use cxloe_mn::keeper::Kept;
 use cxloe_mn::metrics;
-use cxloe_mn::pool::{ByteSize, Host, Pool};
+use cxloe_mn::pool::{ByteSize, Former, Host, Pool, PoolError, check_former};
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_mn_core::service::Service;
+use cxloe_node::exit_of_link;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{PreSharedKey, ResponderConfig, WINDOW};
 use tracing::{error, info, warn};
@@ -73,8 +73,16 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             error!("{e}");
-            ExitCode::FAILURE
+            ExitCode::from(exit_of(&*e) as u8)
         }
+    }
+}
+
+/// Exit code for an error: the units of systemd do not start a node again whose options have to change first.
+fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
+    match error.downcast_ref::<PoolError>() {
+        Some(pool) if pool.is_lasting() => Exit::Usage,
+        _ => exit_of_link(error, Supervisor::of_this_process().is_there()),
     }
 }
 
@@ -89,14 +97,25 @@ fn run(config: &Config) -> Result<(), Failure> {
     if !wait_for_interface(&config.node.interface, supervisor, &ending) {
         return Ok(());
     }
+    check_link(&link_config(config, &config.udp(), 0))?;
 
     // The keeper comes first: a process that is taken over has the sockets until it ends.
     let keeper = config.keeper();
-    let mut kept = if config.pool.spec.is_memory() { Kept::find(&keeper)? } else { Kept::nothing() };
+    let mut kept = Kept::find(&keeper)?;
+    let former = StateFile::<Former>::at(config.former_path())?;
+    let served_before = former.load()?;
+    check_former(&served_before, kept.memory.as_ref(), &config.pool, &Host::default())?;
+    if config.pool.discard || !config.pool.spec.is_memory() {
+        kept = kept.freed(&keeper)?;
+    }
     let socket = bind_socket(config)?;
     let metrics = config.node.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let state = StateFile::at(config.state_path())?;
     let pool = open_pool(config, kept.memory.take(), supervisor)?;
+    let serves = Former { pool: Some(config.pool.spec.clone()) };
+    if serves != served_before {
+        former.store(&serves)?;
+    }
     let keeping = kept.keep(&pool, &keeper, ending.worker());
     let seen: Watermark = state.load()?;
     let (mut mappings, recovery) = Mappings::open(Arc::clone(&pool), seen);
@@ -162,7 +181,7 @@ fn run(config: &Config) -> Result<(), Failure> {
                 heard: Some(StateFile::at(config.heard_path())?),
                 kind: config.device,
                 rack: config.rack.clone(),
-                udp: config.node.is_over_udp().then(|| own_address(&configs[0])).transpose()?,
+                link: health.clone(),
                 peers: udp.peers,
                 key: node_key.as_ref().map(|key| key.public()),
                 keys: Some(ring),

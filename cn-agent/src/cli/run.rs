@@ -25,8 +25,8 @@ use cxloe_daemon::options::Protection;
 use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, raise_limit, read_key, wait_for_interface};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::keys::SYSTEM;
-use cxloe_link::udp::own_address;
 use cxloe_link::{LinkConfig, Middlewares, join_queues, open_persistent};
+use cxloe_node::exit_of_link;
 use cxloe_port::signals::Signals;
 use cxloe_rings::client_slot::ClientSlots;
 use cxloe_wire::session::PreSharedKey;
@@ -47,7 +47,8 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     if protection == Protection::Checksum {
         warn!("--insecure: any station on the network can read and forge frames");
     }
-    serve(&config).map_err(Failure::failed)
+    serve(&config)
+        .map_err(|error| Failure::new(exit_of_link(&*error, Supervisor::of_this_process().is_there()), error))
 }
 
 fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
@@ -108,7 +109,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let mut worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
     let options = ManagerLinkOptions {
         identity: NodeIdentity::read_if_given(config.node.identity.as_deref())?,
-        udp: config.node.is_over_udp().then(|| own_address(&link_config)).transpose()?,
+        link: health.clone(),
         key: public,
         ..ManagerLinkOptions::new(&config.manager, config.node.name.clone(), cn, instance)
     };

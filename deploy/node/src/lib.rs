@@ -15,16 +15,19 @@
 //! | `program` | options of a node's program, as far as `join` and `doctor` have to know them |
 //! | [`doctor`] | the checks that both doctors have |
 //! | [`metrics`] | metrics of the link |
+//! | `exit` | exit code of a node whose link cannot be opened |
 //! | `join` | `join`: from options to keys, a certificate, and a complete configuration file |
 
 mod config;
 pub mod doctor;
+mod exit;
 mod join;
 pub mod metrics;
 mod program;
 mod settings;
 
 pub use config::NodeConfig;
+pub use exit::exit_of_link;
 pub use join::join_node;
 pub use program::ProgramSettings;
 pub use settings::{DiagnosticsSettings, LinkSettings, NodeSettings};

@@ -106,8 +106,6 @@ pub struct Config {
     pub pool_keep: Duration,
     /// Set to take over the memory of a running process of this node.
     pub take_over: bool,
-    /// Set to free memory kept from an earlier process.
-    pub pool_discard: bool,
     /// Number of entries of each worker's TLB.
     pub tlb_entries: usize,
     /// Frames in a worker's receive queue above which congestion is signalled; 0: never.
@@ -217,6 +215,7 @@ impl Config {
                 prefault: s.prefault,
                 mlock: s.mlock.unwrap_or(false),
                 numa_node: s.numa_node,
+                discard: s.pool_discard.unwrap_or(false),
             },
             pool_keep: in_range(
                 "pool-keep",
@@ -226,7 +225,6 @@ impl Config {
             )?
             .0,
             take_over: s.take_over.unwrap_or(false),
-            pool_discard: s.pool_discard.unwrap_or(false),
             congestion_threshold: in_range(
                 "congestion-threshold",
                 s.congestion_threshold.unwrap_or(THRESHOLD_DEFAULT),
@@ -267,6 +265,11 @@ impl Config {
         self.node.data_dir.join(format!("mn-{}.heard", self.node.name))
     }
 
+    /// Path of the state file with the pool served last.
+    pub fn former_path(&self) -> PathBuf {
+        self.node.data_dir.join(format!("mn-{}.pool", self.node.name))
+    }
+
     /// Path of the state file with the compute nodes' keys.
     pub fn keys_path(&self) -> PathBuf {
         self.node.data_dir.join(format!("mn-{}.keys", self.node.name))
@@ -278,8 +281,8 @@ impl Config {
             name: self.node.name.to_string(),
             socket: self.node.data_dir.join(format!("mn-{}.keeper", self.node.name)),
             keep: self.pool_keep,
-            take_over: self.take_over,
-            discard: self.pool_discard,
+            // A pool in a file is served by who has its lock, and is not taken over.
+            take_over: self.take_over && self.pool.spec.is_memory(),
         }
     }
 
@@ -327,7 +330,7 @@ impl Config {
             numa_node: self.pool.numa_node,
             pool_keep: Some(Span(self.pool_keep)),
             take_over: self.take_over.then_some(true),
-            pool_discard: self.pool_discard.then_some(true),
+            pool_discard: self.pool.discard.then_some(true),
             congestion_threshold: Some(self.congestion_threshold),
             pfc: Some(self.pfc),
             pfc_quanta: Some(self.pfc_quanta),

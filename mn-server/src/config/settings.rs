@@ -102,7 +102,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take_over: Option<bool>,
 
-    /// Begin with empty memory: memory kept from an earlier process is freed, and its content lost
+    /// Begin with empty memory: memory kept from an earlier process is freed, regions in another pool that this node
+    /// served before are given up
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Pool")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_discard: Option<bool>,

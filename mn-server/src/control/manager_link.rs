@@ -2,7 +2,6 @@
 //! disk and to the workers. [`cxloe_daemon::ManagerLink`] retries while the manager is unreachable.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -13,6 +12,7 @@ use cxloe_daemon::{
 };
 use cxloe_fabric::api::RegisterMemoryNode;
 use cxloe_fabric::model::{DeviceKind, Name, NameError, UdpPeer, Watermark};
+use cxloe_link::LinkHealth;
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_mn_core::follow::{AnswerUpdate, Follow, FollowStep, ManagerAnswer, ManagerRequest};
 use cxloe_mn_core::job::{Job, JobError};
@@ -43,8 +43,8 @@ pub struct ManagerLinkOptions {
     pub kind: DeviceKind,
     /// MAC addresses of the node's ports; CNs use the first.
     pub macs: Vec<Mac>,
-    /// UDP address of the node's ports; `None` without a `udp` link.
-    pub udp: Option<SocketAddr>,
+    /// State of the node's links, which has the UDP address of its ports if frames are inside UDP.
+    pub link: LinkHealth,
     /// Table that receives the UDP addresses of compute nodes.
     pub peers: Peers,
     /// MTU of the node's ports in bytes.
@@ -71,7 +71,7 @@ impl ManagerLinkOptions {
             rack: None,
             kind: DeviceKind::default(),
             macs,
-            udp: None,
+            link: LinkHealth::default(),
             peers: Peers::default(),
             mtu,
             key: None,
@@ -125,7 +125,7 @@ impl ManagerLink {
             name,
             kind: options.kind,
             macs: options.macs.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect(),
-            udp: options.udp,
+            udp: options.link.outer_address(),
             key: options.key,
             rack: options.rack.clone(),
             pool_bytes: pool.bytes(),
@@ -183,6 +183,12 @@ impl Shell {
         self.follow.restart();
         self.keep_heard()?;
         loop {
+            let udp = self.options.link.outer_address();
+            if udp != self.follow.node().udp {
+                // The manager passes the new address on to the compute nodes.
+                self.follow.node_mut().udp = udp;
+                self.follow.restart();
+            }
             let now_ms = self.now_ms();
             match self.follow.next(&mut self.mappings, now_ms).map_err(|halt| contact.halted(halt))? {
                 FollowStep::CarryOut(job) => self.carry_out(job, contact).await?,

@@ -51,8 +51,6 @@ pub struct KeeperOptions {
     pub keep: Duration,
     /// Set to take over the memory of a running node.
     pub take_over: bool,
-    /// Set to free kept memory instead of using it.
-    pub discard: bool,
 }
 
 /// Reason why kept memory cannot be obtained.
@@ -104,20 +102,13 @@ enum Keeper {
 }
 
 impl Kept {
-    /// State without memory and keeper, for pools in files and devices.
-    pub fn nothing() -> Kept {
-        Kept { memory: None, keeper: Keeper::None }
-    }
-
     /// Finds the memory left by an earlier process of this node; with `take_over`, makes a running process end first.
     ///
     /// # Errors
     /// Any [`KeeperError`].
     pub fn find(options: &KeeperOptions) -> Result<Kept, KeeperError> {
         if descriptor_store::is_there() {
-            let memory = descriptor_store::take().into_iter().next();
-            let discarded = memory.as_ref().filter(|_| options.discard).map(|_| descriptor_store::remove());
-            let memory = memory.filter(|_| discarded.is_none()).map(File::from);
+            let memory = descriptor_store::take().into_iter().next().map(File::from);
             return Ok(Kept { memory, keeper: Keeper::ServiceManager });
         }
         let since = Instant::now();
@@ -130,6 +121,30 @@ impl Kept {
                 found => return found,
             }
         }
+    }
+
+    /// Frees the memory, if there is any, so that a new pool can be kept.
+    ///
+    /// # Errors
+    /// [`KeeperError::Io`].
+    pub fn freed(self, options: &KeeperOptions) -> Result<Kept, KeeperError> {
+        if self.memory.is_none() {
+            return Ok(self);
+        }
+        let keeper = match self.keeper {
+            Keeper::Process(connection) => {
+                let failed = |source| KeeperError::Io { what: "end", path: options.socket.clone(), source };
+                connection.send(Request::Release, None).map_err(failed)?;
+                connection.await_end(ANSWER_MAX);
+                Keeper::None
+            }
+            keeper => {
+                descriptor_store::remove();
+                keeper
+            }
+        };
+        info!("the memory kept from an earlier process is freed");
+        Ok(Kept { memory: None, keeper })
     }
 
     /// Asks the keeper process once.
@@ -145,13 +160,6 @@ impl Kept {
         let most = if options.take_over { YIELD_MAX } else { ANSWER_MAX };
         connection.send(request, None).map_err(failed("ask"))?;
         match connection.receive(most) {
-            Ok(Some((Answer::Memory, Some(memory)))) if options.discard => {
-                drop(memory);
-                connection.send(Request::Release, None).map_err(failed("end"))?;
-                connection.await_end(ANSWER_MAX);
-                info!("the memory kept from an earlier process is freed");
-                Ok(Kept { memory: None, keeper: Keeper::None })
-            }
             Ok(Some((Answer::Memory, Some(memory)))) => {
                 Ok(Kept { memory: Some(File::from(memory)), keeper: Keeper::Process(connection) })
             }

@@ -34,6 +34,16 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Copies the bytes at `offset`. Other processes that change them meanwhile must be kept out by a lock.
+    ///
+    /// # Panics
+    /// If they do not lie in the mapping.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len), "outside of the mapping");
+        // SAFETY: the source is mapped, as just checked; the destination is borrowed from the caller.
+        unsafe { self.base.as_ptr().add(offset).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    }
+
     /// Maps the first `len` bytes of memory in huge pages, shared; `len` is a multiple of their size.
     pub fn huge(file: &File, len: usize) -> io::Result<Mapping> {
         Self::map(ptr::null_mut(), len, libc::MAP_SHARED, file.as_raw_fd())

@@ -7,10 +7,12 @@
 //! [`cxloe_mn_core::pool`] is the pool as workers and the control thread use it.
 
 mod file;
+mod former;
 mod host;
 mod mapping;
 mod open;
 
 pub use cxloe_mn_core::pool::*;
+pub use former::{Former, check as check_former};
 pub use host::Host;
 pub use open::{POOL_BYTES_DEFAULT, PoolOptions, open};

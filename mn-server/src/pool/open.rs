@@ -45,6 +45,8 @@ pub struct PoolOptions {
     pub mlock: bool,
     /// NUMA node that the pages come from; `None`: any.
     pub numa_node: Option<u32>,
+    /// Set to give up the content of a pool that these options do not fit.
+    pub discard: bool,
 }
 
 /// Mapping and state of a pool that is being opened.
@@ -116,25 +118,28 @@ fn start(
         mapping.lock().map_err(|source| PoolError::Mlock { bytes, source })?;
     }
     let boot_id = host.boot_id();
-    let same_boot = |earlier: &Superblock| boot_id != 0 && earlier.boot_id == boot_id;
-    let retained = earlier.filter(|earlier| match spec {
-        PoolSpec::File(_) => earlier.clean || same_boot(earlier),
-        PoolSpec::Dax(_) => same_boot(earlier),
-        // A process of this boot has passed the memory on.
-        PoolSpec::Anon | PoolSpec::Huge2M | PoolSpec::Huge1G => true,
-    });
+    let retained = earlier.filter(|earlier| is_valid_still(&spec, earlier, boot_id));
     let incarnation =
         retained.map_or_else(|| rand::random_range(1..=u64::MAX), |earlier| earlier.incarnation);
     let content = Content { layout, incarnation, boot_id, retained: retained.is_some(), zero };
     Pool::start(spec.clone(), Box::new(Mapped { spec, mapping, file }), content)
 }
 
+/// Whether the content of a pool of this kind, with this superblock, is valid for a process of the boot `boot_id`.
+pub(super) fn is_valid_still(spec: &PoolSpec, earlier: &Superblock, boot_id: u128) -> bool {
+    let same_boot = boot_id != 0 && earlier.boot_id == boot_id;
+    match spec {
+        PoolSpec::File(_) => earlier.clean || same_boot,
+        PoolSpec::Dax(_) => same_boot,
+        // A process of this boot has passed the memory on.
+        PoolSpec::Anon | PoolSpec::Huge2M | PoolSpec::Huge1G => true,
+    }
+}
+
 /// Superblock stored in a mapping of at least 4 KiB.
 fn stored_superblock(mapping: &Mapping) -> [u8; Superblock::BYTES] {
-    assert!(mapping.len() >= SUPERBLOCK_BYTES as usize);
     let mut bytes = [0; Superblock::BYTES];
-    // SAFETY: the source is mapped, as just checked, and the pool's lock keeps other processes out.
-    unsafe { mapping.base().as_ptr().copy_to_nonoverlapping(bytes.as_mut_ptr(), Superblock::BYTES) };
+    mapping.read(0, &mut bytes);
     bytes
 }
 
@@ -215,13 +220,7 @@ fn earlier_memory(
         _ => size == layout.served_bytes(),
     };
     if !fits || extent != layout.extent_bytes {
-        let (found, found_extent) = (ByteSize(layout.served_bytes()), ByteSize(layout.extent_bytes));
-        return Err(differs(format!(
-            "it is a pool of {found} in extents of {found_extent}, not of {} in extents of {} (--pool-size, \
-             --extent-size)",
-            ByteSize(size),
-            ByteSize(extent)
-        )));
+        return Err(differs(other_geometry("it", &layout, (size, extent))));
     }
     let mapping = map_memory(&file, len, huge).map_err(failed("map the memory"))?;
     Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: Some(earlier), zero: false })
@@ -245,7 +244,7 @@ fn map_memory(file: &File, len: u64, huge: Option<u64>) -> io::Result<Mapping> {
 }
 
 /// Superblock of a file, or the reason why the file has none.
-fn stored_in(file: &File) -> io::Result<Result<Superblock, BadSuperblock>> {
+pub(super) fn stored_in(file: &File) -> io::Result<Result<Superblock, BadSuperblock>> {
     let mut bytes = [0; Superblock::BYTES];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(Superblock::parse(&bytes))
@@ -303,8 +302,7 @@ fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<OpenedMa
     let start = Mapping::shared(&file, HEAD_ALIGN as usize).map_err(failed("map the device"))?;
     if let Ok(earlier) = Superblock::parse(&stored_superblock(&start))
         && earlier.layout.total_bytes() <= len
-        && options.bytes.is_none_or(|bytes| bytes >= earlier.layout.served_bytes())
-        && options.extent_bytes.is_none_or(|bytes| bytes == earlier.layout.extent_bytes)
+        && fits_device(options, &earlier, host.boot_id(), path)?
     {
         let layout = earlier.layout;
         let mapping =
@@ -319,6 +317,34 @@ fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<OpenedMa
     let bytes = layout.total_bytes().next_multiple_of(HEAD_ALIGN);
     let mapping = Mapping::shared(&file, bytes as usize).map_err(failed("map the device"))?;
     Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: None, zero: false })
+}
+
+/// Whether the pool on a device is of the geometry requested. If it is not, it gives way to another only without valid
+/// content, or if that is to be discarded.
+fn fits_device(
+    options: &PoolOptions,
+    earlier: &Superblock,
+    boot_id: u128,
+    path: &Path,
+) -> Result<bool, PoolError> {
+    let layout = &earlier.layout;
+    let fits = options.bytes.is_none_or(|bytes| bytes >= layout.served_bytes())
+        && options.extent_bytes.is_none_or(|bytes| bytes == layout.extent_bytes);
+    if fits || options.discard || !is_valid_still(&options.spec, earlier, boot_id) {
+        return Ok(fits);
+    }
+    Err(PoolError::Kept { why: other_geometry(&path.display().to_string(), layout, asked(options, layout)) })
+}
+
+/// Sentence for a pool of another geometry than the size and the extent size requested.
+fn other_geometry(pool: &str, found: &Layout, (size, extent): (u64, u64)) -> String {
+    format!(
+        "{pool} is a pool of {} in extents of {}, not of {} in extents of {} (--pool-size, --extent-size)",
+        ByteSize(found.served_bytes()),
+        ByteSize(found.extent_bytes),
+        ByteSize(size),
+        ByteSize(extent)
+    )
 }
 
 /// Opens a file with content, which has to be a pool of the geometry requested.

@@ -67,6 +67,6 @@ pub use config::{Backend, Encap, LinkConfig, UdpConfig};
 pub use cxloe_net::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, impairment, sim, wait};
 pub use interface::ETHERNET_HEADER;
 pub use middlewares::{Middlewares, open_with};
-pub use open::{open, own_mac};
+pub use open::{check, open, own_mac};
 pub use persistent::{LinkDown, LinkHealth, open_persistent};
 pub use queues::join_queues;

@@ -3,7 +3,7 @@
 use crate::encap::EncapLink;
 use crate::interface::Interface;
 use crate::link_detail::LinkDetail;
-use crate::packet::PacketLink;
+use crate::packet::{self, PacketLink};
 use crate::pnet::PnetLink;
 use crate::udp::{self, UdpLink};
 use crate::xdp::{self, XdpLink};
@@ -33,6 +33,20 @@ pub fn open(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
 /// Errors of the interface.
 pub fn own_mac(config: &LinkConfig) -> Result<Mac, LinkError> {
     if config.is_over_udp() { udp::own_mac(config) } else { Ok(Interface::find(&config.interface)?.mac) }
+}
+
+/// Checks that the interface exists and that raw sockets may be opened, if the link needs them. For a program that does
+/// much work before it opens its links.
+///
+/// # Errors
+/// Errors of the interface; [`LinkError::Permission`].
+pub fn check(config: &LinkConfig) -> Result<(), LinkError> {
+    if config.backend == Backend::Udp {
+        return udp::own_mac(config).map(drop);
+    }
+    let interface = Interface::find(&config.interface)?;
+    let opened = packet::open_socket();
+    opened.map(drop).map_err(|error| interface.error("open a packet socket", packet::NEEDS, error))
 }
 
 /// Opens one implementation; `why` is the reason of the choice, if there was one.

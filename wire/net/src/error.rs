@@ -94,3 +94,13 @@ pub enum LinkError {
         source: std::io::Error,
     },
 }
+
+impl LinkError {
+    /// Whether the next attempt with the same options ends the same way.
+    pub fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            LinkError::NoSuchInterface(_) | LinkError::Permission { .. } | LinkError::Unsupported { .. }
+        )
+    }
+}

@@ -14,7 +14,7 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, LabPrivilege, program};
 use cxloe_link::{Backend, LinkConfig};
 use cxloe_port::port::Port;
-use cxloe_system::command::output;
+use cxloe_system::command::{failed_with, output};
 use cxloe_system::lines::line;
 use cxloe_system::node::{MemoryNode, link_on, port};
 use cxloe_system::{LIMIT, Outcome, Test, cable::cable, ensure, eventually, tests, text};
@@ -41,6 +41,7 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         an_orderly_end_frees_the_memory,
         a_keeper_that_is_killed_is_replaced,
         discarded_memory_is_another_pool,
+        another_pool_is_refused_while_regions_lie_in_the_former,
         a_service_manager_keeps_the_memory,
     ]
 }
@@ -258,6 +259,46 @@ fn discarded_memory_is_another_pool() -> Outcome {
     let mut line = [[1; 64]];
     bench.port()?.read_batch(&[64], &mut line)?;
     ensure(line[0] == [0; 64], "memory of another pool")?;
+    ensure(node.end()?.success(), "an orderly end")
+}
+
+/// Asserts that the node does not start with `--pool pool`, so that it is not started again either.
+fn refused(bench: &Bench, pool: &str, words: &[&str]) -> Outcome {
+    let mut command = Command::new(program("mn-server")?);
+    command.args(["-i", "mn0", "--name", "mn1", "--insecure", "--static-map", "/dev/null"]);
+    command.arg("--data-dir").arg(bench.state.path()).args(["--pool", pool]);
+    let ended = bench.lab.enter("mn", || output(&mut command))??;
+    failed_with(&ended, 2, words)
+}
+
+fn another_pool_is_refused_while_regions_lie_in_the_former() -> Outcome {
+    let bench = Bench::new()?;
+    let [one, other] =
+        ["one", "other"].map(|name| format!("file:{}", bench.logs.path().join(name).display()));
+    // A process has left memory with a keeper.
+    let node = bench.start(1, &[])?;
+    let mut port = bench.port()?;
+    fill(&mut port, 1)?;
+    node.kill()?;
+    refused(&bench, &one, &["4MiB of regions lie in anon", "--pool-discard"])?;
+    let node = bench.start(2, &[])?;
+    verify(&mut port, 1)?;
+    drop(port);
+    ensure(node.end()?.success(), "an orderly end")?;
+
+    // An orderly end has freed the memory: nothing is lost by another pool.
+    let node = bench.start(3, &["--pool", &one])?;
+    let mut port = bench.port()?;
+    fill(&mut port, 2)?;
+    ensure(node.end()?.success(), "an orderly end")?;
+    for pool in ["anon", &other] {
+        refused(&bench, pool, &[&format!("4MiB of regions lie in {one}"), &format!("--pool {pool}")])?;
+    }
+    let node = bench.start(4, &["--pool", &one])?;
+    verify(&mut port, 2)?;
+    drop(port);
+    ensure(node.end()?.success(), "an orderly end")?;
+    let node = bench.start(5, &["--pool", &other, "--pool-discard"])?;
     ensure(node.end()?.success(), "an orderly end")
 }
 

@@ -131,6 +131,20 @@ pub enum PoolError {
         /// Difference between the kept memory and the options.
         why: String,
     },
+    /// Regions lie in the pool that the node served before.
+    #[error(
+        "{} of regions lie in {former}, the pool that this node served before, and --pool {pool} would leave them \
+         behind; give --pool {former}, empty the node first (gmm drain), or give up that content with --pool-discard",
+        ByteSize(*.bytes)
+    )]
+    Former {
+        /// Pool served before.
+        former: PoolSpec,
+        /// Bytes of extents mapped there.
+        bytes: u64,
+        /// Pool requested.
+        pool: PoolSpec,
+    },
     /// A path of the wrong kind.
     #[error("{} is not {expected}", .path.display())]
     Kind {
@@ -176,4 +190,32 @@ pub enum PoolError {
         /// Error of the system call.
         source: io::Error,
     },
+}
+
+impl PoolError {
+    /// Whether the next start with the same options ends the same way, so that a service manager need not try.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            PoolError::Size { .. }
+            | PoolError::ExtentSize(_)
+            | PoolError::TooManyExtents { .. }
+            | PoolError::TooSmall { .. }
+            | PoolError::Foreign { .. }
+            | PoolError::Superblock { .. }
+            | PoolError::Geometry { .. }
+            | PoolError::Kept { .. }
+            | PoolError::Former { .. }
+            | PoolError::Kind { .. }
+            | PoolError::NumaNode { .. } => true,
+            // Other programs may leave memory, disk and locks, and an administrator raises limits without a new
+            // configuration.
+            PoolError::Memory { .. }
+            | PoolError::Disk { .. }
+            | PoolError::HugePages { .. }
+            | PoolError::Locked { .. }
+            | PoolError::Mlock { .. }
+            | PoolError::NoSuchExtent { .. }
+            | PoolError::Io { .. } => false,
+        }
+    }
 }

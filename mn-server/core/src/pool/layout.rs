@@ -79,6 +79,11 @@ impl Layout {
         }
     }
 
+    /// Bytes of the page table, which follows the superblock.
+    pub fn table_bytes(&self) -> u64 {
+        self.slots * SLOT_BYTES
+    }
+
     /// Bytes of all extents together, head excluded.
     pub fn served_bytes(&self) -> u64 {
         u64::from(self.extents) * self.extent_bytes

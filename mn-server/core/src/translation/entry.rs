@@ -11,7 +11,7 @@
 //! of the new word 0 sees the other words too. The words of a removed entry stay until no reader uses the slot, so that
 //! no reader combines words of two entries.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pool::{MpExtent, Slot};
 
@@ -88,6 +88,17 @@ pub(super) fn content(slot: &Slot, incarnation: u64) -> Content {
     }
 }
 
+/// Number of mappings in the page table of a pool that is not served, read as `slots` (32 bytes each).
+pub fn mappings_stored(slots: &[u8], incarnation: u64) -> u64 {
+    let words = slots.as_chunks::<8>().0.iter().map(|word| AtomicU64::new(u64::from_ne_bytes(*word)));
+    let words: Vec<AtomicU64> = words.collect();
+    let mapping = |slot: &&Slot| match content(slot, incarnation) {
+        Content::Entry(key, _, true) => key.cmem_extent().is_some(),
+        _ => false,
+    };
+    words.as_chunks().0.iter().filter(mapping).count() as u64
+}
+
 /// Compares a slot with `key`, for readers on the data path.
 #[inline]
 pub(super) fn probe(slot: &Slot, key: Key) -> ProbeResult {
@@ -156,6 +167,21 @@ fn checksum(head: u64, extent: u64, value: u64, incarnation: u64) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn of_a_stored_table_only_mappings_count() {
+        let slots: [Slot; 5] = Default::default();
+        fill(&slots[0], Key::mapping(1, 7), 3, 9);
+        fill(&slots[1], Key::tenant(1), 1, 9);
+        fill(&slots[2], Key::mapping(1, 8), 4, 9);
+        remove(&slots[2], 5);
+        // Of an earlier incarnation, whose content is lost.
+        fill(&slots[3], Key::mapping(1, 9), 5, 8);
+        let bytes: Vec<u8> =
+            slots.iter().flatten().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        assert_eq!(mappings_stored(&bytes, 9), 1);
+        assert_eq!(mappings_stored(&[], 9), 0);
+    }
 
     proptest! {
         #[test]

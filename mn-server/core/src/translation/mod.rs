@@ -19,7 +19,7 @@ mod table;
 mod tlb;
 mod writer;
 
-pub use entry::CnId;
+pub use entry::{CnId, mappings_stored};
 pub use generation::{Generation, WorkerGeneration};
 pub use instances::Instances;
 pub use table::{PageTable, Translation, Unmapped};

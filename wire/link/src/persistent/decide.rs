@@ -9,6 +9,7 @@
 //!    +----------------------------------------------------------------------------- Closed
 //! ```
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use cxloe_wire::frame::Mac;
@@ -27,18 +28,24 @@ const CHECK_INTERVAL_CLOSED: Duration = Duration::from_millis(100);
 /// Interval of checks whether workers have released their links.
 const CHECK_INTERVAL_CLOSING: Duration = Duration::from_millis(2);
 
+/// Properties of an interface that links on it depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ground {
+    /// Index that the kernel gave the interface; a new one after the interface was deleted and created again.
+    pub index: u32,
+    /// MAC address that the node has on it, by which other nodes know it.
+    pub mac: Mac,
+    /// MTU of the interface in bytes.
+    pub mtu: usize,
+    /// Outer address of the node, if its frames are inside UDP.
+    pub outer: Option<SocketAddr>,
+}
+
 /// Observed state of the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Observation {
     /// Frames can pass.
-    Fit {
-        /// Index that the kernel gave the interface; a new one after the interface was deleted and created again.
-        index: u32,
-        /// MAC address of the interface.
-        mac: Mac,
-        /// MTU of the interface in bytes.
-        mtu: usize,
-    },
+    Fit(Ground),
     /// Frames cannot pass, for this reason.
     Unfit(String),
 }
@@ -65,10 +72,8 @@ enum LinkPhase {
 #[derive(Debug)]
 pub(super) struct Reopening {
     interface: String,
-    /// MAC address that the links must have, because other nodes know this node by it.
-    mac: Mac,
-    index: u32,
-    mtu: usize,
+    /// What the links were opened on; its MAC never changes.
+    ground: Ground,
     phase: LinkPhase,
     /// Reason why the link is not open; `None` while it is.
     why: Option<String>,
@@ -78,9 +83,9 @@ pub(super) struct Reopening {
 
 impl Reopening {
     /// Makes the state of links that have just been opened.
-    pub fn new(interface: &str, mac: Mac, index: u32, mtu: usize, now: Time) -> Reopening {
+    pub fn new(interface: &str, ground: Ground, now: Time) -> Reopening {
         let phase = LinkPhase::Open { since: now };
-        Reopening { interface: interface.to_owned(), mac, index, mtu, phase, why: None, failures: 0 }
+        Reopening { interface: interface.to_owned(), ground, phase, why: None, failures: 0 }
     }
 
     /// Reason why the link is not open; `None` while it is.
@@ -100,12 +105,12 @@ impl Reopening {
 
     /// MAC address that the links must have.
     pub fn mac(&self) -> Mac {
-        self.mac
+        self.ground.mac
     }
 
     /// Index of the interface on which links were last opened.
     pub fn index(&self) -> u32 {
-        self.index
+        self.ground.index
     }
 
     /// Longest wait for a notice before the next [`step`](Self::step).
@@ -127,17 +132,11 @@ impl Reopening {
                 if now - since >= STABLE_AFTER {
                     self.failures = 0;
                 }
-                let why = match (self.judge(observation), observation) {
-                    (Err(why), _) => why,
-                    (Ok(()), Observation::Fit { index, .. }) if *index != self.index => {
-                        format!("interface `{}` was deleted and made again", self.interface)
-                    }
-                    (Ok(()), Observation::Fit { mtu, .. }) if *mtu != self.mtu => {
-                        format!("the MTU of `{}` has changed from {} to {mtu}", self.interface, self.mtu)
-                    }
-                    (Ok(()), _) => return LinkStep::Rest,
+                let why = match self.judge(observation) {
+                    Err(why) => Some(why),
+                    Ok(found) => self.difference(found),
                 };
-                self.close(why)
+                why.map_or(LinkStep::Rest, |why| self.close(why))
             }
             LinkPhase::Closing => LinkStep::Rest,
             LinkPhase::Closed { not_before } => match self.judge(observation) {
@@ -145,8 +144,8 @@ impl Reopening {
                     self.why = Some(why);
                     LinkStep::Rest
                 }
-                Ok(()) if now < not_before => LinkStep::Rest,
-                Ok(()) => LinkStep::Open,
+                Ok(_) if now < not_before => LinkStep::Rest,
+                Ok(_) => LinkStep::Open,
             },
         }
     }
@@ -154,7 +153,7 @@ impl Reopening {
     /// Records that the interface with this index was deleted, even if an equal one exists by now.
     pub fn deleted(&mut self, index: u32) -> LinkStep {
         match self.phase {
-            LinkPhase::Open { .. } if index == self.index => {
+            LinkPhase::Open { .. } if index == self.ground.index => {
                 self.close(format!("interface `{}` was deleted", self.interface))
             }
             _ => LinkStep::Rest,
@@ -177,9 +176,9 @@ impl Reopening {
         }
     }
 
-    /// Records that links are open, on the interface with this index and MTU.
-    pub fn opened(&mut self, index: u32, mtu: usize, now: Time) {
-        (self.index, self.mtu, self.why) = (index, mtu, None);
+    /// Records that links are open on an interface of these properties.
+    pub fn opened(&mut self, ground: Ground, now: Time) {
+        (self.ground, self.why) = (ground, None);
         self.phase = LinkPhase::Open { since: now };
     }
 
@@ -196,17 +195,44 @@ impl Reopening {
         LinkStep::Close
     }
 
-    fn judge(&self, observation: &Observation) -> Result<(), String> {
+    /// Properties of an interface that links can be opened on; else the reason why not.
+    fn judge(&self, observation: &Observation) -> Result<Ground, String> {
+        let (interface, own) = (&self.interface, self.ground.mac);
         match observation {
             Observation::Unfit(why) => Err(why.clone()),
             // Sessions, mappings and the manager identify the node by its address: with another address it would be
             // another node, and frames to the old address would not reach it.
-            Observation::Fit { mac, .. } if *mac != self.mac => Err(format!(
-                "interface `{0}` has the address {mac} now, and this node is {1}; give it back with `ip link set {0} \
-                 address {1}`, or restart the node to have it known by the new one",
-                self.interface, self.mac
+            Observation::Fit(Ground { mac, outer: Some(outer), .. })
+                if *mac != own && Some(*outer) != self.ground.outer =>
+            {
+                Err(format!(
+                    "the node listens at {outer} now and would be {mac}, as its MAC follows from its IP address here, \
+                     and it is {own}; give `{interface}` the former IP address back, or restart the node to have it \
+                     known by the new one"
+                ))
+            }
+            Observation::Fit(Ground { mac, .. }) if *mac != own => Err(format!(
+                "interface `{interface}` has the address {mac} now, and this node is {own}; give it back with `ip \
+                 link set {interface} address {own}`, or restart the node to have it known by the new one"
             )),
-            Observation::Fit { .. } => Ok(()),
+            Observation::Fit(found) => Ok(*found),
+        }
+    }
+
+    /// Reason why open links have to be replaced: they were opened on other properties than these.
+    fn difference(&self, found: Ground) -> Option<String> {
+        let (interface, known) = (&self.interface, self.ground);
+        match (known.outer, found.outer) {
+            _ if found.index != known.index => {
+                Some(format!("interface `{interface}` was deleted and made again"))
+            }
+            _ if found.mtu != known.mtu => {
+                Some(format!("the MTU of `{interface}` has changed from {} to {}", known.mtu, found.mtu))
+            }
+            (Some(before), Some(now)) if before != now => {
+                Some(format!("this node's address on `{interface}` has changed from {before} to {now}"))
+            }
+            _ => None,
         }
     }
 
@@ -229,8 +255,12 @@ mod tests {
         Time(SEC + ms * 1_000_000)
     }
 
+    fn ground(index: u32, mtu: usize) -> Ground {
+        Ground { index, mac: MAC, mtu, outer: None }
+    }
+
     fn fit(index: u32, mtu: usize) -> Observation {
-        Observation::Fit { index, mac: MAC, mtu }
+        Observation::Fit(ground(index, mtu))
     }
 
     fn gone() -> Observation {
@@ -238,7 +268,7 @@ mod tests {
     }
 
     fn open() -> Reopening {
-        Reopening::new("mn0", MAC, 7, 1500, at(0))
+        Reopening::new("mn0", ground(7, 1500), at(0))
     }
 
     #[test]
@@ -260,7 +290,7 @@ mod tests {
         r.closed(at(3));
         assert_eq!(r.step(at(3), &gone()), LinkStep::Rest);
         assert_eq!(r.step(at(4), &fit(9, 1500)), LinkStep::Open);
-        r.opened(9, 1500, at(5));
+        r.opened(ground(9, 1500), at(5));
         assert_eq!(r.why(), None);
         assert_eq!(r.step(at(6), &fit(9, 1500)), LinkStep::Rest);
     }
@@ -284,8 +314,8 @@ mod tests {
         assert_eq!(r.step(at(1), &fit(7, 9000)), LinkStep::Close);
         r.closed(at(2));
         assert_eq!(r.step(at(2), &fit(7, 9000)), LinkStep::Open);
-        r.opened(7, 9000, at(3));
-        let other = Observation::Fit { index: 7, mac: Mac([2, 0, 0, 0, 0, 3]), mtu: 9000 };
+        r.opened(ground(7, 9000), at(3));
+        let other = Observation::Fit(Ground { mac: Mac([2, 0, 0, 0, 0, 3]), ..ground(7, 9000) });
         assert_eq!(r.step(at(4), &other), LinkStep::Close);
         r.closed(at(5));
         for ms in [5, 5_000, 500_000] {
@@ -293,6 +323,26 @@ mod tests {
         }
         assert!(r.why().unwrap().contains("ip link set mn0 address 02:00:00:00:00:02"), "{:?}", r.why());
         assert_eq!(r.step(at(500_001), &fit(7, 9000)), LinkStep::Open);
+    }
+
+    #[test]
+    fn another_ip_address_is_taken_up_unless_the_mac_follows_from_it() {
+        let [before, after] = ["10.0.0.1:63669", "10.0.0.7:63669"].map(|text| text.parse().unwrap());
+        let over_udp = |outer| Ground { outer: Some(outer), ..ground(7, 1500) };
+        let mut r = Reopening::new("mn0", over_udp(before), at(0));
+        assert_eq!(r.step(at(1), &Observation::Fit(over_udp(before))), LinkStep::Rest);
+        assert_eq!(r.step(at(2), &Observation::Fit(over_udp(after))), LinkStep::Close);
+        assert!(r.why().unwrap().contains("from 10.0.0.1:63669 to 10.0.0.7:63669"), "{:?}", r.why());
+        r.closed(at(3));
+        assert_eq!(r.step(at(3), &Observation::Fit(over_udp(after))), LinkStep::Open);
+        r.opened(over_udp(after), at(3));
+        assert_eq!(r.step(at(4), &Observation::Fit(over_udp(after))), LinkStep::Rest);
+        let derived = Ground { mac: Mac([2, 0, 0, 0, 0, 3]), ..over_udp(before) };
+        assert_eq!(r.step(at(5), &Observation::Fit(derived)), LinkStep::Close);
+        assert!(r.why().unwrap().contains("the former IP address"), "{:?}", r.why());
+        r.closed(at(6));
+        assert_eq!(r.step(at(500_000), &Observation::Fit(derived)), LinkStep::Rest);
+        assert_eq!(r.step(at(500_001), &Observation::Fit(over_udp(after))), LinkStep::Open);
     }
 
     #[test]
@@ -317,7 +367,7 @@ mod tests {
         }
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
         // An absent interface is no failure: links are opened as soon as the interface exists and the pause is over.
-        r.opened(7, 1500, at(now));
+        r.opened(ground(7, 1500), at(now));
         assert_eq!(r.step(at(now + 10_000), &gone()), LinkStep::Close);
         r.closed(at(now + 10_001));
         assert_eq!(r.step(at(now + 10_002), &fit(8, 1500)), LinkStep::Open, "steady before, so no pause");

@@ -1,5 +1,5 @@
-//! Links that outlive their interface. If an interface is deleted and created again, set down and up, or given another
-//! MTU, its sockets become unusable; sessions and pools must survive that.
+//! Links that outlive their interface. If an interface is deleted and created again, set down and up, given another MTU
+//! or, for frames inside UDP, another IP address, its sockets become unusable; sessions and pools must survive that.
 //!
 //! A thread watches the interface ([`notices`]), decides ([`decide`]) and opens links. A worker only releases its link
 //! and takes the new one ([`link`]), between two batches, when a flag is set. Without a link frames are lost, which
@@ -19,6 +19,7 @@ mod link;
 mod notices;
 
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use decide::{LinkStep, Observation, Reopening};
+use decide::{Ground, LinkStep, Observation, Reopening};
 use link::{PersistentLink, Slot};
 use notices::Notices;
 
@@ -55,6 +56,7 @@ pub struct LinkHealth(Arc<Mutex<Health>>);
 struct Health {
     down: Option<(String, Instant)>,
     reopened: u64,
+    outer: Option<SocketAddr>,
 }
 
 impl LinkHealth {
@@ -68,6 +70,11 @@ impl LinkHealth {
     /// Number of times that the links were reopened.
     pub fn reopened(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).reopened
+    }
+
+    /// Outer address of this node, at which the links were last opened; `None` if frames are not inside UDP.
+    pub fn outer_address(&self) -> Option<SocketAddr> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).outer
     }
 }
 
@@ -84,17 +91,18 @@ pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, Li
     let name = configs.first().expect("at least one link is asked for").interface.clone();
     let io = |what| move |source| LinkError::Io { what, interface: name.clone(), source };
     let name = &configs[0].interface;
-    let interface = find(&configs[0], name)?;
+    let (interface, outer) = find(&configs[0], name)?;
     let links = configs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let (alarm, wake) = UnixStream::pair().map_err(io.clone()("make a socket for the watch"))?;
     let quiet = alarm.set_nonblocking(true).and_then(|()| wake.set_nonblocking(true));
     quiet.map_err(io.clone()("set up the socket for the watch"))?;
     let alarm = Arc::new(alarm);
-    let (clock, health) = (Clock::new(), LinkHealth::default());
+    let clock = Clock::new();
+    let health = LinkHealth(Arc::new(Mutex::new(Health { outer, ..Health::default() })));
     let slots: Vec<Arc<Slot>> = links.iter().map(|_| Arc::default()).collect();
     let notices = Notices::listen()
         .inspect_err(|error| tracing::info!(%error, "no notices of interfaces: they are polled"));
-    let state = Reopening::new(name, interface.mac, interface.index, interface.mtu, clock.now());
+    let state = Reopening::new(name, ground(&interface, outer), clock.now());
     let watch = LinkWatch {
         configs: configs.to_vec(),
         slots: slots.clone(),
@@ -155,7 +163,8 @@ impl LinkWatch {
             found => found,
         };
         match found {
-            Ok(interface) => {
+            Ok((interface, outer)) => {
+                let found = ground(&interface, outer);
                 if interface.name != self.name {
                     tracing::warn!(
                         before = %self.name, now = %interface.name,
@@ -163,19 +172,19 @@ impl LinkWatch {
                     );
                     self.name = interface.name;
                 }
-                Observation::Fit { index: interface.index, mac: interface.mac, mtu: interface.mtu }
+                Observation::Fit(found)
             }
             Err(error) => Observation::Unfit(error.to_string()),
         }
     }
 
     /// Interface used last, found by its present name.
-    fn renamed(&self) -> Result<Interface, LinkError> {
+    fn renamed(&self) -> Result<(Interface, Option<SocketAddr>), LinkError> {
         let none = || LinkError::NoSuchInterface(self.configs[0].interface.clone());
         let name = name_of(self.state.index()).ok_or_else(none)?;
         match find(&self.configs[0], &name) {
             // The index may be that of a deleted interface, used again for another.
-            Ok(interface) if interface.mac != self.state.mac() => Err(none()),
+            Ok((interface, _)) if interface.mac != self.state.mac() => Err(none()),
             found => found,
         }
     }
@@ -189,7 +198,7 @@ impl LinkWatch {
     }
 
     fn open(&mut self, observation: &Observation) {
-        let Observation::Fit { index, mac, mtu } = *observation else { return };
+        let Observation::Fit(found) = *observation else { return };
         let links: Result<Vec<_>, _> = self
             .configs
             .iter()
@@ -202,13 +211,15 @@ impl LinkWatch {
                 if links
                     .iter()
                     .zip(&self.configs)
-                    .any(|(link, c)| link.info().mac != mac.shard(c.shard())) =>
+                    .any(|(link, c)| link.info().mac != found.mac.shard(c.shard())) =>
             {
                 self.state.not_opened("the interface changed while the link was opened".into(), now);
             }
             Ok(links) => {
-                self.state.opened(index, mtu, now);
-                self.health.0.lock().unwrap_or_else(PoisonError::into_inner).reopened += 1;
+                self.state.opened(found, now);
+                let mut health = self.health.0.lock().unwrap_or_else(PoisonError::into_inner);
+                (health.reopened, health.outer) = (health.reopened + 1, found.outer);
+                drop(health);
                 for (slot, link) in self.slots.iter().zip(links) {
                     slot.hand_over(link);
                 }
@@ -287,15 +298,17 @@ impl LinkWatch {
     }
 }
 
-/// Finds the interface `name`, and sets the MAC that a link of this configuration has on it.
-fn find(config: &LinkConfig, name: &str) -> Result<Interface, LinkError> {
-    match config.is_over_udp() {
-        true => {
-            let config = LinkConfig { interface: name.to_owned(), ..config.clone() };
-            udp::station(&config).map(|(interface, _)| interface)
-        }
-        false => Interface::find(name),
+/// Finds the interface `name`, sets the MAC that a link of this configuration has on it, and finds the outer address.
+fn find(config: &LinkConfig, name: &str) -> Result<(Interface, Option<SocketAddr>), LinkError> {
+    if config.is_over_udp() {
+        let config = LinkConfig { interface: name.to_owned(), ..config.clone() };
+        return udp::station(&config).map(|(interface, outer)| (interface, Some(outer)));
     }
+    Ok((Interface::find(name)?, None))
+}
+
+fn ground(interface: &Interface, outer: Option<SocketAddr>) -> Ground {
+    Ground { index: interface.index, mac: interface.mac, mtu: interface.mtu, outer }
 }
 
 /// Name of the interface with this index.

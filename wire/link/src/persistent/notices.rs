@@ -1,5 +1,5 @@
-//! Notices of the kernel about interfaces: a netlink socket that wakes the thread at each change, and reports
-//! deletions.
+//! Notices of the kernel about interfaces and their IP addresses: a netlink socket that wakes the thread at each change,
+//! and reports deletions of interfaces.
 //!
 //! A notice only triggers a check. The state of an interface is read by name, so that notices that are lost or never
 //! sent only delay the reaction.
@@ -26,7 +26,7 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Subscribes to changes of interfaces in this thread's network namespace.
+    /// Subscribes to changes of interfaces and IP addresses in this thread's network namespace.
     pub fn listen() -> io::Result<Notices> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: creates a socket; the result is checked.
@@ -34,7 +34,7 @@ impl Notices {
         // SAFETY: sockaddr_nl is plain data for which all zeros is valid.
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as u16;
-        address.nl_groups = libc::RTMGRP_LINK as u32;
+        address.nl_groups = (libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR) as u32;
         bind(&socket, &address)?;
         Ok(Notices { socket, buffer: vec![0; BUFFER].into_boxed_slice() })
     }

@@ -26,6 +26,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         lines_over_shared_memory,
         lines_over_the_best_link,
         udp::addresses_over_udp_come_from_the_manager,
+        udp::an_address_that_changes_is_followed_over_udp,
         udp::a_router_with_a_narrow_hop_is_named_over_udp,
         queues::lines_over_four_queues,
         queues::queues_and_throughput_are_measured,

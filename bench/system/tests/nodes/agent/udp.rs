@@ -57,3 +57,22 @@ pub fn addresses_over_udp_come_from_the_manager() -> Outcome {
     let counters = client::counters(&rig.socket())?;
     ensure(counters.backend == "udp" && counters.link.rx_forged == 0, format!("{:?}", counters.link))
 }
+
+/// Each node in turn gets another IP address while both run: it listens there, and the manager tells the other one.
+pub fn an_address_that_changes_is_followed_over_udp() -> Outcome {
+    let mut rig = Pair::on(with_addresses(cable()))?;
+    rig.link = "udp";
+    rig.start_all("anon", &["--cache-size", "0"])?;
+    let (mut port, hpa) = rig.written(37)?;
+    let nodes = [rig.pid("agent")?, rig.pid("mn")?];
+    for (namespace, interface, address) in [("cn", "cn0", "10.77.0.3/24"), ("mn", "mn0", "10.77.0.4/24")] {
+        ip(&rig.lab, namespace, &["address", "flush", "dev", interface])?;
+        ip(&rig.lab, namespace, &["address", "add", address, "dev", interface])?;
+        recovered(&mut port, hpa)?;
+        verify(&mut port, hpa, 37)?;
+    }
+    ensure([rig.pid("agent")?, rig.pid("mn")?] == nodes, "both run still")?;
+    let listed = rig.gmm(&["list", "--json"])?;
+    let both = ["10.77.0.3:", "10.77.0.4:"].iter().all(|address| listed.contains(address));
+    ensure(both, format!("the manager has the new addresses: {listed}"))
+}
