@@ -130,6 +130,24 @@ pub struct ProgramOutcome {
     pub owner: Owner,
 }
 
+/// Signals that are read instead of being delivered, from this thread and those that it starts.
+struct BlockedSignals {
+    signals: SignalFd,
+    /// Mask before, which the program gets.
+    before: SigSet,
+}
+
+impl BlockedSignals {
+    fn block() -> Result<BlockedSignals, SessionError> {
+        let mut all: SigSet = PASSED_ON.into_iter().collect();
+        all.add(Signal::SIGCHLD);
+        let mut before = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before))?;
+        let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(BlockedSignals { signals, before })
+    }
+}
+
 impl Session {
     /// Starts the program with the memory that `owner` holds.
     ///
@@ -175,8 +193,11 @@ impl Session {
             command.env("CXLOE_EXEC_FILTERS", (own + executions::GATE_FILTERS).to_string());
         }
         let opening = PendingGate::before(&mut command, policy, window).map_err(SessionError::NoGate)?;
+        // Before the gate has a thread: a thread that did not block them would be ended by them, and so would this
+        // process, while the program runs already.
+        let signals = BlockedSignals::block()?;
         let (session, gate) = opening
-            .open(print_line, || Self::spawn(command, program, owner, settings.wait))
+            .open(print_line, || Self::spawn_with(command, program, owner, settings.wait, signals))
             .map_err(SessionError::NoGate)?;
         let mut session = session?;
         if gate.descriptor().is_none() {
@@ -195,16 +216,21 @@ impl Session {
     /// # Errors
     /// Any [`SessionError`]; errors name the command as `program`.
     pub fn spawn(
-        mut command: Command,
+        command: Command,
         program: PathBuf,
         owner: Owner,
         wait: Duration,
     ) -> Result<Session, SessionError> {
-        let mut all: SigSet = PASSED_ON.into_iter().collect();
-        all.add(Signal::SIGCHLD);
-        let mut before = SigSet::empty();
-        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before))?;
-        let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Self::spawn_with(command, program, owner, wait, BlockedSignals::block()?)
+    }
+
+    fn spawn_with(
+        mut command: Command,
+        program: PathBuf,
+        owner: Owner,
+        wait: Duration,
+        BlockedSignals { signals, before }: BlockedSignals,
+    ) -> Result<Session, SessionError> {
         let supervisor = getpid();
         let prepare = move || {
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
