@@ -25,7 +25,9 @@ use cxloe_daemon::{
 use cxloe_fabric::model::Watermark;
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::pfc::PfcSocket;
-use cxloe_link::{LinkConfig, LinkHealth, Middlewares, UdpConfig, check as check_link, open_persistent};
+use cxloe_link::{
+    Backend, LinkConfig, LinkHealth, Middlewares, UdpConfig, check as check_link, open_persistent,
+};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
@@ -97,7 +99,10 @@ fn run(config: &Config) -> Result<(), Failure> {
     if !wait_for_interface(&config.node.interface, supervisor, &ending) {
         return Ok(());
     }
-    check_link(&link_config(config, &config.udp(), 0))?;
+    // AF_XDP needs more rights than raw sockets, and names them when it is opened.
+    if config.node.link(config.udp()).backend != Backend::Xdp {
+        check_link(&link_config(config, &config.udp(), 0))?;
+    }
 
     // The keeper comes first: a process that is taken over has the sockets until it ends.
     let keeper = config.keeper();

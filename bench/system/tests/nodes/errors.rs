@@ -48,6 +48,7 @@ const CASES: &[Case] = &[
     Case {
         name: "interface_missing",
         arguments: "-i eth7 --pool-size 4M --static-map DIR/map.toml --data-dir DIR",
+        exit: 2,
         says: &["no network interface named `eth7`", "`ip link` lists them"],
         ..NODE
     },
@@ -62,6 +63,7 @@ const CASES: &[Case] = &[
         name: "no_permission",
         arguments: "-i mn0 --pool-size 4M --static-map DIR/map.toml --data-dir DIR",
         with_rights: false,
+        exit: 2,
         says: &["no permission to open a packet socket on `mn0`", "CAP_NET_RAW", "run as root"],
         ..NODE
     },
@@ -69,6 +71,7 @@ const CASES: &[Case] = &[
         name: "no_permission_for_xdp",
         arguments: "-i mn0 --link xdp --pool-size 4M --static-map DIR/map.toml --data-dir DIR",
         with_rights: false,
+        exit: 2,
         says: &["no permission to", "`mn0`", "--link packet"],
         ..NODE
     },
@@ -97,6 +100,7 @@ const CASES: &[Case] = &[
     Case {
         name: "pool_of_odd_size",
         arguments: "-i mn0 --pool-size 3M --static-map DIR/map.toml --data-dir DIR",
+        exit: 2,
         says: &["3MiB is not a whole number of 2MiB extents", "choose a multiple"],
         ..NODE
     },

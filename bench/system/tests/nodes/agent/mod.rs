@@ -478,7 +478,7 @@ fn unusable_interface_is_named() -> Outcome {
         let status = rig.lab.spawn("cn", command)?.wait(LIMIT)?;
         Ok(std::process::Output { status, stdout: Vec::new(), stderr: std::fs::read(log)? })
     };
-    failed_with(&run(&["-i", "nothere0"])?, 1, &["nothere0", "ip link"])?;
+    failed_with(&run(&["-i", "nothere0"])?, 2, &["nothere0", "ip link"])?;
     rig.lab.link_down("cn0")?;
     failed_with(&run(&[])?, 1, &["cn0", "down", "ip link set cn0 up"])?;
     failed_with(&run(&["--streams", "0"])?, 2, &["streams", "1 to 64"])?;

@@ -51,7 +51,9 @@ pub fn what_daemons_write_is_their_owners() -> Outcome {
     rig.start_gmm()?;
     let data = rig.dir.path().display();
     let node = format!("--pool file:{} --pool-size 32M --data-dir {data} -i mn0 --name mn0", pool.display());
-    refused_until_narrow("mn-server", &format!("{node} --insecure --manager {}", rig.manager_url()), &pool)?;
+    let node = format!("{node} --insecure --manager {}", rig.manager_url());
+    // Where its interface is.
+    rig.lab.enter("mn", || refused_until_narrow("mn-server", &node, &pool))??;
     rig.start_mn("file")
 }
 
