@@ -51,6 +51,10 @@ const SENTENCES = {
   spare_added: (e, who) =>
     `Region ${e.region} of ${who(e.owner)} gets a copy on ${e.memory_node}${e.replaces ? ` in place of ${e.replaces}` : ""}.`,
   spare_missing: (e, who) => `Region ${e.region} of ${who(e.owner)} lacks a copy: ${e.reason}.`,
+  region_relocating: (e) =>
+    e.to
+      ? `Region ${e.region} moves from memory node ${e.memory_node} to ${e.to}.`
+      : `Region ${e.region} does not move from memory node ${e.memory_node} any more.`,
   memory_node_draining: (e) => `Memory node ${e.memory_node} is being drained.`,
   memory_node_drain_stopped: (e) => `Memory node ${e.memory_node} is not drained any more.`,
   quota_set: (e, who) =>

@@ -1,6 +1,7 @@
 //! The command line, in the manner of the CXL tools: subcommands and exit codes.
 
 mod backup;
+mod balance;
 mod bindings;
 mod contact;
 mod doctor;
@@ -15,6 +16,7 @@ mod nodes;
 mod progress;
 mod protection;
 mod regions;
+mod relocate;
 mod serve;
 mod since;
 mod status;
@@ -118,6 +120,10 @@ enum Command {
     Forget(nodes::ForgetArgs),
     /// Move all parts of regions from a memory node to others
     Drain(protection::DrainArgs),
+    /// Move a part of a region from one memory node to another while it is used
+    Relocate(relocate::RelocateArgs),
+    /// Even out the use of the memory nodes by moving parts of regions
+    Rebalance(relocate::RebalanceArgs),
     /// Make nodes accept an older store, and show what that loses
     AdoptFabric(lineage::AdoptArgs),
     /// Write a backup of the store and of the authority to two files
@@ -179,6 +185,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::GrowRegion(grow) => regions::grow(&client, grow).await,
             Command::Protect(protect) => protection::protect(&client, protect).await,
             Command::Drain(drain) => protection::drain(&client, drain).await,
+            Command::Relocate(relocate) => relocate::relocate(&client, relocate).await,
+            Command::Rebalance(rebalance) => relocate::rebalance(&client, rebalance).await,
             Command::DestroyRegion(destroy) => lifecycle::destroy(&client, destroy).await,
             Command::DisableRegion(disable) => lifecycle::disable(&client, disable).await,
             Command::EnableRegion(enable) => lifecycle::enable(&client, enable).await,

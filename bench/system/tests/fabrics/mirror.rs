@@ -1,12 +1,14 @@
 //! Mirrored regions under real daemons: memory nodes that are killed and return without their content, protection that
 //! is added and removed while the region is written.
 
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use cxloe_client::client::Client;
 use cxloe_fabric::api::{CreateRegion, ProtectRegion};
 use cxloe_fabric::model::{Name, Protection, Region, RegionState};
-use cxloe_lab::{LabPrivilege, expect_error};
+use cxloe_lab::{LabPrivilege, expect_error, program};
+use cxloe_system::command::{answered, output};
 use cxloe_system::star::{MIB, Outcome, Star, WAIT_MS, cn, ensure, eventually, line, name, verify};
 use cxloe_system::{Test, tests};
 
@@ -18,6 +20,7 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         protection_is_added_and_removed_in_use,
         two_dead_legs_fail_operations_by_name,
         a_memory_node_is_drained_in_use,
+        regions_move_to_the_nodes_that_are_used_least,
         an_agent_that_ends_in_order_leaves_both_copies_in_sync,
     ]
 }
@@ -188,6 +191,62 @@ fn a_memory_node_is_drained_in_use() -> Outcome {
         whole(&star)?;
     }
     Ok(())
+}
+
+/// Runs `gmm` and returns its output.
+fn gmm(star: &Star, arguments: &[&str]) -> Outcome<Output> {
+    output(Command::new(program("gmm")?).args(["--manager", star.manager.urls()]).args(arguments))
+}
+
+/// Two memory nodes are full, a third one is new: `gmm rebalance` moves regions there while one of them is written.
+fn regions_move_to_the_nodes_that_are_used_least() -> Outcome {
+    let star = star(3)?;
+    let hpa = create(&star, Protection::None, 2, &[0, 1])?;
+    for (at, region) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        let on = vec![name(&format!("mn{}", at % 2))];
+        let create = CreateRegion { on, wait_ms: WAIT_MS, ..CreateRegion::new(name(region), 8 * MIB, cn(0)) };
+        star.ask(star.manager.create_region(&create))?;
+        star.attached(0, region)?;
+    }
+    let mut port = star.connect(0)?;
+    write(&mut port, hpa, 1)?;
+    let planned = gmm(&star, &["rebalance", "--dry-run", "--json"])?;
+    answered(&planned, 0, &["\"to\": \"mn2\"", "\"from\": \"mn0\"", "spread_after_percent"])?;
+    ensure(star.ask(star.manager.region(&name("a")))?.lies_on(&name("mn0")), "a plan moves nothing")?;
+
+    // One part of the region that is written moves by order, others by the command.
+    let done = std::thread::scope(|scope| -> Outcome<Vec<Output>> {
+        let mover = scope.spawn(|| -> Result<Vec<Output>, String> {
+            let orders: [&[&str]; 2] = [&["relocate", "m", "--from", "mn1", "--to", "mn2"], &["rebalance"]];
+            let run =
+                |order: &&[&str]| gmm(&star, order).map_err(|e| e.message().unwrap_or_default().to_owned());
+            orders.iter().map(run).collect()
+        });
+        let mut seed = 10;
+        while !mover.is_finished() && seed < 2000 {
+            write(&mut port, hpa, seed)?;
+            verify(&mut port, hpa, BYTES, seed)?;
+            seed += 1;
+        }
+        let done = mover.join().map_err(|_| "the mover panicked")?;
+        verify(&mut port, hpa, BYTES, seed - 1)?;
+        Ok(done?)
+    })?;
+    answered(&done[0], 0, &["\"state\": \"moved\""])?;
+    answered(&done[1], 0, &["\"state\": \"balanced\""])?;
+    let moved = star.ask(star.manager.region(&name("m")))?;
+    ensure(!moved.lies_on(&name("mn1")), format!("{moved:?}"))?;
+    whole(&star)?;
+    for (arguments, code, words) in [
+        (&["relocate", "m", "--from", "mn1", "--to", "mn2"][..], 5, "no part of it lies on mn1"),
+        (&["relocate", "nosuch", "--from", "mn1", "--to", "mn2"], 4, "nosuch"),
+        (&["relocate", "m", "--from", "mn1"], 2, "--to"),
+        (&["rebalance", "--stop"], 0, "stopped"),
+    ] {
+        answered(&gmm(&star, arguments)?, code, &[words])?;
+    }
+    write(&mut port, hpa, 3)?;
+    verify(&mut port, hpa, BYTES, 3)
 }
 
 /// Starts the agent anew and waits until the manager has registered it. Its regions are attached before that, from its

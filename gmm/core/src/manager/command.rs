@@ -2,7 +2,8 @@
 
 use cxloe_fabric::api::{
     AdoptFabric, Bind, ComputeNodeSync, CreateRegion, GrowRegion, LegsFilled, LegsStale, MemoryNodeSync,
-    NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode, RegisterMemoryNode, ReportOrphans, Unbind,
+    NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode, RegisterMemoryNode, RelocateRegion,
+    ReportOrphans, Unbind,
 };
 use cxloe_fabric::model::{ByteSize, ClearedLog, CnId, Digest, Name, PublicKey, Qos};
 
@@ -54,6 +55,8 @@ pub enum Command {
     LegsStale(Name, LegsStale),
     /// Report of an owner's agent that a stale leg of a region is filled.
     LegsFilled(Name, LegsFilled),
+    /// Order to move the parts of a region from one memory node to another, or to stop doing so.
+    RelocateRegion(Name, RelocateRegion),
     /// Order to move all parts of regions from a memory node (`true`), or to stop doing so.
     DrainMemoryNode(Name, bool),
     /// Order to have the owner release a region, whose content is kept.
@@ -127,6 +130,7 @@ impl Command {
             Self::CreateRegion(_)
                 | Self::GrowRegion(..)
                 | Self::ProtectRegion(..)
+                | Self::RelocateRegion(..)
                 | Self::DrainMemoryNode(..)
                 | Self::DestroyRegion { .. }
                 | Self::DisableRegion(_)

@@ -157,6 +157,23 @@ pub enum ManagerError {
         /// True if nodes of the same rack have room.
         one_rack: bool,
     },
+    /// The memory node that a part of a region is to move to has no room for it.
+    #[error(
+        "memory node {memory_node} cannot take the {bytes} bytes of region {name}: {free} are free there, in extents of \
+         {extent}"
+    )]
+    NoRoomThere {
+        /// Name of the region.
+        name: Name,
+        /// Bytes to be moved.
+        bytes: u64,
+        /// Name of the memory node.
+        memory_node: Name,
+        /// Bytes free there for the region's owner.
+        free: u64,
+        /// Size of the node's extents in bytes.
+        extent: u64,
+    },
     /// The legs that are to become stale are the only ones with the content.
     #[error("the legs of region {name} on memory node {memory_node} are the only ones in sync")]
     OnlyCopy {
@@ -373,7 +390,8 @@ impl ManagerError {
             | Self::TooFewNodes { .. }
             | Self::TooFewForMirror { .. }
             | Self::OneRack { .. }
-            | Self::NoOtherNode { .. } => ErrorCode::NoSpace,
+            | Self::NoOtherNode { .. }
+            | Self::NoRoomThere { .. } => ErrorCode::NoSpace,
             Self::OnlyCopy { .. } => ErrorCode::OnlyCopy,
             Self::StaleEpoch { .. } => ErrorCode::StaleEpoch,
             Self::OverQuota { .. } => ErrorCode::OverQuota,
@@ -431,6 +449,7 @@ impl ManagerError {
             Self::TooFewForMirror { .. } | Self::NoOtherNode { .. } => {
                 "ask for fewer ways, destroy regions, or start another mn-server".into()
             }
+            Self::NoRoomThere { .. } => "name another memory node, or destroy regions there".into(),
             Self::OneRack { .. } => {
                 "start an mn-server with another --rack, or without one".into()
             }

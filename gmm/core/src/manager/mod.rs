@@ -33,6 +33,7 @@ pub mod liveness;
 mod memory_nodes;
 mod mirror;
 mod mirror_placement;
+mod moving;
 mod operations;
 mod options;
 mod orphans;
@@ -281,6 +282,7 @@ impl Manager {
             Command::ProtectRegion(name, protect) => self.protect_region(&name, &protect),
             Command::LegsStale(name, stale) => self.legs_stale(&name, &stale),
             Command::LegsFilled(name, filled) => self.legs_filled(&name, &filled),
+            Command::RelocateRegion(name, relocate) => self.relocate_region(&name, &relocate),
             Command::DrainMemoryNode(name, draining) => self.drain_memory_node(&name, draining),
             Command::DisableRegion(name) => self.disable_region(&name),
             Command::EnableRegion(name) => self.enable_region(&name),

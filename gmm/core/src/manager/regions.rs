@@ -163,6 +163,7 @@ impl Manager {
                     extents: extents.unwrap_or_default(),
                     incarnation: None,
                     state: LegState::Mapping,
+                    moves_to: None,
                 });
             }
         }

@@ -1,5 +1,5 @@
 //! Copies that are made or replaced: the second copy of a region that is to be mirrored, a spare for a copy on a memory
-//! node that stays away, and the move of legs from a memory node that is drained.
+//! node that stays away, and one on another node for a leg that leaves its node (`moving`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -76,15 +76,13 @@ impl Manager {
     /// Notes whether a region needs a repair. Called with each stored record of a region.
     pub(super) fn note_repair(&mut self, region: &Region) {
         let (mut at_once, mut away) = (false, Vec::new());
-        let is_drained =
-            |leg: &Leg| self.state.memory_nodes.get(&leg.memory_node).is_some_and(|node| node.draining);
-        let concerned = may_need_repair(region) || region.legs.iter().any(is_drained);
+        let concerned = may_need_repair(region) || region.legs.iter().any(|leg| self.leaves(leg));
         if concerned && region.state != RegionState::Draining {
             for position in live_positions(region) {
                 at_once |= position.len() < usize::from(region.protect.copies());
                 for at in &position {
                     let leg = &region.legs[*at];
-                    at_once |= is_drained(leg);
+                    at_once |= self.leaves(leg);
                     at_once |= position.len() > 1 && leg.state == LegState::Lost;
                     if position.len() > 1 && !self.is_reachable(&leg.memory_node) {
                         away.push(leg.cmem_base);
@@ -156,7 +154,10 @@ impl Manager {
         let mut no_room = None;
         for wanted in self.wanted_copies(&region) {
             let Some(region) = self.state.regions.get(name).cloned() else { break };
-            if let Err(error) = self.make_copies(region, &[wanted], &[]) {
+            let target = |at: usize| region.legs[at].moves_to.clone();
+            let on = wanted.replaces.and_then(target).or_else(|| target(wanted.keeps));
+            let on: Vec<Name> = on.into_iter().collect();
+            if let Err(error) = self.make_copies(region, &[wanted], &on) {
                 no_room = Some(error.to_string());
             }
         }
@@ -166,9 +167,7 @@ impl Manager {
     /// The copies that a region needs at present. Indexes stay valid while legs are added.
     fn wanted_copies(&self, region: &Region) -> Vec<WantedCopy> {
         let present = self.is_owner_present(region);
-        let drained = |leg: &Leg| {
-            present && self.state.memory_nodes.get(&leg.memory_node).is_some_and(|node| node.draining)
-        };
+        let leaves = |leg: &Leg| present && self.leaves(leg);
         let since = self.repairs.regions.get(&region.name).map(|repair| &repair.away_since_ms);
         let after = self.options.rebuild_after_ms;
         let is_away = |leg: &Leg| {
@@ -180,7 +179,7 @@ impl Manager {
             match position[..] {
                 [only]
                     if region.legs[only].is_in_sync()
-                        && (region.protect == Protection::Mirror || drained(&region.legs[only])) =>
+                        && (region.protect == Protection::Mirror || leaves(&region.legs[only])) =>
                 {
                     wanted.push(WantedCopy { keeps: only, replaces: None });
                 }
@@ -189,7 +188,7 @@ impl Manager {
                         let (leg, kept) = (&region.legs[*at], &region.legs[*keeps]);
                         // A move of a region with one copy has its end in `drop_surplus`.
                         let moved =
-                            drained(leg) && (region.protect == Protection::Mirror || !leg.is_in_sync());
+                            leaves(leg) && (region.protect == Protection::Mirror || !leg.is_in_sync());
                         kept.is_in_sync()
                             && self.is_reachable(&kept.memory_node)
                             && (is_away(leg) || moved || leg.state == LegState::Lost)
@@ -244,6 +243,7 @@ impl Manager {
                 extents: extents.unwrap_or_default(),
                 incarnation: None,
                 state: LegState::Mapping,
+                moves_to: None,
                 ..kept
             };
             added.push((leg.clone(), replaces));
@@ -274,7 +274,9 @@ impl Manager {
             return Err(ManagerError::NoMemoryNode(unknown.clone()));
         }
         let kept = &region.legs[copy.keeps];
-        let rack = self.state.memory_nodes.get(&kept.memory_node).and_then(|node| node.rack.as_ref());
+        // The only leg of a region that moves may stay in its rack.
+        let mirrored = region.protect == Protection::Mirror;
+        let rack = self.rack_of(&kept.memory_node).filter(|_| mirrored);
         let there = |node: &MemoryNode| {
             let at_position = |leg: &&Leg| (leg.decoder, leg.position) == (kept.decoder, kept.position);
             region.legs.iter().filter(at_position).any(|leg| is_live(leg) && leg.memory_node == node.name)
@@ -301,6 +303,10 @@ impl Manager {
             memory_node: kept.memory_node.clone(),
             one_rack: !nodes.is_empty(),
         })
+    }
+
+    pub(super) fn rack_of(&self, memory_node: &Name) -> Option<&Name> {
+        self.state.memory_nodes.get(memory_node)?.rack.as_ref()
     }
 
     pub(super) fn protect_region(
@@ -349,59 +355,6 @@ impl Manager {
         }
         let (region, owner, protect) = (name.clone(), owner.cn_id, protect.protect);
         self.region_event(owner, EventKind::ProtectionChanged { region, owner, protect });
-        Ok(())
-    }
-
-    /// Unmaps the second legs of a region that is to have one copy, except those that a drained memory node's legs move
-    /// to: of two legs, first one that is not in sync, then one on a drained memory node, then that of copy 1.
-    pub(super) fn drop_surplus(&mut self, name: &Name) {
-        let Some(mut region) = self.state.regions.get(name).cloned() else { return };
-        if region.protect != Protection::None || region.state == RegionState::Draining {
-            return;
-        }
-        let drained =
-            |leg: &Leg| self.state.memory_nodes.get(&leg.memory_node).is_some_and(|node| node.draining);
-        let mut surplus = Vec::new();
-        for position in live_positions(&region) {
-            let [one, other] = position[..] else { continue };
-            let rank = |at: usize| {
-                let leg = &region.legs[at];
-                (!leg.is_in_sync(), drained(leg), leg.copy)
-            };
-            let (at, stays) = if rank(one) > rank(other) { (one, other) } else { (other, one) };
-            let moving =
-                drained(&region.legs[stays]) && !region.legs[at].is_in_sync() && !drained(&region.legs[at]);
-            if other_is_in_sync(&region, at) && !moving {
-                surplus.push(at);
-            }
-        }
-        if surplus.is_empty() {
-            return;
-        }
-        surplus.iter().for_each(|at| region.legs[*at].state = LegState::Unmapping);
-        self.settle(region.clone(), Some("a copy of it is given up".to_owned()));
-        self.reissue_unmaps(&region, None);
-    }
-
-    /// Begins to move the legs on a memory node to others, or stops doing so.
-    pub(super) fn drain_memory_node(&mut self, name: &Name, draining: bool) -> Result<(), ManagerError> {
-        let mut node = self.memory_node(name)?.clone();
-        if node.draining == draining {
-            return Ok(());
-        }
-        node.draining = draining;
-        self.put(Change::MemoryNode(node));
-        let memory_node = name.clone();
-        self.event(match draining {
-            true => EventKind::MemoryNodeDraining { memory_node },
-            false => EventKind::MemoryNodeDrainStopped { memory_node },
-        });
-        for region in self.regions_on(name) {
-            self.note_repair(&region);
-            if !draining {
-                self.drop_surplus(&region.name);
-            }
-        }
         Ok(())
     }
 

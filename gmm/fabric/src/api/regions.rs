@@ -238,6 +238,21 @@ pub struct ProtectRegion {
     pub wait_ms: u64,
 }
 
+/// Request to move the parts of a region on one memory node to another, or to stop doing so. The region stays usable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RelocateRegion {
+    /// The memory node that the parts are on.
+    pub from: Name,
+    /// The memory node that they move to; none: stop moving parts from `from`, and keep what has not moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Name>,
+    /// Maximum wait for the parts to have moved, in milliseconds.
+    #[serde(default = "wait_ms_default")]
+    pub wait_ms: u64,
+}
+
 /// Request of the agent of a region's owner to declare stale the region's legs on one memory node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use super::{Client, ClientError};
 use crate::api::{
     CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LegsFilled, LegsStale, Overview, ProtectRegion,
-    RegionStatus, ResetRegion,
+    RegionStatus, RelocateRegion, ResetRegion,
 };
 use crate::model::{Name, Region};
 
@@ -131,6 +131,24 @@ impl Client {
         let asked = format!("set the protection of region {name} to {}", protect.protect);
         let path = format!("/v1/regions/{name}/protect");
         self.call(Method::POST, &path, &asked, Some(protect), protect.wait_ms).await
+    }
+
+    /// Moves the parts of a region on one memory node to another while it is used, or stops doing so, and waits up to
+    /// `relocate.wait_ms` for that. The owner's agent copies them, as long as it runs, also after the wait.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `no_space`.
+    pub async fn relocate_region(
+        &self,
+        name: &Name,
+        relocate: &RelocateRegion,
+    ) -> Result<Region, ClientError> {
+        let asked = match &relocate.to {
+            Some(to) => format!("move region {name} from {} to {to}", relocate.from),
+            None => format!("stop moving region {name} from {}", relocate.from),
+        };
+        let path = format!("/v1/regions/{name}/relocate");
+        self.call(Method::POST, &path, &asked, Some(relocate), relocate.wait_ms).await
     }
 
     /// Declares stale the legs of a mirrored region on one memory node, on behalf of its owner's agent. Returns the

@@ -318,6 +318,18 @@ pub enum EventKind {
         /// The reason why no copy can be placed.
         reason: String,
     },
+    /// Parts of a region began to move from one memory node to another, or stopped doing so.
+    RegionRelocating {
+        /// Name of the region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// Name of the memory node that the parts are on.
+        memory_node: Name,
+        /// Name of the memory node that they move to; none: what has not moved stays.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<Name>,
+    },
     /// The parts of regions on a memory node began to move to other nodes.
     MemoryNodeDraining {
         /// Name of the memory node that is drained.
@@ -332,7 +344,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every value of `event` in JSON, in the order of the variants.
-    pub const LABELS: [&str; 41] = [
+    pub const LABELS: [&str; 42] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -372,6 +384,7 @@ impl EventKind {
         "protection_changed",
         "spare_added",
         "spare_missing",
+        "region_relocating",
         "memory_node_draining",
         "memory_node_drain_stopped",
     ];
@@ -417,8 +430,9 @@ impl EventKind {
             Self::ProtectionChanged { .. } => 36,
             Self::SpareAdded { .. } => 37,
             Self::SpareMissing { .. } => 38,
-            Self::MemoryNodeDraining { .. } => 39,
-            Self::MemoryNodeDrainStopped { .. } => 40,
+            Self::RegionRelocating { .. } => 39,
+            Self::MemoryNodeDraining { .. } => 40,
+            Self::MemoryNodeDrainStopped { .. } => 41,
         }
     }
 
@@ -446,6 +460,7 @@ impl EventKind {
             | Self::LegStale { memory_node, .. }
             | Self::LegFilled { memory_node, .. }
             | Self::SpareAdded { memory_node, .. }
+            | Self::RegionRelocating { memory_node, .. }
             | Self::MemoryNodeDraining { memory_node }
             | Self::MemoryNodeDrainStopped { memory_node }
             | Self::MemoryNodeForgotten { memory_node } => Some(memory_node),
@@ -475,6 +490,7 @@ impl EventKind {
             | Self::LegFilled { owner, .. }
             | Self::ProtectionChanged { owner, .. }
             | Self::SpareAdded { owner, .. }
+            | Self::RegionRelocating { owner, .. }
             | Self::SpareMissing { owner, .. } => Some(*owner),
             _ => None,
         }
@@ -490,6 +506,7 @@ impl EventKind {
             | Self::LegFilled { region, .. }
             | Self::ProtectionChanged { region, .. }
             | Self::SpareAdded { region, .. }
+            | Self::RegionRelocating { region, .. }
             | Self::SpareMissing { region, .. } => Some(region),
             _ => None,
         }

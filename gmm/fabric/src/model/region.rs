@@ -217,6 +217,9 @@ pub struct Leg {
     pub incarnation: Option<u64>,
     /// State of the leg at its memory node.
     pub state: LegState,
+    /// Name of the memory node that the leg is being moved to, by an order for this region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moves_to: Option<Name>,
 }
 
 impl Leg {

@@ -13,7 +13,7 @@ use crate::server::error::ApiError;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{
     CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LegsFilled, LegsStale, ProtectRegion,
-    RegionStatus, ResetRegion, ShowRegion,
+    RegionStatus, RelocateRegion, ResetRegion, ShowRegion,
 };
 use cxloe_fabric::model::{LegState, Name, Region, RegionState};
 use cxloe_gmm_core::manager::{Command, Manager};
@@ -29,6 +29,8 @@ pub fn routes() -> Routes {
         post "/v1/regions/{name}/grow" Regions grow: "growRegion", "Make a region larger while it is used";
         post "/v1/regions/{name}/protect" Regions protect: "protectRegion",
             "Change the number of copies of a region while it is used";
+        post "/v1/regions/{name}/relocate" Administer relocate: "relocateRegion",
+            "Move the parts of a region on one memory node to another while it is used, or stop that";
         post "/v1/regions/{name}/legs/stale" ComputeNode legs_stale: "legsStale",
             "The owner's agent declares stale a region's legs on one memory node";
         post "/v1/regions/{name}/legs/filled" ComputeNode legs_filled: "legsFilled",
@@ -140,6 +142,32 @@ async fn protect(
     };
     let asked = FailureText("did not change its protection", ErrorCode::WrongState);
     follow(&core, &caller, Command::ProtectRegion(name.clone(), protect), name, wait_ms, asked, progress)
+        .await
+}
+
+async fn relocate(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(relocate): Body<RelocateRegion>,
+) -> Result<Settled<Region, 200>, ApiError> {
+    let (from, to, wait_ms) = (relocate.from.clone(), relocate.to.clone(), relocate.wait_ms);
+    let progress = move |region: &Region| {
+        let mut here = region
+            .legs
+            .iter()
+            .filter(|leg| leg.memory_node == from && leg.state != LegState::Unmapping)
+            .peekable();
+        match region.state {
+            _ if to.is_none() || here.peek().is_none() => RegionProgress::Done,
+            RegionState::Draining | RegionState::Lost => RegionProgress::Failed,
+            // Another order has taken the place of this one.
+            _ if here.any(|leg| leg.moves_to != to) => RegionProgress::Failed,
+            _ => RegionProgress::Pending,
+        }
+    };
+    let asked = FailureText("did not move", ErrorCode::WrongState);
+    follow(&core, &caller, Command::RelocateRegion(name.clone(), relocate), name, wait_ms, asked, progress)
         .await
 }
 

@@ -1,7 +1,7 @@
 //! Copies of mirrored regions: a test for each transition, and a search for an order of events that breaks an invariant.
 
 use super::*;
-use cxloe_fabric::api::{LegsFilled, LegsStale, ProtectRegion};
+use cxloe_fabric::api::{LegsFilled, LegsStale, ProtectRegion, RelocateRegion};
 use cxloe_fabric::hdm::Ways;
 use cxloe_fabric::model::{Leg, LegState, Protection};
 use proptest::prelude::*;
@@ -86,6 +86,12 @@ impl Fabric {
     fn protect(&mut self, protect: Protection) -> Result<(), ManagerError> {
         let protect = ProtectRegion { protect, on: Vec::new(), wait_ms: 0 };
         self.apply(Command::ProtectRegion(name("r"), protect)).map(drop)
+    }
+
+    fn relocate(&mut self, from: usize, to: Option<usize>) -> Result<(), ManagerError> {
+        let of = |node: usize| self.nodes[node].name.clone();
+        let relocate = RelocateRegion { from: of(from), to: to.map(of), wait_ms: 0 };
+        self.apply(Command::RelocateRegion(name("r"), relocate)).map(drop)
     }
 
     /// Restarts a memory node without its content.
@@ -390,6 +396,87 @@ fn a_drained_node_is_emptied_while_its_regions_are_used() {
 }
 
 #[test]
+fn a_region_moves_to_the_node_it_is_ordered_to() {
+    let mut fabric = Fabric::racked(&[4, 4, 1, 6]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    let from = fabric.legs()[0].1;
+    assert_eq!(from, 3, "the node with the most room");
+    for (to, why) in [(2, "has no room"), (3, "has it")] {
+        assert!(fabric.relocate(from, Some(to)).is_err(), "{why}");
+    }
+    assert!(fabric.relocate(0, Some(1)).is_err(), "no part lies there");
+    fabric.relocate(from, Some(1)).unwrap();
+    fabric.relocate(from, Some(1)).unwrap();
+    fabric.pass(1000, &[0, 1, 2, 3]);
+    fabric.settle();
+    assert_eq!(fabric.legs(), [(0, from, Mapped), (1, 1, Stale)], "not to mn0, which has as much room");
+    fabric.relocate(from, None).unwrap();
+    fabric.settle();
+    assert_eq!(fabric.legs(), [(0, from, Mapped)], "stopped cleanly");
+    assert!(fabric.region().legs.iter().all(|leg| leg.moves_to.is_none()));
+    fabric.relocate(from, Some(0)).unwrap();
+    fabric.pass(31_000, &[0, 1, 2, 3]);
+    fabric.settle();
+    fabric.filled(0).unwrap();
+    fabric.settle();
+    assert_eq!(fabric.legs(), [(1, 0, Mapped)]);
+    assert!(fabric.region().legs[0].moves_to.is_none(), "it stays there");
+    fabric.pass(31_000, &[0, 1, 2, 3]);
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.region().legs.len()), (Some(RegionState::Active), 1));
+}
+
+#[test]
+fn a_region_with_one_copy_moves_within_its_rack_and_a_mirrored_one_not_into_the_others() {
+    let mut fabric = Fabric::racked(&[4, 4, 4]);
+    let register = |fabric: &mut Fabric, node: usize, rack: &str| {
+        let register = RegisterMemoryNode { rack: Some(name(rack)), ..fabric.nodes[node].register() };
+        fabric.apply(Command::RegisterMemoryNode(register)).unwrap();
+        fabric.nodes[node].registration =
+            fabric.manager.state().memory_nodes[&fabric.nodes[node].name].registration;
+    };
+    for (node, rack) in [(0, "a"), (1, "a"), (2, "b")] {
+        register(&mut fabric, node, rack);
+    }
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    assert_eq!(fabric.legs()[0].1, 0);
+    fabric.relocate(0, Some(1)).unwrap();
+    fabric.pass(1000, &[0, 1, 2]);
+    fabric.settle();
+    fabric.filled(1).unwrap();
+    fabric.settle();
+    assert_eq!(fabric.legs(), [(1, 1, Mapped)]);
+    fabric.protect(Protection::Mirror).unwrap();
+    fabric.settle();
+    fabric.filled(2).unwrap();
+    let refused = fabric.relocate(2, Some(0)).unwrap_err().to_string();
+    assert!(refused.contains("rack of mn0"), "{refused}");
+}
+
+#[test]
+fn a_copy_of_a_mirrored_region_moves_and_never_to_the_other_one() {
+    let mut fabric = Fabric::racked(&[4, 4, 4]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    fabric.protect(Protection::Mirror).unwrap();
+    fabric.settle();
+    let [one, other] = [fabric.legs()[0].1, fabric.legs()[1].1];
+    fabric.filled(other).unwrap();
+    assert!(fabric.relocate(one, Some(other)).is_err());
+    let third = 3 - one - other;
+    fabric.relocate(one, Some(third)).unwrap();
+    fabric.pass(31_000, &[0, 1, 2]);
+    fabric.settle();
+    fabric.filled(third).unwrap();
+    fabric.settle();
+    let on: Vec<_> = fabric.legs().iter().map(|leg| (leg.1, leg.2)).collect();
+    assert!(on.contains(&(other, Mapped)) && on.contains(&(third, Mapped)) && on.len() == 2, "{on:?}");
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+}
+
+#[test]
 fn a_forgotten_node_takes_only_its_copies_along() {
     let mut fabric = Fabric::mirrored(&[4, 4], 2);
     fabric.pass(TIMEOUT_MS + 1, &[0]);
@@ -414,6 +501,7 @@ enum Step {
     Restart,
     Protect(bool),
     Drain(usize, bool),
+    Relocate(usize, Option<usize>),
     Reset,
 }
 
@@ -429,7 +517,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => node.clone().prop_map(Step::OldFilled),
         1 => Just(Step::Restart),
         1 => any::<bool>().prop_map(Step::Protect),
-        1 => (node, any::<bool>()).prop_map(|(node, drain)| Step::Drain(node, drain)),
+        1 => (node.clone(), any::<bool>()).prop_map(|(node, drain)| Step::Drain(node, drain)),
+        1 => (node.clone(), proptest::option::of(node)).prop_map(|(from, to)| Step::Relocate(from, to)),
         1 => Just(Step::Reset),
     ]
 }
@@ -464,6 +553,7 @@ proptest! {
                     let node = fabric.nodes[node].name.clone();
                     fabric.apply(Command::DrainMemoryNode(node, draining)).unwrap();
                 }
+                Step::Relocate(from, to) => drop(fabric.relocate(from, to)),
                 Step::Reset => drop(fabric.apply(Command::ResetRegion(name("r")))),
             }
             fabric.manager.state().verify().unwrap();
