@@ -23,6 +23,7 @@ pub mod metrics;
 mod origin;
 mod routes;
 mod topics;
+mod user_namespace;
 mod web;
 
 use std::net::SocketAddr;
@@ -167,6 +168,9 @@ impl Server {
         let socket =
             config.socket.as_deref().map(|path| Bound::bind(path, socket_mode, "manager")).transpose()?;
         let unix = socket.as_ref().map(Bound::async_listener).transpose()?;
+        if socket.is_some() {
+            user_namespace::report(config.admin_group);
+        }
         let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
 
         let scheme = if config.insecure { "http" } else { "https" };

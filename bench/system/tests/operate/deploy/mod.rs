@@ -4,6 +4,7 @@
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
+mod callers;
 mod doctor;
 mod notify;
 mod packages;
@@ -33,6 +34,8 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         unit::shipped_configuration_is_read,
         syscalls::units_allow_the_system_calls_that_are_made,
         rights::the_rights_of_the_units_suffice,
+        callers::no_unit_hides_the_ids_of_users,
+        callers::members_of_the_admin_group_are_administrators,
         notify::the_manager_tells_its_supervisor,
         notify::the_memory_node_tells_its_supervisor,
         notify::the_agent_tells_its_supervisor,

@@ -16,14 +16,14 @@ use super::unit::Unit;
 use cxloe_system::pair::{CN, LIMIT, MN, Outcome, ensure, eventually, run, saying, succeeded};
 
 /// User id of the daemons, and in the next constants that of a program and their group id; the ids have no names.
-const DAEMON: &str = "65534";
-const PERSON: &str = "65533";
-const GROUP: &str = "65534";
+pub const DAEMON: &str = "65534";
+pub const PERSON: &str = "65533";
+pub const GROUP: &str = "65534";
 /// Time limit on a program whose memory is mostly remote.
 const PROGRAM_MAX: Duration = Duration::from_secs(120);
 
 /// Command that runs `program` with the rights of `unit`, except the capability `but`.
-fn restricted(unit: &str, but: &str, program: &Path) -> Outcome<Command> {
+pub fn restricted(unit: &str, but: &str, program: &Path) -> Outcome<Command> {
     let mut capabilities = Unit::read(unit)?.capabilities();
     capabilities.retain(|name| name != but);
     let list = |prefix: &str| {

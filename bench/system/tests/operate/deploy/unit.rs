@@ -14,7 +14,7 @@ pub fn source() -> &'static Path {
 }
 
 /// Name of each unit, its program, and the highest permitted exposure level of `systemd-analyze security`, times ten.
-const UNITS: [(&str, &str, u32); 4] = [
+pub const UNITS: [(&str, &str, u32); 4] = [
     ("gmm", "gmm", 15),
     ("mn-server", "mn-server", 25),
     ("mn-server@", "mn-server", 25),
