@@ -22,7 +22,7 @@ RUNS ?= 50
 RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help build measured quickstart test test-all stress fmt lint doc book man deb fuzz bench licences clean
+.PHONY: help build measured quickstart test test-all stress fmt lint doc book man deb repo fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
@@ -67,7 +67,7 @@ stress: test-build ## One test many times, at rest and beside busy cores: make s
 # `checked`: what runs is optimised as a release is.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark python-protocol peers promtool tmux ethtool ansible
+	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb repo tshark python-protocol peers promtool tmux ethtool ansible
 	cargo build --profile checked --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the
@@ -111,6 +111,10 @@ deb: measured ## Debian packages of all programs, in target/deb
 	@$(NEED) deb
 	deploy/debian/build $(TARGET)/measured $(TARGET)/deb
 	@echo 'Install them with: apt-get install ./$(TARGET)/deb/cxloe-*.deb ./$(TARGET)/deb/libcxloe0_*.deb'
+
+repo: deb ## A signed apt repository of them, in target/repo (REPO_KEY, REPO_URI: deploy/debian/repo)
+	@$(NEED) repo
+	deploy/debian/repo $(TARGET)/deb $(TARGET)/repo
 
 # Beside the rest, and not among it: it is built with other flags.
 fuzz: export CARGO_TARGET_DIR := $(abspath $(TARGET))/fuzz

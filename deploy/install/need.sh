@@ -36,6 +36,7 @@ tools_of() {
         chromium) echo chromium chromedriver ;;
         deploy) echo systemd-analyze strace ;;
         deb) echo dpkg-deb dpkg-shlibdeps patchelf strip lintian ;;
+        repo) echo dpkg-scanpackages gpg gpg-agent ;;
         tshark) echo tshark dumpcap ;;
         python-protocol) echo python3 cryptography ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
@@ -95,7 +96,8 @@ packages_of() {
         depmod) echo kmod ;;
         systemd-analyze | systemd-sysusers) echo systemd ;;
         dpkg-deb) echo dpkg ;;
-        dpkg-shlibdeps) echo dpkg-dev ;;
+        dpkg-shlibdeps | dpkg-scanpackages) echo dpkg-dev ;;
+        gpg | gpg-agent) echo "$1" ;;
         strip) echo binutils ;;
         strace | patchelf | lintian) echo "$1" ;;
         nbdinfo | nbdcopy | nbdfuse) echo libnbd-bin ;;

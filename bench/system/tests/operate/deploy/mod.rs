@@ -9,6 +9,7 @@ mod doctor;
 mod notify;
 mod packages;
 mod private_files;
+mod repository;
 #[allow(dead_code)]
 mod rights;
 mod syscalls;

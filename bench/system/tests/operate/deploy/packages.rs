@@ -9,11 +9,20 @@ use std::process::{Command, Stdio};
 
 use cxloe_lab::program;
 
+use super::repository;
 use super::unit::source;
 use cxloe_system::pair::{Outcome, ensure, succeeded};
 
-const PACKAGES: [&str; 7] =
-    ["cxloe-common", "cxloe-gmm", "cxloe-mn", "cxloe-cn", "libcxloe0", "libcxloe-dev", "cxloe-bench"];
+const PACKAGES: [&str; 8] = [
+    "cxloe-common",
+    "cxloe-gmm",
+    "cxloe-mn",
+    "cxloe-cn",
+    "libcxloe0",
+    "libcxloe-dev",
+    "cxloe-bench",
+    "cxloe-observe",
+];
 
 /// A root folder that at first contains only a user database.
 struct Root(PathBuf);
@@ -120,15 +129,19 @@ fn newer(package: &Path, folder: &Path) -> Outcome<PathBuf> {
 pub fn packages_come_and_go() -> Outcome {
     let dir = tempfile::tempdir()?;
     let made = build(&dir.path().join("made"))?;
-    // lintian checks every string of every object, which takes minutes for a debug build. These two packages cover each
+    // lintian checks every string of every object, which takes minutes for a debug build. These packages cover each
     // kind of content.
     let looked_at = made.iter().filter(|path| {
-        ["cxloe-common_", "cxloe-mn_"].iter().any(|name| path.to_string_lossy().contains(name))
+        ["cxloe-common_", "cxloe-mn_", "cxloe-observe_"]
+            .iter()
+            .any(|name| path.to_string_lossy().contains(name))
     });
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on=error", "--tag-display-limit=0"]).args(looked_at);
     let output = lintian.output()?;
     ensure(output.status.success(), String::from_utf8_lossy(&output.stdout))?;
+
+    repository::is_taken_as_it_was_signed(&dir.path().join("made"), dir.path())?;
 
     let root = Root::new(dir.path().join("root"))?;
     let before = root.content()?;
@@ -148,6 +161,10 @@ pub fn packages_come_and_go() -> Outcome {
         "usr/share/man/man1/mn-server-doctor.1.gz",
         "usr/share/bash-completion/completions/cn-agent",
         "usr/share/doc/cxloe-cn/changelog.gz",
+        "usr/share/cxloe/grafana/cxloe.json",
+        "usr/share/cxloe/prometheus/alerts.yml",
+        "usr/share/cxloe/prometheus/prometheus.yml",
+        "usr/share/cxloe/tune/nic",
         "etc/cxloe/cn-agent.toml",
     ] {
         ensure(installed.contains(file), format!("{file} is not installed"))?;
@@ -165,6 +182,7 @@ pub fn packages_come_and_go() -> Outcome {
     options.args(["-i", "enp3s0f0", "--manager", "http://10.0.0.1:7440", "--print-config"]);
     ensure(succeeded(options.output()?)?.contains("pool-size = \"1GiB\""), "the configuration is not read")?;
     a_program_in_c(&root)?;
+    what_surrounds_a_fabric_works(&root)?;
     for (program, words, offered) in [
         ("gmm", "create-region --", "--size"),
         ("mn-server", "doctor --poo", "--pool"),
@@ -219,6 +237,29 @@ pub fn packages_come_and_go() -> Outcome {
 /// True if a path is a folder that every system has, and that packages do not remove.
 fn is_shared(path: &str) -> bool {
     path == "var/lib/private"
+}
+
+/// The dissector is where Wireshark looks for it, the alerts are ones that Prometheus takes, and the script for interfaces
+/// runs from its place.
+fn what_surrounds_a_fabric_works(root: &Root) -> Outcome {
+    let folders = succeeded(Command::new("tshark").args(["-G", "folders"]).output()?)?;
+    let plugins = folders
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("Global Lua Plugins:")?.trim()))
+        .ok_or_else(|| format!("no folder of plug-ins: {folders}"))?;
+    let link = root.0.join(plugins.trim_start_matches('/')).join("cxloe.lua");
+    let target = fs::read_link(&link).map_err(|error| format!("{}: {error}", link.display()))?;
+    let script = root.0.join(target.strip_prefix("/")?);
+    let mut fields = Command::new("tshark");
+    fields.arg("-X").arg(format!("lua_script:{}", script.display())).args(["-G", "fields"]);
+    ensure(succeeded(fields.output()?)?.contains("cxloe.hello_ack.status"), "the dissector is not loaded")?;
+    let shared = root.0.join("usr/share/cxloe");
+    let mut rules = Command::new("promtool");
+    rules.args(["check", "rules"]).arg(shared.join("prometheus/alerts.yml"));
+    succeeded(rules.output()?)?;
+    let nic = Command::new(shared.join("tune/nic")).args(["-i", "lo", "--json"]).output()?;
+    serde_json::from_str::<serde_json::Value>(&succeeded(nic)?)?;
+    Ok(())
 }
 
 /// Compiles a C program with the installed files, which finds the library by its installed name.
