@@ -65,7 +65,8 @@ fn judge_huge_pages(bytes: u64, page: u64, (free, all): (u64, u64)) -> Check {
         format!("boot with hugepagesz=1G hugepages={reserve}, or take pool = \"huge2m\"")
     } else {
         format!(
-            "echo {reserve} > /proc/sys/vm/nr_hugepages, and vm.nr_hugepages = {reserve} in /etc/sysctl.d"
+            "echo {reserve} > /proc/sys/vm/nr_hugepages; to keep it over a reboot, vm.nr_hugepages = {reserve} in \
+             /etc/sysctl.d/60-cxloe.conf (example: /usr/share/cxloe/hugepages.conf)"
         )
     };
     Check::fail(group, name, found, advice)

@@ -161,6 +161,7 @@ pub fn packages_come_and_go() -> Outcome {
         "usr/share/man/man1/mn-server-doctor.1.gz",
         "usr/share/bash-completion/completions/cn-agent",
         "usr/share/doc/cxloe-cn/changelog.gz",
+        "usr/share/cxloe/hugepages.conf",
         "usr/share/cxloe/grafana/cxloe.json",
         "usr/share/cxloe/prometheus/alerts.yml",
         "usr/share/cxloe/prometheus/prometheus.yml",
@@ -183,6 +184,7 @@ pub fn packages_come_and_go() -> Outcome {
     ensure(succeeded(options.output()?)?.contains("pool-size = \"1GiB\""), "the configuration is not read")?;
     a_program_in_c(&root)?;
     what_surrounds_a_fabric_works(&root)?;
+    the_example_of_huge_pages_suffices(&root)?;
     for (program, words, offered) in [
         ("gmm", "create-region --", "--size"),
         ("mn-server", "doctor --poo", "--pool"),
@@ -260,6 +262,29 @@ fn what_surrounds_a_fabric_works(root: &Root) -> Outcome {
     let nic = Command::new(shared.join("tune/nic")).args(["-i", "lo", "--json"]).output()?;
     serde_json::from_str::<serde_json::Value>(&succeeded(nic)?)?;
     Ok(())
+}
+
+/// The file that keeps huge pages over a reboot has settings of the kernel, and enough pages for the pool that the book
+/// sets up, by the doctor's own count.
+fn the_example_of_huge_pages_suffices(root: &Root) -> Outcome {
+    let text = root.text("usr/share/cxloe/hugepages.conf")?;
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let settings: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(" = ")).collect();
+    let [("vm.nr_hugepages", pages)] = settings[..] else {
+        return Err(format!("other settings than vm.nr_hugepages: {text}").into());
+    };
+    let mut doctor = Command::new(root.0.join("usr/bin/mn-server"));
+    doctor.args(["doctor", "-i", "lo", "--insecure", "--manager", "http://127.0.0.1:1", "--pool", "huge2m"]);
+    doctor.args(["--pool-size", "16G", "--json", "--socket"]).arg(root.0.join("tmp/mn.sock"));
+    // It finds other things wrong.
+    let report: serde_json::Value = serde_json::from_slice(&doctor.output()?.stdout)?;
+    let checks = report["checks"].as_array().ok_or("no checks")?;
+    let check = checks.iter().find(|check| check["name"] == "huge pages").ok_or("no check of huge pages")?;
+    let needed = check["found"].as_str().and_then(|found| found.rsplit(' ').nth(1)?.parse::<u64>().ok());
+    let needed = needed.ok_or_else(|| format!("no number of pages: {check}"))?;
+    ensure(pages.parse::<u64>()? >= needed, format!("{pages} pages, and {needed} are needed"))?;
+    let advice = check["advice"].as_str().unwrap_or("/usr/share/cxloe/hugepages.conf");
+    ensure(advice.contains("/usr/share/cxloe/hugepages.conf"), advice)
 }
 
 /// Compiles a C program with the installed files, which finds the library by its installed name.
