@@ -41,7 +41,7 @@ tools_of() {
         python-protocol) echo python3 cryptography ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         ansible) echo ansible-playbook ansible-lint ;;
-        schemathesis) echo python3 venv ;;
+        schemathesis | kubernetes-validate) echo python3 venv ;;
         programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap php php-xml php-mbstring lua5.4 node java javac ;;
         *) echo "$1" ;;
     esac
@@ -60,22 +60,25 @@ is_here() {
     esac
 }
 
-# The version of Schemathesis that the tests were last seen to pass with.
+# The versions of Python's packages that the tests were last seen to pass with.
 schemathesis=4.32.5
+kubernetes_validate=1.37.0
 
-# What is not installed in the system: the kernel of virtual machines, kept in a cache of the user's, and Schemathesis,
-# which has a folder of its own beside what is built.
+# What is not installed in the system: the kernel of virtual machines, kept in a cache of the user's, and packages of
+# Python, which have folders of their own beside what is built.
 fetch() {
     case " $* " in *' qemu '*) "$(dirname "$0")/../vm/guest/guest" --prepare >/dev/null ;; esac
-    case " $* " in *' schemathesis '*) fetch_schemathesis ;; esac
+    case " $* " in *' schemathesis '*) fetch_python schemathesis "$schemathesis" ;; esac
+    case " $* " in *' kubernetes-validate '*) fetch_python kubernetes-validate "$kubernetes_validate" ;; esac
 }
 
-fetch_schemathesis() {
-    place=${CARGO_TARGET_DIR:-$(dirname "$0")/../../target}/schemathesis
-    [ "$("$place/bin/schemathesis" --version 2>/dev/null)" != "schemathesis, version $schemathesis" ] || return 0
-    echo "Installing Schemathesis $schemathesis into $place"
-    python3 -m venv --clear "$place" && "$place/bin/pip" install --quiet "schemathesis==$schemathesis" ||
-        fail "Schemathesis could not be installed: PyPI has to be reached, or $place/bin/schemathesis be there already."
+# fetch_python NAME VERSION: a program of PyPI, whose package has the same name.
+fetch_python() {
+    place=${CARGO_TARGET_DIR:-$(dirname "$0")/../../target}/$1
+    case $("$place/bin/$1" --version 2>/dev/null) in *"$2") return 0 ;; esac
+    echo "Installing $1 $2 into $place"
+    python3 -m venv --clear "$place" && "$place/bin/pip" install --quiet "$1==$2" ||
+        fail "$1 could not be installed: PyPI has to be reached, or $place/bin/$1 be there already."
 }
 
 # The packages that bring a tool, with what they bring to run it.

@@ -6,6 +6,7 @@
 
 mod callers;
 mod doctor;
+mod kubernetes;
 mod notify;
 mod packages;
 mod private_files;
@@ -43,6 +44,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         notify::a_service_waits_for_its_interface,
         notify::lines_for_the_journal_have_priorities,
         packages::packages_come_and_go,
+        kubernetes::manifests_are_ones_that_kubernetes_takes,
         private_files::what_daemons_write_is_their_owners,
         doctor::a_working_fabric_has_no_failures,
         doctor::what_is_wrong_with_an_interface_is_named,
