@@ -27,16 +27,20 @@ struct Manager {
 }
 
 impl Manager {
-    /// Starts `gmm` by a command that `started` makes for its path, and waits for its answer.
-    fn start(lab: &Lab, started: impl FnOnce(&Path) -> Outcome<Command>) -> Outcome<Manager> {
+    /// Starts `gmm`, as user and group `owner`, by a command that `started` makes for its path; waits for its answer.
+    fn start(
+        lab: &Lab,
+        owner: Option<(&str, &str)>,
+        started: impl FnOnce(&Path) -> Outcome<Command>,
+    ) -> Outcome<Manager> {
         let dir = tempfile::tempdir()?;
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
         let state = dir.path().join("state");
         fs::create_dir(&state)?;
-        if is_root() {
-            chown(&state, Some(DAEMON.parse()?), Some(GROUP.parse()?))?;
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o755))?;
+        if let Some((user, group)) = owner {
+            chown(&state, Some(user.parse()?), Some(group.parse()?))?;
         }
-        fs::set_permissions(&state, fs::Permissions::from_mode(0o777))?;
         let copy = dir.path().join("gmm");
         fs::copy(program("gmm")?, &copy)?;
         let mut command = started(&copy)?;
@@ -87,7 +91,7 @@ pub fn no_unit_hides_the_ids_of_users() -> Outcome {
 pub fn members_of_the_admin_group_are_administrators() -> Outcome {
     let lab = Lab::builder().namespace("mn").build()?;
     if is_root() {
-        let manager = Manager::start(&lab, |gmm| restricted("gmm", "", gmm))?;
+        let manager = Manager::start(&lab, Some((DAEMON, GROUP)), |gmm| restricted("gmm", "", gmm))?;
         let create = ["token", "create", "--role", "mn"];
         let made = manager.gmm(Some((PERSON, ADMINS)), &create)?;
         ensure(made.status.success(), output_text(&made))?;
@@ -95,7 +99,7 @@ pub fn members_of_the_admin_group_are_administrators() -> Outcome {
         ensure(saying(&manager.log(), HIDDEN).is_none(), fs::read_to_string(manager.log())?)?;
     }
     // As a service with PrivateUsers=, or in a container without root.
-    let manager = Manager::start(&lab, |gmm| {
+    let manager = Manager::start(&lab, None, |gmm| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-current-user", "--"]).arg(gmm);
         Ok(command)

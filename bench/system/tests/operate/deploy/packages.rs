@@ -253,8 +253,8 @@ fn what_surrounds_a_fabric_works(root: &Root) -> Outcome {
     let target = fs::read_link(&link).map_err(|error| format!("{}: {error}", link.display()))?;
     let script = root.0.join(target.strip_prefix("/")?);
     let mut fields = Command::new("tshark");
-    fields.arg("-X").arg(format!("lua_script:{}", script.display())).args(["-G", "fields"]);
-    ensure(succeeded(fields.output()?)?.contains("cxloe.hello_ack.status"), "the dissector is not loaded")?;
+    fields.args(["-G", "fields", "-X"]).arg(format!("lua_script:{}", script.display()));
+    ensure(succeeded(fields.output()?)?.contains("cxloe.response_to"), "the dissector is not loaded")?;
     let shared = root.0.join("usr/share/cxloe");
     let mut rules = Command::new("promtool");
     rules.args(["check", "rules"]).arg(shared.join("prometheus/alerts.yml"));
