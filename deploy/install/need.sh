@@ -41,7 +41,7 @@ tools_of() {
         python-protocol) echo python3 cryptography ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         ansible) echo ansible-playbook ansible-lint ;;
-        schemathesis | kubernetes-validate) echo python3 venv ;;
+        schemathesis | openapi-python-client | kubernetes-validate) echo python3 venv ;;
         programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap php php-xml php-mbstring lua5.4 node java javac ;;
         *) echo "$1" ;;
     esac
@@ -60,20 +60,27 @@ is_here() {
     esac
 }
 
-# The versions of Python's packages that the tests were last seen to pass with.
-schemathesis=4.32.5
-kubernetes_validate=1.37.0
-
-# What is not installed in the system: the kernel of virtual machines, kept in a cache of the user's, and packages of
-# Python, which have folders of their own beside what is built.
-fetch() {
-    case " $* " in *' qemu '*) "$(dirname "$0")/../vm/guest/guest" --prepare >/dev/null ;; esac
-    case " $* " in *' schemathesis '*) fetch_python schemathesis "$schemathesis" ;; esac
-    case " $* " in *' kubernetes-validate '*) fetch_python kubernetes-validate "$kubernetes_validate" ;; esac
+# The versions of programs from PyPI that the tests were last seen to pass with.
+version_of() {
+    case $1 in
+        schemathesis) echo 4.32.5 ;;
+        openapi-python-client) echo 0.29.1 ;;
+        kubernetes-validate) echo 1.37.0 ;;
+    esac
 }
 
-# fetch_python NAME VERSION: a program of PyPI, whose package has the same name.
-fetch_python() {
+# What is not installed in the system: the kernel of virtual machines, kept in a cache of the user's, and programs from
+# PyPI, which have each a folder of its own beside what is built.
+fetch() {
+    for name in "$@"; do
+        case $name in
+            qemu) "$(dirname "$0")/../vm/guest/guest" --prepare >/dev/null ;;
+            schemathesis | openapi-python-client | kubernetes-validate) fetch_from_pypi "$name" "$(version_of "$name")" ;;
+        esac
+    done
+}
+
+fetch_from_pypi() {
     place=${CARGO_TARGET_DIR:-$(dirname "$0")/../../target}/$1
     case $("$place/bin/$1" --version 2>/dev/null) in *"$2") return 0 ;; esac
     echo "Installing $1 $2 into $place"

@@ -55,6 +55,7 @@
 //! | `POST /v1/restore` | [`RestoreStore`] | [`RestoredStore`] |
 //! | `GET /v1/health` | - | [`ManagerHealth`] |
 //! | `GET /v1/openapi.json` | - | this interface as an OpenAPI 3.1 document |
+//! | `GET /v1/openapi-3.0.json` | - | the same as an OpenAPI 3.0 document |
 //!
 //! A compute node in a path is given by its CN id or its name. The stream of events continues after the number in the
 //! header `Last-Event-ID`, if there is one.

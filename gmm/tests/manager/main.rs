@@ -12,6 +12,7 @@ mod etcd_refuses;
 mod events;
 mod fm_access;
 mod fm_manager;
+mod generated;
 mod http;
 mod leader;
 mod leader_client;

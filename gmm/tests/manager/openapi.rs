@@ -385,6 +385,7 @@ async fn what_is_answered_is_what_is_described() {
         (get.clone(), "/v1/overview/regions", "/v1/overview/regions?state=none", None),
         (get.clone(), "/v1/health", "/v1/health", None),
         (get.clone(), "/v1/openapi.json", "/v1/openapi.json", None),
+        (get.clone(), "/v1/openapi-3.0.json", "/v1/openapi-3.0.json", None),
         (delete.clone(), "/v1/memory-nodes/{name}", "/v1/memory-nodes/none", None),
     ];
     statuses.clear();
@@ -393,7 +394,7 @@ async fn what_is_answered_is_what_is_described() {
     }
     let expected = [
         200, 404, 201, 409, 200, 204, 404, 200, 200, 404, 200, 404, 200, 200, 404, 200, 200, 200, 200, 400,
-        400, 200, 200, 400, 200, 200, 404,
+        400, 200, 200, 400, 200, 200, 200, 404,
     ];
     assert_eq!(statuses, expected);
     // The node is silent since it registered, and can be forgotten once the manager has noticed that.

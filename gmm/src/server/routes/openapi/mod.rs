@@ -1,5 +1,9 @@
 //! The OpenAPI 3.1 document of the interface, at `/v1/openapi.json`. Each route is made together with its description,
-//! and the schemas are those of the types in its handler, so the document agrees with the interface.
+//! and the schemas are those of the types in its handler, so the document agrees with the interface. The same in
+//! OpenAPI 3.0 is at `/v1/openapi-3.0.json`: generators of clients take the one or the other.
+
+mod older;
+mod schemas;
 
 use std::sync::Arc;
 
@@ -30,12 +34,19 @@ pub fn documented(resources: impl FnOnce() -> Routes) -> Router<Core> {
         });
         context.schema = SchemaGenerator::new(settings);
     });
-    let routes = resources().route(
-        "/v1/openapi.json",
-        get(Right::Look, document, |op| {
-            op.id("showInterface").summary("This interface as an OpenAPI document")
-        }),
-    );
+    let routes = resources()
+        .route(
+            "/v1/openapi.json",
+            get(Right::Look, document, |op| {
+                op.id("showInterface").summary("This interface as an OpenAPI document")
+            }),
+        )
+        .route(
+            "/v1/openapi-3.0.json",
+            get(Right::Look, older_document, |op| {
+                op.id("showInterfaceOlder").summary("This interface as a document of OpenAPI 3.0")
+            }),
+        );
     let mut api = OpenApi {
         info: Info {
             title: "CXL over Ethernet: global memory manager".to_owned(),
@@ -59,8 +70,10 @@ pub fn documented(resources: impl FnOnce() -> Routes) -> Router<Core> {
         api.security_scheme(TOKEN_SCHEME, token).security_scheme(CERTIFICATE_SCHEME, certificate)
     });
     let mut document = serde_json::to_value(api).unwrap_or_default();
+    schemas::simplify(&mut document);
     bound_integers(&mut document);
-    router.layer(Extension(Document(Arc::new(document))))
+    let older = older::downgrade(&document);
+    router.layer(Extension(Documents { document: Arc::new(document), older: Arc::new(older) }))
 }
 
 /// Adds maxima to integers of 32 and 64 bits, since validators ignore the format of an integer.
@@ -82,9 +95,17 @@ fn bound_integers(schema: &mut Value) {
     }
 }
 
+/// The document, in both versions of OpenAPI.
 #[derive(Clone)]
-struct Document(Arc<Value>);
+struct Documents {
+    document: Arc<Value>,
+    older: Arc<Value>,
+}
 
-async fn document(Extension(Document(document)): Extension<Document>) -> Json<Value> {
-    Json(Value::clone(&document))
+async fn document(Extension(documents): Extension<Documents>) -> Json<Value> {
+    Json(Value::clone(&documents.document))
+}
+
+async fn older_document(Extension(documents): Extension<Documents>) -> Json<Value> {
+    Json(Value::clone(&documents.older))
 }
