@@ -4,9 +4,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nix::net::if_::{if_indextoname, if_nametoindex};
+use nix::net::if_::if_nametoindex;
 
-use super::{Backoff, Shutdown, Supervisor};
+use super::{Backoff, Shutdown, Supervisor, interface_name};
 
 /// Interval of checks, in the first minute and at most.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -18,12 +18,9 @@ const UP: u32 = 1;
 
 /// Whether an interface can be used; else the reason.
 fn usable(name: &str) -> Result<(), String> {
-    // The kernel knows alternative names, too; /sys has the first one alone.
-    let index = if_nametoindex(name).map_err(|_| format!("there is no interface `{name}` yet"))?;
-    let flags = if_indextoname(index).ok().and_then(|name| {
-        let flags = fs::read_to_string(format!("/sys/class/net/{}/flags", name.to_str().ok()?)).ok()?;
-        u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).ok()
-    });
+    if_nametoindex(name).map_err(|_| format!("there is no interface `{name}` yet"))?;
+    let flags = fs::read_to_string(format!("/sys/class/net/{}/flags", interface_name(name))).ok();
+    let flags = flags.and_then(|text| u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok());
     match flags {
         Some(flags) if flags & UP == 0 => {
             Err(format!("interface `{name}` is down: `ip link set {name} up` brings it up"))

@@ -22,7 +22,8 @@ use cxloe_fabric::{Client, ClientError};
 
 use crate::command_line::Failure;
 use crate::identity::{NodeIdentity, TlsKey};
-use crate::to_stderr;
+use crate::unit::unit_of;
+use crate::{interface_name, to_stderr};
 
 /// Longest wait for a manager that does not listen yet.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -236,19 +237,6 @@ fn orders(is_running: bool, may_restart: bool) -> &'static [&'static str] {
     }
 }
 
-/// The unit that runs `program` with a configuration: that of the program for `/etc/cxloe/PROGRAM.toml`, an instance of
-/// its template for `/etc/cxloe/PROGRAM-NAME.toml`; `None` for other files.
-fn unit_of(program: &str, config: &Path) -> Option<String> {
-    let path = std::path::absolute(config).ok()?;
-    if path.parent() != Some(Path::new("/etc/cxloe")) {
-        return None;
-    }
-    match path.file_name()?.to_str()?.strip_suffix(".toml")?.strip_prefix(program)? {
-        "" => Some(format!("{program}.service")),
-        rest => rest.strip_prefix('-').map(|name| format!("{program}@{name}.service")),
-    }
-}
-
 /// Sends the request to join again while the manager, just started, does not listen.
 async fn patiently(client: &Client, join: &Join) -> Result<Joined, ClientError> {
     let started = Instant::now();
@@ -280,7 +268,8 @@ async fn reached(url: &str, identity: &Path) -> Result<(), String> {
 pub fn mac_of(interface: &str) -> Result<Mac, Failure> {
     let addresses = nix::ifaddrs::getifaddrs()
         .map_err(|error| Failure::failed(format!("cannot list the network interfaces: {error}")))?;
-    let of_it = addresses.filter(|address| address.interface_name == interface);
+    let name = interface_name(interface);
+    let of_it = addresses.filter(|address| address.interface_name == name);
     let mac = of_it.filter_map(|address| address.address?.as_link_addr()?.addr()).next();
     mac.filter(|mac| *mac != [0; 6]).map(Mac).ok_or_else(|| {
         Failure::failed(format!(
@@ -298,17 +287,5 @@ mod tests {
         assert_eq!(orders(true, false), [""; 0]);
         assert_eq!(orders(true, true), ["enable", "restart"]);
         assert_eq!([false, true].map(|may| orders(false, may)), [["enable", "start"]; 2]);
-    }
-
-    #[test]
-    fn a_configuration_belongs_to_one_unit() {
-        let unit = |config: &str| unit_of("mn-server", Path::new(config));
-        assert_eq!(unit("/etc/cxloe/mn-server.toml").as_deref(), Some("mn-server.service"));
-        assert_eq!(unit("/etc/cxloe/mn-server-b.toml").as_deref(), Some("mn-server@b.service"));
-        for other in
-            ["/etc/cxloe/other.toml", "/etc/cxloe/mn-serverb.toml", "/srv/mn-server.toml", "mn-server.toml"]
-        {
-            assert_eq!(unit(other), None, "{other}");
-        }
     }
 }

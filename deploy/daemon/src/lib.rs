@@ -17,13 +17,14 @@
 //! |---|---|
 //! | [`options`], `option_sources`, [`default_paths`], `ethertype`, `cpus`, `span`, `switch`, `pfc_trust`, `key_file` | options, configuration files, the environment, how values are spelled, where files lie |
 //! | [`log`] | logs through a bounded queue: a full disk neither ends nor blocks a process |
-//! | `interface_wait` | a service waits for its network interface |
+//! | `interface_name`, `interface_wait` | alternative names of network interfaces; a service waits for its own |
 //! | `ending`, `stop`, `open_files`, `supervisor`, `backoff` | signals, stopping threads, notifications to systemd, pauses between attempts |
 //! | `socket`, `state_file` | a Unix socket that goes with its process; a file that remembers |
 //! | `manager_link`, `identity`, [`join`] | the thread that keeps in touch with the manager; the certificate it does so with, and how a node gets one |
 //! | [`metrics`], [`http`] | counters for Prometheus; HTTP connections within limits |
 //! | [`doctor`] | whether a machine is ready for a daemon, and what to do where it is not |
 //! | `table` | tables for people, plain columns in a pipe |
+//! | `unit` | the systemd unit of a configuration, and what it gives a daemon |
 //! | [`command_line`] | exit codes, tables, JSON, completion and manual pages of every program |
 
 // These macros panic when standard output or standard error is closed.
@@ -37,6 +38,7 @@ pub mod doctor;
 mod ethertype;
 pub mod http;
 mod identity;
+mod interface_name;
 mod interface_wait;
 pub mod join;
 mod key_file;
@@ -55,11 +57,13 @@ mod stop;
 mod supervisor;
 mod switch;
 mod table;
+mod unit;
 
 pub use backoff::Backoff;
 pub use cpus::{CpuList, pin};
 pub use ethertype::EtherType;
 pub use identity::{NodeIdentity, NodeIdentityError};
+pub use interface_name::interface_name;
 pub use interface_wait::wait_for_interface;
 pub use key_file::{KeyError, read_key};
 pub use log::LogFormat;
@@ -75,3 +79,4 @@ pub use state_file::{NodeState, StateError, StateFile};
 pub use stop::{Stop, Stopped};
 pub use supervisor::Supervisor;
 pub use switch::Switch;
+pub use unit::{Unit, instance_socket};

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cxloe_daemon::command_line::doctor::{installed_config, judge_options, judge_protection};
+use cxloe_daemon::command_line::doctor::{installed_config, judge_options, judge_protection, no_options};
 use cxloe_daemon::doctor::machine::{CpuUse, Machine};
 use cxloe_daemon::doctor::nic::{Demand, Nic};
 use cxloe_daemon::doctor::permissions::{Process, Xdp};
+use cxloe_daemon::doctor::quota::CpuQuota;
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
-use cxloe_daemon::{ConfigError, OptionSources};
+use cxloe_daemon::{ConfigError, OptionSources, Unit, instance_socket};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkDown, LinkError};
@@ -34,8 +35,10 @@ pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 pub struct NodeHost {
     /// Files that describe the machine.
     pub host: Host,
-    /// Capabilities and limits of this process.
+    /// Capabilities and limits of the node: those of its systemd unit, or else of this process.
     pub process: Process,
+    /// Socket of the node if it is one of several on this machine, each of which has one of its own.
+    pub socket: Option<PathBuf>,
 }
 
 /// Worker threads of a node, as configured.
@@ -53,28 +56,40 @@ impl NodeHost {
     /// Reads the machine that this process runs on, and the process's rights.
     pub fn read() -> NodeHost {
         let host = Host::default();
-        NodeHost { process: Process::read(&host), host }
+        NodeHost { process: Process::read(&host), host, socket: None }
     }
 
     /// Checks a node with the options `settings` and those in the file `config`; without either, with those in the
     /// installed file. `resolve` completes the options, `examine` checks the node that they describe.
     pub fn check<S: ProgramSettings, C>(
-        &self,
+        &mut self,
         config: Option<PathBuf>,
         mut settings: OptionSources<S>,
         resolve: impl FnOnce(Option<PathBuf>, OptionSources<S>) -> Result<C, ConfigError>,
-        examine: impl FnOnce(&C) -> Vec<Check>,
+        examine: impl FnOnce(&NodeHost, &C) -> Vec<Check>,
     ) -> Vec<Check> {
         let interface = settings.flags.common().1.interface.clone();
         let given = config.is_some() || interface.is_some();
         let installed = PathBuf::from(format!("/etc/cxloe/{}.toml", S::PROGRAM));
         let config = config.or_else(|| installed_config(&installed, given));
         let from = config.clone();
+        if let Some(file) = &from {
+            self.socket = instance_socket(S::PROGRAM, file);
+        }
+        let unit = from.as_deref().and_then(|file| Unit::find(S::PROGRAM, file));
+        if let Some(unit) = &unit {
+            self.process = Process::of_unit(unit);
+        }
         let resolved = resolve(config, settings);
         let error = resolved.as_ref().err().map(ToString::to_string);
-        let mut checks = vec![judge_options(from.as_deref(), error)];
+        let mut checks = match error {
+            Some(_) if from.is_none() && !given => vec![no_options(S::PROGRAM, &installed)],
+            error => vec![judge_options(from.as_deref(), &installed, error)],
+        };
+        checks.push(self.process.judge_whose());
+        checks.push(CpuQuota::read(&self.host, unit.as_ref()).judge(self.process.unit.as_deref()));
         match resolved {
-            Ok(config) => checks.extend(examine(&config)),
+            Ok(config) => checks.extend(examine(self, &config)),
             Err(_) => {
                 checks.extend(Machine::read(&self.host).judge());
                 checks.extend(self.process.judge_links(S::PROGRAM, Xdp::May, 1));

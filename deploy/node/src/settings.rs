@@ -43,8 +43,8 @@ pub struct NodeSettings {
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LinkSettings {
-    /// The network interface by which this node reaches the other nodes, for example enp3s0f0; the MAC address of a compute
-    /// node's interface is its CN id
+    /// The network interface by which this node reaches the other nodes, for example enp3s0f0, or an alternative name of up
+    /// to 15 characters; the MAC address of a compute node's interface is its CN id
     #[arg(short, long, value_name = "NAME", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,

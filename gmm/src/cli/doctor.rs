@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use cxloe_daemon::Unit;
 use cxloe_daemon::command_line::doctor::{ManagerChecks, installed_config, judge_options};
 use cxloe_daemon::doctor::permissions::Process;
+use cxloe_daemon::doctor::quota::CpuQuota;
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, machine::Machine};
 use cxloe_gmm::server::Config;
 use cxloe_gmm::store::StorePlace;
@@ -49,22 +51,30 @@ pub fn run(args: DoctorArgs) -> ExitCode {
         serve.set_file(file);
     }
     let from = serve.file().map(PathBuf::from);
-    let mut checks = vec![Machine::read(&Host::default()).judge_clock()];
+    let host = Host::default();
+    let unit = from.as_deref().and_then(|file| Unit::find("gmm", file));
+    let process = unit.as_ref().map_or_else(|| Process::read(&host), Process::of_unit);
+    let mut checks = vec![
+        Machine::read(&host).judge_clock(),
+        CpuQuota::read(&host, unit.as_ref()).judge(process.unit.as_deref()),
+        process.judge_whose(),
+    ];
+    let installed = Path::new(INSTALLED);
     match serve.resolve() {
         Ok(config) => {
-            checks.push(judge_options(from.as_deref(), None));
-            checks.extend(examine(&config));
+            checks.push(judge_options(from.as_deref(), installed, None));
+            checks.extend(examine(&config, &process));
         }
-        Err(failure) => checks.push(judge_options(from.as_deref(), Some(failure.message))),
+        Err(failure) => checks.push(judge_options(from.as_deref(), installed, Some(failure.message))),
     }
     let output = if json { Output::Json } else { Output::Table };
     Report::new("gmm", env!("CARGO_PKG_VERSION"), checks).print(output)
 }
 
-fn examine(config: &Config) -> Vec<Check> {
+fn examine(config: &Config, process: &Process) -> Vec<Check> {
     let mut checks = Vec::new();
     // Open files: connections, and the files of the store and the runtime.
-    checks.push(Process::read(&Host::default()).judge_files(config.connections_max as u64 + 64));
+    checks.push(process.judge_files(config.connections_max as u64 + 64));
     match &config.store {
         StorePlace::File(path) => {
             let folder =

@@ -15,4 +15,4 @@ mod open;
 pub use cxloe_mn_core::pool::*;
 pub use former::{Former, check as check_former};
 pub use host::Host;
-pub use open::{POOL_BYTES_DEFAULT, PoolOptions, open};
+pub use open::{POOL_BYTES_DEFAULT, PoolOptions, memory_bytes, open};

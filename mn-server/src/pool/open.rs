@@ -143,16 +143,28 @@ fn stored_superblock(mapping: &Mapping) -> [u8; Superblock::BYTES] {
     bytes
 }
 
+/// Size of the memory that a new pool of `anon`, `huge2m` or `huge1g` takes with its page table, in bytes.
+///
+/// # Errors
+/// The sizes asked for do not go together.
+pub fn memory_bytes(options: &PoolOptions) -> Result<u64, PoolError> {
+    let huge = page_bytes(&options.spec);
+    Ok(mapped_bytes(&memory_layout(options, huge)?, huge))
+}
+
+fn memory_layout(options: &PoolOptions, huge: Option<u64>) -> Result<Layout, PoolError> {
+    if huge != Some(GIB) {
+        return required_layout(options);
+    }
+    // A page for the page table alone would take a GiB: so the page table takes a part of the size requested.
+    let total = options.bytes.unwrap_or(POOL_BYTES_DEFAULT).next_multiple_of(GIB);
+    Layout::within(total, options.extent_bytes.unwrap_or(EXTENT_BYTES_DEFAULT))
+}
+
 /// Allocates new memory with a descriptor, so that another process can keep it.
 fn new_memory(options: &PoolOptions, host: &Host, huge: Option<u64>) -> Result<OpenedMapping, PoolError> {
     let failed = |what| io_error(what, &options.spec);
-    let layout = if huge == Some(GIB) {
-        // A page for the page table alone would take a GiB: so the page table takes a part of the size requested.
-        let total = options.bytes.unwrap_or(POOL_BYTES_DEFAULT).next_multiple_of(GIB);
-        Layout::within(total, options.extent_bytes.unwrap_or(EXTENT_BYTES_DEFAULT))?
-    } else {
-        required_layout(options)?
-    };
+    let layout = memory_layout(options, huge)?;
     let len = mapped_bytes(&layout, huge);
     if huge.is_none() {
         check_memory(len, host)?;

@@ -1,6 +1,7 @@
 //! A network interface as the kernel reports it, with the checks that every link makes when it is opened, so that all
 //! links fail with the same messages.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -16,6 +17,7 @@ const MTU_MIN: usize = HEADER_LEN + LINE_SIZE + 16 - ETHERNET_HEADER;
 /// An interface that exists, is up, and has an MTU for at least a line.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
+    /// Name under which `/sys` and the kernel's lists have the interface, even if it was found by an alternative name.
     pub name: String,
     pub index: u32,
     pub mac: Mac,
@@ -95,7 +97,9 @@ impl Interface {
         let req = query(libc::SIOCGIFMTU as libc::Ioctl).map_err(io("read the MTU"))?;
         // SAFETY: SIOCGIFMTU has filled this member of the union.
         let mtu = unsafe { req.ifr_ifru.ifru_mtu } as usize;
-        Ok((Interface { name: name.to_owned(), index, mac, mtu }, hw.sa_family))
+        // `name` may be an alternative one (`ip link property add ... altname`), which ioctls take as well.
+        let name = name_of(index).unwrap_or_else(|| name.to_owned());
+        Ok((Interface { name, index, mac, mtu }, hw.sa_family))
     }
 
     /// The error of a system call on this interface, with a variant of its own for EPERM and EACCES.
@@ -108,5 +112,34 @@ impl Interface {
             Some(libc::ENXIO | libc::ENODEV) => LinkError::NoSuchInterface(self.name.clone()),
             _ => LinkError::Io { what, interface: self.name.clone(), source },
         }
+    }
+}
+
+/// Name of the interface with this index.
+pub(crate) fn name_of(index: u32) -> Option<String> {
+    let mut name = [0_u8; libc::IFNAMSIZ];
+    // SAFETY: the name with its final zero fits IFNAMSIZ bytes, the length of the buffer.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+    let len = name.iter().position(|byte| *byte == 0)?;
+    (!found.is_null()).then(|| String::from_utf8_lossy(&name[..len]).into_owned())
+}
+
+/// Name under which `/sys` and the kernel's lists have the interface `name`, which may be an alternative one; `name`
+/// itself if there is no such interface.
+pub(crate) fn true_name(name: &str) -> String {
+    let Ok(text) = CString::new(name) else { return name.to_owned() };
+    // SAFETY: the text ends with a zero and outlives the call.
+    let index = unsafe { libc::if_nametoindex(text.as_ptr()) };
+    name_of(index).unwrap_or_else(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_has_its_name_and_others_keep_theirs() {
+        assert_eq!(true_name("lo"), "lo");
+        assert_eq!([true_name("none-such"), true_name("a\0b"), true_name("")], ["none-such", "a\0b", ""]);
     }
 }

@@ -43,9 +43,9 @@ pub struct DoctorArgs {
 /// Runs all checks and prints the report.
 pub fn run(args: DoctorArgs) -> ExitCode {
     let DoctorArgs { config, json, settings } = args;
-    let machine = NodeHost::read();
+    let mut machine = NodeHost::read();
     let resolve = |config, settings| RunArgs { config, print_config: false, settings }.resolve();
-    let mut checks = machine.check(config, settings, resolve, |config| examine(config, &machine));
+    let mut checks = machine.check(config, settings, resolve, |machine, config| examine(config, machine));
     checks.extend(faults::examine(&machine.process));
     print::<Settings>(checks, json)
 }

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::NodeIdentity;
 use crate::doctor::{Check, Group};
 use crate::options::{ConfigError, Protection};
+use crate::{NodeIdentity, NodeIdentityError};
 
-use cxloe_fabric::api::{ManagerHealth, MemoryNodeStatus};
+use cxloe_fabric::api::{ErrorCode, ManagerHealth, MemoryNodeStatus};
 use cxloe_fabric::model::human_bytes;
 use cxloe_fabric::{Client, ClientError};
 
@@ -20,8 +20,9 @@ pub fn installed_config(file: &Path, given: bool) -> Option<PathBuf> {
     (!given && file.exists()).then(|| file.to_path_buf())
 }
 
-/// Check whether a daemon can use its options, from the file `from` or from the command line alone.
-pub fn judge_options(from: Option<&Path>, error: Option<String>) -> Check {
+/// Check whether a daemon can use its options, from the file `from` or from the command line alone; options belong into
+/// the file `installed`.
+pub fn judge_options(from: Option<&Path>, installed: &Path, error: Option<String>) -> Check {
     let (group, name) = (Group::Configuration, "options");
     let place = from.map_or_else(|| "command line".to_owned(), |path| path.display().to_string());
     match error {
@@ -29,11 +30,30 @@ pub fn judge_options(from: Option<&Path>, error: Option<String>) -> Check {
         Some(error) => {
             let first = error.lines().next().unwrap_or_default().to_owned();
             let rest = error.lines().skip(1).collect::<Vec<_>>().join("\n");
-            let advice =
-                if rest.is_empty() { "change that; --help names all options".to_owned() } else { rest };
+            let advice = match (rest.is_empty(), from) {
+                (false, _) => rest,
+                (true, Some(file)) => format!("change it in {}; --help names all options", file.display()),
+                (true, None) => format!(
+                    "give the option with this command, or write it to {}; --help names all options",
+                    installed.display()
+                ),
+            };
             Check::fail(group, name, first, advice)
         }
     }
+}
+
+/// The finding for a node without any options: neither is there the file `installed`, nor does the command line name an
+/// interface.
+pub fn no_options(program: &str, installed: &Path) -> Check {
+    let file = installed.display();
+    let advice = format!(
+        "have the node join, which writes that file: {program} join https://MANAGER:7440 --token TOKEN -i INTERFACE; or write \
+         to it the lines interface = \"INTERFACE\" and manager = \"https://MANAGER:7440\"; or name what is to be checked: \
+         {program} doctor -i INTERFACE --manager https://MANAGER:7440"
+    );
+    let found = format!("{file} is not there, and no options are given: the machine alone is checked");
+    Check::fail(Group::Configuration, "options", found, advice)
 }
 
 /// Check whether frames are sealed; it warns unless the operator asked for less.
@@ -52,11 +72,64 @@ pub fn judge_protection(protection: Result<Protection, ConfigError>) -> Check {
     }
 }
 
+/// Reason for which a manager has not told its health.
+#[derive(Debug)]
+pub enum NoHealth {
+    /// The file with the node's certificate cannot be used.
+    Identity(NodeIdentityError),
+    /// The call failed.
+    Call(ClientError),
+    /// No answer came in time, or the call could not be made.
+    Silent(String),
+}
+
+impl NoHealth {
+    /// What was found, and what to do.
+    fn advise(&self) -> (String, &'static str) {
+        const LISTENING: &str = "start it (systemctl start gmm), see whether it listens on an address that this machine \
+                                 reaches (`listen` in its gmm.toml), and whether a firewall is in between";
+        const UNKNOWN: &str = "the manager runs, and does not accept this node's identity: have the node join (again), with a \
+                               token of this manager, or name the file with its certificate (`identity`)";
+        match self {
+            NoHealth::Silent(reason) => (reason.clone(), LISTENING),
+            NoHealth::Identity(error) => (
+                error.to_string(),
+                "run this as root or as the user of the daemon, which may read it; or have the node join again",
+            ),
+            NoHealth::Call(error) => {
+                let advice = match error {
+                    // The handshake has failed: somebody listens there.
+                    ClientError::Unreachable { reason, .. } if is_of_tls(reason) => UNKNOWN,
+                    ClientError::Unreachable { .. } | ClientError::Unanswered { .. } => LISTENING,
+                    ClientError::Refused { body, .. } => match body.code {
+                        ErrorCode::Unauthenticated => UNKNOWN,
+                        ErrorCode::Forbidden => {
+                            "the manager runs, and this node's identity lacks the right to ask it: see which role its token \
+                             or certificate has (gmm whoami)"
+                        }
+                        _ => "the manager runs, and its log says why it refuses (journalctl -u gmm)",
+                    },
+                    ClientError::BadUrl { .. }
+                    | ClientError::Tls { .. }
+                    | ClientError::Plain { .. }
+                    | ClientError::Protocol { .. } => "correct `manager` in this node's configuration",
+                };
+                (error.to_string(), advice)
+            }
+        }
+    }
+}
+
+/// Whether a failed exchange ended in the handshake of TLS.
+fn is_of_tls(reason: &str) -> bool {
+    ["certificate", "fatal alert"].iter().any(|words| reason.contains(words))
+}
+
 /// Answers of a manager to the doctor's requests.
 #[derive(Debug)]
 pub struct ManagerChecks {
-    /// Health of the manager, or the reason why the request failed.
-    pub health: Result<ManagerHealth, String>,
+    /// Health of the manager, or the reason why there is none.
+    pub health: Result<ManagerHealth, NoHealth>,
     /// Memory nodes that the manager lists; empty if it did not answer.
     pub memory_nodes: Vec<MemoryNodeStatus>,
 }
@@ -64,10 +137,14 @@ pub struct ManagerChecks {
 impl ManagerChecks {
     /// Asks the manager at `url`, with the certificate in the file `identity` if there is one.
     pub fn at(url: &str, identity: Option<&Path>) -> ManagerChecks {
-        let silent = |error: String| ManagerChecks { health: Err(error), memory_nodes: Vec::new() };
+        let without = |why: NoHealth| ManagerChecks { health: Err(why), memory_nodes: Vec::new() };
+        let silent = |reason: String| without(NoHealth::Silent(reason));
+        let identity = match identity.map(NodeIdentity::read).transpose() {
+            Ok(identity) => identity,
+            Err(error) => return without(NoHealth::Identity(error)),
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let asked = async {
-            let identity = identity.and_then(|path| NodeIdentity::read(path).ok());
             let credentials = identity.map(|identity| identity.credentials()).unwrap_or_default();
             let client = Client::with(url, credentials)?;
             let health = client.health().await?;
@@ -79,7 +156,7 @@ impl ManagerChecks {
         };
         match answer {
             Ok(Ok((health, memory_nodes))) => ManagerChecks { health: Ok(health), memory_nodes },
-            Ok(Err(error)) => silent(error.to_string()),
+            Ok(Err(error)) => without(NoHealth::Call(error)),
             Err(_) => silent(format!("manager at {url} has not answered for {ANSWER_TIMEOUT:?}")),
         }
     }
@@ -88,10 +165,9 @@ impl ManagerChecks {
     pub fn judge_manager(&self, url: &str, version: &str) -> Check {
         let (group, name) = (Group::Peers, "manager");
         match &self.health {
-            Err(error) => {
-                let advice = "start it (systemctl start gmm), see whether it listens on an address that this machine \
-                              reaches (`listen` in its gmm.toml), and whether a firewall is in between";
-                Check::fail(group, name, error, advice)
+            Err(why) => {
+                let (found, advice) = why.advise();
+                Check::fail(group, name, found, advice)
             }
             Ok(health) if health.read_only.is_some() => {
                 let reason = health.read_only.as_deref().unwrap_or_default();
@@ -134,6 +210,7 @@ impl ManagerChecks {
 mod tests {
     use super::*;
     use crate::doctor::Level;
+    use cxloe_fabric::api::ErrorBody;
 
     fn asked(version: &str) -> ManagerChecks {
         let health = serde_json::json!({
@@ -170,13 +247,60 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_is_not_silence() {
+        let (url, asked) = ("https://m:1".to_owned(), "show its health".to_owned());
+        let refused = |code| ClientError::Refused {
+            url: url.clone(),
+            asked: asked.clone(),
+            body: ErrorBody { error: "no".into(), code, hint: "hint".into() },
+        };
+        let gone = |reason: &str| ClientError::Unreachable {
+            url: url.clone(),
+            asked: asked.clone(),
+            reason: reason.into(),
+        };
+        let advice = |why: NoHealth| {
+            let checks = ManagerChecks { health: Err(why), memory_nodes: vec![] };
+            let check = checks.judge_manager(&url, "1.0.0");
+            assert_eq!(check.level, Level::Fail);
+            check.advice.unwrap()
+        };
+        let starts = |error| advice(NoHealth::Call(error)).contains("systemctl start gmm");
+        assert!(starts(gone("Connection refused")));
+        for (error, words) in [
+            (refused(ErrorCode::Unauthenticated), "join (again)"),
+            (gone("invalid peer certificate: UnknownIssuer"), "join (again)"),
+            (gone("received fatal alert: CertificateExpired"), "join (again)"),
+            (refused(ErrorCode::Forbidden), "gmm whoami"),
+            (refused(ErrorCode::Unavailable), "journalctl -u gmm"),
+            (ClientError::Plain { url: url.clone(), asked: asked.clone() }, "`manager`"),
+        ] {
+            let advice = advice(NoHealth::Call(error));
+            assert!(advice.contains(words) && !advice.contains("systemctl start"), "{advice}");
+        }
+        assert!(advice(NoHealth::Silent("nothing for 5 s".into())).contains("systemctl start gmm"));
+        let unread = ManagerChecks::at(&url, Some(Path::new("/nonexistent/identity")));
+        assert!(matches!(unread.health, Err(NoHealth::Identity(_))), "{unread:?}");
+        assert!(advice(unread.health.unwrap_err()).contains("as root"));
+    }
+
+    #[test]
     fn options_that_cannot_be_used_are_quoted() {
         let from = Path::new("/etc/cxloe/x.toml");
-        assert_eq!(judge_options(Some(from), None).found, "/etc/cxloe/x.toml");
-        let wrong = judge_options(Some(from), Some("file x: TOML\n  |\n1 | a\n".into()));
+        let installed = Path::new("/etc/cxloe/mn-server.toml");
+        let judge = |from, error: Option<&str>| judge_options(from, installed, error.map(str::to_owned));
+        assert_eq!(judge(Some(from), None).found, "/etc/cxloe/x.toml");
+        let wrong = judge(Some(from), Some("file x: TOML\n  |\n1 | a\n"));
         assert_eq!((wrong.level, wrong.found.as_str()), (Level::Fail, "file x: TOML"));
         assert!(wrong.advice.unwrap().contains("1 | a"));
-        assert!(judge_options(None, Some("wrong".into())).advice.unwrap().contains("--help"));
+        assert!(judge(Some(from), Some("wrong")).advice.unwrap().contains("/etc/cxloe/x.toml"));
+        let line = judge(None, Some("wrong")).advice.unwrap();
+        assert!(line.contains("/etc/cxloe/mn-server.toml") && line.contains("--help"), "{line}");
+        let none = no_options("mn-server", installed);
+        assert!(
+            none.level == Level::Fail && none.found.starts_with("/etc/cxloe/mn-server.toml is not there")
+        );
+        assert!(none.advice.unwrap().contains("mn-server join https://"));
     }
 
     #[test]

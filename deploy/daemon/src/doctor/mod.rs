@@ -2,9 +2,9 @@
 //! daemon, and advice where it is not.
 //!
 //! ```text
-//!   /proc, /sys below a root --> Host ----> Machine, Process, Nic      facts, each read once
-//!   ethtool, DCB of an interface ----------------^    |
-//!   what the daemon is to do (workers, MTU, ...) -----+--> judge --> [Check: ok, warn or fail; what to do] --> Report
+//!   /proc, /sys below a root --> Host ----> Machine, Process, CpuQuota, Nic      facts, each read once
+//!   a unit of systemd, ethtool, DCB of an interface ------^    |
+//!   what the daemon is to do (workers, MTU, ...) -------------+--> judge --> [Check: ok, warn or fail; what to do] --> Report
 //! ```
 //!
 //! Readers decide nothing, and judgements do no I/O: so a test describes a machine, in a folder that stands for `/`
@@ -17,6 +17,7 @@ mod host;
 pub mod machine;
 pub mod nic;
 pub mod permissions;
+pub mod quota;
 mod report;
 mod units;
 

@@ -1,5 +1,7 @@
-//! Capabilities and limits of this process, judged for its links and its memory.
+//! Capabilities and limits of a daemon, judged for its links and its memory: those that its systemd unit gives it, or
+//! without a unit those of this process.
 
+use crate::Unit;
 use crate::doctor::{Check, Group, Host, size};
 
 /// Receive queue that a `udp` link asks for, in bytes.
@@ -23,6 +25,9 @@ pub const SYS_PTRACE: Capability = Capability { number: 19, name: "CAP_SYS_PTRAC
 /// Loading BPF programs into the kernel.
 pub(crate) const BPF: Capability = Capability { number: 39, name: "CAP_BPF" };
 
+/// All capabilities that are judged.
+const CAPABILITIES: [Capability; 5] = [NET_ADMIN, NET_RAW, IPC_LOCK, SYS_PTRACE, BPF];
+
 /// Bytes of the frame memory that one AF_XDP socket locks, at most: 1536 chunks of 4 KiB.
 const XDP_LOCKED: u64 = 1536 * 4096;
 
@@ -45,10 +50,12 @@ pub struct Process {
     pub effective: u64,
     /// Bytes that the process may lock (RLIMIT_MEMLOCK); `None`: no limit.
     pub lockable: Option<u64>,
-    /// Number of files that the process may have open (RLIMIT_NOFILE).
+    /// Number of files that the process may have open: the hard limit (RLIMIT_NOFILE), to which daemons raise theirs.
     pub files: u64,
     /// True in a user namespace other than the initial one; XDP programs cannot be loaded there.
     pub in_user_namespace: bool,
+    /// The systemd unit that starts the process; `None`: it is this process.
+    pub unit: Option<String>,
 }
 
 impl Process {
@@ -57,20 +64,60 @@ impl Process {
         let status = host.text("proc/self/status").unwrap_or_default();
         let limits = host.text("proc/self/limits").unwrap_or_default();
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let soft = |name: &str| {
+        // The soft limit comes first, then the hard one.
+        let limit = |name: &str, column: usize| {
             let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
-            rest.split_whitespace().next().map(str::to_owned)
+            rest.split_whitespace().nth(column).map(str::to_owned)
         };
         let users = host.text("proc/self/uid_map").unwrap_or_default();
         let all: Vec<&str> = users.split_whitespace().collect();
         Process {
             effective: effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0),
-            lockable: soft("Max locked memory").map_or(Some(0), |limit| match limit.as_str() {
+            lockable: limit("Max locked memory", 0).map_or(Some(0), |limit| match limit.as_str() {
                 "unlimited" => None,
                 number => Some(number.parse().unwrap_or(0)),
             }),
-            files: soft("Max open files").map_or(0, |limit| limit.parse().unwrap_or(u64::MAX)),
+            files: limit("Max open files", 1).map_or(0, |limit| limit.parse().unwrap_or(u64::MAX)),
             in_user_namespace: !users.is_empty() && all != ["0", "0", "4294967295"],
+            unit: None,
+        }
+    }
+
+    /// Capabilities and limits that `unit` gives the process that it starts.
+    pub fn of_unit(unit: &Unit) -> Process {
+        // A user other than root has the ambient capabilities alone.
+        let is_root = ["", "root", "0"].contains(&unit.property("User"));
+        let given = if is_root { "CapabilityBoundingSet" } else { "AmbientCapabilities" };
+        let given: Vec<String> = unit.property(given).split_whitespace().map(str::to_uppercase).collect();
+        let has = |capability: &Capability| given.iter().any(|name| name == capability.name);
+        // A limit that systemd does not report is none.
+        let limit = |name: &str| unit.property(name).parse::<u64>().ok().filter(|limit| *limit != u64::MAX);
+        Process {
+            effective: CAPABILITIES
+                .iter()
+                .filter(|capability| has(capability))
+                .fold(0, |mask, capability| mask | 1 << capability.number),
+            lockable: limit("LimitMEMLOCKSoft"),
+            files: limit("LimitNOFILE").unwrap_or(u64::MAX),
+            in_user_namespace: false,
+            unit: Some(unit.name.clone()),
+        }
+    }
+
+    /// Says whose capabilities and limits are judged.
+    pub fn judge_whose(&self) -> Check {
+        let found = match &self.unit {
+            Some(unit) => format!("those that systemd gives {unit}"),
+            None => "those of this process: no systemd unit here runs this configuration".to_owned(),
+        };
+        Check::ok(Group::Permissions, "rights and limits", found)
+    }
+
+    /// Advice to raise a limit: by `setting` in the unit, or by `shell` before the start.
+    fn raise(&self, setting: &str, shell: &str) -> String {
+        match &self.unit {
+            Some(unit) => format!("raise the limit: systemctl edit {unit}, and below [Service] {setting}"),
+            None => format!("raise the limit: {shell}; in a unit {setting}"),
         }
     }
 
@@ -119,7 +166,7 @@ impl Process {
             (format!("{missing} missing"), advice)
         } else if !self.may_lock(locked) {
             let limit = self.lockable.map_or_else(String::new, size);
-            let advice = "raise the limit: ulimit -l unlimited; in a unit LimitMEMLOCK=infinity".to_owned();
+            let advice = self.raise("LimitMEMLOCK=infinity", "ulimit -l unlimited");
             (format!("{limit} may be locked, its rings take {}", size(locked)), advice)
         } else {
             checks.push(Check::ok(group, name, "NET_ADMIN, BPF, memory to lock"));
@@ -160,8 +207,8 @@ impl Process {
         }
         let limit = self.lockable.map_or_else(String::new, size);
         let found = format!("{limit} may be locked, {} is to be", size(bytes));
-        let advice =
-            "raise the limit: ulimit -l unlimited; in a unit LimitMEMLOCK=infinity; or do without locking";
+        let raise = self.raise("LimitMEMLOCK=infinity", "ulimit -l unlimited");
+        let advice = format!("{raise}; or do without locking");
         Check::fail(Group::Permissions, name, found, advice)
     }
 
@@ -171,7 +218,7 @@ impl Process {
         if self.files >= wanted {
             return Check::ok(Group::Permissions, name, found);
         }
-        let advice = format!("raise the limit: ulimit -n {wanted}; in a unit LimitNOFILE={wanted}");
+        let advice = self.raise(&format!("LimitNOFILE={wanted}"), &format!("ulimit -n {wanted}"));
         Check::warn(Group::Permissions, name, found, advice)
     }
 }
@@ -184,7 +231,7 @@ mod tests {
 
     fn with(capabilities: &[Capability]) -> Process {
         let effective = capabilities.iter().fold(0, |mask, capability| mask | 1 << capability.number);
-        Process { effective, lockable: None, files: 1024, in_user_namespace: false }
+        Process { effective, lockable: None, files: 1024, in_user_namespace: false, unit: None }
     }
 
     fn levels(process: &Process, xdp: Xdp) -> [Level; 2] {
@@ -217,7 +264,7 @@ mod tests {
         ]);
         let read = Process::read(&host);
         assert!(read.has(NET_RAW) && read.has(NET_ADMIN) && read.has(BPF) && !read.has(SYS_PTRACE));
-        assert_eq!((read.lockable, read.files, read.in_user_namespace), (Some(8 << 20), 1024, false));
+        assert_eq!((read.lockable, read.files, read.in_user_namespace), (Some(8 << 20), 524_288, false));
         let (_root, host) = described(&[
             (
                 "proc/self/limits",
@@ -227,6 +274,26 @@ mod tests {
         ]);
         let read = Process::read(&host);
         assert_eq!((read.lockable, read.in_user_namespace, read.effective), (None, true, 0));
+    }
+
+    #[test]
+    fn a_unit_gives_what_it_names() {
+        let shown = "LoadState=loaded\nUser=cxloe\nAmbientCapabilities=cap_net_raw cap_bpf\n\
+                     CapabilityBoundingSet=cap_net_raw cap_net_admin cap_bpf\nLimitMEMLOCKSoft=infinity\n\
+                     LimitNOFILE=65536\n";
+        let of = |shown: &str| Process::of_unit(&Unit::parse("mn-server.service", shown).unwrap());
+        let unit = of(shown);
+        assert!(unit.has(NET_RAW) && unit.has(BPF) && !unit.has(NET_ADMIN), "{unit:?}");
+        assert_eq!((unit.lockable, unit.files, unit.in_user_namespace), (None, 65536, false));
+        assert!(unit.judge_whose().found.ends_with("mn-server.service"));
+        assert_eq!(unit.judge_files(65536).level, Level::Ok);
+        let more = unit.judge_files(65537).advice.unwrap();
+        assert!(more.contains("systemctl edit mn-server.service") && more.contains("LimitNOFILE=65537"));
+        let root = of(&shown.replace("User=cxloe", "User=").replace("infinity", "65536"));
+        assert!(root.has(NET_ADMIN) && root.lockable == Some(65536), "{root:?}");
+        let locked = root.judge_lock("pool", 1 << 20);
+        assert!(locked.level == Level::Fail && locked.advice.unwrap().contains("LimitMEMLOCK=infinity"));
+        assert!(with(&[]).judge_whose().found.contains("this process"));
     }
 
     #[test]

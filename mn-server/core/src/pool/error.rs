@@ -1,11 +1,13 @@
 //! Errors of opening a pool or preparing an extent. Each message names a remedy.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cxloe_fabric::model::ByteSize;
 
 use super::spec::PoolSpec;
+
+const GIB: u64 = 1 << 30;
 
 /// Errors of pools. Sizes are in bytes.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +65,7 @@ pub enum PoolError {
     /// Not enough pages in the kernel's reserve.
     #[error(
         "{pool} needs {needed} huge pages of {page} and {free} are free; reserve more: \
-         `echo {reserve} > {knob}` (for 1 GiB pages at boot: hugepagesz=1G hugepages={reserve}), or use --pool anon"
+         {}, or use --pool anon", reserving(*.page, *.reserve, .knob)
     )]
     HugePages {
         /// Kind of pool requested.
@@ -217,5 +219,27 @@ impl PoolError {
             | PoolError::NoSuchExtent { .. }
             | PoolError::Io { .. } => false,
         }
+    }
+}
+
+/// How `reserve` huge pages of `page` are reserved.
+fn reserving(page: ByteSize, reserve: u64, knob: &Path) -> String {
+    let now = format!("`echo {reserve} > {}`", knob.display());
+    match page {
+        // While the machine runs, hardly any GiB of memory is in one piece.
+        ByteSize(GIB) => format!("{now}, or at boot hugepagesz=1G hugepages={reserve}"),
+        _ => now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_a_gib_are_reserved_at_boot_and_smaller_ones_are_not_counted_as_such() {
+        let reserving = |page, count| reserving(ByteSize(page), count, Path::new("/knob"));
+        assert_eq!(reserving(GIB, 1), "`echo 1 > /knob`, or at boot hugepagesz=1G hugepages=1");
+        assert_eq!(reserving(2 << 20, 513), "`echo 513 > /knob`");
     }
 }

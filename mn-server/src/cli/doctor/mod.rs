@@ -47,9 +47,10 @@ pub struct DoctorArgs {
 /// Runs all checks and prints the report.
 pub fn run(args: DoctorArgs) -> ExitCode {
     let DoctorArgs { config, json, try_link, settings } = args;
-    let machine = NodeHost::read();
+    let mut machine = NodeHost::read();
     let resolve = |config, settings| Cli { config, print_config: false, settings }.resolve();
-    let checks = machine.check(config, settings, resolve, |config| examine(config, &machine, try_link));
+    let checks =
+        machine.check(config, settings, resolve, |machine, config| examine(config, machine, try_link));
     print::<Settings>(checks, json)
 }
 
@@ -59,7 +60,7 @@ fn examine(config: &Config, machine: &NodeHost, try_link: bool) -> Vec<Check> {
     let workers = Workers { count: config.workers, cpus: config.cpus.clone(), flag: "--cpus" };
     let mut checks = machine.examine::<Settings>(&config.node, workers, &nic, &link);
 
-    let socket = config.socket.clone().unwrap_or_else(default_socket);
+    let socket = config.socket.clone().or_else(|| machine.socket.clone()).unwrap_or_else(default_socket);
     let node = ask(&socket);
     checks.push(judge_daemon(&node));
     checks.extend(node.as_ref().ok().map(judge_running_link));

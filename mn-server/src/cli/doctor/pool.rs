@@ -3,7 +3,7 @@
 use cxloe_daemon::doctor::permissions::Process;
 use cxloe_daemon::doctor::{Check, Group, folder_for_files, size};
 use cxloe_mn::config::Config;
-use cxloe_mn::pool::{Host, POOL_BYTES_DEFAULT, PoolSpec};
+use cxloe_mn::pool::{Host, POOL_BYTES_DEFAULT, PoolSpec, memory_bytes};
 use nix::unistd::{AccessFlags, access};
 
 /// Memory in bytes that should be left to the rest of the system.
@@ -13,10 +13,12 @@ const SPARE: u64 = 256 << 20;
 pub fn examine(config: &Config, process: &Process) -> Vec<Check> {
     let (host, pool) = (Host::default(), &config.pool);
     let bytes = pool.bytes.unwrap_or(POOL_BYTES_DEFAULT);
+    // With the page table, for which a pool of huge pages needs a further one.
+    let taken = memory_bytes(pool).unwrap_or(bytes);
     let of_memory = match &pool.spec {
         PoolSpec::Anon => vec![judge_memory(bytes, host.available_memory())],
-        PoolSpec::Huge2M => vec![judge_huge_pages(bytes, 2 << 20, host.huge_pages(2 << 20))],
-        PoolSpec::Huge1G => vec![judge_huge_pages(bytes, 1 << 30, host.huge_pages(1 << 30))],
+        PoolSpec::Huge2M => vec![judge_huge_pages(taken, 2 << 20, host.huge_pages(2 << 20))],
+        PoolSpec::Huge1G => vec![judge_huge_pages(taken, 1 << 30, host.huge_pages(1 << 30))],
         PoolSpec::File(path) => {
             let kept =
                 std::fs::metadata(path).map_or(0, |file| std::os::unix::fs::MetadataExt::blocks(&file) * 512);
@@ -112,6 +114,7 @@ fn judge_node(node: u32, exists: bool, online: &str) -> Check {
 mod tests {
     use super::*;
     use cxloe_daemon::doctor::Level;
+    use cxloe_mn::pool::PoolOptions;
 
     const GIB: u64 = 1 << 30;
 
@@ -133,6 +136,16 @@ mod tests {
         assert!(short.advice.unwrap().starts_with("echo 712 > "));
         assert_eq!(judge_huge_pages(GIB, 2 << 20, (512, 512)).level, Level::Ok);
         assert!(judge_huge_pages(3 * GIB, GIB, (0, 0)).advice.unwrap().contains("hugepages=3"));
+    }
+
+    #[test]
+    fn a_pool_of_huge_pages_needs_one_for_its_page_table() {
+        let taken = |spec| {
+            let options = PoolOptions { spec, bytes: Some(GIB), ..PoolOptions::default() };
+            memory_bytes(&options).unwrap()
+        };
+        assert_eq!(taken(PoolSpec::Huge2M), 513 << 21);
+        assert_eq!(taken(PoolSpec::Huge1G), GIB);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use decide::{Ground, LinkStep, Observation, Reopening};
 use link::{PersistentLink, Slot};
 use notices::Notices;
 
-use super::interface::Interface;
+use super::interface::{Interface, name_of};
 use super::{Link, LinkConfig, LinkError, open, udp};
 use crate::Clock;
 
@@ -107,7 +107,7 @@ pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, Li
         configs: configs.to_vec(),
         slots: slots.clone(),
         state,
-        name: name.clone(),
+        name: interface.name,
         notices: notices.ok(),
         wake,
         health: health.clone(),
@@ -309,13 +309,4 @@ fn find(config: &LinkConfig, name: &str) -> Result<(Interface, Option<SocketAddr
 
 fn ground(interface: &Interface, outer: Option<SocketAddr>) -> Ground {
     Ground { index: interface.index, mac: interface.mac, mtu: interface.mtu, outer }
-}
-
-/// Name of the interface with this index.
-fn name_of(index: u32) -> Option<String> {
-    let mut name = [0_u8; libc::IFNAMSIZ];
-    // SAFETY: the name with its final zero fits IFNAMSIZ bytes, the length of the buffer.
-    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
-    let len = name.iter().position(|byte| *byte == 0)?;
-    (!found.is_null()).then(|| String::from_utf8_lossy(&name[..len]).into_owned())
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use cxloe_wire::frame::Mac;
 
-use crate::interface::Interface;
+use crate::interface::{Interface, true_name};
 use crate::outer::{UDP_PORT_DEFAULT, UdpAddress, shard_port};
 use crate::{LinkConfig, LinkError};
 
@@ -22,7 +22,8 @@ pub fn own_address(config: &LinkConfig) -> Result<SocketAddr, LinkError> {
     let ip = match ip {
         Some(ip) => ip,
         None => {
-            first_address(&config.interface)?.ok_or_else(|| LinkError::NoAddress(config.interface.clone()))?
+            let name = true_name(&config.interface);
+            first_address(&name)?.ok_or(LinkError::NoAddress(name))?
         }
     };
     Ok(SocketAddr::new(ip, port))

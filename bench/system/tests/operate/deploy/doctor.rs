@@ -165,6 +165,29 @@ pub fn what_is_wrong_with_an_interface_is_named() -> Outcome {
     loopback.expect("interface", "fail", "no Ethernet")
 }
 
+/// An interface has alternative names, as `ip` takes them: `/sys` and the kernel's lists do not have these.
+pub fn an_interface_is_known_by_its_alternative_names() -> Outcome {
+    let mut rig = Pair::bare()?;
+    // This link looks for its interface in a list.
+    rig.link = "pnet";
+    for (namespace, interface, name) in [("mn", "mn0", "wire0"), ("cn", "cn0", "far-memory")] {
+        let mut ip = Command::new("ip");
+        ip.args(["link", "property", "add", "dev", interface, "altname", name]);
+        let status = rig.lab.spawn(namespace, ip)?.wait(cxloe_system::pair::LIMIT)?;
+        ensure(status.success(), format!("ip link property add dev {interface}: {status}"))?;
+    }
+    let usual = ["-i", "wire0", "--static-map", "/dev/null", "--pool-size", "32M"];
+    let found = examine(&rig, "mn", "mn-server", &usual)?;
+    found.expect("MTU", "warn", "ip link set mn0 mtu 9000")?;
+
+    rig.start_gmm()?;
+    rig.start_mn("anon")?;
+    rig.start_agent(&["-i", "far-memory"])?;
+    rig.create_region("scratch")?;
+    rig.attached("scratch", "active")?;
+    rig.written(7).map(drop)
+}
+
 pub fn missing_rights_are_named() -> Outcome {
     let rig = Pair::bare()?;
     let (manager, data) = (rig.manager_url(), rig.path("").display().to_string());
@@ -198,6 +221,13 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     fs::write(rig.path("mn.toml"), "interface = 'mn0'\npool_size = '1G'\n")?;
     let wrong = examine(&rig, "mn", "mn-server", &["--config", &path("mn.toml")])?;
     wrong.expect("options", "fail", "pool_size")?;
+    wrong.expect("rights and limits", "ok", "those of this process")?;
+    wrong.check("CPU quota")?;
+    if !std::path::Path::new("/etc/cxloe/mn-server.toml").exists() {
+        let none = examine(&rig, "mn", "mn-server", &[])?;
+        none.expect("options", "fail", "mn-server join https://")?;
+        none.expect("kernel", "ok", "")?;
+    }
     wrong.expect("kernel", "ok", "")?;
     ensure(wrong.code == 2, format!("exit code {}", wrong.code))?;
 
@@ -214,6 +244,9 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     let huge = ["-i", "mn0", "--pool", "huge1g", "--pool-size", "64T"];
     let huge = examine(&rig, "mn", "mn-server", &[&huge[..], &usual].concat())?;
     huge.expect("huge pages", "fail", "hugepages=65536")?;
+    let small = ["-i", "mn0", "--pool", "huge2m", "--pool-size", "1G"];
+    let small = examine(&rig, "mn", "mn-server", &[&small[..], &usual].concat())?;
+    small.expect("huge pages", "fail", "513 needed")?;
     let large = ["-i", "mn0", "--pool-size", "64T"];
     let large = examine(&rig, "mn", "mn-server", &[&large[..], &usual].concat())?;
     large.expect("pool", "fail", "smaller pool-size")?;

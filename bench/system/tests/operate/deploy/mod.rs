@@ -48,6 +48,7 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         private_files::what_daemons_write_is_their_owners,
         doctor::a_working_fabric_has_no_failures,
         doctor::what_is_wrong_with_an_interface_is_named,
+        doctor::an_interface_is_known_by_its_alternative_names,
         doctor::missing_rights_are_named,
         doctor::wrong_options_and_absent_peers_are_named,
     ]

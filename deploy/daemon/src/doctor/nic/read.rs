@@ -4,15 +4,17 @@ use nix::net::if_::if_nametoindex;
 
 use super::{Nic, Presence, Queues, dcb, ethtool::Ethtool};
 use crate::doctor::Host;
+use crate::interface_name;
 
 /// Hardware type of Ethernet (ARPHRD_ETHER) and the flag of an interface that is up (IFF_UP).
 const ETHERNET: u32 = 1;
 const UP: u32 = 1;
 
 impl Nic {
-    /// Reads the interface `name`. The driver and the kernel are asked only if `host` is the running machine; their
+    /// Reads the interface `name`, which may be an alternative name if `host` is the running machine. The driver and the kernel are asked only if `host` is the running machine; their
     /// answers concern the network namespace of this thread.
     pub fn read(host: &Host, name: &str) -> Nic {
+        let name = &if host.is_real() { interface_name(name) } else { name.to_owned() };
         let nic = Nic { presence: presence(host, name), ..Nic::of_sysfs(host, name) };
         if nic.presence != Presence::Here || !host.is_real() { nic } else { nic.with_driver() }
     }

@@ -1,0 +1,21 @@
+//! Names of network interfaces: one may have alternative names (`ip link property add dev eth0 altname wire`), which the
+//! kernel's calls take, while `/sys` and lists have the first name alone.
+
+use nix::net::if_::{if_indextoname, if_nametoindex};
+
+/// Name under which `/sys` has the interface `name`, which may be an alternative one; `name` itself if there is no such
+/// interface in this network namespace.
+pub fn interface_name(name: &str) -> String {
+    let found = if_nametoindex(name).and_then(if_indextoname).ok();
+    found.and_then(|name| name.into_string().ok()).unwrap_or_else(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_has_its_name_and_others_keep_theirs() {
+        assert_eq!([interface_name("lo"), interface_name("none-such")], ["lo", "none-such"]);
+    }
+}
