@@ -99,10 +99,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     if !wait_for_interface(&config.node.interface, supervisor, &ending) {
         return Ok(());
     }
-    // AF_XDP needs more rights than raw sockets, and names them when it is opened.
-    if config.node.link(config.udp()).backend != Backend::Xdp {
-        check_link(&link_config(config, &config.udp(), 0))?;
-    }
+    check_link(&link_config(config, &config.udp(), 0))?;
 
     // The keeper comes first: a process that is taken over has the sockets until it ends.
     let keeper = config.keeper();

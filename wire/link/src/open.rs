@@ -45,8 +45,9 @@ pub fn check(config: &LinkConfig) -> Result<(), LinkError> {
         return udp::own_mac(config).map(drop);
     }
     let interface = Interface::find(&config.interface)?;
+    let needs = if config.backend == Backend::Xdp { xdp::NEEDS } else { packet::NEEDS };
     let opened = packet::open_socket();
-    opened.map(drop).map_err(|error| interface.error("open a packet socket", packet::NEEDS, error))
+    opened.map(drop).map_err(|error| interface.error("open a packet socket", needs, error))
 }
 
 /// Opens one implementation; `why` is the reason of the choice, if there was one.

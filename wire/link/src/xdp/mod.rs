@@ -31,7 +31,7 @@ use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
-const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace: \
+pub(super) const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace: \
     run as root, or take `--link packet`";
 
 /// Most frames received and not yet released: each has chunks for the longest frame, and as many entries of the fill
