@@ -25,9 +25,7 @@ use cxloe_daemon::{
 use cxloe_fabric::model::Watermark;
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::pfc::PfcSocket;
-use cxloe_link::{
-    Backend, LinkConfig, LinkHealth, Middlewares, UdpConfig, check as check_link, open_persistent,
-};
+use cxloe_link::{LinkConfig, LinkHealth, Middlewares, UdpConfig, check as check_link, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};

@@ -1,7 +1,7 @@
 //! Which part of which region moves where, so that the memory nodes' pools are used alike. Decides by values only.
 //!
-//! Each move takes a part from the pool with the highest use to the one with the lowest that can take it, and only if
-//! that pool is then used less than the first one was. So each move lessens the unevenness, and a series of moves ends.
+//! Each move takes a part from the pool with the highest use to one that is used less, and only if both are then between
+//! what they were. So each move lessens the unevenness, and a series of moves ends.
 
 use std::collections::BTreeSet;
 
@@ -88,7 +88,8 @@ pub fn next_move(
                 }
                 let after = from.used_with(0) - part.bytes as f64 / from.bytes.max(1) as f64;
                 let higher = to.used_with(part.bytes).max(after);
-                if to.used_with(part.bytes) >= from.used_with(0) {
+                // Both stay between what they were: so the unevenness of all lessens with each move.
+                if to.used_with(part.bytes) >= from.used_with(0) || after < to.used_with(0) {
                     continue;
                 }
                 let found = Move {

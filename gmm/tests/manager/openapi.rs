@@ -284,6 +284,7 @@ async fn what_is_answered_is_what_is_described() {
         "/v1/regions/{name}/protect",
         "/v1/memory-nodes/{name}/drain",
         "/v1/memory-nodes/{name}/stop-drain",
+        "/v1/regions/{name}/relocate",
     ];
     let steps = [
         (paths[0], "/v1/regions/p/legs/stale", Some(stale.clone())),
@@ -296,12 +297,15 @@ async fn what_is_answered_is_what_is_described() {
         (paths[3], "/v1/memory-nodes/none/drain", None),
         (paths[4], "/v1/memory-nodes/mn1/stop-drain", None),
         (paths[4], "/v1/memory-nodes/none/stop-drain", None),
+        (paths[5], "/v1/regions/p/relocate", Some(json!({"from": "mn0", "to": "mn0"}))),
+        (paths[5], "/v1/regions/p/relocate", Some(json!({"from": "mn0"}))),
+        (paths[5], "/v1/regions/none/relocate", Some(json!({"from": "mn0"}))),
     ];
     let mut answered = Vec::new();
     for (path, target, body) in steps {
         answered.push(checked.ask(post.clone(), path, target, body).await.0);
     }
-    assert_eq!(answered, [200, 404, 200, 404, 200, 404, 204, 404, 204, 404]);
+    assert_eq!(answered, [200, 404, 200, 404, 200, 404, 204, 404, 204, 404, 409, 200, 404]);
     checked.ask(delete.clone(), "/v1/regions/{name}", "/v1/regions/p?force=true", None).await;
 
     // Regions.

@@ -30,6 +30,8 @@ const DATA: &[&str] = &[
     "gmm list -u",
     "gmm protect scratch none",
     "gmm drain mn0 --stop",
+    "gmm relocate scratch --from mn0 --stop",
+    "gmm rebalance",
     "gmm create-region -s 2M --owner agent extra",
     "gmm grow-region extra -s +2M",
     "gmm disable-region extra",

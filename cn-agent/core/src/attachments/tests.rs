@@ -29,6 +29,7 @@ fn add_decoder(region: &mut Region, size: u64, ways: u32, committed: bool) {
             extents: Extents::default(),
             incarnation: Some(7),
             state: if committed { LegState::Mapped } else { LegState::Mapping },
+            moves_to: None,
         });
     }
     if committed {

@@ -38,7 +38,7 @@ impl Manager {
     }
 
     /// True if a leg is to leave its memory node: it was ordered to, or the node is drained.
-    fn leaves(&self, leg: &Leg) -> bool {
+    pub(super) fn leaves(&self, leg: &Leg) -> bool {
         leg.moves_to.is_some()
             || self.state.memory_nodes.get(&leg.memory_node).is_some_and(|node| node.draining)
     }

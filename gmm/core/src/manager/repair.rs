@@ -11,7 +11,7 @@ use cxloe_fabric::model::{
 
 use super::cmem::CmemSpan;
 use super::memory_nodes::mapping_of;
-use super::mirror::{is_live, live_positions, other_is_in_sync};
+use super::mirror::{is_live, live_positions};
 use super::{Change, Manager, ManagerError};
 
 /// Pause after an attempt for which no memory node had room, in milliseconds.
