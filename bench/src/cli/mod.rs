@@ -2,6 +2,7 @@
 
 mod agent;
 mod bandwidth;
+mod chaos;
 mod common;
 mod compare;
 mod compare_retransmission;
@@ -92,6 +93,8 @@ enum Command {
     Keys(keys::Args),
     /// Measure how long operations wait when a memory node's process or interface is away, and check every line
     Outages(outages::Args),
+    /// Kill a daemon at random every few seconds under a load on a mirrored region, and check every line
+    Chaos(chaos::Args),
     /// Run engines and services over a simulated network, and check everything they do
     Sim(Box<sim::Args>),
     /// Measure the manager with thousands of nodes and a hundred thousand regions
@@ -142,7 +145,11 @@ pub fn run() -> ExitCode {
         command => command,
     };
     let makes_lab = match &command {
-        Command::Quickstart(_) | Command::Report(_) | Command::Keys(_) | Command::Outages(_) => true,
+        Command::Quickstart(_)
+        | Command::Report(_)
+        | Command::Keys(_)
+        | Command::Outages(_)
+        | Command::Chaos(_) => true,
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
         Command::Paper(args) => args.makes_lab(),
@@ -201,6 +208,7 @@ pub fn run() -> ExitCode {
         Command::Figures(args) => figures::run(&args),
         Command::Keys(args) => keys::run(&args, &interrupt),
         Command::Outages(args) => outages::run(&args, &interrupt),
+        Command::Chaos(args) => chaos::run(&args, &interrupt),
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::Compare(args) => compare::run(&args, standing, interrupt),

@@ -2,6 +2,7 @@
 //! a compute node of an independent implementation.
 
 mod access;
+mod chaos;
 mod fabric;
 mod mirror;
 mod observe;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     run(
         &[
             Subject::new("access", access::tests),
+            Subject::new("chaos", chaos::tests),
             Subject::new("fabric", fabric::tests),
             Subject::new("mirror", mirror::tests),
             Subject::new("observe", observe::tests),

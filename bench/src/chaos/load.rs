@@ -1,0 +1,261 @@
+//! Load on a region whose lines have versions: writes in batches, reads back, and compares. The agent may be away at any
+//! time, and operations may fail.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cxloe_client::client::{self, Client};
+use cxloe_lab::Interrupt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+use super::ChaosError;
+
+const LINE: u64 = 64;
+/// Lines of a batch: of a page, so that one operation of the agent covers many.
+const BATCH: usize = 64;
+/// Pause before an agent that is away is tried again.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// Counts of the load.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct LoadCounts {
+    /// Lines written with an answer.
+    pub written: u64,
+    /// Lines read and compared.
+    pub read: u64,
+    /// Batches that failed; their writes may have been carried out.
+    pub failed: u64,
+    /// Times that the agent was connected to again.
+    pub connected: u64,
+    /// Lines that had neither the version answered last nor one whose write failed since.
+    pub wrong: u64,
+}
+
+/// Longest operation since it was taken last; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Longest(Arc<AtomicU64>);
+
+impl Longest {
+    fn note(&self, time: Duration) {
+        self.0.fetch_max(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Takes the longest time, in milliseconds.
+    pub fn take_ms(&self) -> f64 {
+        self.0.swap(0, Ordering::Relaxed) as f64 / 1e3
+    }
+}
+
+/// Versions that a line may have: from the one that was answered last to the one that was tried last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Versions {
+    answered: u32,
+    tried: u32,
+}
+
+impl Versions {
+    /// Version of line number `at` with this content, if it is one that the line may have.
+    fn judge(self, at: u64, line: &[u8; 64]) -> Option<u32> {
+        let version = u32::from_le_bytes([line[0], line[1], line[2], line[3]]);
+        let may_be = (self.answered..=self.tried).contains(&version);
+        (may_be && *line == content(at, version)).then_some(version)
+    }
+}
+
+/// The load, with the versions of all lines.
+pub struct Load {
+    socket: PathBuf,
+    port: Option<(Client, u64)>,
+    lines: Vec<Versions>,
+    random: StdRng,
+    longest: Longest,
+    counts: LoadCounts,
+    /// Begin of the first attempt since the last operation that succeeded.
+    waits_since: Option<Instant>,
+    /// First line that was found wrong, for the message.
+    first_wrong: Option<String>,
+}
+
+/// Content of line number `at` in `version`; version 0 is zeros.
+fn content(at: u64, version: u32) -> [u8; 64] {
+    let mut line = [0; 64];
+    if version > 0 {
+        for (index, word) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let mixed = (at << 35) ^ (u64::from(version) << 3) ^ index as u64;
+            *word = mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29).to_le_bytes();
+        }
+        line[..4].copy_from_slice(&version.to_le_bytes());
+    }
+    line
+}
+
+impl Load {
+    /// A load on the region of `bytes` bytes that the agent at `socket` has attached.
+    pub fn new(socket: PathBuf, bytes: u64, seed: u64) -> Load {
+        Load {
+            socket,
+            port: None,
+            lines: vec![Versions::default(); (bytes / LINE) as usize],
+            random: StdRng::seed_from_u64(seed),
+            longest: Longest::default(),
+            counts: LoadCounts::default(),
+            waits_since: None,
+            first_wrong: None,
+        }
+    }
+
+    /// The longest operation, for another thread.
+    pub fn longest(&self) -> Longest {
+        self.longest.clone()
+    }
+
+    /// Counts so far.
+    pub fn counts(&self) -> LoadCounts {
+        self.counts
+    }
+
+    /// Writes every line once.
+    pub fn fill(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<(), ChaosError> {
+        let began = Instant::now();
+        for first in (0..self.lines.len()).step_by(BATCH) {
+            while !self.write(first) {
+                interrupt.check()?;
+                if began.elapsed() > limit {
+                    return Err(format!("the region was not written within {limit:?}").into());
+                }
+            }
+        }
+        self.longest.take_ms();
+        Ok(())
+    }
+
+    /// One step: writes a batch at random, or reads one and compares it.
+    pub fn step(&mut self) {
+        let first = self.random.random_range(0..self.lines.len() / BATCH) * BATCH;
+        // A program that tries again waits from its first attempt on.
+        let began = *self.waits_since.get_or_insert_with(Instant::now);
+        let done = if self.random.random_bool(0.5) { self.write(first) } else { self.read(first) };
+        if done {
+            self.longest.note(began.elapsed());
+            self.waits_since = None;
+        } else {
+            thread::sleep(RETRY);
+        }
+    }
+
+    /// Reads and compares every line.
+    ///
+    /// # Errors
+    /// The agent does not answer within `limit`, or a line was wrong at any time.
+    pub fn verify_all(&mut self, limit: Duration, interrupt: &Interrupt) -> Result<(), ChaosError> {
+        let began = Instant::now();
+        for first in (0..self.lines.len()).step_by(BATCH) {
+            while !self.read(first) {
+                interrupt.check()?;
+                if began.elapsed() > limit {
+                    return Err(format!("the region was not read within {limit:?}").into());
+                }
+                thread::sleep(RETRY);
+            }
+        }
+        match &self.first_wrong {
+            Some(wrong) => Err(format!("{} lines were wrong; the first: {wrong}", self.counts.wrong).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Connection to the agent with the region's address, if the agent is there and has the region.
+    fn port(&mut self) -> Option<&mut (Client, u64)> {
+        if self.port.is_none() {
+            let region = client::regions(&self.socket).ok()?.into_iter().next()?;
+            self.port = Some((Client::connect(&self.socket).ok()?, region.hpa));
+            self.counts.connected += 1;
+        }
+        self.port.as_mut()
+    }
+
+    fn write(&mut self, first: usize) -> bool {
+        let versions: Vec<u32> = self.lines[first..first + BATCH].iter().map(|line| line.tried + 1).collect();
+        let Some((port, hpa)) = self.port() else { return false };
+        let hpa = *hpa;
+        let lines: Vec<(u64, [u8; 64])> = versions
+            .iter()
+            .enumerate()
+            .map(|(at, version)| {
+                let at = (first + at) as u64;
+                (hpa + at * LINE, content(at, *version))
+            })
+            .collect();
+        let done = port.write_batch(&lines).is_ok();
+        for (line, version) in self.lines[first..].iter_mut().zip(versions) {
+            line.tried = version;
+            if done {
+                line.answered = version;
+            }
+        }
+        self.note(done, true)
+    }
+
+    fn read(&mut self, first: usize) -> bool {
+        let Some((port, hpa)) = self.port() else { return false };
+        let hpas: Vec<u64> = (first..first + BATCH).map(|at| *hpa + at as u64 * LINE).collect();
+        let mut found = vec![[0; 64]; BATCH];
+        let done = port.read_batch(&hpas, &mut found).is_ok();
+        if !done {
+            return self.note(false, false);
+        }
+        for (at, found) in (first..).zip(&found) {
+            let versions = self.lines[at];
+            match versions.judge(at as u64, found) {
+                // It was seen, and may not vanish.
+                Some(version) => self.lines[at].answered = version,
+                None => {
+                    self.counts.wrong += 1;
+                    self.first_wrong.get_or_insert_with(|| {
+                        format!("line {at} begins with {:02x?}, of {versions:?}", &found[..8])
+                    });
+                }
+            }
+        }
+        self.note(true, false)
+    }
+
+    fn note(&mut self, done: bool, wrote: bool) -> bool {
+        match (done, wrote) {
+            (true, true) => self.counts.written += BATCH as u64,
+            (true, false) => self.counts.read += BATCH as u64,
+            (false, _) => {
+                self.counts.failed += 1;
+                self.port = None;
+            }
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_answered_is_required_and_what_failed_may_be_there() {
+        let versions = Versions { answered: 3, tried: 5 };
+        let judge = |line: &[u8; 64]| versions.judge(9, line);
+        for version in 3..=5 {
+            assert_eq!(judge(&content(9, version)), Some(version));
+        }
+        for version in [0, 2, 6] {
+            assert_eq!(judge(&content(9, version)), None, "lost, or never written: {version}");
+        }
+        assert_eq!(judge(&content(8, 4)), None, "another line's");
+        let mut torn = content(9, 4);
+        torn[32..].copy_from_slice(&content(9, 3)[32..]);
+        assert_eq!(judge(&torn), None, "half a write");
+        assert_eq!(Versions::default().judge(9, &[0; 64]), Some(0), "never written");
+    }
+}
