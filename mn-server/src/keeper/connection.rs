@@ -5,8 +5,7 @@ use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -69,30 +68,47 @@ impl Connection {
     }
 }
 
+/// Shortest and longest pause between attempts to start a keeper.
+const START_PAUSE_MIN: Duration = Duration::from_millis(200);
+const START_PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// A connection that a thread watches.
 #[derive(Debug)]
-pub struct Watched {
-    connection: Arc<std::sync::Mutex<UnixStream>>,
-    released: Arc<AtomicBool>,
+pub struct Watched(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// Connection to the keeper that runs; `None` while none does.
+    connection: Option<UnixStream>,
+    released: bool,
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 impl Watched {
-    /// Starts a thread that calls `on_yield` when the keeper asks this node to end, and `replace`, for another
-    /// connection, when the keeper has ended.
+    /// Starts a thread that calls `on_yield` when the keeper asks this node to end, and `replace` when the keeper has
+    /// ended, or if there is none yet: until `replace` returns another connection, as a machine without memory or
+    /// processor time to spare has both later.
     pub fn start(
-        connection: Connection,
+        connection: Option<Connection>,
         on_yield: impl FnOnce() + Send + 'static,
         replace: impl Fn() -> Option<Connection> + Send + 'static,
     ) -> io::Result<Watched> {
-        let released = Arc::new(AtomicBool::new(false));
-        let shared = Arc::new(std::sync::Mutex::new(connection.0.try_clone()?));
-        let watched = Watched { connection: Arc::clone(&shared), released: Arc::clone(&released) };
+        let copy = connection.as_ref().map(|connection| connection.0.try_clone()).transpose()?;
+        let state = Arc::new(Mutex::new(State { connection: copy, released: false }));
+        let watched = Watched(Arc::clone(&state));
         thread::Builder::new().name("keeper".into()).spawn(move || {
             let mut on_yield = Some(on_yield);
             let mut connection = connection;
+            let mut pause = START_PAUSE_MIN;
             loop {
-                let answer = connection.0.set_read_timeout(None).and_then(|()| connection.next());
-                if released.load(Ordering::Acquire) {
+                let answer = match &connection {
+                    Some(connection) => connection.0.set_read_timeout(None).and_then(|()| connection.next()),
+                    None => Ok(None),
+                };
+                if locked(&state).released {
                     return;
                 }
                 match answer {
@@ -104,10 +120,23 @@ impl Watched {
                     }
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => {
-                        let Some(next) = replace() else { return };
-                        let Ok(copy) = next.0.try_clone() else { return };
-                        *shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = copy;
-                        connection = next;
+                        locked(&state).connection = None;
+                        connection = replace();
+                        let copy = connection.as_ref().and_then(|next| next.0.try_clone().ok());
+                        let mut state = locked(&state);
+                        if state.released {
+                            let _ = connection.map(|next| next.send(Request::Release, None));
+                            return;
+                        }
+                        if copy.is_some() {
+                            state.connection = copy;
+                            pause = START_PAUSE_MIN;
+                            continue;
+                        }
+                        drop(state);
+                        connection = None;
+                        thread::sleep(pause);
+                        pause = (pause * 2).min(START_PAUSE_MAX);
                     }
                 }
             }
@@ -115,13 +144,70 @@ impl Watched {
         Ok(watched)
     }
 
-    /// Makes the keeper free the memory, and ends the thread.
+    /// Makes the keeper, if one runs, free the memory, and ends the thread.
     pub fn release(self) -> io::Result<()> {
-        self.released.store(true, Ordering::Release);
-        let stream = self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut state = locked(&self.0);
+        state.released = true;
+        let Some(stream) = state.connection.take() else { return Ok(()) };
         let sent = message::send(&stream, message::request_byte(Request::Release), None);
         // The thread's read returns.
         let _ = stream.shutdown(Shutdown::Read);
         sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A keeper that does not start at the first attempts is started later, and learns that the memory is released.
+    #[test]
+    fn a_keeper_is_started_until_one_runs() {
+        let (ours, mut its) = UnixStream::pair().unwrap();
+        its.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let attempts = Arc::new(AtomicUsize::new(0));
+        let made = Arc::clone(&attempts);
+        let keeper = Mutex::new(Some(ours));
+        let replace = move || match made.fetch_add(1, Ordering::SeqCst) {
+            0 | 1 => None,
+            _ => keeper.lock().unwrap().take().map(Connection::of),
+        };
+        let watched = Watched::start(None, || {}, replace).unwrap();
+        for _ in 0..6000 {
+            if locked(&watched.0).connection.is_some() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(attempts.load(Ordering::SeqCst), 3);
+        watched.release().unwrap();
+        let mut byte = [0];
+        its.read_exact(&mut byte).unwrap();
+        assert_eq!(message::request(byte[0]), Some(Request::Release));
+    }
+
+    /// A keeper that is being started while the node ends in order frees the memory.
+    #[test]
+    fn a_keeper_started_during_the_release_frees_the_memory() {
+        let (ours, mut its) = UnixStream::pair().unwrap();
+        its.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (go_on, released) = std::sync::mpsc::channel::<()>();
+        let keeper = Mutex::new(Some(ours));
+        let replace = move || {
+            begun.send(()).unwrap();
+            released.recv().unwrap();
+            keeper.lock().unwrap().take().map(Connection::of)
+        };
+        let watched = Watched::start(None, || {}, replace).unwrap();
+        begins.recv().unwrap();
+        watched.release().unwrap();
+        go_on.send(()).unwrap();
+        let mut byte = [0];
+        its.read_exact(&mut byte).unwrap();
+        assert_eq!(message::request(byte[0]), Some(Request::Release));
     }
 }

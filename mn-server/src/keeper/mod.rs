@@ -20,7 +20,7 @@ pub mod process;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,8 +37,10 @@ const YIELD_MAX: Duration = Duration::from_secs(20);
 /// Longest wait for the end of a process that was killed, and the interval of asking.
 const HELD_MAX: Duration = Duration::from_secs(2);
 const HELD_RETRY: Duration = Duration::from_millis(20);
-/// Longest wait for a keeper's answer.
+/// Longest wait for the answer of a keeper that runs.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for the first answer of a keeper that is started, on a machine whose processors are busy.
+const START_MAX: Duration = Duration::from_secs(20);
 
 /// Options for keeping a node's memory.
 #[derive(Clone, Debug)]
@@ -190,35 +192,37 @@ impl Kept {
                 }
                 return Keeping(None);
             }
-            Keeper::Process(connection) => Ok(connection),
+            Keeper::Process(connection) => Some(connection),
             Keeper::None if options.keep.is_zero() => return Keeping(None),
-            Keeper::None => process::start(options, memory),
+            Keeper::None => start(options, memory),
         };
-        let started = connection
-            .and_then(|connection| Ok((connection, memory.try_clone_to_owned()?)))
-            .and_then(|(connection, memory)| watch(connection, memory, options.clone(), on_yield));
-        match started {
-            Ok(watched) => Keeping(Some(watched)),
-            Err(error) => {
-                warn!(%error, "no keeper of the pool's memory: it ends with this process");
-                Keeping(None)
-            }
-        }
+        let watched = memory
+            .try_clone_to_owned()
+            .and_then(|memory| watch(connection, memory, options.clone(), on_yield))
+            .inspect_err(|error| warn!(%error, "no keeper of the pool's memory: it ends with this process"));
+        Keeping(watched.ok())
     }
+}
+
+/// Starts a keeper process; `None`, with the reason in the log, if it does not run.
+fn start(options: &KeeperOptions, memory: BorrowedFd<'_>) -> Option<Connection> {
+    process::start(options, memory)
+        .inspect_err(|error| {
+            warn!(%error, "no keeper of the pool's memory runs: another is started; until then it ends with this process");
+        })
+        .ok()
 }
 
 /// Watches the connection to a keeper process, and replaces a keeper that ends.
 fn watch(
-    connection: Connection,
+    connection: Option<Connection>,
     memory: OwnedFd,
     options: KeeperOptions,
     on_yield: impl FnOnce() + Send + 'static,
 ) -> io::Result<Watched> {
     Watched::start(connection, on_yield, move || {
-        warn!("the keeper of the pool's memory has ended: another is started");
-        process::start(&options, memory.as_fd())
-            .inspect_err(|error| warn!(%error, "the pool's memory ends with this process"))
-            .ok()
+        info!("a keeper of the pool's memory is started, as none runs");
+        start(&options, memory.as_fd())
     })
 }
 

@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::setsid;
 
 use super::connection::Connection;
-use super::{ANSWER_MAX, KeeperOptions, message};
+use super::{KeeperOptions, START_MAX, message};
 
 /// Most connections at a time: of the holder, a claimant, and nodes that are refused.
 const NODES_MAX: usize = 8;
@@ -48,7 +48,7 @@ pub fn start(options: &KeeperOptions, memory: BorrowedFd<'_>) -> io::Result<Conn
     let mut child = command.spawn()?;
     let connection = Connection::of(ours);
     connection.send(Request::Keep, Some(memory))?;
-    match connection.receive(ANSWER_MAX) {
+    match connection.receive(START_MAX) {
         Ok(Some((Answer::Kept, _))) => {
             tracing::info!(
                 pid = child.id(), keep = %Span(options.keep),
