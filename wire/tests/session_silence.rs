@@ -254,6 +254,41 @@ fn r8_a_silent_session_is_dead_and_everything_fails_by_name() {
     p.assert_at_rest();
 }
 
+/// A compute node that was not polled for long, as its host was paused, gives the memory node as long again to answer.
+#[test]
+fn r8_a_pause_of_the_compute_node_is_no_silence_of_the_memory_node() {
+    let mut p = Pair::open();
+    p.read(0, 0, 1);
+    p.run_with(1_000 * MS, |_| false, |_| false);
+    p.pass(4_500 * MS);
+    p.poll();
+    assert_eq!(p.done.0, []);
+    p.run(2_000 * MS);
+    assert_eq!(p.done.0, [Done::Read(1, vec![0])]);
+    assert!(!p.events().contains(&SessionEvent::Dead));
+    p.assert_at_rest();
+
+    // A silent memory node is dead all the same, after at most twice the limit; each pause counts.
+    let mut p = Pair::open();
+    p.read(0, 0, 1);
+    for _ in 0..3 {
+        p.run_with(1_000 * MS, |_| false, |_| false);
+        p.pass(2_000 * MS);
+        p.poll();
+        assert_eq!(p.done.0, []);
+    }
+    p.run_with(1_100 * MS, |_| false, |_| false);
+    assert_eq!(p.done.0, [Done::Failed(1, OpError::SessionDead, vec![])]);
+
+    // A pause before the request does not count.
+    let mut p = Pair::open();
+    p.pass(4_000 * MS);
+    p.run(1_000 * MS);
+    p.read(0, 0, 1);
+    p.run_with(5_100 * MS, |_| false, |_| false);
+    assert_eq!(p.done.0, [Done::Failed(1, OpError::SessionDead, vec![])]);
+}
+
 #[test]
 fn r8_an_idle_session_notices_silence_by_pings() {
     let mut p = Pair::open();

@@ -26,6 +26,8 @@ const QUEUE_MAX: usize = 16_384;
 const BATCH_MAX: usize = 256;
 /// Maximum sleep of the thread while no node can become silent.
 const IDLE: Duration = Duration::from_secs(1);
+/// Lateness of a wake-up, in milliseconds, from which the process counts as having been paused.
+const PAUSE_MIN_MS: u64 = 200;
 /// First and longest pause before an unwritable store is tried again.
 const THAW_PAUSE_MIN: Duration = Duration::from_millis(500);
 const THAW_PAUSE_MAX: Duration = Duration::from_secs(8);
@@ -307,15 +309,23 @@ fn run(
         if manager.frozen().is_some() && thaw.is_due() && thaw.tried(&mut manager, store.as_mut(), &clock)? {
             *unwritable.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        let deadline_ms = manager.next_deadline_ms();
+        let (deadline_ms, began_ms) = (manager.next_deadline_ms(), clock.now_ms());
         let wait =
-            deadline_ms.map_or(IDLE, |at| Duration::from_millis(at.saturating_sub(clock.now_ms())).min(IDLE));
+            deadline_ms.map_or(IDLE, |at| Duration::from_millis(at.saturating_sub(began_ms)).min(IDLE));
         let mut next = match queue.recv_timeout(wait) {
             Ok(work) => Some(work),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         };
         let now_ms = clock.now_ms();
+        let late_ms = now_ms.saturating_sub(began_ms.saturating_add(wait.as_millis() as u64));
+        if late_ms >= PAUSE_MIN_MS {
+            tracing::warn!(
+                late_ms,
+                "the manager was not run by this machine for a time: nodes get as long again to answer"
+            );
+            manager.note_pause(late_ms, now_ms);
+        }
         // Number of answers that depend on stored changes only.
         let mut sure = 0;
         while let Some(work) = next.take() {

@@ -26,6 +26,8 @@ pub struct Liveness {
     heard: BTreeMap<NodeKey, LastContact>,
     /// The same entries ordered by time, so that silent nodes are found without a walk over all nodes.
     by_time: BTreeSet<(u64, NodeKey)>,
+    /// Time before which no node counts as silent, because the manager itself was paused.
+    grace_until_ms: u64,
 }
 
 impl Liveness {
@@ -65,9 +67,17 @@ impl Liveness {
         self.heard.get(node).is_some_and(|heard| heard.attached)
     }
 
+    /// Lets no node count as silent before `until_ms`.
+    pub(crate) fn grant_grace(&mut self, until_ms: u64) {
+        self.grace_until_ms = self.grace_until_ms.max(until_ms);
+    }
+
     /// Removes and returns the nodes that were silent for `timeout_ms`.
     pub(crate) fn take_silent(&mut self, now_ms: u64, timeout_ms: u64) -> Vec<NodeKey> {
         let mut silent = Vec::new();
+        if now_ms < self.grace_until_ms {
+            return silent;
+        }
         while self.by_time.first().is_some_and(|(at_ms, _)| at_ms.saturating_add(timeout_ms) <= now_ms) {
             let Some((_, node)) = self.by_time.pop_first() else { break };
             self.heard.remove(&node);
@@ -78,7 +88,8 @@ impl Liveness {
 
     /// Time at which the next node becomes silent if none sends a message until then; `None` if there are no nodes.
     pub fn next_deadline_ms(&self, timeout_ms: u64) -> Option<u64> {
-        self.by_time.first().map(|(at_ms, _)| at_ms.saturating_add(timeout_ms))
+        let first = self.by_time.first().map(|(at_ms, _)| at_ms.saturating_add(timeout_ms));
+        first.map(|at_ms| at_ms.max(self.grace_until_ms))
     }
 }
 
@@ -98,5 +109,16 @@ mod tests {
         assert!(!liveness.is_attached(&node));
         assert_eq!(liveness.take_silent(900, 500), [node]);
         assert_eq!(liveness.next_deadline_ms(500), None);
+    }
+
+    #[test]
+    fn nobody_is_silent_before_the_grace_ends() {
+        let node = NodeKey::Memory(Name::new("mn0").unwrap());
+        let mut liveness = Liveness::default();
+        liveness.heard(node.clone(), 100);
+        liveness.grant_grace(2_000);
+        assert_eq!(liveness.next_deadline_ms(500), Some(2_000));
+        assert!(liveness.take_silent(1_999, 500).is_empty());
+        assert_eq!(liveness.take_silent(2_000, 500), [node]);
     }
 }

@@ -395,6 +395,12 @@ impl Manager {
         count(self.state.compute_nodes.values().map(|node| node.health))
     }
 
+    /// Records that the manager did not run for `paused_ms` before `now_ms`, as on a host that was paused: messages of
+    /// nodes wait to be received, so the nodes get as long again, up to their time-out, before they count as silent.
+    pub fn note_pause(&mut self, paused_ms: u64, now_ms: u64) {
+        self.liveness.grant_grace(now_ms.saturating_add(paused_ms.min(self.options.node_timeout_ms)));
+    }
+
     fn tick(&mut self) {
         for node in self.liveness.take_silent(self.now_ms, self.options.node_timeout_ms) {
             match node {

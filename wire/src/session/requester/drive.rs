@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::pause::Pause;
 use super::phase::{Action, ConnectionEvent, ConnectionPhase, OldSession, next};
 use super::timers::Timer;
 use super::{Completions, OpError, RequestStream, Requester, SessionEvent};
@@ -10,6 +11,8 @@ use crate::frame::{Axi, Hello, HelloStatus, MAX_FRAME_LIMIT, Message, Seal, Spac
 use crate::session::framer::Framer;
 use crate::time::Time;
 
+/// Lateness of a poll from which this end counts as having been paused. A busy thread polls within milliseconds.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Number of Byes after which the session is closed without an answer.
 const BYES_MAX: u32 = 3;
 
@@ -192,6 +195,7 @@ impl Requester {
 
     /// Does all work that is due: retransmits, pings, sends Hellos, gives up. Frames go to `tx`; flush it afterwards.
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
+        self.note_pause(now);
         if self.barred
             && !matches!(self.connection.phase(), ConnectionPhase::Closed | ConnectionPhase::Closing)
         {
@@ -233,8 +237,7 @@ impl Requester {
                 }
             }
             Timer::Dead => {
-                let is_dead = |since| now - since >= timing.dead_after;
-                if self.owed_since().is_some_and(is_dead)
+                if self.owed_since().is_some_and(|since| now >= self.dead_at(since))
                     && let Action::CallAfterDeath | Action::TellDeath = self.step(ConnectionEvent::Dead, now)
                 {
                     self.fail_all(OpError::SessionDead, out);
@@ -320,6 +323,23 @@ impl Requester {
         self.streams.iter().filter_map(RequestStream::waiting_since).chain(ping).min()
     }
 
+    /// Records that this end did not run for a time before `now`, if its poll is late. Answers that came meanwhile may
+    /// be lost, and the memory node may have stopped with this end, as on a host that was paused (R8).
+    fn note_pause(&mut self, now: Time) {
+        let late = now - self.timers.next_timeout();
+        if late < PAUSE_MIN {
+            return;
+        }
+        let before = self.owed_since().map_or(Duration::ZERO, |since| self.pause.beyond(since));
+        self.pause = Pause { end: now, length: (before + late).min(self.config.timing.dead_after) };
+    }
+
+    /// Time at which the session is dead if an answer has been due since `since`: pauses of this end are no silence of
+    /// the memory node. They at most double the limit.
+    fn dead_at(&self, since: Time) -> Time {
+        since + self.config.timing.dead_after + self.pause.beyond(since)
+    }
+
     /// Arms the timers that depend on the last frames sent and received.
     fn rearm(&mut self, now: Time) {
         let (timing, phase) = (self.config.timing, self.connection.phase());
@@ -333,7 +353,7 @@ impl Requester {
         let idle_since = is_open.then(|| self.last_heard.max(self.connection.last_ping));
         self.timers.set(Timer::Streams, streams);
         self.timers.set(Timer::Ping, idle_since.map(|since| since + timing.ping_every));
-        self.timers.set(Timer::Dead, owed_since.map(|since| since + timing.dead_after));
+        self.timers.set(Timer::Dead, owed_since.map(|since| self.dead_at(since)));
         self.timers.set(Timer::Suspect, silent_since.map(|since| since + timing.suspect_after));
         self.timers.settle(now);
     }

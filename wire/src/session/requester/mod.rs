@@ -16,6 +16,7 @@ mod entry;
 mod figures;
 mod keyed;
 mod outcome;
+mod pause;
 mod phase;
 mod stream;
 mod timers;
@@ -33,6 +34,7 @@ pub use outcome::{Completions, OpError, Rejected, SessionEvent};
 use connection::Connection;
 use entry::{Buffers, EntryAnswer, Op};
 use keyed::Keyed;
+use pause::Pause;
 use phase::ConnectionEvent;
 use stream::{Packing, RequestStream};
 use timers::{Timer, Timers};
@@ -91,6 +93,8 @@ pub struct Requester {
     events: VecDeque<SessionEvent>,
     /// Time of the last genuine frame of the session.
     last_heard: Time,
+    /// The last time in which this end did not run.
+    pause: Pause,
     timers: Timers,
     read_lines_max: usize,
     write_lines_max: usize,
@@ -131,6 +135,7 @@ impl Requester {
             },
             events: VecDeque::with_capacity(EVENTS_MAX),
             last_heard: Time::ZERO,
+            pause: Pause::default(),
             timers: Timers::new(),
             read_lines_max: 0,
             write_lines_max: 0,

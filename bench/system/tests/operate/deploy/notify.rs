@@ -2,6 +2,7 @@
 //! stuck worker, stopping. The test makes a worker stuck by stopping only its thread with ptrace(2).
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -29,7 +30,13 @@ impl Supervisor {
     /// Receives the next message, which consists of lines NAME=VALUE.
     fn next(&self) -> Outcome<String> {
         let mut message = [0; 4096];
-        let length = self.0.recv(&mut message).map_err(|error| format!("nothing more is told: {error}"))?;
+        let length = loop {
+            match self.0.recv(&mut message) {
+                // A machine that was paused goes on so.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received.map_err(|error| format!("nothing more is told: {error}"))?,
+            }
+        };
         Ok(String::from_utf8_lossy(&message[..length]).into_owned())
     }
 
