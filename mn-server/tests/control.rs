@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use cxloe_daemon::{Backoff, Connection};
 use cxloe_fabric::api::MemoryNodeRegistered;
-use cxloe_fabric::model::{CommandResult, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark};
+use cxloe_fabric::model::{
+    CommandResult, FormerOwner, HandOver, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark,
+};
 use cxloe_mn::control::static_map::{self, StaticMapError, StaticMapFailure};
 use cxloe_mn::control::{LastAnswer, ManagerLink, ManagerLinkError, ManagerLinkOptions, carry_out};
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
@@ -104,6 +106,78 @@ fn maps_and_unmaps_in_order_and_once() {
     apply(&mut m, &gap).unwrap();
     m.reported(2);
     assert_eq!(m.results(), [CommandResult::done(3)]);
+}
+
+/// The command that gives extents of one CN to another.
+fn hand_over(m: &Mappings, from: Mapping, to: Mapping) -> NodeAction {
+    let former = FormerOwner { cn: from.cn, cmem_base: from.cmem_base };
+    NodeAction::HandOver(HandOver { mapping: to, former, incarnation: m.table().pool().incarnation() })
+}
+
+#[test]
+fn a_hand_over_keeps_the_content_and_serves_one_owner() {
+    let mut m = mappings(8);
+    let mut worker = m.table().generation().worker();
+    worker.pass(|| {});
+    let (before, after) = (mapping(CN1, 4, &[5, 2]), mapping(CN2, 9, &[5, 2]));
+    apply(&mut m, &command(1, NodeAction::MapCmem(before.clone()))).unwrap();
+    write(&m, 5, 7);
+    write(&m, 2, 8);
+    let action = hand_over(&m, before.clone(), after.clone());
+    let job = m.start(&command(2, action.clone())).unwrap().unwrap();
+    // From now on the former owner has no access; a batch that began before may still write.
+    assert_eq!((m.table().lookup(CN1, 4), m.table().lookup(CN2, 9)), (None, None));
+    assert!(!job.is_due(m.table()));
+    write(&m, 2, 9);
+    worker.pass(|| {});
+    let outcome = carry_out(&job, m.table(), &RUN, &AtomicU64::new(0), || ());
+    m.finish(job, outcome);
+    assert_eq!(done(&m), [1, 2]);
+    assert_eq!(m.table().lookup(CN2, 9), Some(MpExtent(5)));
+    assert_eq!(m.table().lookup(CN2, 10), Some(MpExtent(2)));
+    assert_eq!((first_line(&m, 5), first_line(&m, 2)), ([7; 64], [9; 64]));
+    worker.pass(|| {});
+    drop(worker);
+
+    // Again, as after a lost result of a manager before; and after a restart in which nothing was served.
+    apply(&mut m, &command(3, action.clone())).unwrap();
+    assert_eq!((done(&m), first_line(&m, 5)), (vec![1, 2, 3], [7; 64]));
+    let registered = MemoryNodeRegistered {
+        registration: 2,
+        watermark: Watermark::new(1, 9),
+        lineage: Vec::new(),
+        heartbeat_ms: 1000,
+        acked_seq: 3,
+        mappings: Vec::new(),
+        unowned: [0, 1, 3, 4, 6, 7].into_iter().collect(),
+        udp_peers: Vec::new(),
+        cn_keys: Vec::new(),
+    };
+    let job = m.registered(&registered).unwrap();
+    let outcome = carry_out(&job, m.table(), &RUN, &AtomicU64::new(0), || ());
+    m.finish(job, outcome);
+    assert!(m.is_empty(), "the manager lists it for nobody until the command is carried out");
+    apply(&mut m, &command(4, action)).unwrap();
+    assert_eq!((m.table().lookup(CN2, 9), first_line(&m, 5)), (Some(MpExtent(5)), [7; 64]));
+}
+
+#[test]
+fn a_hand_over_of_other_memory_is_refused() {
+    let mut m = mappings(8);
+    apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0, 1])))).unwrap();
+    write(&m, 0, 7);
+    let third = 0x0200_0000_0003;
+    let theirs = hand_over(&m, mapping(third, 0, &[0]), mapping(CN2, 0, &[0]));
+    apply(&mut m, &command(2, theirs)).unwrap();
+    assert!(error(&m).contains("belongs to CN"), "{}", error(&m));
+    let NodeAction::HandOver(mut other) = hand_over(&m, mapping(CN1, 0, &[0]), mapping(CN2, 0, &[0])) else {
+        unreachable!()
+    };
+    other.incarnation ^= 1;
+    apply(&mut m, &command(3, NodeAction::HandOver(other))).unwrap();
+    assert!(error(&m).contains("incarnation"), "{}", error(&m));
+    assert_eq!((m.table().lookup(CN1, 0), m.table().lookup(CN2, 0)), (Some(MpExtent(0)), None));
+    assert_eq!(first_line(&m, 0), [7; 64]);
 }
 
 #[test]

@@ -26,6 +26,7 @@
 //! | `POST /v1/regions/{name}/enable` | - | [`Region`] |
 //! | `POST /v1/regions/{name}/reset?wait_ms=` | - | [`Region`]: 200 active, 202 still creating |
 //! | `POST /v1/regions/{name}/protect` | [`ProtectRegion`] | [`Region`]: 200 protected, 202 copies are still being made |
+//! | `POST /v1/regions/{name}/move` | [`MoveRegion`] | [`Region`]: 200 moved or stopped, 202 waiting for its owner or memory nodes |
 //! | `POST /v1/regions/{name}/relocate` | [`RelocateRegion`] | [`Region`]: 200 moved or stopped, 202 still being copied |
 //! | `POST /v1/regions/{name}/legs/stale` | [`LegsStale`] | [`Region`] |
 //! | `POST /v1/regions/{name}/legs/filled` | [`LegsFilled`] | [`Region`] |
@@ -90,8 +91,8 @@ pub use overview::{
 };
 pub use regions::{
     CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, LegsFilled, LegsStale,
-    Owner, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SetQuota, ShowRegion, WAIT_MS_DEFAULT,
-    WAYS_DEFAULT,
+    MoveRegion, Owner, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SetQuota, ShowRegion,
+    WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
 pub use sessions::Session;
 

@@ -12,6 +12,7 @@ mod lifecycle;
 mod lineage;
 mod list;
 mod monitor;
+mod move_region;
 mod nodes;
 mod progress;
 mod protection;
@@ -120,6 +121,8 @@ enum Command {
     Forget(nodes::ForgetArgs),
     /// Move all parts of regions from a memory node to others
     Drain(protection::DrainArgs),
+    /// Give a region to another compute node with its content
+    MoveRegion(move_region::MoveRegionArgs),
     /// Move a part of a region from one memory node to another while it is used
     Relocate(relocate::RelocateArgs),
     /// Even out the use of the memory nodes by moving parts of regions
@@ -185,6 +188,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::GrowRegion(grow) => regions::grow(&client, grow).await,
             Command::Protect(protect) => protection::protect(&client, protect).await,
             Command::Drain(drain) => protection::drain(&client, drain).await,
+            Command::MoveRegion(order) => move_region::run(&client, order).await,
             Command::Relocate(relocate) => relocate::relocate(&client, relocate).await,
             Command::Rebalance(rebalance) => relocate::rebalance(&client, rebalance).await,
             Command::DestroyRegion(destroy) => lifecycle::destroy(&client, destroy).await,

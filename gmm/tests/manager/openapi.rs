@@ -285,6 +285,7 @@ async fn what_is_answered_is_what_is_described() {
         "/v1/memory-nodes/{name}/drain",
         "/v1/memory-nodes/{name}/stop-drain",
         "/v1/regions/{name}/relocate",
+        "/v1/regions/{name}/move",
     ];
     let steps = [
         (paths[0], "/v1/regions/p/legs/stale", Some(stale.clone())),
@@ -300,12 +301,19 @@ async fn what_is_answered_is_what_is_described() {
         (paths[5], "/v1/regions/p/relocate", Some(json!({"from": "mn0", "to": "mn0"}))),
         (paths[5], "/v1/regions/p/relocate", Some(json!({"from": "mn0"}))),
         (paths[5], "/v1/regions/none/relocate", Some(json!({"from": "mn0"}))),
+        (paths[6], "/v1/regions/p/move", Some(json!({"to": "cn0"}))),
+        (paths[6], "/v1/regions/p/move", Some(json!({"to": "nobody"}))),
+        (paths[6], "/v1/regions/p/move", Some(json!({}))),
+        (paths[6], "/v1/regions/none/move", Some(json!({}))),
     ];
     let mut answered = Vec::new();
     for (path, target, body) in steps {
         answered.push(checked.ask(post.clone(), path, target, body).await.0);
     }
-    assert_eq!(answered, [200, 404, 200, 404, 200, 404, 204, 404, 204, 404, 409, 200, 404]);
+    assert_eq!(
+        answered,
+        [200, 404, 200, 404, 200, 404, 204, 404, 204, 404, 409, 200, 404, 200, 404, 200, 404]
+    );
     checked.ask(delete.clone(), "/v1/regions/{name}", "/v1/regions/p?force=true", None).await;
 
     // Regions.

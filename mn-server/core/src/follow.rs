@@ -302,6 +302,7 @@ fn log(command: &NodeCommand) {
     let what = match &command.action {
         NodeAction::MapCmem(_) => "map",
         NodeAction::UnmapCmem(_) => "unmap",
+        NodeAction::HandOver(_) => "hand over",
     };
     tracing::info!(
         seq = command.seq, what, region = %mapping.region, cn = %mapping.cn,

@@ -4,8 +4,9 @@
 //! The rules:
 //! * commands are carried out in the order of their numbers, each once; a command already carried out is skipped
 //! * a command or an answer from below the highest term and revision ever seen is refused: its manager lost its place
-//! * an extent gets a new owner only after no worker uses it any more and it reads as zeros
-//! * an extent is never taken from a CN by a command that names another CN
+//! * an extent gets a new owner only after no worker uses it any more and it reads as zeros, except by a hand-over of a
+//!   region with its content
+//! * an extent is never taken from a CN by a command that names another CN; a hand-over names both
 //! * what this node serves and an accepted manager does not list is no longer served, but kept: it is this node's orphan,
 //!   assigned to no CN and not zeroed until the manager has it unmapped by name
 //! * what no manager has confirmed for [`AUTHORISATION_MS`] is no longer served, and kept in the same way, until one does
@@ -15,8 +16,8 @@ use std::sync::Arc;
 
 use cxloe_fabric::api::{Held, MemoryNodeRegistered};
 use cxloe_fabric::model::{
-    CnId as FabricCnId, CommandResult, ExtentRun, Extents, LeaderTerm, Mapping, Name, NodeAction,
-    NodeCommand, Watermark,
+    CnId as FabricCnId, CommandResult, ExtentRun, Extents, FormerOwner, HandOver, LeaderTerm, Mapping, Name,
+    NodeAction, NodeCommand, Watermark,
     lineage::{self, Lacking},
 };
 use cxloe_wire::frame::Mac;
@@ -371,7 +372,37 @@ impl Mappings {
                 let released = translations.iter().map(|t| t.mp_extent).collect();
                 Ok((self.writer.seal(), released, Vec::new()))
             }
+            NodeAction::HandOver(hand_over) => {
+                let former = self.former(hand_over)?;
+                for (before, t) in former.iter().zip(&translations) {
+                    let owner = self.writer.owner(t.mp_extent).filter(|owner| owner != before && owner != t);
+                    if let Some(owner) = owner {
+                        return Err(TableError::ExtentTaken(owner).to_string());
+                    }
+                    let orphan = self.orphans.get(&t.mp_extent);
+                    if let Some(orphan) = orphan.filter(|orphan| *orphan != before && *orphan != t) {
+                        return Err(orphan_error(orphan));
+                    }
+                }
+                self.forget_orphans(&former);
+                let removed = self.remove(&former);
+                let generation = if removed.is_empty() { 0 } else { self.writer.seal() };
+                Ok((generation, Vec::new(), Vec::new()))
+            }
         }
+    }
+
+    /// The mapping that a hand-over replaces, one translation for each extent.
+    fn former(&self, hand_over: &HandOver) -> Result<Vec<Translation>, String> {
+        let incarnation = self.table().pool().incarnation();
+        if hand_over.incarnation != incarnation {
+            return Err(format!(
+                "the content is of pool incarnation {:#x}, and this pool's is {incarnation:#x}",
+                hand_over.incarnation
+            ));
+        }
+        let FormerOwner { cn, cmem_base } = hand_over.former;
+        self.translations(&Mapping { cn, cmem_base, ..hand_over.mapping.clone() })
     }
 
     /// Completes the change begun by [`start`](Self::start) or [`registered`](Self::registered); `outcome` is the
@@ -395,6 +426,7 @@ impl Mappings {
                 let error = match &command.action {
                     NodeAction::MapCmem(mapping) => self.add(mapping).err(),
                     NodeAction::UnmapCmem(_) => None,
+                    NodeAction::HandOver(hand_over) => self.add(&hand_over.mapping).err(),
                 };
                 self.conclude(command.seq, error);
             }

@@ -150,6 +150,7 @@ impl fmt::Display for ManagerReply {
                     let what = match &command.action {
                         cxloe_fabric::model::NodeAction::MapCmem(_) => "map",
                         cxloe_fabric::model::NodeAction::UnmapCmem(_) => "unmap",
+                        cxloe_fabric::model::NodeAction::HandOver(_) => "hand over",
                     };
                     let (seq, region, base) = (command.seq, &mapping.region, mapping.cmem_base);
                     write!(f, "; {seq}: {what} {region} at {base:#x} {:?}", mapping.extents.runs())

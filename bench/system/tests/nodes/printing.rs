@@ -31,6 +31,7 @@ const DATA: &[&str] = &[
     "gmm protect scratch none",
     "gmm drain mn0 --stop",
     "gmm relocate scratch --from mn0 --stop",
+    "gmm move-region scratch --stop",
     "gmm rebalance",
     "gmm create-region -s 2M --owner agent extra",
     "gmm grow-region extra -s +2M",

@@ -30,6 +30,7 @@ fn add_decoder(region: &mut Region, size: u64, ways: u32, committed: bool) {
             incarnation: Some(7),
             state: if committed { LegState::Mapped } else { LegState::Mapping },
             moves_to: None,
+            former: None,
         });
     }
     if committed {
@@ -71,7 +72,7 @@ pub(crate) fn grown(region: &Region, size: u64, committed: bool) -> Region {
 }
 
 fn releasing(region: &Region, option: UnbindOption) -> Region {
-    let release = Some(Release { option, destroy: false, done: false });
+    let release = Some(Release { option, destroy: false, done: false, to: None });
     Region { state: RegionState::Releasing, release, ..region.clone() }
 }
 

@@ -18,7 +18,7 @@
 //!
 //! [`ComputeNodeSync::quiet`]: cxloe_fabric::api::ComputeNodeSync::quiet
 
-use cxloe_fabric::model::{CMEM_LIMIT, CnId, ComputeNode, Leg, MemoryNode, Retired};
+use cxloe_fabric::model::{CMEM_LIMIT, CnId, ComputeNode, MemoryNode, Retired};
 
 use super::{Change, Manager, ManagerError};
 
@@ -102,10 +102,10 @@ impl Manager {
 
     /// Retires the range of a leg that no memory node maps any more. Called after the owner was notified that the leg
     /// is gone.
-    pub(super) fn retire_cmem(&mut self, cn: CnId, leg: &Leg) {
+    pub(super) fn retire_cmem(&mut self, cn: CnId, base: u64, bytes: u64) {
         let Some(mut owner) = self.state.compute_nodes.get(&cn).cloned() else { return };
         let (instance_id, event) = (owner.instance_id, owner.regions_event);
-        owner.retired.push(Retired { base: leg.cmem_base, bytes: leg.bytes, instance_id, event });
+        owner.retired.push(Retired { base, bytes, instance_id, event });
         merge(&mut owner);
         self.put(Change::ComputeNode(owner));
     }

@@ -2,8 +2,8 @@
 
 use cxloe_fabric::api::{
     AdoptFabric, Bind, ComputeNodeSync, CreateRegion, GrowRegion, LegsFilled, LegsStale, MemoryNodeSync,
-    NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode, RegisterMemoryNode, RelocateRegion,
-    ReportOrphans, Unbind,
+    MoveRegion, NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode, RegisterMemoryNode,
+    RelocateRegion, ReportOrphans, Unbind,
 };
 use cxloe_fabric::model::{ByteSize, ClearedLog, CnId, Digest, Name, PublicKey, Qos};
 
@@ -55,6 +55,8 @@ pub enum Command {
     LegsStale(Name, LegsStale),
     /// Report of an owner's agent that a stale leg of a region is filled.
     LegsFilled(Name, LegsFilled),
+    /// Order to give a region to another compute node, or to stop doing so.
+    MoveRegion(Name, MoveRegion),
     /// Order to move the parts of a region from one memory node to another, or to stop doing so.
     RelocateRegion(Name, RelocateRegion),
     /// Order to move all parts of regions from a memory node (`true`), or to stop doing so.
@@ -130,6 +132,7 @@ impl Command {
             Self::CreateRegion(_)
                 | Self::GrowRegion(..)
                 | Self::ProtectRegion(..)
+                | Self::MoveRegion(..)
                 | Self::RelocateRegion(..)
                 | Self::DrainMemoryNode(..)
                 | Self::DestroyRegion { .. }

@@ -8,8 +8,8 @@ use cxloe_fabric::api::{
     MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced, Party, RegisterMemoryNode,
 };
 use cxloe_fabric::model::{
-    CnId, EventKind, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeAction,
-    NodeCommand, Region, RegionState, UdpPeer, Watermark,
+    CnId, EventKind, HandOver, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name,
+    NodeAction, NodeCommand, Region, RegionState, UdpPeer, Watermark,
 };
 
 use super::keys::kept_key;
@@ -32,7 +32,8 @@ impl Manager {
     pub fn memory_node_registered(&self, name: &Name, seen: Watermark) -> Option<MemoryNodeRegistered> {
         let node = self.state.memory_nodes.get(name)?;
         let served = self.legs_on(name).filter(|(_, leg)| {
-            let mapped = matches!(leg.state, LegState::Mapped | LegState::Stale);
+            // A leg that changes its owner is served again by the command that is under way.
+            let mapped = matches!(leg.state, LegState::Mapped | LegState::Stale) && leg.former.is_none();
             mapped && leg.incarnation == Some(node.incarnation)
         });
         Some(MemoryNodeRegistered {
@@ -55,6 +56,9 @@ impl Manager {
             let action = match command.action.clone() {
                 NodeAction::MapCmem(mapping) => NodeAction::MapCmem(self.with_key(mapping)),
                 unmap @ NodeAction::UnmapCmem(_) => unmap,
+                NodeAction::HandOver(HandOver { mapping, former, incarnation }) => {
+                    NodeAction::HandOver(HandOver { mapping: self.with_key(mapping), former, incarnation })
+                }
             };
             NodeCommand { seq: command.seq, term, revision, action }
         });
@@ -432,6 +436,9 @@ impl Manager {
         let Some(mut region) = self.state.regions.get(&mapping.region).cloned() else { return };
         let concerned = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
         let Some(at) = region.legs.iter().position(concerned) else { return };
+        if let NodeAction::HandOver(hand_over) = action {
+            return self.handed_over(region, at, hand_over, error);
+        }
         let (state, committed) = (region.legs[at].state, region.is_committed(&region.legs[at]));
         match (action, state, error) {
             (NodeAction::MapCmem(_), LegState::Mapping, None) => {
@@ -468,6 +475,7 @@ impl Manager {
             // allocated until an unmap succeeds.
             _ => {}
         }
+        self.hand_over_released(&mapping.region);
     }
 
     pub(super) fn memory_node_silent(&mut self, name: &Name) {

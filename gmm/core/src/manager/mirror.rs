@@ -73,7 +73,7 @@ fn first_positions(region: &Region) -> (Vec<usize>, usize) {
     (region.decoders.iter().map(first).collect(), count)
 }
 
-/// True if both records have the same legs in sync, with the same content.
+/// True if both records have the same owner and the same legs in sync, with the same content.
 pub(super) fn same_in_sync(before: &Region, after: &Region) -> bool {
     let legs = |region: &Region| {
         let legs = region.legs.iter().filter(|leg| leg.is_in_sync() && region.is_committed(leg));
@@ -81,7 +81,7 @@ pub(super) fn same_in_sync(before: &Region, after: &Region) -> bool {
         legs.sort_unstable();
         legs
     };
-    legs(before) == legs(after)
+    before.owner == after.owner && legs(before) == legs(after)
 }
 
 /// True if a region has at most one live leg per copy of a position, and these on different memory nodes.
@@ -103,6 +103,7 @@ impl Manager {
         for leg in region.legs.iter().filter(|leg| region.is_committed(leg)) {
             let position = &mut positions[firsts[leg.decoder as usize] + leg.position as usize];
             match leg.state {
+                _ if leg.former.is_some() => position.mapping = true,
                 LegState::Mapped => {
                     position.in_sync += 1;
                     position.reachable += u8::from(self.is_reachable(&leg.memory_node));

@@ -13,7 +13,7 @@
 //! compute nodes and their reuse; [`state`] the stored state and its changes; `superseded` superseded processes; `frozen`
 //! and `undo` undoing changes; the rules in `memory_nodes`, `compute_nodes`, `regions`, `placement` (choice of memory
 //! nodes), `mirror` (copies in sync), `mirror_placement`
-//! (memory nodes for two copies), `repair` (missing copies, drained nodes), `release` (having an owner release a region), `devices` (logical devices and their bindings), `operations`
+//! (memory nodes for two copies), `repair` (missing copies, drained nodes), `release` (having an owner release a region), `hand_over` (another owner), `devices` (logical devices and their bindings), `operations`
 //! (the FM API's background operations), `declared` (the fabric file); [`pool`] free extents, [`liveness`] times of the
 //! latest messages, `lineage` leaders of this fabric and nodes that do not follow, `orphans` memory that belongs to no
 //! region, `restore` replacement of the state by a backup, `index` data derived from the state.
@@ -26,6 +26,7 @@ mod declared;
 mod devices;
 mod error;
 mod frozen;
+mod hand_over;
 mod index;
 mod keys;
 mod lineage;
@@ -282,6 +283,7 @@ impl Manager {
             Command::ProtectRegion(name, protect) => self.protect_region(&name, &protect),
             Command::LegsStale(name, stale) => self.legs_stale(&name, &stale),
             Command::LegsFilled(name, filled) => self.legs_filled(&name, &filled),
+            Command::MoveRegion(name, order) => self.move_region(&name, &order),
             Command::RelocateRegion(name, relocate) => self.relocate_region(&name, &relocate),
             Command::DrainMemoryNode(name, draining) => self.drain_memory_node(&name, draining),
             Command::DisableRegion(name) => self.disable_region(&name),

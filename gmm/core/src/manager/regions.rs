@@ -164,6 +164,7 @@ impl Manager {
                     incarnation: None,
                     state: LegState::Mapping,
                     moves_to: None,
+                    former: None,
                 });
             }
         }
@@ -308,7 +309,7 @@ impl Manager {
             }
             self.settle(region, None);
         }
-        self.retire_cmem(owner, &leg);
+        self.retire_cmem(owner, leg.cmem_base, leg.bytes);
         self.device_emptied(&leg.memory_node, owner);
     }
 

@@ -68,7 +68,7 @@ impl Manager {
         }
         let gone = !self.is_owner_present(&region)
             || option == UnbindOption::WaitLinkDown && self.is_link_down(region.owner);
-        region.release = Some(Release { option, destroy, done: false });
+        region.release = Some(Release { option, destroy, done: false, to: None });
         self.settle(region.clone(), reason);
         if gone {
             self.abandoned_by_owner(&region.name);
@@ -79,7 +79,12 @@ impl Manager {
     fn abandoned_by_owner(&mut self, name: &Name) {
         let Some(region) = self.state.regions.get(name) else { return };
         let waits = region.release.is_some_and(|release| !release.done);
-        if waits && !self.state.compute_nodes.get(&region.owner).is_some_and(|owner| owner.settled) {
+        let settled = self.state.compute_nodes.get(&region.owner).is_some_and(|owner| owner.settled);
+        if waits && !settled && region.release.is_some_and(|release| release.to.is_some()) {
+            return self
+                .keep_owner(name, "its owner stopped before it had released the region, and keeps it");
+        }
+        if waits && !settled {
             self.writes_may_differ(name, "its owner stopped while it may have been writing");
         }
         self.release_by_owner(name);
@@ -97,6 +102,7 @@ impl Manager {
             self.drain(region, Some("its owner has released it".to_owned()));
         } else {
             self.settle(region, None);
+            self.hand_over_released(name);
         }
     }
 

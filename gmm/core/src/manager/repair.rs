@@ -244,6 +244,7 @@ impl Manager {
                 incarnation: None,
                 state: LegState::Mapping,
                 moves_to: None,
+                former: None,
                 ..kept
             };
             added.push((leg.clone(), replaces));

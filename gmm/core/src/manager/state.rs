@@ -303,6 +303,10 @@ impl FabricState {
                     },
                 )?;
                 cmem.entry(region.owner).or_default().push((leg.cmem_base, end));
+                if let Some(former) = leg.former {
+                    let end = former.cmem_base.saturating_add(leg.bytes);
+                    cmem.entry(former.cn).or_default().push((former.cmem_base, end));
+                }
             }
         }
         for node in self.compute_nodes.values().filter(|node| !node.retired.is_empty()) {

@@ -61,6 +61,7 @@ fn affair(command: &Command) -> ConcernedParty<'_> {
         | Command::SetQos(_)
         | Command::GenerateAer { .. }
         | Command::ClearLog(_)
+        | Command::MoveRegion(..)
         | Command::RelocateRegion(..)
         | Command::DrainMemoryNode(..)
         | Command::ForgetMemoryNode { .. }

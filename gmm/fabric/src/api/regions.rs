@@ -238,6 +238,23 @@ pub struct ProtectRegion {
     pub wait_ms: u64,
 }
 
+/// Request to give a region to another compute node, or to stop doing so. The content stays where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MoveRegion {
+    /// The compute node that becomes the owner once the present owner has released the region; none: the present owner
+    /// keeps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Owner>,
+    /// True to move the region although its owner's agent is unreachable: changes that it has not written back are lost.
+    #[serde(default)]
+    pub force: bool,
+    /// Maximum wait for the region to be usable at its new owner, in milliseconds.
+    #[serde(default = "wait_ms_default")]
+    pub wait_ms: u64,
+}
+
 /// Request to move the parts of a region on one memory node to another, or to stop doing so. The region stays usable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

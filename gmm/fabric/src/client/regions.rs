@@ -4,8 +4,8 @@ use reqwest::{Method, StatusCode};
 
 use super::{Client, ClientError};
 use crate::api::{
-    CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LegsFilled, LegsStale, Overview, ProtectRegion,
-    RegionStatus, RelocateRegion, ResetRegion,
+    CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LegsFilled, LegsStale, MoveRegion, Overview,
+    ProtectRegion, RegionStatus, RelocateRegion, ResetRegion,
 };
 use crate::model::{Name, Region};
 
@@ -131,6 +131,19 @@ impl Client {
         let asked = format!("set the protection of region {name} to {}", protect.protect);
         let path = format!("/v1/regions/{name}/protect");
         self.call(Method::POST, &path, &asked, Some(protect), protect.wait_ms).await
+    }
+
+    /// Gives a region to another compute node, or stops doing so, and waits up to `order.wait_ms` until it is usable
+    /// there. The present owner's agent writes back and releases it first; nothing is copied.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `over_quota`.
+    pub async fn move_region(&self, name: &Name, order: &MoveRegion) -> Result<Region, ClientError> {
+        let asked = match &order.to {
+            Some(to) => format!("move region {name} to {to}"),
+            None => format!("stop moving region {name}"),
+        };
+        self.call(Method::POST, &format!("/v1/regions/{name}/move"), &asked, Some(order), order.wait_ms).await
     }
 
     /// Moves the parts of a region on one memory node to another while it is used, or stops doing so, and waits up to

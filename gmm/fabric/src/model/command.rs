@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Extents, Name, PublicKey};
+use super::{CnId, Extents, FormerOwner, Name, PublicKey};
 
 /// Progress of a manager's store: the term, which grows with each start of a manager over the store, and the revision,
 /// which grows with each change. A restored store repeats terms and revisions, so the random number of the manager's
@@ -77,13 +77,30 @@ pub enum NodeAction {
     /// Remove the mapping, wait until every worker has passed a batch boundary without it, fill the extents with zeros,
     /// and only then report success. Extents that are not mapped are zeroed too.
     UnmapCmem(Mapping),
+    /// Remove the mapping of the former owner, wait until every worker has passed a batch boundary without it, then map
+    /// the same extents for another compute node. They keep their content: they are never filled with zeros.
+    HandOver(HandOver),
+}
+
+/// Change of the compute node that extents with content are mapped for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HandOver {
+    /// The mapping from now on.
+    #[serde(flatten)]
+    pub mapping: Mapping,
+    /// The mapping before: the same extents for another compute node.
+    pub former: FormerOwner,
+    /// Incarnation of the pool that contains the content; a pool of another incarnation refuses the command.
+    pub incarnation: u64,
 }
 
 impl NodeAction {
-    /// The mapping that the action adds or removes.
+    /// The mapping that the action adds or removes; of a hand-over, the one that it adds.
     pub fn mapping(&self) -> &Mapping {
         match self {
             Self::MapCmem(mapping) | Self::UnmapCmem(mapping) => mapping,
+            Self::HandOver(hand_over) => &hand_over.mapping,
         }
     }
 }

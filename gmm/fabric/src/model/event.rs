@@ -340,11 +340,20 @@ pub enum EventKind {
         /// Name of the memory node that was drained.
         memory_node: Name,
     },
+    /// A region has another owner: its content stays where it is.
+    RegionMoved {
+        /// Name of the region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// CN id of the owner before.
+        from: CnId,
+    },
 }
 
 impl EventKind {
     /// Every value of `event` in JSON, in the order of the variants.
-    pub const LABELS: [&str; 42] = [
+    pub const LABELS: [&str; 43] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -387,6 +396,7 @@ impl EventKind {
         "region_relocating",
         "memory_node_draining",
         "memory_node_drain_stopped",
+        "region_moved",
     ];
 
     fn index(&self) -> usize {
@@ -433,6 +443,7 @@ impl EventKind {
             Self::RegionRelocating { .. } => 39,
             Self::MemoryNodeDraining { .. } => 40,
             Self::MemoryNodeDrainStopped { .. } => 41,
+            Self::RegionMoved { .. } => 42,
         }
     }
 
@@ -491,6 +502,7 @@ impl EventKind {
             | Self::ProtectionChanged { owner, .. }
             | Self::SpareAdded { owner, .. }
             | Self::RegionRelocating { owner, .. }
+            | Self::RegionMoved { owner, .. }
             | Self::SpareMissing { owner, .. } => Some(*owner),
             _ => None,
         }
@@ -507,6 +519,7 @@ impl EventKind {
             | Self::ProtectionChanged { region, .. }
             | Self::SpareAdded { region, .. }
             | Self::RegionRelocating { region, .. }
+            | Self::RegionMoved { region, .. }
             | Self::SpareMissing { region, .. } => Some(region),
             _ => None,
         }

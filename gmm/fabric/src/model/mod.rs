@@ -24,7 +24,7 @@ pub use cxloe_wire::frame::{Mac, PublicKey};
 pub use access::{Digest, Role, RoleError, Token, TokenError};
 pub use cleared_log::ClearedLog;
 pub use cn_id::{CnId, MacError};
-pub use command::{CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
+pub use command::{CommandResult, HandOver, Mapping, NodeAction, NodeCommand, Watermark};
 pub use compute_node::{ComputeNode, ComputeNodeKey, Retired, UdpPeer};
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
@@ -38,5 +38,7 @@ pub use name::{NAME_LEN_MAX, Name, NameError};
 pub use operation::{Operation, OperationKind, OperationOutcome};
 pub use protection::{Protection, ProtectionError};
 pub use qos::Qos;
-pub use region::{CMEM_LIMIT, HdmDecoder, Leg, LegState, Region, RegionState, Release, Unmapped};
+pub use region::{
+    CMEM_LIMIT, FormerOwner, HdmDecoder, Leg, LegState, Region, RegionState, Release, Unmapped,
+};
 pub use size::{ByteSize, SizeError, human_bytes};

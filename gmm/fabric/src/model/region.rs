@@ -140,6 +140,9 @@ pub struct Release {
     pub destroy: bool,
     /// True if the owner has released the region, or has stopped.
     pub done: bool,
+    /// CN id of the compute node that the region moves to: it becomes the owner after the release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<CnId>,
 }
 
 /// State of a region. If the conditions of several states hold, the last of these in the list is the state.
@@ -155,7 +158,7 @@ pub enum RegionState {
     /// A position of the region has no leg in sync on a reachable memory node; the content is available again once the
     /// node is reachable.
     Degraded,
-    /// Memory nodes have not yet confirmed the mapping; the region is not usable.
+    /// Memory nodes have not yet confirmed the mapping, or the change of the owner; the region is not usable.
     Creating,
     /// A memory node lost the content of a leg of which no copy is in sync. The leg is not mapped until the region is
     /// reset or destroyed.
@@ -220,6 +223,19 @@ pub struct Leg {
     /// Name of the memory node that the leg is being moved to, by an order for this region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moves_to: Option<Name>,
+    /// The owner before, for whom the memory node maps the leg until it has confirmed the hand-over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<FormerOwner>,
+}
+
+/// Owner and address that a leg had before its region moved to another compute node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FormerOwner {
+    /// CN id of the former owner.
+    pub cn: CnId,
+    /// First CMem byte address of the leg at the former owner.
+    pub cmem_base: u64,
 }
 
 impl Leg {

@@ -12,8 +12,8 @@ use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{
-    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LegsFilled, LegsStale, ProtectRegion,
-    RegionStatus, RelocateRegion, ResetRegion, ShowRegion,
+    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LegsFilled, LegsStale, MoveRegion,
+    ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, ShowRegion,
 };
 use cxloe_fabric::model::{LegState, Name, Region, RegionState};
 use cxloe_gmm_core::manager::{Command, Manager};
@@ -29,6 +29,8 @@ pub fn routes() -> Routes {
         post "/v1/regions/{name}/grow" Regions grow: "growRegion", "Make a region larger while it is used";
         post "/v1/regions/{name}/protect" Regions protect: "protectRegion",
             "Change the number of copies of a region while it is used";
+        post "/v1/regions/{name}/move" Administer move_region: "moveRegion",
+            "Give a region to another compute node with its content, or stop that";
         post "/v1/regions/{name}/relocate" Administer relocate: "relocateRegion",
             "Move the parts of a region on one memory node to another while it is used, or stop that";
         post "/v1/regions/{name}/legs/stale" ComputeNode legs_stale: "legsStale",
@@ -143,6 +145,29 @@ async fn protect(
     let asked = FailureText("did not change its protection", ErrorCode::WrongState);
     follow(&core, &caller, Command::ProtectRegion(name.clone(), protect), name, wait_ms, asked, progress)
         .await
+}
+
+async fn move_region(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(order): Body<MoveRegion>,
+) -> Result<Settled<Region, 200>, ApiError> {
+    let (to, wait_ms) = (order.to.clone(), order.wait_ms);
+    let to = match to {
+        Some(to) => Some(core.view(move |manager| manager.known_compute_node(&to)).await??.cn_id),
+        None => None,
+    };
+    let progress = move |region: &Region| match region.state {
+        _ if to.is_none() => RegionProgress::Done,
+        RegionState::Draining => RegionProgress::Failed,
+        RegionState::Creating if to == Some(region.owner) => RegionProgress::Pending,
+        _ if to == Some(region.owner) => RegionProgress::Done,
+        _ if region.release.is_some_and(|release| release.to == to) => RegionProgress::Pending,
+        _ => RegionProgress::Failed,
+    };
+    let asked = FailureText("did not move", ErrorCode::WrongState);
+    follow(&core, &caller, Command::MoveRegion(name.clone(), order), name, wait_ms, asked, progress).await
 }
 
 async fn relocate(

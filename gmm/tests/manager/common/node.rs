@@ -61,6 +61,12 @@ impl Known {
         self.acked_seq = command.seq;
         match &command.action {
             NodeAction::MapCmem(mapping) => self.map(mapping),
+            NodeAction::HandOver(hand_over) => {
+                hand_over.mapping.extents.iter().for_each(|extent| {
+                    self.mapped.remove(&extent);
+                });
+                self.map(&hand_over.mapping);
+            }
             NodeAction::UnmapCmem(mapping) => {
                 mapping.extents.iter().for_each(|extent| {
                     self.mapped.remove(&extent);

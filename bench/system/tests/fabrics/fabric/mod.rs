@@ -7,6 +7,7 @@
 mod binding;
 mod load;
 mod memory;
+mod moves;
 mod starting;
 mod store;
 
@@ -22,6 +23,8 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         memory::a_lost_leg_takes_its_chunks_and_no_others,
         memory::forgotten_memory_nodes_come_back_empty,
         memory::a_flush_holds_up_nobody,
+        moves::regions_move_between_compute_nodes_with_their_content,
+        moves::a_move_is_finished_or_ends_whoever_stops,
         binding::unbinding_one_leaves_the_other_alone,
         binding::devices_come_and_go_while_the_agent_runs,
         starting::held_nodes_wait_for_what_is_declared,

@@ -4,6 +4,7 @@
 
 mod cmem;
 mod devices;
+mod hand_over;
 mod keys;
 mod lineage;
 mod mirror;
@@ -122,6 +123,12 @@ impl Node {
         }
         match &command.action {
             NodeAction::MapCmem(mapping) => self.map(mapping),
+            NodeAction::HandOver(hand_over) => {
+                hand_over.mapping.extents.iter().for_each(|extent| {
+                    self.mapped.remove(&extent);
+                });
+                self.map(&hand_over.mapping);
+            }
             NodeAction::UnmapCmem(mapping) => {
                 self.mapped.retain(|extent, _| !mapping.extents.iter().any(|gone| gone == *extent));
             }

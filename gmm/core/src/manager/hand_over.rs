@@ -1,0 +1,197 @@
+//! Regions that move to another compute node. Their content stays where it is and is never zeroed: the owner releases the
+//! region, one commit gives it to the other compute node, and the memory nodes replace the mappings.
+//!
+//! ```text
+//!   owner cn0: Active -> Releasing (cn0 writes back, detaches) -> Disabled
+//!                                                                    | one commit: the owner is cn1, at other addresses
+//!   owner cn1:                                                    Creating -> Active
+//!                                                                    each memory node: unmap for cn0, map for cn1
+//! ```
+//!
+//! Before the commit a failure leaves the region with cn0, after it with cn1; no memory node ever maps it for both.
+
+use cxloe_fabric::api::MoveRegion;
+use cxloe_fabric::model::{
+    CnId, ComputeNode, DeviceKind, EventKind, FormerOwner, HandOver, LegState, Name, NodeAction, Region,
+    RegionState, Release, UnbindOption,
+};
+
+use super::cmem::CmemSpan;
+use super::memory_nodes::mapping_of;
+use super::{Change, Manager, ManagerError};
+
+impl Manager {
+    /// Begins to give a region to another compute node, or stops doing so.
+    pub(super) fn move_region(&mut self, name: &Name, order: &MoveRegion) -> Result<(), ManagerError> {
+        let mut region = self.region(name)?.clone();
+        let Some(to) = &order.to else {
+            if region.release.is_some_and(|release| release.to.is_some()) {
+                self.keep_owner(name, "the move was stopped: its owner keeps it");
+            }
+            return Ok(());
+        };
+        let to = self.known_compute_node(to)?;
+        let under_way = region.release.filter(|release| release.to.is_some());
+        if under_way.map_or(region.owner, |release| release.to.unwrap_or(region.owner)) == to.cn_id {
+            return Ok(());
+        }
+        self.check_move(&region, &to)?;
+        let to = to.cn_id;
+        let present = self.is_owner_present(&region);
+        let settled = self.state.compute_nodes.get(&region.owner).is_some_and(|owner| owner.settled);
+        let released = region.release.is_some_and(|release| release.done);
+        if !present && !settled && !released && !order.force {
+            return Err(self.cannot_move(
+                &region,
+                format!(
+                    "the agent of its owner {} is unreachable and may have changes that it has not written back; `--force` \
+                     gives them up",
+                    region.owner
+                ),
+            ));
+        }
+        let done = released || !present;
+        if done && !released && !settled {
+            self.writes_may_differ(name, "its owner stopped while it may have been writing");
+            region = self.region(name)?.clone();
+        }
+        region.release = Some(Release { option: UnbindOption::Managed, destroy: false, done, to: Some(to) });
+        self.settle(region, Some(format!("it moves to CN {to}")));
+        self.hand_over_released(name);
+        Ok(())
+    }
+
+    /// Ends a move before the region has another owner.
+    pub(super) fn keep_owner(&mut self, name: &Name, reason: &str) {
+        let Some(mut region) = self.state.regions.get(name).cloned() else { return };
+        region.release = None;
+        self.settle(region, Some(reason.to_owned()));
+    }
+
+    fn cannot_move(&self, region: &Region, reason: String) -> ManagerError {
+        ManagerError::WrongState { name: region.name.clone(), state: region.state, reason }
+    }
+
+    /// Checks that a region can belong to another compute node.
+    fn check_move(&self, region: &Region, to: &ComputeNode) -> Result<(), ManagerError> {
+        let movable = matches!(
+            region.state,
+            RegionState::Active
+                | RegionState::Exposed
+                | RegionState::Degraded
+                | RegionState::Lost
+                | RegionState::Releasing
+                | RegionState::Disabled
+        );
+        let ends = region.release.is_some_and(|release| release.destroy);
+        if !movable || ends || region.growing() > 0 {
+            let reason = "only a region in use that does not grow can move".to_owned();
+            return Err(self.cannot_move(region, reason));
+        }
+        let bytes = region.bytes().saturating_mul(u64::from(region.protect.copies()));
+        self.check_quota(to, bytes)?;
+        for leg in &region.legs {
+            let node = self.memory_node(&leg.memory_node)?;
+            let own = self.index.ld_of(region.owner, &node.name);
+            let own = own.and_then(|id| self.state.logical_devices.get(&(node.name.clone(), id)));
+            if let Some(ld) = own.filter(|ld| ld.reserved > 0) {
+                let reason = format!(
+                    "its part on {} is capacity set aside for logical device {}, which stays with CN {}",
+                    node.name, ld.id, region.owner
+                );
+                return Err(self.cannot_move(region, reason));
+            }
+            let target = self.index.ld_of(to.cn_id, &node.name);
+            let target = target.and_then(|id| self.state.logical_devices.get(&(node.name.clone(), id)));
+            let binding = target.and_then(|ld| ld.binding.as_ref());
+            if binding.is_some_and(|binding| binding.unbinding.is_some()) {
+                let reason = format!("CN {} is being unbound from {}", to.cn_id, node.name);
+                return Err(self.cannot_move(region, reason));
+            }
+            let whole = self.kind_of(node) == DeviceKind::Sld;
+            let alone = self.index.regions_on(&node.name).all(|other| *other == region.name);
+            if whole && target.is_none() && !alone {
+                let reason = format!(
+                    "{} belongs to one compute node at a time, and CN {} has other regions there",
+                    node.name, region.owner
+                );
+                return Err(self.cannot_move(region, reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a region that its owner has released to the compute node that it moves to. Waits for legs that are being
+    /// mapped or unmapped: their commands name the present owner.
+    pub(super) fn hand_over_released(&mut self, name: &Name) {
+        let Some(region) = self.state.regions.get(name) else { return };
+        let Some(Release { done: true, to: Some(to), .. }) = region.release else { return };
+        let settling = |state| matches!(state, LegState::Mapping | LegState::Unmapping);
+        let unsettled = region.legs.iter().any(|leg| settling(leg.state) || leg.former.is_some());
+        if region.state == RegionState::Draining || unsettled {
+            return;
+        }
+        let region = region.clone();
+        if let Err(error) = self.hand_over(region, to) {
+            self.keep_owner(name, &format!("it did not move: {error}"));
+        }
+    }
+
+    fn hand_over(&mut self, mut region: Region, to: CnId) -> Result<(), ManagerError> {
+        let owner = self.state.compute_nodes.get(&to).cloned();
+        let mut owner = owner.ok_or_else(|| ManagerError::NoComputeNode(to.to_string()))?;
+        self.check_move(&region, &owner)?;
+        let pieces = region.legs.iter().map(|leg| CmemSpan { bytes: leg.bytes, align: leg.extent_bytes });
+        let bases = self.take_cmem(&mut owner, &pieces.collect::<Vec<_>>())?;
+        self.put(Change::ComputeNode(owner));
+        let from = std::mem::replace(&mut region.owner, to);
+        region.release = None;
+        for (leg, base) in region.legs.iter_mut().zip(bases) {
+            let former = FormerOwner { cn: from, cmem_base: std::mem::replace(&mut leg.cmem_base, base) };
+            // No memory node serves a lost leg: it only has another address.
+            if leg.state != LegState::Lost {
+                leg.former = Some(former);
+            }
+        }
+        self.settle(region.clone(), Some(format!("it was CN {from}'s")));
+        let (name, owner) = (region.name.clone(), region.owner);
+        self.region_event(from, EventKind::RegionMoved { region: name, owner, from });
+        for leg in &region.legs {
+            self.device_emptied(&leg.memory_node, from);
+            if let Some(node) = self.state.memory_nodes.get(&leg.memory_node).cloned() {
+                self.ensure_bound(&node, to);
+            }
+            if let (Some(former), Some(incarnation)) = (leg.former, leg.incarnation) {
+                let hand_over = HandOver { mapping: mapping_of(&region, leg), former, incarnation };
+                self.issue(&leg.memory_node, NodeAction::HandOver(hand_over));
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles a memory node's result of a hand-over.
+    pub(super) fn handed_over(
+        &mut self,
+        mut region: Region,
+        at: usize,
+        hand_over: &HandOver,
+        error: Option<String>,
+    ) {
+        let leg = &mut region.legs[at];
+        if leg.former.take() != Some(hand_over.former) {
+            return;
+        }
+        let (node, bytes) = (leg.memory_node.clone(), leg.bytes);
+        let reason =
+            error.map(|error| format!("memory node {node} did not give it to its new owner: {error}"));
+        if reason.is_some() && matches!(leg.state, LegState::Mapped | LegState::Stale) {
+            leg.state = LegState::Lost;
+        }
+        let refused = reason.is_some();
+        self.settle(region, reason);
+        // After an error the former address may still be mapped: it is never used again.
+        if !refused {
+            self.retire_cmem(hand_over.former.cn, hand_over.former.cmem_base, bytes);
+        }
+    }
+}

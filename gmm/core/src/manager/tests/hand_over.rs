@@ -1,0 +1,230 @@
+//! Regions that move to another compute node: when the owner changes, and what remains after each failure.
+
+use super::*;
+use cxloe_fabric::api::{MoveRegion, ProtectRegion};
+use cxloe_fabric::model::{LegState, Protection};
+
+impl Fabric {
+    /// A fabric with two memory nodes, agents of `cn(1)` and `cn(2)`, and the region `r` of `cn(1)` on both nodes.
+    fn with_region() -> Self {
+        let mut fabric = Self::new(&[6, 6]);
+        (1..3).for_each(|last| fabric.register_cn(last));
+        let create = CreateRegion::new(name("r"), 8 * EXTENT, cn(1));
+        fabric.apply(Command::CreateRegion(create)).unwrap();
+        fabric.settle();
+        (1..3).for_each(|last| fabric.sync_cn(last).unwrap());
+        assert!(fabric.agents[&cn(1)].attached.contains_key(&name("r")));
+        fabric
+    }
+
+    fn order(&mut self, to: Option<u8>, force: bool) -> Result<(), ManagerError> {
+        let order = MoveRegion { to: to.map(|to| cn(to).into()), force, wait_ms: 0 };
+        self.apply(Command::MoveRegion(name("r"), order)).map(drop)
+    }
+
+    fn owner_of_r(&self) -> CnId {
+        self.manager.region(&name("r")).unwrap().owner
+    }
+
+    /// Lets the agents follow until nothing changes any more.
+    fn follow(&mut self) {
+        for _ in 0..3 {
+            (1..3).for_each(|last| self.sync_cn(last).unwrap());
+            self.settle();
+        }
+    }
+
+    fn attached(&self) -> Vec<CnId> {
+        let has = |agent: &Agent| agent.attached.contains_key(&name("r"));
+        self.agents.iter().filter(|(_, agent)| has(agent)).map(|(cn, _)| *cn).collect()
+    }
+
+    /// Compute nodes for which memory nodes serve memory.
+    fn served(&self) -> Vec<CnId> {
+        let served = self.nodes.iter().flat_map(|node| node.mapped.values().map(|(cn, _)| *cn));
+        let mut served: Vec<CnId> = served.collect();
+        served.sort_unstable();
+        served.dedup();
+        served
+    }
+}
+
+fn refused(result: Result<(), ManagerError>, words: &str) {
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains(words), "{error}");
+}
+
+#[test]
+fn the_owner_changes_once_it_has_released_the_region() {
+    let mut fabric = Fabric::with_region();
+    let epoch = fabric.manager.region(&name("r")).unwrap().epoch;
+    fabric.order(Some(2), false).unwrap();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Releasing), cn(1)));
+    fabric.order(Some(2), false).unwrap();
+    assert_eq!(fabric.served(), [cn(1)]);
+    fabric.sync_cn(1).unwrap();
+    assert_eq!(fabric.owner_of_r(), cn(1), "it has not reported the release");
+    fabric.sync_cn(1).unwrap();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Creating), cn(2)));
+    assert_eq!(fabric.attached(), []);
+    // One memory node after the other.
+    fabric.settle_only(0);
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Creating));
+    fabric.settle_only(1);
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+    assert_eq!(fabric.served(), [cn(2)]);
+    fabric.follow();
+    assert_eq!(fabric.attached(), [cn(2)]);
+    let region = fabric.manager.region(&name("r")).unwrap();
+    assert!(region.epoch > epoch && region.legs.iter().all(|leg| leg.former.is_none()));
+    let bound: Vec<CnId> =
+        (1..3).flat_map(|last| fabric.manager.devices_of(cn(last)).map(move |_| cn(last))).collect();
+    assert_eq!(bound, [cn(2); 2], "each memory node is bound to the owner");
+    // And back: the former owner's addresses are not given again.
+    let before: Vec<u64> = region.legs.iter().map(|leg| leg.cmem_base).collect();
+    fabric.order(Some(1), false).unwrap();
+    fabric.follow();
+    fabric.order(Some(2), false).unwrap();
+    fabric.follow();
+    let region = fabric.manager.region(&name("r")).unwrap();
+    assert_eq!((region.owner, region.state), (cn(2), RegionState::Active));
+    assert!(region.legs.iter().all(|leg| !before.contains(&leg.cmem_base)));
+    assert_eq!(fabric.free(), 4);
+    fabric.destroy("r").unwrap();
+    fabric.settle();
+    assert_eq!((fabric.free(), fabric.served()), (12, vec![]));
+}
+
+#[test]
+fn before_the_release_the_owner_keeps_it() {
+    let mut fabric = Fabric::with_region();
+    // Stopped by order.
+    fabric.order(Some(2), false).unwrap();
+    fabric.order(None, false).unwrap();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
+    fabric.order(None, false).unwrap();
+    // The owner's agent stops.
+    fabric.order(Some(2), false).unwrap();
+    fabric.now_ms += TIMEOUT_MS;
+    fabric.apply(Command::Tick).unwrap();
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
+    // It may have changes that it has not written back.
+    refused(fabric.order(Some(2), false), "--force");
+    fabric.order(Some(2), true).unwrap();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Creating), cn(2)));
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![cn(2)]));
+}
+
+#[test]
+fn after_the_commit_it_is_the_new_owners_whatever_restarts() {
+    for keep in [true, false] {
+        let mut fabric = Fabric::with_region();
+        fabric.order(Some(2), false).unwrap();
+        (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+        fabric.restart_manager();
+        assert_eq!(fabric.owner_of_r(), cn(2));
+        let key = liveness::NodeKey::Memory(name("mn0"));
+        let registration = fabric.nodes[0].registration;
+        fabric.apply(Command::HungUp(key, registration)).unwrap();
+        fabric.nodes[0].instance_id += 1;
+        fabric.nodes[0].incarnation += u64::from(!keep);
+        fabric.register(0).unwrap();
+        assert!(fabric.nodes[0].mapped.is_empty(), "nobody is served before the command");
+        (1..3).for_each(|last| fabric.register_cn(last));
+        (0..2).for_each(|node| fabric.register(node).unwrap());
+        fabric.follow();
+        let state = if keep { RegionState::Active } else { RegionState::Lost };
+        assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(state), cn(2)));
+        assert_eq!(fabric.attached(), [cn(2)]);
+    }
+}
+
+#[test]
+fn a_memory_node_that_refuses_leaves_a_lost_part() {
+    let mut fabric = Fabric::with_region();
+    fabric.order(Some(2), false).unwrap();
+    (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+    fabric.sync(0, true).unwrap();
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Lost), cn(2)));
+    let region = fabric.manager.region(&name("r")).unwrap();
+    assert!(region.legs.iter().any(|leg| leg.state == LegState::Lost));
+}
+
+#[test]
+fn what_cannot_move_says_why() {
+    let mut fabric = Fabric::with_region();
+    let unknown = fabric.order(Some(9), false);
+    assert!(matches!(unknown, Err(ManagerError::NoComputeNode(_))), "{unknown:?}");
+    fabric.order(Some(1), false).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active), "it is its owner's already");
+    fabric.apply(Command::SetQuota(cn(2).into(), Some(7 * EXTENT))).unwrap();
+    assert!(matches!(fabric.order(Some(2), false), Err(ManagerError::OverQuota { .. })));
+    fabric.apply(Command::SetQuota(cn(2).into(), None)).unwrap();
+
+    // A quota that is set meanwhile: the region stays with its owner.
+    fabric.order(Some(2), false).unwrap();
+    fabric.apply(Command::SetQuota(cn(2).into(), Some(7 * EXTENT))).unwrap();
+    fabric.follow();
+    assert_eq!((fabric.state_of("r"), fabric.attached()), (Some(RegionState::Active), vec![cn(1)]));
+    fabric.apply(Command::SetQuota(cn(2).into(), None)).unwrap();
+
+    fabric.grow("r", 10).unwrap();
+    refused(fabric.order(Some(2), false), "does not grow");
+    fabric.settle();
+    fabric.apply(Command::DisableRegion(name("r"))).unwrap();
+    fabric.follow();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Disabled));
+    fabric.order(Some(2), false).unwrap();
+    fabric.follow();
+    assert_eq!((fabric.state_of("r"), fabric.attached()), (Some(RegionState::Active), vec![cn(2)]));
+    fabric.destroy("r").unwrap();
+    refused(fabric.order(Some(1), false), "only a region in use");
+
+    // Capacity that was set aside for a compute node stays with it.
+    let mut fabric = Fabric::new(&[6]);
+    (1..3).for_each(|last| fabric.register_cn(last));
+    fabric.set_ld("mn0", 0, 1).unwrap();
+    fabric.bind("mn0", Some(0), cn(1), None).unwrap();
+    fabric.settle();
+    let region = fabric.manager.state().regions.keys().next().cloned().unwrap();
+    let order = MoveRegion { to: Some(cn(2).into()), force: false, wait_ms: 0 };
+    refused(fabric.apply(Command::MoveRegion(region, order)).map(drop), "set aside for logical device 0");
+
+    // A whole memory node belongs to one compute node.
+    let mut fabric = Fabric::new(&[6]);
+    fabric.nodes[0].kind = DeviceKind::Sld;
+    fabric.register(0).unwrap();
+    (1..3).for_each(|last| fabric.register_cn(last));
+    ["r", "other"].into_iter().for_each(|region| fabric.create(region, 2, cn(1)).unwrap());
+    fabric.settle();
+    refused(fabric.order(Some(2), false), "has other regions there");
+    fabric.destroy("other").unwrap();
+    fabric.settle();
+    fabric.order(Some(2), false).unwrap();
+    fabric.follow();
+    assert_eq!((fabric.state_of("r"), fabric.served()), (Some(RegionState::Active), vec![cn(2)]));
+}
+
+/// A copy that is being made when the owner releases the region: the owner changes once the memory node has answered.
+#[test]
+fn a_mirrored_region_moves_with_both_copies() {
+    let mut fabric = Fabric::new(&[4, 4]);
+    (1..3).for_each(|last| fabric.register_cn(last));
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    (1..3).for_each(|last| fabric.sync_cn(last).unwrap());
+    let protect = ProtectRegion { protect: Protection::Mirror, on: Vec::new(), wait_ms: 0 };
+    fabric.apply(Command::ProtectRegion(name("r"), protect)).unwrap();
+    fabric.order(Some(2), false).unwrap();
+    (0..2).for_each(|_| fabric.sync_cn(1).unwrap());
+    assert_eq!(fabric.owner_of_r(), cn(1), "a part is being mapped for it");
+    fabric.follow();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Exposed), cn(2)));
+    let region = fabric.manager.region(&name("r")).unwrap();
+    let states: Vec<LegState> = region.legs.iter().map(|leg| leg.state).collect();
+    assert_eq!(states, [LegState::Mapped, LegState::Stale], "the new owner fills the copy");
+    assert_eq!(fabric.served(), [cn(2)]);
+}
