@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::clock::Clock;
+use super::event_log;
 use super::topics::{Topic, TopicWait, Topics};
 use crate::store::{Store, StoreError};
 use cxloe_gmm_core::manager::{Change, Command, CommandOutcome, Manager, ManagerError};
@@ -345,7 +346,7 @@ fn run(
             match store.commit(&changes) {
                 Ok(()) => {
                     manager.keep();
-                    log(&changes);
+                    CommandOutcome::events_of(&changes).for_each(event_log::log);
                     if changes.iter().any(Directory::is_concerned) {
                         let mut directory = directory.write().unwrap_or_else(PoisonError::into_inner);
                         changes.iter().for_each(|change| directory.follow(change));
@@ -414,32 +415,6 @@ impl StoreRetry {
                 Ok(false)
             }
             Err(error) => Err(error),
-        }
-    }
-}
-
-/// Writes stored events to the process's log.
-fn log(changes: &[Change]) {
-    for change in changes {
-        if let Change::Event(event) = change {
-            match (serde_json::to_string(&event.kind), serde_json::to_value(&event.kind)) {
-                (Ok(kind), Ok(fields)) => {
-                    let word = |name: &str| fields.get(name).and_then(serde_json::Value::as_str);
-                    tracing::info!(
-                        seq = event.seq,
-                        event = word("event"),
-                        region = word("region"),
-                        memory_node = word("memory_node"),
-                        compute_node = word("compute_node"),
-                        cause = word("reason"),
-                        who = event.who.as_deref(),
-                        "{kind}"
-                    );
-                }
-                (Err(error), _) | (_, Err(error)) => {
-                    tracing::warn!(seq = event.seq, %error, "event cannot be shown")
-                }
-            }
         }
     }
 }

@@ -15,6 +15,7 @@ mod clock;
 mod config;
 mod core;
 mod error;
+mod event_log;
 mod fm;
 mod identify;
 mod leader_election;

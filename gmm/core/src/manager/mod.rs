@@ -111,7 +111,12 @@ impl CommandOutcome {
 
     /// The events among the changes, in order.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
-        self.changes.iter().filter_map(|change| match change {
+        Self::events_of(&self.changes)
+    }
+
+    /// The events among `changes`, in order.
+    pub fn events_of(changes: &[Change]) -> impl Iterator<Item = &Event> {
+        changes.iter().filter_map(|change| match change {
             Change::Event(event) => Some(event),
             _ => None,
         })

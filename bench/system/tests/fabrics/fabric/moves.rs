@@ -71,6 +71,7 @@ pub fn regions_move_between_compute_nodes_with_their_content() -> Outcome {
     ] {
         answered(&gmm(&rig, arguments)?, code, &[words])?;
     }
+    rig.says("gmm", "region_moved seq=")?;
     rig.destroy("r")
 }
 
