@@ -40,6 +40,7 @@ mod shutdown;
 #[cfg(test)]
 mod tests;
 mod users;
+mod waiting_moves;
 
 pub use handle::WorkerHandle;
 

@@ -16,9 +16,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Arguments of `gmm move-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The agent of the present owner writes back what was changed and releases the region; then it belongs to the other
-compute node, whose agent attaches it. Nothing is copied, and the memory is not zeroed. Programs that still use the
-region at the present owner get errors, as with `gmm disable-region`: end them first.
+The agent of the present owner writes back what was changed and releases the region, once no program maps it; then it
+belongs to the other compute node, whose agent attaches it. Nothing is copied, and the memory is not zeroed. Programs
+that read and write lines of it at the present owner get errors, as with `gmm disable-region`.
 Interrupting the command does not stop the move; --stop does, until the region has its new owner.
 
 Examples:
@@ -66,7 +66,10 @@ pub async fn run(client: &Client, args: MoveRegionArgs) -> Result<(), Failure> {
             named = region.state;
             match named {
                 RegionState::Releasing => {
-                    to_stderr!("Waiting: the agent of CN {} writes back and releases {name}", region.owner);
+                    to_stderr!(
+                        "Waiting: the agent of CN {} writes back and releases {name}, once no program maps it",
+                        region.owner
+                    );
                 }
                 RegionState::Creating => to_stderr!("Waiting: memory nodes map {name} for CN {target}"),
                 _ => {}

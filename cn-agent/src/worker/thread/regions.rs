@@ -21,6 +21,9 @@ impl EngineUsers {
         }
         let drains = &mut self.drains;
         match change {
+            AttachmentChange::Attach(region) if let Some(before) = self.waiting_moves.remove(region.hpa) => {
+                self.stay(&before, &region, engine, now);
+            }
             AttachmentChange::Attach(region) => match drains.attach(engine, Box::new(region)) {
                 AttachOutcome::Now(region) => self.attach(&region, engine, now),
                 AttachOutcome::Stays { region, from } => {
@@ -35,9 +38,21 @@ impl EngineUsers {
                 }
             }
             AttachmentChange::Move(region) => drains.move_away(engine, region, now),
-            AttachmentChange::Drain { attachment, ticket } => drains.drain(engine, attachment, ticket, now),
+            AttachmentChange::Drain { attachment, ticket } => {
+                let moves = attachment.region.release.is_some_and(|release| release.to.is_some());
+                if moves && self.spaces.is_mapped(attachment.region.name.as_str()) {
+                    tracing::info!(
+                        region = %attachment.region.name,
+                        "the region is to move to another node: it is released once no program maps it"
+                    );
+                    self.waiting_moves.add(attachment, ticket);
+                } else {
+                    drains.drain(engine, attachment, ticket, now);
+                }
+            }
             AttachmentChange::Drop(region) => {
                 let Attachment { region: now, hpa, .. } = region;
+                self.waiting_moves.remove(hpa);
                 engine.end_drain(hpa);
                 // If the region is being drained, detaches both the former region and its growth since then.
                 for region in drains.forget(hpa).map(|before| before.region).iter().chain([&now]) {
@@ -66,6 +81,26 @@ impl EngineUsers {
                     tracing::info!("the manager has resumed this node");
                 }
             }
+        }
+    }
+
+    /// Keeps a region attached whose move was stopped while programs mapped it.
+    fn stay(&mut self, before: &Attachment, region: &Attachment, engine: &mut Engine, now: Time) {
+        tracing::info!(region = %region.region.name, "region stays attached");
+        self.extend(region, before.region.size, engine, now);
+        if let Err(error) = self.station.follow_legs(engine, region, now) {
+            tracing::error!(%error, "the region's legs are not followed");
+        }
+    }
+
+    /// Releases regions that are to move to another node and that no program maps any more.
+    #[cold]
+    pub fn release_unmapped(&mut self, engine: &mut Engine, now: Time) {
+        let spaces = &self.spaces;
+        while let Some((attachment, ticket)) =
+            self.waiting_moves.take(|region| !spaces.is_mapped(region.name.as_str()))
+        {
+            self.drains.drain(engine, attachment, ticket, now);
         }
     }
 

@@ -15,6 +15,8 @@ use cxloe_rings::clients::Clients;
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
+use super::waiting_moves::WaitingMoves;
+
 /// Users of the engine, which receive the results of operations.
 pub(super) struct EngineUsers {
     pub clients: Clients,
@@ -24,6 +26,8 @@ pub(super) struct EngineUsers {
     /// Computes key exchanges for sessions with keys; `None` without a key.
     pub handshaker: Option<Handshaker<usize>>,
     pub drains: Drains,
+    /// Regions that are to move to another node, and that programs map.
+    pub waiting_moves: WaitingMoves,
     /// Sender of the tickets of drained regions to control.
     pub sender: Sender<u64>,
     /// Common parameters of the sessions.
@@ -51,6 +55,7 @@ impl EngineUsers {
             signals,
             handshaker,
             drains: Drains::default(),
+            waiting_moves: WaitingMoves::default(),
             sender,
             station,
             ends: false,
@@ -130,6 +135,9 @@ impl Users for EngineUsers {
 
     #[inline]
     fn drain(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) {
+        if !self.waiting_moves.is_empty() && !self.ends {
+            self.release_unmapped(engine, now);
+        }
         if !self.drains.is_empty() && !self.ends {
             self.advance_drains(engine, now, tx);
         }

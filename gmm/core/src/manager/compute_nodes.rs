@@ -152,6 +152,7 @@ impl Manager {
             self.agent_replaced(cn_id);
         }
         if another {
+            self.stop_moves_from(cn_id);
             self.link_down(cn_id);
         }
         if moved {

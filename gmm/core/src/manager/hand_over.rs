@@ -68,6 +68,18 @@ impl Manager {
         self.settle(region, Some(reason.to_owned()));
     }
 
+    /// Ends the moves of regions that a former agent of their owner had not released.
+    pub(super) fn stop_moves_from(&mut self, cn: CnId) {
+        let waits = |name: &&Name| {
+            let release = self.state.regions.get(*name).and_then(|region| region.release);
+            release.is_some_and(|release| release.to.is_some() && !release.done)
+        };
+        let names: Vec<Name> = self.index.regions_of(cn).filter(waits).cloned().collect();
+        for name in names {
+            self.keep_owner(&name, "another agent of its owner has started, which keeps it");
+        }
+    }
+
     fn cannot_move(&self, region: &Region, reason: String) -> ManagerError {
         ManagerError::WrongState { name: region.name.clone(), state: region.state, reason }
     }

@@ -24,6 +24,7 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         memory::forgotten_memory_nodes_come_back_empty,
         memory::a_flush_holds_up_nobody,
         moves::regions_move_between_compute_nodes_with_their_content,
+        moves::a_mapped_region_moves_once_it_is_unmapped,
         moves::a_move_is_finished_or_ends_whoever_stops,
         binding::unbinding_one_leaves_the_other_alone,
         binding::devices_come_and_go_while_the_agent_runs,

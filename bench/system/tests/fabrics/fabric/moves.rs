@@ -4,6 +4,7 @@
 use std::process::{Command, Output};
 
 use cxloe_client::client::{self, Client};
+use cxloe_client::mapping::{MapOptions, Mapping};
 use cxloe_fabric::api::MoveRegion;
 use cxloe_fabric::model::{Region, RegionState};
 use cxloe_lab::{expect_error, program};
@@ -128,4 +129,60 @@ pub fn a_move_is_finished_or_ends_whoever_stops() -> Outcome {
     answered(&gmm(&rig, &["move-region", "r", "--to", "cn0", "--force"])?, 0, &["moved"])?;
     let hpa = rig.attached(0, "r")?.hpa;
     read(&mut rig.connect(0)?, hpa, 1)
+}
+
+const PAGE: usize = 4096;
+
+/// Words of a mapped region: the first of each page.
+fn words(memory: &Mapping) -> impl Iterator<Item = *mut u64> {
+    let start = memory.as_ptr();
+    // SAFETY: each address is within the mapping.
+    (0..memory.len()).step_by(PAGE).map(move |offset| unsafe { start.add(offset).cast() })
+}
+
+/// Writes the first word of each page of a mapped region.
+fn write_pages(memory: &Mapping, seed: u64) {
+    // SAFETY: the words are aligned and mapped, and no other thread uses them.
+    (0..).zip(words(memory)).for_each(|(page, word)| unsafe { word.write_volatile(seed + page) });
+}
+
+fn pages_are(memory: &Mapping, seed: u64) -> Outcome {
+    // SAFETY: as in `write_pages`.
+    let wrong = (0..).zip(words(memory)).find(|(page, word)| unsafe { word.read_volatile() } != seed + page);
+    ensure(wrong.is_none(), format!("page {:?} has another content", wrong.map(|(page, _)| page)))
+}
+
+/// A program maps the region: it keeps it until it has ended, and its changed pages are written back before the move.
+pub fn a_mapped_region_moves_once_it_is_unmapped() -> Outcome {
+    let rig = Star::whole(2, 2, "64MiB")?;
+    rig.create("r", 0, BYTES, &[0, 1], 4096)?;
+    let map = |owner: usize| -> Outcome<Mapping> {
+        rig.attached(owner, "r")?;
+        Ok(Mapping::open(&rig.socket(owner), "r", MapOptions::default())?)
+    };
+    let memory = map(0)?;
+    write_pages(&memory, 100);
+    order(&rig, 1)?;
+    rig.says("cn0", "it is released once no program maps it")?;
+    write_pages(&memory, 200);
+    pages_are(&memory, 200)?;
+    let waits = rig.ask(rig.manager.region(&name("r")))?;
+    ensure((waits.owner, waits.state) == (cn(0), RegionState::Releasing), format!("{waits:?}"))?;
+
+    // Stopped: the program notices nothing.
+    answered(&gmm(&rig, &["move-region", "r", "--stop"])?, 0, &["stopped"])?;
+    rig.says("cn0", "region stays attached")?;
+    write_pages(&memory, 300);
+    memory.flush()?;
+    pages_are(&memory, 300)?;
+
+    order(&rig, 1)?;
+    write_pages(&memory, 400);
+    drop(memory);
+    let memory = map(1)?;
+    pages_are(&memory, 400)?;
+    write_pages(&memory, 500);
+    drop(memory);
+    answered(&gmm(&rig, &["move-region", "r", "--to", "cn0"])?, 0, &["moved"])?;
+    pages_are(&map(0)?, 500)
 }

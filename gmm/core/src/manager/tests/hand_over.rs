@@ -109,6 +109,18 @@ fn before_the_release_the_owner_keeps_it() {
     fabric.apply(Command::Tick).unwrap();
     fabric.settle();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
+    // Another agent of the owner starts before the release.
+    fabric.register_run(1, 6);
+    fabric.sync_cn(1).unwrap();
+    fabric.order(Some(2), false).unwrap();
+    let key = liveness::NodeKey::Compute(cn(1));
+    let registration = fabric.agents[&cn(1)].registration;
+    fabric.apply(Command::HungUp(key, registration)).unwrap();
+    fabric.register_run(1, 7);
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
+    fabric.now_ms += TIMEOUT_MS;
+    fabric.apply(Command::Tick).unwrap();
+    fabric.settle();
     // It may have changes that it has not written back.
     refused(fabric.order(Some(2), false), "--force");
     fabric.order(Some(2), true).unwrap();
