@@ -6,8 +6,8 @@
 //! node has no answer yet and retransmits it, or a frame of it is in the network. So a range is reused only when both
 //! conditions have ended:
 //!
-//! * *unmapped*: each memory node of the range has given the result of its `UnmapCmem`, and refuses later requests.
-//!   Only then is the leg removed, and its range recorded here ([`Retired`]).
+//! * *unmapped*: each memory node of the range has given the result of its `UnmapCmem` or `HandOver`, and refuses later
+//!   requests. Only then is the leg removed or its owner changed, and its range recorded here ([`Retired`]).
 //! * *quiet*, for ranges of the present agent: the agent reports that it has received the end of the region, after
 //!   which it makes no request for it, and that every earlier request has ended ([`ComputeNodeSync::quiet`]). A request
 //!   that has ended was either answered, and a memory node carries out each number of a session once (R2 of the

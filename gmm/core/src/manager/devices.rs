@@ -70,6 +70,11 @@ impl Manager {
         }
     }
 
+    /// The logical device of `node` that is bound to `cn`.
+    pub(super) fn device_on(&self, node: &Name, cn: CnId) -> Option<&LogicalDevice> {
+        self.index.ld_of(cn, node).and_then(|id| self.state.logical_devices.get(&(node.clone(), id)))
+    }
+
     fn logical_device(&self, node: &Name, id: u16) -> LogicalDevice {
         let known = self.state.logical_devices.get(&(node.clone(), id)).cloned();
         known.unwrap_or_else(|| LogicalDevice { memory_node: node.clone(), id, reserved: 0, binding: None })

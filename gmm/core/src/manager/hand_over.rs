@@ -31,8 +31,8 @@ impl Manager {
             return Ok(());
         };
         let to = self.known_compute_node(to)?;
-        let under_way = region.release.filter(|release| release.to.is_some());
-        if under_way.map_or(region.owner, |release| release.to.unwrap_or(region.owner)) == to.cn_id {
+        let goes_to = region.release.and_then(|release| release.to).unwrap_or(region.owner);
+        if goes_to == to.cn_id {
             return Ok(());
         }
         self.check_move(&region, &to)?;
@@ -40,7 +40,8 @@ impl Manager {
         let present = self.is_owner_present(&region);
         let settled = self.state.compute_nodes.get(&region.owner).is_some_and(|owner| owner.settled);
         let released = region.release.is_some_and(|release| release.done);
-        if !present && !settled && !released && !order.force {
+        let unwritten = !present && !settled && !released;
+        if unwritten && !order.force {
             return Err(self.cannot_move(
                 &region,
                 format!(
@@ -50,11 +51,11 @@ impl Manager {
                 ),
             ));
         }
-        let done = released || !present;
-        if done && !released && !settled {
+        if unwritten {
             self.writes_may_differ(name, "its owner stopped while it may have been writing");
             region = self.region(name)?.clone();
         }
+        let done = released || !present;
         region.release = Some(Release { option: UnbindOption::Managed, destroy: false, done, to: Some(to) });
         self.settle(region, Some(format!("it moves to CN {to}")));
         self.hand_over_released(name);
@@ -86,17 +87,9 @@ impl Manager {
 
     /// Checks that a region can belong to another compute node.
     fn check_move(&self, region: &Region, to: &ComputeNode) -> Result<(), ManagerError> {
-        let movable = matches!(
-            region.state,
-            RegionState::Active
-                | RegionState::Exposed
-                | RegionState::Degraded
-                | RegionState::Lost
-                | RegionState::Releasing
-                | RegionState::Disabled
-        );
-        let ends = region.release.is_some_and(|release| release.destroy);
-        if !movable || ends || region.growing() > 0 {
+        let ends =
+            region.state == RegionState::Draining || region.release.is_some_and(|release| release.destroy);
+        if ends || region.state == RegionState::Creating || region.growing() > 0 {
             let reason = "only a region in use that does not grow can move".to_owned();
             return Err(self.cannot_move(region, reason));
         }
@@ -104,17 +97,14 @@ impl Manager {
         self.check_quota(to, bytes)?;
         for leg in &region.legs {
             let node = self.memory_node(&leg.memory_node)?;
-            let own = self.index.ld_of(region.owner, &node.name);
-            let own = own.and_then(|id| self.state.logical_devices.get(&(node.name.clone(), id)));
-            if let Some(ld) = own.filter(|ld| ld.reserved > 0) {
+            if let Some(ld) = self.device_on(&node.name, region.owner).filter(|ld| ld.reserved > 0) {
                 let reason = format!(
                     "its part on {} is capacity set aside for logical device {}, which stays with CN {}",
                     node.name, ld.id, region.owner
                 );
                 return Err(self.cannot_move(region, reason));
             }
-            let target = self.index.ld_of(to.cn_id, &node.name);
-            let target = target.and_then(|id| self.state.logical_devices.get(&(node.name.clone(), id)));
+            let target = self.device_on(&node.name, to.cn_id);
             let binding = target.and_then(|ld| ld.binding.as_ref());
             if binding.is_some_and(|binding| binding.unbinding.is_some()) {
                 let reason = format!("CN {} is being unbound from {}", to.cn_id, node.name);
@@ -165,7 +155,7 @@ impl Manager {
                 leg.former = Some(former);
             }
         }
-        self.settle(region.clone(), Some(format!("it was CN {from}'s")));
+        self.settle(region.clone(), Some(format!("it moved from CN {from}")));
         let (name, owner) = (region.name.clone(), region.owner);
         self.region_event(from, EventKind::RegionMoved { region: name, owner, from });
         for leg in &region.legs {
@@ -199,10 +189,10 @@ impl Manager {
         if reason.is_some() && matches!(leg.state, LegState::Mapped | LegState::Stale) {
             leg.state = LegState::Lost;
         }
-        let refused = reason.is_some();
+        let done = reason.is_none();
         self.settle(region, reason);
         // After an error the former address may still be mapped: it is never used again.
-        if !refused {
+        if done {
             self.retire_cmem(hand_over.former.cn, hand_over.former.cmem_base, bytes);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use cxloe_fabric::api::{
-    MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced, Party, RegisterMemoryNode,
+    MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSynced, Party, RegisterMemoryNode,
 };
 use cxloe_fabric::model::{
     CnId, EventKind, HandOver, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name,
@@ -14,16 +14,13 @@ use cxloe_fabric::model::{
 
 use super::keys::kept_key;
 use super::liveness::NodeKey;
-use super::mirror::{is_live, other_is_in_sync, state_once_mapped};
-use super::overview::link_down;
+use super::mirror::{is_live, other_is_in_sync};
 use super::pool::FreeExtents;
 use super::reports::SHOWN_MAX;
 use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 
 /// The smallest extent in bytes: a page.
 const EXTENT_BYTES_MIN: u64 = 4096;
-/// Maximum number of characters kept of a memory node's error message.
-const ERROR_CHARS_MAX: usize = 400;
 /// The largest pool in bytes: the range of CMem addresses.
 const POOL_BYTES_MAX: u64 = cxloe_fabric::model::CMEM_LIMIT;
 
@@ -56,8 +53,8 @@ impl Manager {
             let action = match command.action.clone() {
                 NodeAction::MapCmem(mapping) => NodeAction::MapCmem(self.with_key(mapping)),
                 unmap @ NodeAction::UnmapCmem(_) => unmap,
-                NodeAction::HandOver(HandOver { mapping, former, incarnation }) => {
-                    NodeAction::HandOver(HandOver { mapping: self.with_key(mapping), former, incarnation })
+                NodeAction::HandOver(order) => {
+                    NodeAction::HandOver(HandOver { mapping: self.with_key(order.mapping), ..order })
                 }
             };
             NodeCommand { seq: command.seq, term, revision, action }
@@ -352,138 +349,12 @@ impl Manager {
         }
     }
 
-    pub(super) fn sync_memory_node(&mut self, name: &Name, sync: MemoryNodeSync) -> Result<(), ManagerError> {
-        let node =
-            self.state.memory_nodes.get(name).filter(|node| node.registration == sync.registration).cloned();
-        let Some(mut node) = node else {
-            let (who, registration) = (format!("memory node {name}"), sync.registration);
-            return Err(ManagerError::NotRegistered { who, registration });
-        };
-        self.check_results(&node, &sync)?;
-        self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
-        let no_link = link_down(&sync.stats);
-        self.reports.keep(name, self.now_ms, sync.stats);
-        match sync.progress {
-            Some(progress) => drop(self.progress.insert(name.clone(), progress)),
-            None => drop(self.progress.remove(name)),
-        }
-        if self.frozen().is_some() {
-            // The record of the health follows once the store can be written.
-        } else if let Some(why) = no_link {
-            // The node reaches the manager over another network, but no compute node reaches the node.
-            self.memory_node_out_of_reach(name, &format!("memory node {name} has no link: {why}"));
-        } else if node.health != Health::Reachable {
-            node.health = Health::Reachable;
-            self.put(Change::MemoryNode(node.clone()));
-            self.event(EventKind::MemoryNodeReachable { memory_node: name.clone() });
-            self.regions_on(name).into_iter().for_each(|region| self.settle(region, None));
-        }
-        let mut results = sync.results;
-        results.sort_by_key(|result| result.seq);
-        for result in results {
-            let Some(command) = self.state.commands.get(&(name.clone(), result.seq)).cloned() else {
-                continue; // answered before: a repetition
-            };
-            if let Some(mut node) = self.state.memory_nodes.get(name).cloned() {
-                node.acked_seq = result.seq;
-                self.put(Change::MemoryNode(node));
-            }
-            self.put(Change::CommandAnswered(name.clone(), result.seq));
-            let error = result.error.map(shortened);
-            if let Some(error) = &error {
-                let (region, error) = (command.action.mapping().region.clone(), error.clone());
-                self.event(EventKind::MemoryNodeRefused {
-                    memory_node: name.clone(),
-                    region,
-                    seq: result.seq,
-                    error,
-                });
-            }
-            self.command_answered(name, &command.action, error);
-        }
-        Ok(())
-    }
-
-    /// Refuses a sync that lacks the result of a command up to `acked_seq`: memory is freed only on a result, never on
-    /// a number alone.
-    fn check_results(&self, node: &MemoryNode, sync: &MemoryNodeSync) -> Result<(), ManagerError> {
-        let refuse = |reason: String| {
-            let (node, acked_seq) = (node.name.clone(), sync.acked_seq);
-            Err(ManagerError::BadAcknowledgement { node, acked_seq, reason })
-        };
-        if sync.acked_seq > node.last_seq {
-            return refuse(format!("the last one issued is {}", node.last_seq));
-        }
-        let answered: BTreeSet<u64> = sync.results.iter().map(|result| result.seq).collect();
-        if answered.last().is_some_and(|last| *last > sync.acked_seq) {
-            return refuse("results go beyond that".to_owned());
-        }
-        let pending = self.state.commands_of(&node.name).take_while(|command| command.seq <= sync.acked_seq);
-        match pending.map(|command| command.seq).find(|seq| !answered.contains(seq)) {
-            Some(seq) => refuse(format!("the result of command {seq} is missing")),
-            None => Ok(()),
-        }
-    }
-
-    fn command_answered(&mut self, node: &Name, action: &NodeAction, error: Option<String>) {
-        let Some(incarnation) = self.state.memory_nodes.get(node).map(|node| node.incarnation) else {
-            return;
-        };
-        if self.orphan_answered(node, action, error.is_some()) {
-            return;
-        }
-        let mapping = action.mapping();
-        let Some(mut region) = self.state.regions.get(&mapping.region).cloned() else { return };
-        let concerned = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
-        let Some(at) = region.legs.iter().position(concerned) else { return };
-        if let NodeAction::HandOver(hand_over) = action {
-            return self.handed_over(region, at, hand_over, error);
-        }
-        let (state, committed) = (region.legs[at].state, region.is_committed(&region.legs[at]));
-        match (action, state, error) {
-            (NodeAction::MapCmem(_), LegState::Mapping, None) => {
-                let state = state_once_mapped(&region, at);
-                (region.legs[at].state, region.legs[at].incarnation) = (state, Some(incarnation));
-                // The owner fills a stale leg, so it must receive the change.
-                let stale = state == LegState::Stale;
-                self.settle(
-                    region,
-                    stale.then(|| format!("memory node {node} has mapped a copy to be filled")),
-                );
-            }
-            (NodeAction::MapCmem(_), LegState::Mapping, Some(error)) => {
-                let reason = format!("memory node {node} refused to map it: {error}");
-                let another = |other: &Leg| is_live(other) && other.is_copy_of(&region.legs[at]);
-                if !committed && region.size > 0 {
-                    self.drain_growth(region, reason);
-                } else if committed && region.legs.iter().any(another) {
-                    region.legs[at].state = LegState::Unmapping;
-                    self.settle(region.clone(), Some(reason));
-                    self.reissue_unmaps(&region, None);
-                    self.repair_later(&region.name);
-                } else if region.legs[at].incarnation.is_some() {
-                    region.legs[at].state = LegState::Lost;
-                    self.settle(region, Some(reason));
-                } else {
-                    region.failure = Some(reason.clone());
-                    self.binding_failed(&region);
-                    self.drain(region, Some(reason));
-                }
-            }
-            (NodeAction::UnmapCmem(_), LegState::Unmapping, None) => self.leg_gone(region, at),
-            // The result of a map command whose region has ended since, or of an unmap that failed: the extents stay
-            // allocated until an unmap succeeds.
-            _ => {}
-        }
-        self.hand_over_released(&mapping.region);
-    }
-
     pub(super) fn memory_node_silent(&mut self, name: &Name) {
         self.memory_node_out_of_reach(name, &format!("memory node {name} is unreachable"));
     }
 
     /// Marks a node unreachable and records the reason; no effect on a node that is unreachable already.
-    fn memory_node_out_of_reach(&mut self, name: &Name, reason: &str) {
+    pub(super) fn memory_node_out_of_reach(&mut self, name: &Name, reason: &str) {
         let Some(mut node) = self.state.memory_nodes.get(name).cloned() else { return };
         if node.health == Health::Unreachable {
             return;
@@ -545,6 +416,8 @@ impl Manager {
             {
                 self.leg_gone(region, at);
             }
+            // A move may have waited for these legs.
+            self.hand_over_released(&region.name);
         }
         let pending: Vec<u64> = self.state.commands_of(name).map(|command| command.seq).collect();
         pending.into_iter().for_each(|seq| self.put(Change::CommandAnswered(name.clone(), seq)));
@@ -578,14 +451,6 @@ fn outlives(region: &Region, node: &Name) -> bool {
 /// True if the address is that of a single node: neither unspecified nor multicast.
 pub(super) fn is_single_address(address: &SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
-}
-
-/// Cuts a memory node's error, which is kept in regions and events, to a readable length.
-fn shortened(error: String) -> String {
-    match error.char_indices().nth(ERROR_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &error[..end]),
-        None => error,
-    }
 }
 
 /// The mapping that serves a leg, without the compute node's key, which is added at delivery.

@@ -11,12 +11,13 @@
 //!
 //! Files: [`access`] tokens and joined nodes, `tokens` their records; `command` the commands; `cmem` addresses of
 //! compute nodes and their reuse; [`state`] the stored state and its changes; `superseded` superseded processes; `frozen`
-//! and `undo` undoing changes; the rules in `memory_nodes`, `compute_nodes`, `regions`, `placement` (choice of memory
-//! nodes), `mirror` (copies in sync), `mirror_placement`
-//! (memory nodes for two copies), `repair` (missing copies, drained nodes), `release` (having an owner release a region), `hand_over` (another owner), `devices` (logical devices and their bindings), `operations`
-//! (the FM API's background operations), `declared` (the fabric file); [`pool`] free extents, [`liveness`] times of the
-//! latest messages, `lineage` leaders of this fabric and nodes that do not follow, `orphans` memory that belongs to no
-//! region, `restore` replacement of the state by a backup, `index` data derived from the state.
+//! and `undo` undoing changes; the rules in `memory_nodes`, `results` (of commands to memory nodes), `compute_nodes`,
+//! `regions`, `placement` (choice of memory nodes), `mirror` (copies in sync), `mirror_placement` (memory nodes for two
+//! copies), `repair` (missing copies), `moving` (legs that leave a memory node), `release` (having an owner release a
+//! region), `hand_over` (another owner), `devices` (logical devices and their bindings), `operations` (the FM API's
+//! background operations), `declared` (the fabric file); [`pool`] free extents, [`liveness`] times of the latest
+//! messages, `lineage` leaders of this fabric and nodes that do not follow, `orphans` memory that belongs to no region,
+//! `restore` replacement of the state by a backup, `index` data derived from the state.
 
 pub mod access;
 mod cmem;
@@ -47,6 +48,7 @@ mod release;
 mod repair;
 mod reports;
 mod restore;
+mod results;
 pub mod state;
 mod superseded;
 mod tokens;

@@ -124,8 +124,7 @@ impl Manager {
 
     /// Bytes of `node` available to `cn`: free and not reserved for others.
     pub(super) fn available(&self, node: &MemoryNode, cn: CnId) -> u64 {
-        let own = self.index.ld_of(cn, &node.name);
-        let own = own.and_then(|id| self.state.logical_devices.get(&(node.name.clone(), id)));
+        let own = self.device_on(&node.name, cn);
         if own.is_some_and(|ld| ld.binding.as_ref().is_some_and(|binding| binding.unbinding.is_some())) {
             return 0;
         }

@@ -1,5 +1,5 @@
 //! Release of a region by its owner: the owner is asked to write back and detach (managed), or the manager waits until
-//! the owner stops. Afterwards the region is kept, disabled or destroyed.
+//! the owner stops. Afterwards the region is kept, disabled, destroyed, or given to another compute node (`hand_over`).
 
 use cxloe_fabric::api::{Owner, ReleasedRegion};
 use cxloe_fabric::model::{CnId, EventKind, Name, Region, RegionState, Release, UnbindOption};
@@ -8,13 +8,18 @@ use super::{Change, Manager, ManagerError};
 
 impl Manager {
     pub(super) fn disable_region(&mut self, name: &Name) -> Result<(), ManagerError> {
-        let region = self.region(name)?.clone();
+        let mut region = self.region(name)?.clone();
         match region.state {
             RegionState::Active | RegionState::Exposed | RegionState::Degraded | RegionState::Lost => {
                 self.request_release(region, UnbindOption::Managed, false, None);
                 Ok(())
             }
-            RegionState::Releasing | RegionState::Disabled => Ok(()),
+            RegionState::Releasing | RegionState::Disabled => {
+                if region.release.as_mut().is_some_and(|release| release.to.take().is_some()) {
+                    self.settle(region, Some("the move was stopped: it is to be disabled".to_owned()));
+                }
+                Ok(())
+            }
             state @ (RegionState::Creating | RegionState::Draining) => {
                 let reason = "nobody uses it".to_owned();
                 Err(ManagerError::WrongState { name: name.clone(), state, reason })
@@ -80,11 +85,11 @@ impl Manager {
         let Some(region) = self.state.regions.get(name) else { return };
         let waits = region.release.is_some_and(|release| !release.done);
         let settled = self.state.compute_nodes.get(&region.owner).is_some_and(|owner| owner.settled);
-        if waits && !settled && region.release.is_some_and(|release| release.to.is_some()) {
-            return self
-                .keep_owner(name, "its owner stopped before it had released the region, and keeps it");
-        }
         if waits && !settled {
+            if region.release.is_some_and(|release| release.to.is_some()) {
+                let reason = "its owner stopped before it had released the region, and keeps it";
+                return self.keep_owner(name, reason);
+            }
             self.writes_may_differ(name, "its owner stopped while it may have been writing");
         }
         self.release_by_owner(name);

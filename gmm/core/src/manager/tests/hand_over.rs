@@ -103,6 +103,13 @@ fn before_the_release_the_owner_keeps_it() {
     fabric.order(None, false).unwrap();
     assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(1)));
     fabric.order(None, false).unwrap();
+    // Disabled instead.
+    fabric.order(Some(2), false).unwrap();
+    fabric.apply(Command::DisableRegion(name("r"))).unwrap();
+    fabric.follow();
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Disabled), cn(1)));
+    fabric.apply(Command::EnableRegion(name("r"))).unwrap();
+    fabric.follow();
     // The owner's agent stops.
     fabric.order(Some(2), false).unwrap();
     fabric.now_ms += TIMEOUT_MS;
@@ -239,4 +246,30 @@ fn a_mirrored_region_moves_with_both_copies() {
     let states: Vec<LegState> = region.legs.iter().map(|leg| leg.state).collect();
     assert_eq!(states, [LegState::Mapped, LegState::Stale], "the new owner fills the copy");
     assert_eq!(fabric.served(), [cn(2)]);
+}
+
+/// A copy that is given up lies on a memory node that stays away: the region moves once that node is forgotten.
+#[test]
+fn a_move_does_not_wait_for_a_forgotten_memory_node() {
+    let mut fabric = Fabric::new(&[4, 4]);
+    (1..3).for_each(|last| fabric.register_cn(last));
+    let create = CreateRegion::new(name("r"), 2 * EXTENT, cn(1));
+    let create = CreateRegion { protect: Protection::Mirror, ..create };
+    fabric.apply(Command::CreateRegion(create)).unwrap();
+    fabric.settle();
+    let away = fabric.manager.region(&name("r")).unwrap().legs.iter().find(|leg| leg.copy == 1);
+    let away = away.unwrap().memory_node.clone();
+    let there = fabric.nodes.iter().position(|node| node.name != away).unwrap();
+    fabric.now_ms += TIMEOUT_MS;
+    (1..3).for_each(|last| fabric.sync_cn(last).unwrap());
+    fabric.settle_only(there);
+    fabric.apply(Command::Tick).unwrap();
+    let protect = ProtectRegion { protect: Protection::None, on: Vec::new(), wait_ms: 0 };
+    fabric.apply(Command::ProtectRegion(name("r"), protect)).unwrap();
+    fabric.order(Some(2), false).unwrap();
+    (0..3).for_each(|_| fabric.sync_cn(1).unwrap());
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Disabled), cn(1)));
+    fabric.apply(Command::ForgetMemoryNode { name: away, force: false }).unwrap();
+    fabric.settle_only(there);
+    assert_eq!((fabric.state_of("r"), fabric.owner_of_r()), (Some(RegionState::Active), cn(2)));
 }

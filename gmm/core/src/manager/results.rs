@@ -1,0 +1,150 @@
+//! Messages of memory nodes with the results of commands: memory is given and freed only on such a result.
+
+use std::collections::BTreeSet;
+
+use cxloe_fabric::api::MemoryNodeSync;
+use cxloe_fabric::model::{EventKind, Health, Leg, LegState, MemoryNode, Name, NodeAction};
+
+use super::liveness::NodeKey;
+use super::mirror::{is_live, state_once_mapped};
+use super::overview::link_down;
+use super::{Change, Manager, ManagerError};
+
+/// Maximum number of characters kept of a memory node's error message.
+const ERROR_CHARS_MAX: usize = 400;
+
+impl Manager {
+    pub(super) fn sync_memory_node(&mut self, name: &Name, sync: MemoryNodeSync) -> Result<(), ManagerError> {
+        let node =
+            self.state.memory_nodes.get(name).filter(|node| node.registration == sync.registration).cloned();
+        let Some(mut node) = node else {
+            let (who, registration) = (format!("memory node {name}"), sync.registration);
+            return Err(ManagerError::NotRegistered { who, registration });
+        };
+        self.check_results(&node, &sync)?;
+        self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
+        let no_link = link_down(&sync.stats);
+        self.reports.keep(name, self.now_ms, sync.stats);
+        match sync.progress {
+            Some(progress) => drop(self.progress.insert(name.clone(), progress)),
+            None => drop(self.progress.remove(name)),
+        }
+        if self.frozen().is_some() {
+            // The record of the health follows once the store can be written.
+        } else if let Some(why) = no_link {
+            // The node reaches the manager over another network, but no compute node reaches the node.
+            self.memory_node_out_of_reach(name, &format!("memory node {name} has no link: {why}"));
+        } else if node.health != Health::Reachable {
+            node.health = Health::Reachable;
+            self.put(Change::MemoryNode(node.clone()));
+            self.event(EventKind::MemoryNodeReachable { memory_node: name.clone() });
+            self.regions_on(name).into_iter().for_each(|region| self.settle(region, None));
+        }
+        let mut results = sync.results;
+        results.sort_by_key(|result| result.seq);
+        for result in results {
+            let Some(command) = self.state.commands.get(&(name.clone(), result.seq)).cloned() else {
+                continue; // answered before: a repetition
+            };
+            if let Some(mut node) = self.state.memory_nodes.get(name).cloned() {
+                node.acked_seq = result.seq;
+                self.put(Change::MemoryNode(node));
+            }
+            self.put(Change::CommandAnswered(name.clone(), result.seq));
+            let error = result.error.map(shortened);
+            if let Some(error) = &error {
+                let (region, error) = (command.action.mapping().region.clone(), error.clone());
+                self.event(EventKind::MemoryNodeRefused {
+                    memory_node: name.clone(),
+                    region,
+                    seq: result.seq,
+                    error,
+                });
+            }
+            self.command_answered(name, &command.action, error);
+        }
+        Ok(())
+    }
+
+    /// Refuses a sync that lacks the result of a command up to `acked_seq`: memory is freed only on a result, never on
+    /// a number alone.
+    fn check_results(&self, node: &MemoryNode, sync: &MemoryNodeSync) -> Result<(), ManagerError> {
+        let refuse = |reason: String| {
+            let (node, acked_seq) = (node.name.clone(), sync.acked_seq);
+            Err(ManagerError::BadAcknowledgement { node, acked_seq, reason })
+        };
+        if sync.acked_seq > node.last_seq {
+            return refuse(format!("the last one issued is {}", node.last_seq));
+        }
+        let answered: BTreeSet<u64> = sync.results.iter().map(|result| result.seq).collect();
+        if answered.last().is_some_and(|last| *last > sync.acked_seq) {
+            return refuse("results go beyond that".to_owned());
+        }
+        let pending = self.state.commands_of(&node.name).take_while(|command| command.seq <= sync.acked_seq);
+        match pending.map(|command| command.seq).find(|seq| !answered.contains(seq)) {
+            Some(seq) => refuse(format!("the result of command {seq} is missing")),
+            None => Ok(()),
+        }
+    }
+
+    fn command_answered(&mut self, node: &Name, action: &NodeAction, error: Option<String>) {
+        let Some(incarnation) = self.state.memory_nodes.get(node).map(|node| node.incarnation) else {
+            return;
+        };
+        if self.orphan_answered(node, action, error.is_some()) {
+            return;
+        }
+        let mapping = action.mapping();
+        let Some(mut region) = self.state.regions.get(&mapping.region).cloned() else { return };
+        let concerned = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
+        let Some(at) = region.legs.iter().position(concerned) else { return };
+        if let NodeAction::HandOver(hand_over) = action {
+            return self.handed_over(region, at, hand_over, error);
+        }
+        let (state, committed) = (region.legs[at].state, region.is_committed(&region.legs[at]));
+        match (action, state, error) {
+            (NodeAction::MapCmem(_), LegState::Mapping, None) => {
+                let state = state_once_mapped(&region, at);
+                (region.legs[at].state, region.legs[at].incarnation) = (state, Some(incarnation));
+                // The owner fills a stale leg, so it must receive the change.
+                let stale = state == LegState::Stale;
+                self.settle(
+                    region,
+                    stale.then(|| format!("memory node {node} has mapped a copy to be filled")),
+                );
+            }
+            (NodeAction::MapCmem(_), LegState::Mapping, Some(error)) => {
+                let reason = format!("memory node {node} refused to map it: {error}");
+                let another = |other: &Leg| is_live(other) && other.is_copy_of(&region.legs[at]);
+                if !committed && region.size > 0 {
+                    self.drain_growth(region, reason);
+                } else if committed && region.legs.iter().any(another) {
+                    region.legs[at].state = LegState::Unmapping;
+                    self.settle(region.clone(), Some(reason));
+                    self.reissue_unmaps(&region, None);
+                    self.repair_later(&region.name);
+                } else if region.legs[at].incarnation.is_some() {
+                    region.legs[at].state = LegState::Lost;
+                    self.settle(region, Some(reason));
+                } else {
+                    region.failure = Some(reason.clone());
+                    self.binding_failed(&region);
+                    self.drain(region, Some(reason));
+                }
+            }
+            (NodeAction::UnmapCmem(_), LegState::Unmapping, None) => self.leg_gone(region, at),
+            // The result of a map command whose region has ended since, or of an unmap that failed: the extents stay
+            // allocated until an unmap succeeds.
+            _ => {}
+        }
+        self.hand_over_released(&mapping.region);
+    }
+}
+
+/// Cuts a memory node's error, which is kept in regions and events, to a readable length.
+fn shortened(error: String) -> String {
+    match error.char_indices().nth(ERROR_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &error[..end]),
+        None => error,
+    }
+}
