@@ -22,7 +22,7 @@ RUNS ?= 50
 RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help build measured quickstart test test-all stress fmt lint doc book man deb repo fuzz bench licences clean
+.PHONY: help build measured quickstart test test-all stress fmt lint doc book man deb wheel repo fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
@@ -111,6 +111,12 @@ deb: measured ## Debian packages of all programs, in target/deb
 	@$(NEED) deb
 	deploy/debian/build $(TARGET)/measured $(TARGET)/deb
 	@echo 'Install them with: apt-get install ./$(TARGET)/deb/cxloe-*.deb ./$(TARGET)/deb/libcxloe0_*.deb'
+
+wheel: ## The Python package cxloe for this machine's kind, in target/wheels
+	@$(NEED) rust cc python3 strip
+	cargo build --profile measured $(LOCKED) -p cxloe-python
+	cn-agent/python/wheel.py --strip $(TARGET)/measured/libcxloe_python.so $(TARGET)/wheels
+	@echo 'Install it with: pip install $(TARGET)/wheels/cxloe-*.whl'
 
 repo: deb ## A signed apt repository of them, in target/repo (REPO_KEY, REPO_URI: deploy/debian/repo)
 	@$(NEED) repo

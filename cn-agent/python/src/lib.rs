@@ -1,0 +1,41 @@
+//! The compiled part of the Python package `cxloe`: lines and mapped regions, over [`cxloe_client`].
+//!
+//! ```text
+//!   program --- cxloe (Python: names, types, errors, the manager's REST)
+//!                 |
+//!               cxloe._cxloe (this library) --- cxloe-client --- the agent
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `node` | a connection to the agent: lines, bulk transfers |
+//! | `mapping` | a mapped region with the buffer protocol |
+//! | `region` | a region as the agent lists it |
+//! | `buffer` | memory of other Python objects |
+//! | `errors` | exceptions |
+//!
+//! No wait holds the interpreter's lock. A child of `fork` is refused what belongs to its parent.
+
+// Symbols of Python are the interpreter's, and a test program of Rust has none: as a test, this crate is empty.
+#![cfg(not(test))]
+// The print macros panic when standard output or error is closed.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+mod buffer;
+mod errors;
+mod mapping;
+mod node;
+mod region;
+
+use pyo3::prelude::*;
+
+/// What is compiled of the package `cxloe`.
+#[pymodule]
+mod _cxloe {
+    #[pymodule_export]
+    use super::mapping::Mapping;
+    #[pymodule_export]
+    use super::node::{Node, connect};
+    #[pymodule_export]
+    use super::region::Region;
+}
