@@ -67,7 +67,7 @@ stress: test-build ## One test many times, at rest and beside busy cores: make s
 # `checked`: what runs is optimised as a release is.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb repo tshark python-protocol peers promtool tmux ethtool ansible kubernetes-validate openapi-python-client
+	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb repo tshark python-protocol peers promtool tmux ethtool ansible kubernetes-validate openapi-python-client pytest
 	cargo build --profile checked --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the

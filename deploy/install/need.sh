@@ -41,7 +41,7 @@ tools_of() {
         python-protocol) echo python3 cryptography ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         ansible) echo ansible-playbook ansible-lint ;;
-        schemathesis | openapi-python-client | kubernetes-validate) echo python3 venv ;;
+        schemathesis | openapi-python-client | kubernetes-validate | pytest) echo python3 venv ;;
         programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap php php-xml php-mbstring lua5.4 node java javac ;;
         *) echo "$1" ;;
     esac
@@ -66,6 +66,8 @@ version_of() {
         schemathesis) echo 4.32.5 ;;
         openapi-python-client) echo 0.29.1 ;;
         kubernetes-validate) echo 1.37.0 ;;
+        pytest) echo 9.2.0 ;;
+        numpy) echo 2.4.6 ;;
     esac
 }
 
@@ -76,16 +78,21 @@ fetch() {
         case $name in
             qemu) "$(dirname "$0")/../vm/guest/guest" --prepare >/dev/null ;;
             schemathesis | openapi-python-client | kubernetes-validate) fetch_from_pypi "$name" "$(version_of "$name")" ;;
+            # With what the tests of the Python package import.
+            pytest) fetch_from_pypi pytest "$(version_of pytest)" "numpy==$(version_of numpy)" ;;
         esac
     done
 }
 
+# Arguments: the program, its version, and further requirements.
 fetch_from_pypi() {
-    place=${CARGO_TARGET_DIR:-$(dirname "$0")/../../target}/$1
-    case $("$place/bin/$1" --version 2>/dev/null) in *"$2") return 0 ;; esac
-    echo "Installing $1 $2 into $place"
-    python3 -m venv --clear "$place" && "$place/bin/pip" install --quiet "$1==$2" ||
-        fail "$1 could not be installed: PyPI has to be reached, or $place/bin/$1 be there already."
+    program=$1 version=$2
+    shift 2
+    place=${CARGO_TARGET_DIR:-$(dirname "$0")/../../target}/$program
+    case $("$place/bin/$program" --version 2>/dev/null) in *"$version") return 0 ;; esac
+    echo "Installing $program $version into $place"
+    python3 -m venv --clear "$place" && "$place/bin/pip" install --quiet "$program==$version" "$@" ||
+        fail "$program could not be installed: PyPI has to be reached, or $place/bin/$program be there already."
 }
 
 # The packages that bring a tool, with what they bring to run it.

@@ -1,5 +1,5 @@
 //! Tests of a memory node and a compute node: reads and writes, restarts, failures of either node, and the interfaces
-//! to a region other than mapped memory: command line, exports, C library, block device, CXL devices.
+//! to a region other than mapped memory: command line, exports, C library, Python package, block device, CXL devices.
 
 mod agent;
 mod c_library;
@@ -11,6 +11,7 @@ mod inspect;
 mod keeper;
 mod nbd;
 mod printing;
+mod python;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
             Subject::new("nbd", nbd::tests),
             Subject::new("environment", environment::tests),
             Subject::new("printing", printing::tests),
+            Subject::new("python", python::tests),
         ],
         &[],
     )
