@@ -34,6 +34,13 @@ const BYTES: u64 = 2 << 20;
 /// Number of lines written and read, first one by one and then many at once.
 const LINES: u64 = 600;
 const KEY: &str = "a key for captures, long enough";
+/// Frame after the last one of the traffic: the second EtherType for local experiments, with which no protocol is sent.
+const END: [u8; 60] = {
+    let mut frame = [0; 60];
+    (frame[0], frame[5], frame[6], frame[10]) = (2, 1, 2, 1);
+    (frame[12], frame[13]) = (0x88, 0xB6);
+    frame
+};
 /// Bytes of a pcap file's header; the next constant is that of the header of each frame.
 const FILE_HEADER: usize = 24;
 const FRAME_HEADER: usize = 16;
@@ -157,14 +164,18 @@ impl Traffic {
         })?;
 
         self.run(&lab, &dir)?;
-        let last = |file: &[u8]| {
-            let command = |frame: &(usize, Frame)| frame.1.bytes.get(14).copied();
-            frames(file).is_ok_and(|f| f.iter().any(|f| command(f) == Some(FrameCommand::ByeAck as u8)))
+        // Any frame of the session may be lost by a fault, so a frame of another protocol marks the end.
+        RawSocket::open_in(&lab, "cn0")?.send(&END)?;
+        let end = |file: &[u8]| {
+            let frames = frames(file).ok()?;
+            frames.into_iter().find(|(_, frame)| frame.bytes.starts_with(&END)).map(|(at, _)| at)
         };
-        eventually("the end is captured", || fs::read(&file).is_ok_and(|file| last(&file)))?;
+        let length = eventually("the end is captured", || fs::read(&file).ok().and_then(|file| end(&file)))?;
         dumpcap.signal(Signal::SIGINT)?;
         dumpcap.wait(LIMIT)?;
-        Captured::new(fs::read(&file)?)
+        let mut captured = fs::read(&file)?;
+        captured.truncate(length);
+        Captured::new(captured)
     }
 
     fn run(self, lab: &Lab, dir: &TempDir) -> Result<(), Failed> {

@@ -119,7 +119,7 @@ pub fn programs_with_local_memory_are_named() -> Outcome {
 
     // A process that outlives the supervisor executes programs all the same.
     let script = format!(
-        "(trap '' TERM HUP; while ! test -e go; do sleep 0.05; done; {fixed} >done) & echo ready; wait"
+        "(trap '' TERM HUP; echo ready; while ! test -e go; do sleep 0.05; done; {fixed} >done) & wait"
     );
     let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", &script])?;
     running.output_text("ready")?;
