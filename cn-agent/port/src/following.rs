@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cxloe_cn_core::attach::SessionKeys;
-use cxloe_cn_core::attachments::{AttachmentChange, Attachments};
+use cxloe_cn_core::attachments::Attachments;
 use cxloe_cn_core::engine::Engine;
 use cxloe_cn_core::follow::{Follow, ManagerAnswer, ManagerRequest, RestartReason};
 use cxloe_fabric::ClientError;
@@ -108,11 +108,20 @@ impl Registration {
                 )?))
             }
         };
-        // The program attaches regions itself, so only changes of keys are taken over.
-        for change in self.follow.on_answer(answer, &mut self.attachments)? {
-            if let AttachmentChange::Keys(all) = change {
-                keys.update(all);
-            }
+        self.take(answer, keys)
+    }
+
+    /// Takes over the keys in an answer; the program attaches regions itself.
+    fn take(&mut self, answer: ManagerAnswer, keys: &PeerKeys) -> Result<(), FollowError> {
+        let listed = match &answer {
+            ManagerAnswer::Registered(answer) => answer.regions.clone(),
+            ManagerAnswer::Synced(synced) => synced.regions.clone().unwrap_or_default(),
+            ManagerAnswer::Stale | ManagerAnswer::Done => Vec::new(),
+        };
+        self.follow.on_answer(answer, &mut self.attachments)?;
+        if self.follow.is_registered() {
+            // A key may have been revoked before the first listing, so it is compared with what the ports use.
+            keys.update_from(&listed);
         }
         Ok(())
     }
@@ -355,6 +364,44 @@ mod tests {
         }
     }
 
+    /// A key that is revoked between the creation of a region and the first answer that lists it is revoked.
+    #[test]
+    fn a_key_revoked_before_the_first_listing_is_missed_by_nobody() {
+        let region = |key: Option<PublicKey>| -> Region {
+            serde_json::from_value(serde_json::json!({
+                "name": "r", "owner": "02:00:00:00:00:01", "size": 4096, "ways": 1, "granularity": 4096,
+                "state": "active", "created_ms": 1, "decoders": [],
+                "legs": [{
+                    "memory_node": "mn0", "macs": ["02:00:00:00:01:00"], "mn_key": key, "decoder": 0, "position": 0,
+                    "cmem_base": 0, "bytes": 4096, "extent_bytes": 4096, "extents": [], "incarnation": 1,
+                    "state": "mapped",
+                }],
+            }))
+            .unwrap()
+        };
+        let keys = PeerKeys::default();
+        keys.update_from(&[region(Some(PublicKey([1; 32])))]);
+        let manager = Manager::new("http://127.0.0.1:1", &Default::default()).unwrap();
+        let node = put_back::node();
+        let (follow, attachments) = (Follow::new(node), Attachments::default());
+        let mut registration = Registration { manager, follow, attachments };
+        registration.follow.next(&registration.attachments, 0);
+        let watermark = Watermark { term: 1, revision: 9, run: 5 };
+        let answer = cxloe_fabric::api::ComputeNodeRegistered {
+            registration: 7,
+            watermark,
+            term: 1,
+            lineage: vec![cxloe_fabric::model::LeaderTerm { term: 1, run: 5, first: 0, adopted: Vec::new() }],
+            heartbeat_ms: 1000,
+            after_event: 9,
+            regions: vec![region(None)],
+            devices: Vec::new(),
+            held: false,
+        };
+        registration.take(ManagerAnswer::Registered(Box::new(answer)), &keys).unwrap();
+        assert_eq!(keys.keys.lock().unwrap()[&MN], None);
+    }
+
     mod put_back {
         use std::path::Path;
 
@@ -375,7 +422,7 @@ mod tests {
             runtime.block_on(Server::start(config)).unwrap()
         }
 
-        fn node() -> RegisterComputeNode {
+        pub(super) fn node() -> RegisterComputeNode {
             RegisterComputeNode {
                 cn_id: "02:00:00:00:00:01".parse().unwrap(),
                 name: Name::new("port").unwrap(),
