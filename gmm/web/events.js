@@ -55,6 +55,8 @@ const SENTENCES = {
     e.to
       ? `Region ${e.region} moves from memory node ${e.memory_node} to ${e.to}.`
       : `Region ${e.region} does not move from memory node ${e.memory_node} any more.`,
+  region_shared: (e, who) => `${who(e.reader)} may read region ${e.region}.`,
+  region_unshared: (e, who) => `${who(e.reader)} may not read region ${e.region} any more.`,
   region_moved: (e, who) => `Region ${e.region} moved from ${who(e.from)} to ${who(e.owner)}.`,
   memory_node_draining: (e) => `Memory node ${e.memory_node} is being drained.`,
   memory_node_drain_stopped: (e) => `Memory node ${e.memory_node} is not drained any more.`,

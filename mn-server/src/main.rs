@@ -29,7 +29,9 @@ use cxloe_link::{LinkConfig, LinkHealth, Middlewares, UdpConfig, check as check_
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
-use cxloe_mn::control::{KeyRing, ManagerLink, ManagerLinkOptions, Mappings, bounded_report, static_map};
+use cxloe_mn::control::{
+    KeptShares, KeyRing, ManagerLink, ManagerLinkOptions, Mappings, bounded_report, static_map,
+};
 use cxloe_mn::keeper::Kept;
 use cxloe_mn::metrics;
 use cxloe_mn::pool::{ByteSize, Former, Host, Pool, PoolError, check_former};
@@ -120,6 +122,8 @@ fn run(config: &Config) -> Result<(), Failure> {
     let seen: Watermark = state.load()?;
     let (mut mappings, recovery) = Mappings::open(Arc::clone(&pool), seen);
     info!(?recovery, "page table");
+    let shares: StateFile<KeptShares> = StateFile::at(config.shares_path())?;
+    mappings.resume_shares(shares.load()?.shares);
     let table = Arc::clone(mappings.table());
 
     let key = config.node.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
@@ -179,6 +183,7 @@ fn run(config: &Config) -> Result<(), Failure> {
                 identity: NodeIdentity::read_if_given(config.node.identity.as_deref())?,
                 state: Some(state),
                 heard: Some(StateFile::at(config.heard_path())?),
+                shares: Some(shares),
                 kind: config.device,
                 rack: config.rack.clone(),
                 link: health.clone(),

@@ -45,6 +45,7 @@ fn mapping(cn: u64, base_extent: u64, extents: &[u64]) -> Mapping {
         cmem_base: base_extent * EXTENT,
         extent_bytes: EXTENT,
         extents: extents.iter().copied().collect(),
+        sealed: false,
         cn_key: None,
     }
 }
@@ -150,6 +151,7 @@ fn a_hand_over_keeps_the_content_and_serves_one_owner() {
         acked_seq: 3,
         mappings: Vec::new(),
         unowned: [0, 1, 3, 4, 6, 7].into_iter().collect(),
+        shares: Vec::new(),
         udp_peers: Vec::new(),
         cn_keys: Vec::new(),
     };
@@ -295,6 +297,7 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
         acked_seq: 5,
         mappings: vec![mapping(CN1, 0, &[0]), mapping(CN2, 3, &[2, 6])],
         unowned: [1, 3, 4, 5, 7].into_iter().collect(),
+        shares: Vec::new(),
         udp_peers: Vec::new(),
         cn_keys: Vec::new(),
     };
@@ -325,6 +328,7 @@ fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
         acked_seq: 5,
         mappings: vec![mapping(CN1, 0, &[0])],
         unowned: (1..8).collect(),
+        shares: Vec::new(),
         udp_peers: Vec::new(),
         cn_keys: Vec::new(),
     };

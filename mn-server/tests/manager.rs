@@ -67,7 +67,7 @@ fn worker(table: &Arc<PageTable>, stop: &Arc<AtomicBool>) -> std::thread::JoinHa
         ready.send(()).unwrap();
         while !stop.load(Ordering::Relaxed) {
             passage.pass(|| {
-                tlb.purge();
+                tlb.purge(&table);
                 purges += 1;
             });
             let _ = tlb.translate(&table, 0x0200_0000_0001, 0);

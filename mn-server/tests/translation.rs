@@ -55,6 +55,10 @@ fn step(extents: u32) -> impl Strategy<Value = Step> {
     ]
 }
 
+fn mapping(cn: u64, cmem_extent: u64, mp_extent: MpExtent) -> Translation {
+    Translation { cn, cmem_extent, mp_extent, sealed: false }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -83,7 +87,7 @@ proptest! {
                     } else {
                         "ok"
                     };
-                    let got = match writer.map(cn, cmem, MpExtent(mp)) {
+                    let got = match writer.map(mapping(cn, cmem, MpExtent(mp))) {
                         Ok(()) => "ok",
                         Err(TableError::AddressTaken(_)) => "address",
                         Err(TableError::ExtentTaken(_)) => "extent",
@@ -124,7 +128,7 @@ proptest! {
         }
         let mut expected: Vec<_> = model
             .into_iter()
-            .map(|((cn, cmem_extent), mp)| Translation { cn, cmem_extent, mp_extent: MpExtent(mp) })
+            .map(|((cn, cmem_extent), mp)| mapping(cn, cmem_extent, MpExtent(mp)))
             .collect();
         expected.sort_unstable();
         prop_assert_eq!(sorted(&table), expected);
@@ -138,7 +142,7 @@ fn every_extent_can_be_mapped_to_a_cn_of_its_own_and_again_and_again() {
     assert_eq!(table.capacity(), 256);
     for round in 0..40u64 {
         for n in 0..256 {
-            writer.map(1000 * round + n, n * 7, MpExtent(n as u32)).unwrap();
+            writer.map(mapping(1000 * round + n, n * 7, MpExtent(n as u32))).unwrap();
         }
         assert_eq!(writer.len(), 256);
         for n in 0..256 {
@@ -154,11 +158,14 @@ fn every_extent_can_be_mapped_to_a_cn_of_its_own_and_again_and_again() {
 #[test]
 fn addresses_and_extents_that_do_not_exist_are_refused() {
     let mut writer = empty(4);
-    assert!(matches!(writer.map(1, 0, MpExtent(4)), Err(TableError::NoSuchExtent { extents: 4, .. })));
-    assert!(matches!(writer.map(1 << 48, 0, MpExtent(0)), Err(TableError::Range { .. })));
-    assert!(matches!(writer.map(1, 1 << 32, MpExtent(0)), Err(TableError::Range { .. })));
+    assert!(matches!(
+        writer.map(mapping(1, 0, MpExtent(4))),
+        Err(TableError::NoSuchExtent { extents: 4, .. })
+    ));
+    assert!(matches!(writer.map(mapping(1 << 48, 0, MpExtent(0))), Err(TableError::Range { .. })));
+    assert!(matches!(writer.map(mapping(1, 1 << 32, MpExtent(0))), Err(TableError::Range { .. })));
     assert_eq!(writer.unmap(1 << 48, 0), None);
-    writer.map((1 << 48) - 1, (1 << 32) - 1, MpExtent(0)).unwrap();
+    writer.map(mapping((1 << 48) - 1, (1 << 32) - 1, MpExtent(0))).unwrap();
     let mut tlb = Tlb::new(4);
     let last = (1 << 48) - 64;
     assert_eq!(tlb.translate(writer.table(), (1 << 48) - 1, last), Ok(MpAddr(EXTENT - 64)));
@@ -172,9 +179,9 @@ fn a_tlb_answers_like_the_table_and_counts() {
     let table = writer.table().clone();
     let mut worker = table.generation().worker();
     let mut tlb = Tlb::new(8);
-    worker.pass(|| tlb.purge());
+    worker.pass(|| tlb.purge(&table));
     for n in 0..64 {
-        writer.map(0x0200_0000_0001, 100 + n, MpExtent(63 - n as u32)).unwrap();
+        writer.map(mapping(0x0200_0000_0001, 100 + n, MpExtent(63 - n as u32))).unwrap();
     }
     let at = |n: u64| (100 + n) * EXTENT + 64 * n;
     for round in 0..2 {
@@ -194,7 +201,7 @@ fn a_tlb_answers_like_the_table_and_counts() {
     writer.unmap(0x0200_0000_0001, 100).unwrap();
     let generation = writer.seal();
     assert!(writer.passed() < generation);
-    worker.pass(|| tlb.purge());
+    worker.pass(|| tlb.purge(&table));
     assert_eq!(writer.passed(), generation);
     assert_eq!(tlb.translate(&table, 0x0200_0000_0001, at(0)), Err(Unmapped::Nxm), "not from memory");
     assert_eq!(tlb.counters().purges, 1);
@@ -229,7 +236,7 @@ fn no_worker_ever_reaches_another_cns_extent() {
                 let mut batch = 0u64;
                 while !stop.load(Ordering::Relaxed) {
                     batch += 1;
-                    worker.pass(|| tlb.purge());
+                    worker.pass(|| tlb.purge(&table));
                     let all = (0..u64::from(EXTENTS)).map(|cmem| tlb.translate(&table, cn, cmem * EXTENT));
                     let all: Vec<_> = all.flatten().collect();
                     if batch.is_multiple_of(3) {
@@ -263,7 +270,7 @@ fn no_worker_ever_reaches_another_cns_extent() {
         }
         table.pool().prepare_extent(extent).unwrap();
         writer
-            .map(cn, u64::from((round + round / EXTENTS) % EXTENTS), extent)
+            .map(mapping(cn, u64::from((round + round / EXTENTS) % EXTENTS), extent))
             .or_else(|error| match error {
                 TableError::AddressTaken(_) => Ok(()),
                 error => Err(error),
@@ -287,7 +294,7 @@ fn a_restarted_node_serves_what_its_pool_file_says_and_drops_what_is_damaged() {
     let spec = PoolSpec::File(path.clone());
     let (mut writer, _) = PageTableWriter::open(pool(spec.clone(), 64));
     for n in 0..32u64 {
-        writer.map(1 + n % 3, n, MpExtent(n as u32)).unwrap();
+        writer.map(mapping(1 + n % 3, n, MpExtent(n as u32))).unwrap();
     }
     writer.unmap(1, 3).unwrap();
     writer.seal();
@@ -332,7 +339,7 @@ fn a_restarted_node_serves_what_its_pool_file_says_and_drops_what_is_damaged() {
     }
     for (cn, cmem) in damaged {
         let free = (0..64).map(MpExtent).find(|extent| writer.owner(*extent).is_none()).unwrap();
-        writer.map(cn, cmem, free).unwrap();
+        writer.map(mapping(cn, cmem, free)).unwrap();
     }
     assert_eq!(writer.len(), 31);
 }

@@ -27,6 +27,8 @@ use cxloe_measure::report::{Link, Report, Samples, write_histogram_log};
 pub const SEALED: &str = "sealed";
 /// Name of sessions whose frames have a plain checksum only.
 pub const INSECURE: &str = "insecure";
+/// Interval of a spinner's steps.
+const SPINNER_STEP: Duration = Duration::from_millis(100);
 
 /// Options of the link to the memory node.
 #[derive(Args, Clone, Debug)]
@@ -303,6 +305,19 @@ pub fn bar(steps: u64, unit: ProgressUnit) -> ProgressBar {
         bar.set_style(style.progress_chars("=> "));
     }
     bar
+}
+
+/// Runs `measure` beside a spinner that says `what` is measured and for how long, hidden if standard error is no
+/// terminal.
+pub fn shown<T>(what: impl Into<String>, measure: impl FnOnce() -> T) -> T {
+    let spinner = ProgressBar::new_spinner().with_message(what.into());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+        spinner.set_style(style);
+    }
+    spinner.enable_steady_tick(SPINNER_STEP);
+    let measured = measure();
+    spinner.finish_and_clear();
+    measured
 }
 
 /// Unit in which a progress bar shows its steps.

@@ -13,7 +13,7 @@ use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 use serde::Serialize;
 
-use super::common::write;
+use super::common::{shown, write};
 use super::quickstart_place::QuickstartNetwork;
 use super::{Failure, agent, daemons};
 use crate::keys::connect::{FloodPlan, UnderFlood, under_floods};
@@ -106,7 +106,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
             pairs: args.pairs,
             slice: Duration::from_millis(args.slice_ms),
         };
-        floods = under_floods(&site, &plan, interrupt)?;
+        floods = shown("connections and reads beside floods", || under_floods(&site, &plan, interrupt))?;
         to_stdout!(
             "flood                                    Hellos/s  connect p50    p99      max ms   reads/s   beside the same to nobody"
         );
@@ -134,7 +134,7 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
             rounds: args.rounds,
             each: Duration::from_millis(1_500),
         };
-        let found = rekeying(&site, &plan, interrupt)?;
+        let found = shown("reads across changes of keys", || rekeying(&site, &plan, interrupt))?;
         to_stdout!(
             "changes of keys: {}, {} reads failed; reads across one: p50 {:.1} us, longest {:.1} us, {} of {} over 1 ms",
             found.changes,
@@ -177,8 +177,10 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
         interrupt.check()?;
         let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
         // The measurement runs in a thread of its own, because it enters the lab's namespace.
-        let joined = std::thread::scope(|scope| {
-            scope.spawn(|| revocation(args, state.path(), interrupt).map_err(|e| e.to_string())).join()
+        let joined = shown("a revocation", || {
+            std::thread::scope(|scope| {
+                scope.spawn(|| revocation(args, state.path(), interrupt).map_err(|e| e.to_string())).join()
+            })
         });
         let found = joined.map_err(|_| "the measurement of a revocation panicked")?;
         let found = found.inspect_err(|_| daemons::show_logs(state.path()))?;
@@ -217,10 +219,12 @@ fn touches(args: &Args, interrupt: &Interrupt) -> Result<Vec<Touched>, Failure> 
             interrupt.check()?;
             let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
             // The measurement runs in a thread of its own, which moves to the lab's namespace.
-            let joined = std::thread::scope(|scope| {
-                let body =
-                    || touches_of(args, wait, every, state.path(), interrupt).map_err(|e| e.to_string());
-                scope.spawn(body).join()
+            let joined = shown(format!("touches of pages, --wait {wait}"), || {
+                std::thread::scope(|scope| {
+                    let body =
+                        || touches_of(args, wait, every, state.path(), interrupt).map_err(|e| e.to_string());
+                    scope.spawn(body).join()
+                })
             });
             let found = joined.map_err(|_| "the measurement of touches panicked")?;
             let found = found.inspect_err(|_| daemons::show_logs(state.path()))?;

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use cxloe_daemon::command_line::{ManArgs, output};
+use cxloe_daemon::command_line::{ManArgs, completion, output};
 use cxloe_daemon::to_stderr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -217,7 +217,7 @@ pub fn run() -> ExitCode {
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
         Command::Lab(_) | Command::Work(_) => Ok(()),
         Command::Completions { shell } => {
-            output::completions(shell, Cli::command()).map_err(|failure| failure.message.into())
+            completion::script(shell, Cli::command(), false).map_err(|failure| failure.message.into())
         }
         Command::Man(man) => man.write(Cli::command()).map_err(|failure| failure.message.into()),
     };

@@ -11,7 +11,7 @@ use cxloe_link::wait::WaitStyle;
 use serde::Serialize;
 
 use super::Failure;
-use super::common::write;
+use super::common::{shown, write};
 use crate::keys::site::Site;
 use crate::outages::{Measured, Outage, outage};
 use cxloe_measure::machine::Machine;
@@ -77,10 +77,12 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
     );
     for kind in kinds {
         let mut of = Vec::new();
-        for _ in 0..args.rounds.max(1) {
-            of.push(outage(&mut site, kind, Duration::from_millis(args.away_ms), interrupt)?);
-        }
         let name = kind.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        let away = Duration::from_millis(args.away_ms);
+        for turn in 1..=args.rounds.max(1) {
+            let what = format!("{name}: turn {turn} of {}", args.rounds.max(1));
+            of.push(shown(what, || outage(&mut site, kind, away, interrupt))?);
+        }
         let (away, _) = spread(of.iter().map(|one| one.away_ms));
         let (longest, longest_max) = spread(of.iter().map(|one| one.longest_ms));
         let (beyond, beyond_max) = spread(of.iter().map(Measured::beyond_ms));

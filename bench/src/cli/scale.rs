@@ -8,7 +8,7 @@ use cxloe_sim::scaling::{ScalingSetting, simulate};
 use cxloe_wire::frame::SHARDS_MAX;
 
 use super::Failure;
-use super::common::{LinkArgs, OutputArgs, RegionArgs, frames, report};
+use super::common::{LinkArgs, OutputArgs, RegionArgs, frames, report, shown};
 use crate::connect::{ConnectOptions, Shards};
 use cxloe_measure::report::Throughput;
 use cxloe_measure::scale::{ScalePlan, scale};
@@ -121,7 +121,8 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         let report = written.get_or_insert_with(|| {
             report(&info, &frames, vec![info.interface.clone()], args.link.wait, None)
         });
-        let (shards, throughputs) = scale(shards, &plan, &|| Ok(interrupt.check()?))?;
+        let (shards, throughputs) =
+            shown(format!("{count} queues"), || scale(shards, &plan, &|| Ok(interrupt.check()?)))?;
         let Shards { ports, lease, .. } = shards;
         // The first session is closed last: the sessions of the other shards belong to it.
         for port in ports.into_iter().rev() {

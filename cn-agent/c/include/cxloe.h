@@ -79,7 +79,8 @@ void cxloe_link_init(struct cxloe_link *link);
 
 /* Maps a region that the agent of this machine has attached. Threads and system calls may touch its memory (for users
  * other than root only if the agent has allow-kernel-faults; else system calls on absent pages fail with EFAULT), and
- * several processes may map one region and share it. `options` may be NULL. Returns NULL on failure. */
+ * several processes may map one region and share it. A sealed region is mapped to be read: a write raises SIGSEGV.
+ * `options` may be NULL. Returns NULL on failure. */
 cxloe_region *cxloe_map(const char *region, const struct cxloe_options *options, struct cxloe_error *error);
 
 /* Maps a region that belongs to this program's own interface: the faulting thread serves its fault itself, over a link

@@ -160,6 +160,8 @@ pub enum AgentAnswer {
         space: u64,
         /// Number of pages of the region.
         pages: u32,
+        /// Whether the region is sealed, and is to be mapped for reading only.
+        sealed: bool,
         /// Names of the descriptors that come with this answer, in order: `shared_state`, `memory`, `userfaultfd` (for
         /// `/dev/userfaultfd`).
         descriptors: Vec<String>,
@@ -230,6 +232,12 @@ pub enum RefusalReason {
         "region `{0}` is mapped already, as private or virtual machine memory, which is for one program at a time"
     )]
     Mapped(String),
+    /// The region can only be read.
+    #[error(
+        "region `{0}` is sealed: programs can map it to read it, but it cannot be private memory, or that of a virtual \
+         machine; take a region that can be written"
+    )]
+    Sealed(String),
     /// The region's last mapping is still being written back.
     #[error("region `{0}` is being unmapped: its modified pages are still being written back; try again")]
     WritingBack(String),

@@ -32,6 +32,7 @@ const DRAINING: u32 = 23;
 const IN_RESET: u32 = 24;
 const DEVICE_GONE: u32 = 25;
 const MAPPED: u32 = 26;
+const SEALED: u32 = 27;
 const SESSION_DEAD: u32 = 32;
 const CONTENT_LOST: u32 = 33;
 const FRAME_TOO_LARGE: u32 = 34;
@@ -57,6 +58,7 @@ impl Status {
             EngineError::InReset(hpa) => (IN_RESET, hpa),
             EngineError::DeviceGone(hpa) => (DEVICE_GONE, hpa),
             EngineError::Mapped(hpa) => (MAPPED, hpa),
+            EngineError::Sealed(hpa) => (SEALED, hpa),
             EngineError::Unaligned(hpa) => (UNALIGNED, hpa),
             EngineError::BadBurst(hpa) => (BAD_BURST, hpa),
             EngineError::NotConnected(mac) => (NOT_CONNECTED, mac.to_u64()),
@@ -89,6 +91,7 @@ impl Status {
             IN_RESET => Status::Failed(EngineError::InReset(detail)),
             DEVICE_GONE => Status::Failed(EngineError::DeviceGone(detail)),
             MAPPED => Status::Failed(EngineError::Mapped(detail)),
+            SEALED => Status::Failed(EngineError::Sealed(detail)),
             UNALIGNED => Status::Failed(EngineError::Unaligned(detail)),
             BAD_BURST => Status::Failed(EngineError::BadBurst(detail)),
             NOT_CONNECTED => Status::Failed(EngineError::NotConnected(mac)),
@@ -126,6 +129,7 @@ mod tests {
                 EngineError::InReset(1 << 42),
                 EngineError::DeviceGone(1 << 43),
                 EngineError::Mapped(1 << 44),
+                EngineError::Sealed(1 << 45),
                 EngineError::Unaligned(3),
                 EngineError::BadBurst(64),
                 EngineError::NotConnected(mac),

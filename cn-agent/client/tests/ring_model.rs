@@ -174,3 +174,28 @@ fn a_client_that_writes_anything_changes_no_copy() {
         assert!(end.has_room(256).is_err(), "the head of completions is impossible");
     });
 }
+
+/// An entry that was released is accepted no second time, whatever a client stores in it, before the ring comes round:
+/// the agent waits at the next one.
+#[test]
+fn a_released_entry_is_accepted_no_second_time() {
+    check(|| {
+        let memory = ModelMemory::new(1);
+        let mut end = AgentEnd::new(memory.clone());
+        let mut good = ClientEnd::new(memory.clone()).expect("the layout is known");
+        good.submit(write(1), Some(&line(1)));
+        let [first_word] = memory.copy_out(SUBMISSIONS);
+        let hostile = thread::spawn(move || {
+            for value in [first_word ^ 1 << 31, first_word, first_word | 2 << 32] {
+                memory.store(SUBMISSIONS, value, Ordering::Release);
+            }
+        });
+        let accepted = (0..3).filter(|_| {
+            let front = end.front();
+            let _ = end.news();
+            front.inspect(|_| end.release()).is_some()
+        });
+        assert!(accepted.count() <= 1, "one submission was made");
+        hostile.join().expect("it has stored all");
+    });
+}

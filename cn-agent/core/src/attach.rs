@@ -193,6 +193,8 @@ impl SessionSettings {
         let added = self.extend(engine, attachment, 0, now);
         if added.is_err() {
             engine.remove_miss_policy(*hpa);
+        } else if region.sealed {
+            engine.seal(*hpa, *window);
         }
         added
     }
@@ -336,6 +338,7 @@ impl SessionSettings {
             remove(engine, hpa + decoder.offset);
         }
         engine.remove_miss_policy(hpa);
+        engine.unseal(hpa);
     }
 }
 

@@ -109,6 +109,11 @@ pub enum ConnectError {
          copies; use it through `cn-agent`, or give a copy up with `gmm protect {0} none`"
     )]
     Mirrored(Name),
+    /// The region can only be read.
+    #[error(
+        "region `{0}` is sealed: programs with a link of their own take regions that they can write; read it through `cn-agent`"
+    )]
+    Sealed(Name),
     /// Attaching the region failed.
     #[error(transparent)]
     Attach(#[from] AttachError),

@@ -211,11 +211,10 @@ impl Mapping {
         let Some(mapped) = &state.mapped else {
             return Err(PyBufferError::new_err(Failure::MappingClosed.to_string()));
         };
-        let address = mapped.memory.as_ptr().cast();
+        let (address, size) = (mapped.memory.as_ptr().cast(), mapping.size as ffi::Py_ssize_t);
+        let read_only = c_int::from(mapped.memory.is_sealed());
         // SAFETY: the structure is what Python passes, and the memory stays mapped as long as views are counted.
-        let filled = unsafe {
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, mapping.size as ffi::Py_ssize_t, 0, flags)
-        };
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, size, read_only, flags) };
         if filled != 0 {
             return Err(PyErr::fetch(slf.py()));
         }

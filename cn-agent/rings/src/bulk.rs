@@ -24,12 +24,11 @@ use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
 use super::jobs::{FinishedJob, Job, JobKind, Jobs};
-use super::owners::touches;
 use cxloe_client::ring::{AgentEnd, Lines, Operation, Submission};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::{
-    BurstRead, Direction, Engine, EngineError, RequestId, Segment, SegmentIter, Span, Write,
+    BurstRead, Direction, Engine, EngineError, RequestId, Segment, SegmentIter, Span, Write, touches,
 };
 
 /// Limit of bursts in flight, for all clients together: they fit the smallest ring on the path (256 frames in a veth).

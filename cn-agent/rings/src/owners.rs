@@ -27,13 +27,6 @@ impl Owners {
     }
 }
 
-/// Whether any of the `bytes` bytes from `hpa` on lies in one of `ranges`, which are ascending and do not overlap.
-pub fn touches(ranges: &[Range<u64>], hpa: u64, bytes: u64) -> bool {
-    let end = hpa.saturating_add(bytes);
-    let first = ranges.partition_point(|range| range.end <= hpa);
-    bytes > 0 && ranges.get(first).is_some_and(|range| range.start < end)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,25 +41,5 @@ mod tests {
         assert!(owners.foreign_to(None).is_empty());
         assert!(owners.set(200, None));
         assert!(owners.foreign_to(Some(7)).is_empty());
-    }
-
-    #[test]
-    fn an_operation_touches_what_it_reaches() {
-        let ranges = [100..150, 150..160, 200..210];
-        for (hpa, bytes, touched) in [
-            (0, 100, false),
-            (0, 101, true),
-            (99, 1, false),
-            (149, 1, true),
-            (160, 40, false),
-            (160, 41, true),
-            (209, 1, true),
-            (210, u64::MAX, false),
-            (0, u64::MAX, true),
-            (120, 0, false),
-        ] {
-            assert_eq!(touches(&ranges, hpa, bytes), touched, "{bytes} from {hpa}");
-        }
-        assert!(!touches(&[], 0, u64::MAX));
     }
 }

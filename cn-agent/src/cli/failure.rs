@@ -87,7 +87,8 @@ pub fn of_agent_by(option: &str, error: ClientError) -> Failure {
             EngineError::DataLost(_)
             | EngineError::Draining(_)
             | EngineError::InReset(_)
-            | EngineError::Mapped(_) => Exit::Refused,
+            | EngineError::Mapped(_)
+            | EngineError::Sealed(_) => Exit::Refused,
             EngineError::Busy => Exit::Failed,
             EngineError::Failed { error, .. } => match error {
                 OpError::Fault(_) | OpError::DataLost => Exit::Refused,

@@ -10,6 +10,7 @@ mod join;
 mod key;
 mod lines;
 mod list;
+mod names;
 mod nbd;
 mod paging;
 mod paging_args;
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use cxloe_client::defaults::default_socket;
 use cxloe_cn::config::RunArgs;
-use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
+use cxloe_daemon::command_line::{Failure, ManArgs, completion, finish, output};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -130,6 +131,10 @@ impl SocketArgs {
 
 /// Parses the arguments and runs the command.
 pub fn run() -> ExitCode {
+    if let Some(words) = completion::asked() {
+        names::print(&words);
+        return ExitCode::SUCCESS;
+    }
     let Args { form, command } = Args::parse();
     form.choose();
     match command {
@@ -161,7 +166,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Nbd(args) => nbd::run(&args),
         Command::Vm(args) => vm::vm(&args),
         Command::ServeUffd(args) => vm::serve_uffd(&args),
-        Command::Completions { shell } => output::completions(shell, Args::command()),
+        Command::Completions { shell } => completion::script(shell, Args::command(), true),
         Command::Man(man) => man.write(Args::command()),
     }
 }

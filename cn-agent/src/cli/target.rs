@@ -70,6 +70,7 @@ pub(super) mod tests {
             size: 4096,
             uid: None,
             created_ms: 0,
+            sealed: false,
             state: "active".into(),
             attachment: Attaching::Attached,
             served_by: "ethernet".into(),

@@ -41,6 +41,8 @@ pub struct Mapped {
     pub made: NewSpace,
     /// `/dev/userfaultfd`, if the caller has the right and the agent can open it.
     device: Option<OwnedFd>,
+    /// Whether the region is sealed, and is to be mapped for reading only.
+    sealed: bool,
 }
 
 impl Mapped {
@@ -58,7 +60,8 @@ impl Mapped {
         let there = all.iter().filter_map(|(name, fd)| Some((*name, fd.as_ref()?.as_fd())));
         let (names, descriptors): (Vec<&str>, Vec<BorrowedFd<'_>>) = there.unzip();
         let descriptors_named = names.into_iter().map(String::from).collect();
-        let answer = AgentAnswer::Mapped { space: *id, pages: *pages, descriptors: descriptors_named };
+        let (space, pages, sealed) = (*id, *pages, self.sealed);
+        let answer = AgentAnswer::Mapped { space, pages, sealed, descriptors: descriptors_named };
         let bytes = message::encode(&answer);
         let sent = {
             let stream = &*stream;
@@ -128,7 +131,10 @@ pub async fn map(
     }
     let open = || OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
     let device = caller.may_serve_kernel_faults(context.allow_kernel_faults).then(open).flatten();
-    Ok(Mapped { made, device })
+    // A region that is mapped is not sealed meanwhile: it is sealed once no program maps it.
+    let region = caller.region(context.listing.regions(), &request.region);
+    let sealed = region.is_ok_and(|region| region.sealed);
+    Ok(Mapped { made, device, sealed })
 }
 
 /// Makes the connection a further owner of a region that is already mapped; `None` if it is not mapped. If the former
@@ -168,6 +174,9 @@ async fn create(
 ) -> Result<Box<Space>, RefusalReason> {
     let name = &request.region;
     let region = caller.region(context.listing.regions(), name)?;
+    if region.sealed && request.kind != MappingKind::Shared {
+        return Err(RefusalReason::Sealed(name.clone()));
+    }
     let pages = (region.size - region.beyond_window) / PAGE;
     if pages == 0 || pages > PAGES_MAX {
         return Err(RefusalReason::TooLarge(name.clone()));
@@ -184,8 +193,11 @@ async fn create(
         fresh: request.fresh,
         lost_wait: Duration::from_millis(request.lost_wait_ms),
         stay: request.stay,
-        // The content of a private mapping belongs to its user, even if all may use the region.
-        owner: region.uid.or_else(|| (request.kind != MappingKind::Shared).then_some(caller.uid)),
+        // The content of a private mapping belongs to its user, even if all may use the region. The pages of a sealed one
+        // are shared with none who could change them for another user.
+        owner: region
+            .uid
+            .or_else(|| (request.kind != MappingKind::Shared || region.sealed).then_some(caller.uid)),
         created_ms: region.created_ms,
         user: caller.limited(),
     };

@@ -17,6 +17,7 @@ fn region(name: &str, size: u64) -> AttachedRegion {
         size,
         uid: None,
         created_ms: 0,
+        sealed: false,
         state: "active".into(),
         attachment: Attaching::Attached,
         served_by: "ethernet".into(),

@@ -27,6 +27,8 @@
 //! | `POST /v1/regions/{name}/reset?wait_ms=` | - | [`Region`]: 200 active, 202 still creating |
 //! | `POST /v1/regions/{name}/protect` | [`ProtectRegion`] | [`Region`]: 200 protected, 202 copies are still being made |
 //! | `POST /v1/regions/{name}/move` | [`MoveRegion`] | [`Region`]: 200 moved or stopped, 202 waiting for its owner or memory nodes |
+//! | `POST /v1/regions/{name}/seal` | [`SealRegion`] | [`Region`]: 200 sealed, 202 waiting for its owner or memory nodes |
+//! | `POST /v1/regions/{name}/share` | [`ShareRegion`] | [`Region`]: 200 shared or not any more, 202 waiting for memory nodes |
 //! | `POST /v1/regions/{name}/relocate` | [`RelocateRegion`] | [`Region`]: 200 moved or stopped, 202 still being copied |
 //! | `POST /v1/regions/{name}/legs/stale` | [`LegsStale`] | [`Region`] |
 //! | `POST /v1/regions/{name}/legs/filled` | [`LegsFilled`] | [`Region`] |
@@ -91,8 +93,8 @@ pub use overview::{
 };
 pub use regions::{
     CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, LegsFilled, LegsStale,
-    MoveRegion, Owner, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SetQuota, ShowRegion,
-    WAIT_MS_DEFAULT, WAYS_DEFAULT,
+    MoveRegion, Owner, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, SetQuota,
+    ShareRegion, ShowRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
 pub use sessions::Session;
 
@@ -161,6 +163,9 @@ pub struct MemoryNodeRegistered {
     /// All mappings of the node; their content is kept. The node serves no other memory, and keeps the content of its
     /// other extents.
     pub mappings: Vec<Mapping>,
+    /// All sealed mappings that further compute nodes may read, each with its reader.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<crate::model::Share>,
     /// Free extents. Those in which the node has been serving a mapping are its orphans, which it keeps and reports.
     /// The others are zeroed before they are mapped, unless the node has recorded that they are zero.
     pub unowned: Extents,

@@ -26,6 +26,16 @@ pub enum ClientError {
         /// The reasons, innermost cause first.
         reason: String,
     },
+    /// This user may not connect to the manager's socket.
+    #[error(
+        "this user may not use the manager at {url}, asked to {asked}: become a member of the group that owns the socket (`ls -l`), run this as root, or name the manager's https:// URL and log in (`gmm login`)"
+    )]
+    NotPermitted {
+        /// URL of the manager.
+        url: String,
+        /// The request, as words that follow "asked to".
+        asked: String,
+    },
     /// The request was sent, and no answer came.
     #[error(
         "the manager at {url} was asked to {asked}, and its answer did not come ({reason}): it may have been done; look whether it was before you ask again"
@@ -85,7 +95,7 @@ pub enum ClientError {
 /// Reason for which no manager has answered a call.
 #[derive(Debug)]
 pub enum Unanswered {
-    /// Any reason other than the two below, as text.
+    /// Any reason other than those below, as text.
     Because(String),
     /// The request was sent, would change something, and no answer came; the reason as text.
     Sent(String),
@@ -93,6 +103,8 @@ pub enum Unanswered {
     Tls(String),
     /// The manager at this URL uses no TLS; the request was HTTPS.
     Plain(String),
+    /// This user may not connect to the socket at this URL.
+    NotPermitted(String),
 }
 
 impl Unanswered {
@@ -104,6 +116,7 @@ impl Unanswered {
             Self::Sent(reason) => ClientError::Unanswered { url: urls.to_owned(), asked, reason },
             Self::Tls(url) => ClientError::Tls { url, asked },
             Self::Plain(url) => ClientError::Plain { url, asked },
+            Self::NotPermitted(url) => ClientError::NotPermitted { url, asked },
         }
     }
 
@@ -125,8 +138,10 @@ impl ClientError {
 
     /// True if a retry may succeed: no manager answered, or none leads at the moment.
     pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Unreachable { .. } | Self::Tls { .. } | Self::Plain { .. })
-            || self.code() == Some(ErrorCode::Unavailable)
+        matches!(
+            self,
+            Self::Unreachable { .. } | Self::NotPermitted { .. } | Self::Tls { .. } | Self::Plain { .. }
+        ) || self.code() == Some(ErrorCode::Unavailable)
             || self.may_be_done()
     }
 

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::list;
 use super::progress::Progress;
+use super::refused;
 
 /// Wait that the first request of `gmm unbind` asks of the manager, in milliseconds; after it, progress is displayed.
 const SHORT_MS: u64 = 200;
@@ -116,7 +117,8 @@ pub async fn set_ld(client: &Client, args: SetLdArgs) -> Result<(), Failure> {
 pub async fn bind(client: &Client, args: BindArgs) -> Result<(), Failure> {
     let BindArgs { memory_node, ld, to, vppb, wait_ms, human } = args;
     let progress = Progress::waiting(format!("waiting for {memory_node} to map it"));
-    let device = client.bind(&Bind { compute_node: to, memory_node, ld, vppb, wait_ms }).await?;
+    let bind = Bind { compute_node: to, memory_node, ld, vppb, wait_ms };
+    let device = refused::watch(client, &progress, client.bind(&bind)).await?;
     let region = device.device.binding.as_ref().and_then(|binding| binding.region.as_ref());
     let state = match region {
         Some(region) => Some(client.region(region).await?.state),

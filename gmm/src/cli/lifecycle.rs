@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::list;
 use super::progress::Progress;
+use super::refused;
 
 /// Name that stands for every region.
 const ALL: &str = "all";
@@ -197,7 +198,8 @@ pub async fn reset(client: &Client, args: ResetArgs) -> Result<(), Failure> {
     let several = SelectedRegions::new(client, names, |state| state == RegionState::Lost).await?;
     let reset = async |name: &Name| {
         let progress = Progress::waiting(format!("waiting for memory nodes to map {name}"));
-        let region = client.reset_region(name, ResetRegion { wait_ms }).await?;
+        let asked = client.reset_region(name, ResetRegion { wait_ms });
+        let region = refused::watch(client, &progress, asked).await?;
         drop(progress);
         if region.state == RegionState::Creating {
             to_stderr!(

@@ -9,6 +9,7 @@ use cxloe_fabric::api::{AdoptFabric, Orphans, RefusedNode, ReleaseOrphans, WAIT_
 use cxloe_fabric::model::{Name, Watermark, human_bytes};
 
 use super::progress::Progress;
+use super::refused;
 
 /// Arguments of `gmm adopt-fabric`.
 #[derive(Debug, Args)]
@@ -107,7 +108,8 @@ fn in_short(refused: &[RefusedNode]) -> String {
 pub async fn release_orphans(client: &Client, args: ReleaseOrphansArgs) -> Result<(), Failure> {
     let ReleaseOrphansArgs { memory_node, wait_ms, human } = args;
     let progress = Progress::waiting(format!("waiting for {memory_node} to zero them"));
-    let left: Orphans = client.release_orphans(&memory_node, ReleaseOrphans { wait_ms }).await?;
+    let asked = client.release_orphans(&memory_node, ReleaseOrphans { wait_ms });
+    let left: Orphans = refused::watch(client, &progress, asked).await?;
     drop(progress);
     if !left.orphans.is_empty() {
         to_stderr!(

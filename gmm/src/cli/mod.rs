@@ -13,11 +13,14 @@ mod lineage;
 mod list;
 mod monitor;
 mod move_region;
+mod names;
 mod nodes;
 mod progress;
 mod protection;
+mod refused;
 mod regions;
 mod relocate;
+mod seal_region;
 mod serve;
 mod since;
 mod status;
@@ -27,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_daemon::Span;
-use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
+use cxloe_daemon::command_line::{Failure, ManArgs, completion, finish, output};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -123,6 +126,10 @@ enum Command {
     Drain(protection::DrainArgs),
     /// Give a region to another compute node with its content
     MoveRegion(move_region::MoveRegionArgs),
+    /// Make a region read-only for good
+    SealRegion(seal_region::SealRegionArgs),
+    /// Let a further compute node read a sealed region
+    ShareRegion(seal_region::ShareRegionArgs),
     /// Move a part of a region from one memory node to another while it is used
     Relocate(relocate::RelocateArgs),
     /// Even out the use of the memory nodes by moving parts of regions
@@ -154,6 +161,10 @@ enum Command {
 
 /// Parses the arguments and runs the subcommand.
 pub fn run() -> ExitCode {
+    if let Some(words) = completion::asked() {
+        names::print(&words);
+        return ExitCode::SUCCESS;
+    }
     match Args::parse() {
         Args { command: Command::Doctor(doctor), .. } => doctor::run(*doctor),
         args => finish("gmm", dispatch(args)),
@@ -164,7 +175,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
     args.form.choose();
     let command = match args.command {
         Command::Completions { shell } => {
-            return output::completions(shell, Args::command());
+            return completion::script(shell, Args::command(), true);
         }
         Command::Man(man) => return man.write(Args::command()),
         Command::Serve(serve) => return serve::run(*serve),
@@ -189,6 +200,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::Protect(protect) => protection::protect(&client, protect).await,
             Command::Drain(drain) => protection::drain(&client, drain).await,
             Command::MoveRegion(order) => move_region::run(&client, order).await,
+            Command::SealRegion(order) => seal_region::seal(&client, order).await,
+            Command::ShareRegion(order) => seal_region::share(&client, order).await,
             Command::Relocate(relocate) => relocate::relocate(&client, relocate).await,
             Command::Rebalance(rebalance) => relocate::rebalance(&client, rebalance).await,
             Command::DestroyRegion(destroy) => lifecycle::destroy(&client, destroy).await,

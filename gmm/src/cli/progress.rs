@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use cxloe_daemon::to_stderr;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Interval of a spinner's steps.
@@ -31,6 +32,11 @@ impl Progress {
         }
         bar.enable_steady_tick(TICK);
         Self(bar)
+    }
+
+    /// Prints a line on standard error, above the display.
+    pub fn say(&self, line: &str) {
+        self.0.suspend(|| to_stderr!("{line}"));
     }
 
     /// Sets the progress, in percent.

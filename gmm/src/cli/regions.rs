@@ -15,6 +15,7 @@ use cxloe_fabric::model::{ByteSize, Health, Name, Protection, Region, RegionStat
 
 use super::list;
 use super::progress::Progress;
+use super::refused;
 
 /// Arguments of `gmm create-region`.
 #[derive(Debug, Args)]
@@ -180,7 +181,7 @@ pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let create = CreateRegion { name, size, owner, ways, granularity, on, protect, unmapped, uid, wait_ms };
     let progress = Progress::waiting(format!("waiting for memory nodes to map {size}"));
-    let region = create_surely(client, &create).await?;
+    let region = refused::watch(client, &progress, create_surely(client, &create)).await?;
     drop(progress);
     owner_has_it.wait(client, &region, deadline).await?;
     show(&region, human)
@@ -227,7 +228,8 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
         NewSize::By(more) => client.region(&name).await?.size.saturating_add(more),
     };
     let progress = Progress::waiting(format!("waiting for memory nodes to map more of {name}"));
-    let region = match client.grow_region(&name, &GrowRegion { size: ByteSize(size), on, wait_ms }).await {
+    let grow = GrowRegion { size: ByteSize(size), on, wait_ms };
+    let region = match refused::watch(client, &progress, client.grow_region(&name, &grow)).await {
         Err(lost) if lost.may_be_done() => {
             to_stderr!("Warning: the answer was lost; looking whether {name} grows");
             // A region that still grows is not of its new size yet: its owner asks again, and is told so.

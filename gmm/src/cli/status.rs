@@ -7,6 +7,8 @@ use cxloe_fabric::Client;
 use cxloe_fabric::model::{RegionState, human_bytes};
 use serde_json::json;
 
+use super::refused;
+
 /// Arguments of `gmm status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -32,13 +34,8 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
     if let Some(reason) = &health.read_only {
         to_stderr!("Warning: nothing can be changed at present: {reason}; make room where the store is");
     }
-    if !health.refused.is_empty() {
-        let nodes: Vec<String> = health.refused.iter().map(ToString::to_string).collect();
-        to_stderr!(
-            "Warning: not followed by {}, for its store lacks what they have seen: start the manager over its newest store; \
-             `gmm adopt-fabric` shows what would be lost with this one",
-            nodes.join(", ")
-        );
+    if let Some(warning) = refused::not_followed(&health) {
+        to_stderr!("{warning}");
     }
     if health.orphan_bytes > 0 {
         to_stderr!(

@@ -3,6 +3,8 @@
 use std::process::Output;
 
 use crate::common::{EXTENT, ObedientNode, Served, compute_node, gmm, memory_node};
+use cxloe_fabric::api::{NotFollowed, Party};
+use cxloe_fabric::model::Watermark;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -75,6 +77,92 @@ async fn a_fabric_is_run_from_the_command_line() {
     let full = ask(url, &["create-region", "-s", "4G", "-o", "cn0", "big"]);
     assert_eq!(code(&full), 5);
     assert!(err(&full).contains("2.00 GiB") && err(&full).contains("mn-server"), "{}", err(&full));
+}
+
+/// Who asks for memory that is not there learns of nodes that the manager refuses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_nodes_are_named_to_who_lacks_their_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let (url, client) = (served.url.as_str(), served.client());
+    let (_node, _) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    json(&ask(url, &["create-region", "-s", "512M", "--owner", "cn0", "r"]));
+    let full = ask(url, &["create-region", "-s", "4G", "-o", "cn0", "big"]);
+    assert!(code(&full) == 5 && !err(&full).contains("not followed"), "{}", err(&full));
+
+    let seen = Watermark { term: 9, revision: 9, run: 9 };
+    let node = Party::MemoryNode("mn9".parse().unwrap());
+    client.not_followed(&NotFollowed { node, seen, holds: Vec::new() }).await.unwrap();
+    for args in [&["create-region", "-s", "4G", "-o", "cn0", "big"][..], &["grow-region", "r", "-s", "4G"]] {
+        let full = ask(url, args);
+        assert_eq!(code(&full), 5);
+        assert!(err(&full).contains("not followed by memory node mn9"), "{}", err(&full));
+    }
+}
+
+/// A socket that this user may not use is named as that: a manager runs there.
+#[test]
+fn who_may_not_use_the_socket_is_not_told_to_start_a_manager() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gmm.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+    // As root without capabilities, who is bound by permissions.
+    let mut command = std::process::Command::new("setpriv");
+    if nix::unistd::geteuid().is_root() {
+        command.args(["--bounding-set=-all", "--inh-caps=-all"]);
+    }
+    command.arg(gmm().get_program()).args(["--manager", &format!("unix:{}", path.display()), "list"]);
+    let refused = command.output().unwrap();
+    assert_eq!(code(&refused), 5, "{}", err(&refused));
+    let said = err(&refused);
+    assert!(said.contains("may not use the manager") && !said.contains("gmm serve"), "{said}");
+}
+
+/// Tests the completion script in bash: it offers the names that the manager has, and nothing without a manager.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bash_completes_the_names_that_the_manager_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let (_node, _) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    json(&ask(&served.url, &["create-region", "-s", "512M", "--owner", "cn0", "heap"]));
+    json(&ask(&served.url, &["create-region", "-s", "512M", "--owner", "cn0", "hash"]));
+    let script = gmm().args(["completions", "bash"]).output().unwrap().stdout;
+    // An argument cannot be as long as the script.
+    let path = folder.path().join("gmm.bash");
+    std::fs::write(&path, script).unwrap();
+    let path = path.display().to_string();
+    let program = gmm().get_program().to_str().unwrap().to_owned();
+    let complete = |url: &str, words: &[&str]| {
+        let last = words.len();
+        let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let run = format!(
+            "source '{path}'\nCOMP_WORDS=('{program}' {})\nCOMP_CWORD={last}\n\
+             $(complete -p gmm | sed 's/.*-F \\([^ ]*\\) .*/\\1/') '{program}' \
+             \"${{COMP_WORDS[{last}]}}\" \"${{COMP_WORDS[{last}-1]}}\"\necho \"${{COMPREPLY[*]}}\"",
+            words.join(" ")
+        );
+        let mut bash = std::process::Command::new("bash");
+        let ran = bash.args(["-c", &run]).env("CXLOE_MANAGER", url).output().unwrap();
+        assert_eq!(err(&ran), "");
+        let mut offered: Vec<String> =
+            String::from_utf8(ran.stdout).unwrap().split_whitespace().map(String::from).collect();
+        offered.sort();
+        offered
+    };
+    let url = served.url.as_str();
+    assert_eq!(complete(url, &["destroy-region", "--force", ""]), ["hash", "heap"]);
+    assert_eq!(complete(url, &["grow-region", "he"]), ["heap"]);
+    assert_eq!(complete(url, &["create-region", "-s", "1G", "--on", ""]), ["mn0"]);
+    assert_eq!(complete(url, &["create-region", "--owner", "c"]), ["cn0"]);
+    assert_eq!(complete(url, &["revoke", ""]), ["cn0", "mn0"]);
+    let named = &["--manager", url, "drain", "m"];
+    assert_eq!(complete("http://127.0.0.1:1", named), ["mn0"], "the manager of the command line");
+    let without = complete("http://127.0.0.1:1", &["destroy-region", "he"]);
+    assert!(!without.contains(&"heap".to_owned()), "{without:?}");
 }
 
 #[test]

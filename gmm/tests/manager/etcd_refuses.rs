@@ -1,6 +1,8 @@
 //! What etcd refuses, and members that are none: a manager's process goes on, says what is wrong, and leads again once it
 //! can.
 
+mod managers;
+
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -139,6 +139,7 @@ async fn another_manager_leads_after_the_leader_is_killed_or_stopped() {
         cmem_base: 0,
         extent_bytes: EXTENT,
         extents: [1000].into_iter().collect(),
+        sealed: false,
         cn_key: None,
     };
     let stale = NodeCommand { seq: 99, term: 1, revision: 1 << 40, action: NodeAction::MapCmem(mapping) };

@@ -217,7 +217,7 @@ async fn the_schemas_forbid_what_is_never_taken() {
 async fn what_is_answered_is_what_is_described() {
     let folder = tempfile::tempdir().unwrap();
     // A region that a memory node refuses to map.
-    let served = Served::start(folder.path(), &["--node-timeout", "60000", "--new-fabric"]);
+    let served = Served::start(folder.path(), &["--node-timeout", "25000", "--new-fabric"]);
     let client = served.client();
     let mut checked = Checked::new(&served.url).await;
     let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
@@ -286,6 +286,8 @@ async fn what_is_answered_is_what_is_described() {
         "/v1/memory-nodes/{name}/stop-drain",
         "/v1/regions/{name}/relocate",
         "/v1/regions/{name}/move",
+        "/v1/regions/{name}/seal",
+        "/v1/regions/{name}/share",
     ];
     let steps = [
         (paths[0], "/v1/regions/p/legs/stale", Some(stale.clone())),
@@ -305,6 +307,11 @@ async fn what_is_answered_is_what_is_described() {
         (paths[6], "/v1/regions/p/move", Some(json!({"to": "nobody"}))),
         (paths[6], "/v1/regions/p/move", Some(json!({}))),
         (paths[6], "/v1/regions/none/move", Some(json!({}))),
+        (paths[8], "/v1/regions/p/share", Some(json!({"with": "cn0"}))),
+        (paths[8], "/v1/regions/p/share", Some(json!({"with": "cn0", "end": true}))),
+        (paths[8], "/v1/regions/p/share", Some(json!({"with": "nobody"}))),
+        (paths[7], "/v1/regions/p/seal", Some(json!({"wait_ms": 0}))),
+        (paths[7], "/v1/regions/none/seal", Some(json!({}))),
     ];
     let mut answered = Vec::new();
     for (path, target, body) in steps {
@@ -312,7 +319,10 @@ async fn what_is_answered_is_what_is_described() {
     }
     assert_eq!(
         answered,
-        [200, 404, 200, 404, 200, 404, 204, 404, 204, 404, 409, 200, 404, 200, 404, 200, 404]
+        [
+            200, 404, 200, 404, 200, 404, 204, 404, 204, 404, 409, 200, 404, 200, 404, 200, 404, 409, 200,
+            404, 202, 404
+        ]
     );
     checked.ask(delete.clone(), "/v1/regions/{name}", "/v1/regions/p?force=true", None).await;
 

@@ -303,6 +303,8 @@ fn log(command: &NodeCommand) {
         NodeAction::MapCmem(_) => "map",
         NodeAction::UnmapCmem(_) => "unmap",
         NodeAction::HandOver(_) => "hand over",
+        NodeAction::Share(_) => "share",
+        NodeAction::Unshare(_) => "unshare",
     };
     tracing::info!(
         seq = command.seq, what, region = %mapping.region, cn = %mapping.cn,

@@ -6,6 +6,7 @@
 //! * a command or an answer from below the highest term and revision ever seen is refused: its manager lost its place
 //! * an extent gets a new owner only after no worker uses it any more and it reads as zeros, except by a hand-over of a
 //!   region with its content
+//! * of a sealed mapping nothing is ever written; other CNs may read it by a share, which ends with the mapping
 //! * an extent is never taken from a CN by a command that names another CN; a hand-over names both
 //! * what this node serves and an accepted manager does not list is no longer served, but kept: it is this node's orphan,
 //!   assigned to no CN and not zeroed until the manager has it unmapped by name
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use cxloe_fabric::api::{Held, MemoryNodeRegistered};
 use cxloe_fabric::model::{
     CnId as FabricCnId, CommandResult, ExtentRun, Extents, FormerOwner, HandOver, LeaderTerm, Mapping, Name,
-    NodeAction, NodeCommand, Watermark,
+    NodeAction, NodeCommand, Share, Watermark,
     lineage::{self, Lacking},
 };
 use cxloe_wire::frame::Mac;
@@ -25,6 +26,8 @@ use cxloe_wire::frame::Mac;
 use crate::job::{Job, JobError, Purpose};
 use crate::pool::{MpExtent, Pool};
 use crate::translation::{PageTable, PageTableWriter, Recovery, TableError, Translation};
+
+mod shares;
 
 /// Causes for refusing a manager's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +68,8 @@ pub struct Mappings {
     results: Vec<CommandResult>,
     /// Orphans: extents with content that the manager lists for no compute node, each with its last mapping.
     orphans: BTreeMap<MpExtent, Translation>,
+    /// Sealed memory that CNs other than its owner may read.
+    shares: Vec<Share>,
     /// Set if the manager does not know of all orphans yet.
     unreported: bool,
     /// Mappings no longer served because no manager has confirmed them for [`AUTHORISATION_MS`].
@@ -94,6 +99,7 @@ impl Mappings {
             acked,
             results,
             orphans,
+            shares: Vec::new(),
             unreported,
             expired,
             heard_ms,
@@ -229,7 +235,16 @@ impl Mappings {
                 None => {
                     let region = Name::new("orphan").expect("these letters are a name");
                     let extents = Extents::from_iter([run]);
-                    pieces.push(Mapping { cn, region, cmem_base, extent_bytes, extents, cn_key: None });
+                    let sealed = t.sealed;
+                    pieces.push(Mapping {
+                        cn,
+                        region,
+                        cmem_base,
+                        extent_bytes,
+                        extents,
+                        sealed,
+                        cn_key: None,
+                    });
                 }
             }
         }
@@ -256,6 +271,9 @@ impl Mappings {
             }
         }
         let free: HashSet<u64> = answer.unowned.iter().collect();
+        if self.shares != answer.shares {
+            self.set_shares(answer.shares.clone());
+        }
         Ok(self.serve_only(wanted, &free))
     }
 
@@ -342,7 +360,7 @@ impl Mappings {
                     return Err(orphan_error(orphan));
                 }
                 for t in &translations {
-                    match self.writer.check(t.cn, t.cmem_extent, t.mp_extent) {
+                    match self.writer.check(*t) {
                         Ok(true) => {}
                         // The extent is prepared by the job once the workers have passed the generation.
                         Ok(false) | Err(TableError::ExtentBusy(_)) => granted.push(t.mp_extent),
@@ -355,11 +373,12 @@ impl Mappings {
             NodeAction::UnmapCmem(_) => {
                 for t in &translations {
                     if let Some(owner) = self.writer.owner(t.mp_extent)
-                        && owner != *t
+                        && !owner.is_same_place(t)
                     {
                         return Err(TableError::ExtentTaken(owner).to_string());
                     }
-                    if let Some(orphan) = self.orphans.get(&t.mp_extent).filter(|orphan| *orphan != t) {
+                    let orphan = self.orphans.get(&t.mp_extent);
+                    if let Some(orphan) = orphan.filter(|orphan| !orphan.is_same_place(t)) {
                         return Err(orphan_error(orphan));
                     }
                 }
@@ -367,6 +386,7 @@ impl Mappings {
                 self.forget_orphans(&translations);
                 // A released orphan leaves room in the next report for others.
                 self.unreported |= self.orphans.len() < held && !self.orphans.is_empty();
+                self.end_shares_of(action.mapping());
                 self.remove(&translations);
                 // Extents that are not mapped are zeroed as well: the job of an earlier removal may still run.
                 let released = translations.iter().map(|t| t.mp_extent).collect();
@@ -375,19 +395,28 @@ impl Mappings {
             NodeAction::HandOver(hand_over) => {
                 let former = self.former(hand_over)?;
                 for (before, t) in former.iter().zip(&translations) {
-                    let owner = self.writer.owner(t.mp_extent).filter(|owner| owner != before && owner != t);
-                    if let Some(owner) = owner {
-                        return Err(TableError::ExtentTaken(owner).to_string());
+                    let stranger =
+                        |held: &&Translation| !held.is_same_place(before) && !held.is_same_place(t);
+                    let owner = self.writer.owner(t.mp_extent);
+                    if let Some(owner) = owner.as_ref().filter(stranger) {
+                        return Err(TableError::ExtentTaken(*owner).to_string());
                     }
                     let orphan = self.orphans.get(&t.mp_extent);
-                    if let Some(orphan) = orphan.filter(|orphan| *orphan != before && *orphan != t) {
+                    if let Some(orphan) = orphan.filter(stranger) {
                         return Err(orphan_error(orphan));
                     }
                 }
+                let FormerOwner { cn, cmem_base } = hand_over.former;
+                self.end_shares_of(&Mapping { cn, cmem_base, ..hand_over.mapping.clone() });
                 self.forget_orphans(&former);
                 let removed = self.remove(&former);
                 let generation = if removed.is_empty() { 0 } else { self.writer.seal() };
                 Ok((generation, Vec::new(), Vec::new()))
+            }
+            NodeAction::Share(share) => Ok((self.share(share, &translations)?, Vec::new(), Vec::new())),
+            NodeAction::Unshare(share) => {
+                let shares = self.shares_without(share).collect();
+                Ok((self.set_shares(shares), Vec::new(), Vec::new()))
             }
         }
     }
@@ -416,7 +445,7 @@ impl Mappings {
             }
             (Purpose::Reconcile(wanted), Ok(())) => {
                 for t in wanted {
-                    if let Err(error) = self.writer.map(t.cn, t.cmem_extent, t.mp_extent) {
+                    if let Err(error) = self.writer.map(t) {
                         tracing::error!(%error, "cannot serve an extent");
                     }
                 }
@@ -425,7 +454,7 @@ impl Mappings {
             (Purpose::Command(command), Ok(())) => {
                 let error = match &command.action {
                     NodeAction::MapCmem(mapping) => self.add(mapping).err(),
-                    NodeAction::UnmapCmem(_) => None,
+                    NodeAction::UnmapCmem(_) | NodeAction::Share(_) | NodeAction::Unshare(_) => None,
                     NodeAction::HandOver(hand_over) => self.add(&hand_over.mapping).err(),
                 };
                 self.conclude(command.seq, error);
@@ -439,7 +468,7 @@ impl Mappings {
         let present: HashSet<Translation> =
             translations.iter().filter_map(|t| self.writer.owner(t.mp_extent)).collect();
         for (count, t) in translations.iter().enumerate() {
-            if let Err(error) = self.writer.map(t.cn, t.cmem_extent, t.mp_extent) {
+            if let Err(error) = self.writer.map(*t) {
                 let added: Vec<_> =
                     translations[..count].iter().filter(|t| !present.contains(t)).copied().collect();
                 self.remove(&added);
@@ -501,7 +530,7 @@ impl Mappings {
                     "extent {index} is listed twice, for CMem extents {other} and {cmem_extent}"
                 ));
             }
-            translations.push(Translation { cn, cmem_extent, mp_extent });
+            translations.push(Translation { cn, cmem_extent, mp_extent, sealed: mapping.sealed });
         }
         Ok(translations)
     }

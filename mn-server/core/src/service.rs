@@ -115,7 +115,7 @@ impl<T: Trace> Service<T> {
     #[inline]
     pub fn begin_batch(&mut self) {
         let Service { memory, responder, .. } = self;
-        self.passage.pass(|| memory.tlb.purge());
+        self.passage.pass(|| memory.tlb.purge(&memory.table));
         self.shards.pass(|| responder.end_replaced(memory));
     }
 
@@ -258,11 +258,16 @@ impl<T> NodeMemory<T> {
 }
 
 impl<T: Trace> NodeMemory<T> {
-    /// MPMem address of `len` bytes at `addr` of CN `cn`, if all of them are mapped.
+    /// MPMem address of `len` bytes at `addr` of CN `cn`, if all of them are mapped, and not sealed if they are written.
     #[inline]
-    fn translate(&mut self, cn: u64, addr: u64, len: usize) -> Result<MpAddr, FaultStatus> {
+    fn translate(&mut self, cn: u64, addr: u64, len: usize, written: bool) -> Result<MpAddr, FaultStatus> {
         debug_assert!(len > 0 && len <= 4096);
-        let mp = self.tlb.translate(&self.table, cn, addr).map_err(status)?;
+        let mp = if written {
+            self.tlb.translate_write(&self.table, cn, addr)
+        } else {
+            self.tlb.translate(&self.table, cn, addr)
+        };
+        let mp = mp.map_err(status)?;
         // A burst stays inside a 4 KiB page (checked with the frame), and extents are larger: one translation holds for
         // the whole burst.
         debug_assert_eq!(
@@ -278,14 +283,14 @@ impl<T: Trace> NodeMemory<T> {
 fn status(unmapped: Unmapped) -> FaultStatus {
     match unmapped {
         Unmapped::Nxm => FaultStatus::Nxm,
-        Unmapped::Denied => FaultStatus::Denied,
+        Unmapped::Denied | Unmapped::Sealed => FaultStatus::Denied,
     }
 }
 
 impl<T: Trace> Memory for NodeMemory<T> {
     #[inline]
     fn read(&mut self, cn: u64, addr: u64, out: &mut [u8]) -> Result<(), FaultStatus> {
-        let mp = self.translate(cn, addr, out.len())?;
+        let mp = self.translate(cn, addr, out.len(), false)?;
         self.table.pool().read_lines(mp, out);
         Ok(())
     }
@@ -293,7 +298,7 @@ impl<T: Trace> Memory for NodeMemory<T> {
     #[inline]
     fn write(&mut self, cn: u64, addr: u64, mask: u64, data: &[u8]) -> Result<(), FaultStatus> {
         let span = (u64::BITS - mask.leading_zeros()) as usize * LINE_SIZE;
-        let mp = self.translate(cn, addr, span.max(LINE_SIZE))?;
+        let mp = self.translate(cn, addr, span.max(LINE_SIZE), true)?;
         let pool = self.table.pool();
         if data.len() == span {
             // All lines are written, so that one copy suffices.

@@ -120,7 +120,7 @@ impl StaticMap {
                     granted.push(extent);
                     extent
                 });
-                Translation { cn, cmem_extent, mp_extent }
+                Translation { cn, cmem_extent, mp_extent, sealed: false }
             })
             .collect();
         Ok(mappings.reconcile(wanted, granted))

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
-use cxloe_daemon::command_line::{Exit, Failure, ManArgs, finish, output};
+use cxloe_daemon::command_line::{Exit, Failure, ManArgs, completion, finish, output};
 use cxloe_mn::admin::client::{AskError, ask};
 use cxloe_mn::admin::{FRESH, NodeStatus, WorkerStatus, default_socket};
 use cxloe_mn::config::{Cli as RunArgs, EXAMPLES};
@@ -118,7 +118,7 @@ pub fn parse() -> Task {
         Some(Command::KeepPool(args)) => {
             process::run(&args).map_err(|error| Failure::new(Exit::Failed, error.to_string()))
         }
-        Some(Command::Completions { shell }) => output::completions(shell, Args::command()),
+        Some(Command::Completions { shell }) => completion::script(shell, Args::command(), false),
         Some(Command::Man(man)) => man.write(Args::command()),
     };
     Task::Done(finish("mn-server", shown))

@@ -265,6 +265,11 @@ impl Config {
         self.node.data_dir.join(format!("mn-{}.heard", self.node.name))
     }
 
+    /// Path of the state file with the shares of sealed memory.
+    pub fn shares_path(&self) -> PathBuf {
+        self.node.data_dir.join(format!("mn-{}.shares", self.node.name))
+    }
+
     /// Path of the state file with the pool served last.
     pub fn former_path(&self) -> PathBuf {
         self.node.data_dir.join(format!("mn-{}.pool", self.node.name))

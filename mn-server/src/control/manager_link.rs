@@ -11,7 +11,7 @@ use cxloe_daemon::{
     Backoff, Connection, Contact, NodeIdentity, RegistrationEnd, StateError, StateFile, Stopped,
 };
 use cxloe_fabric::api::RegisterMemoryNode;
-use cxloe_fabric::model::{DeviceKind, Name, NameError, UdpPeer, Watermark};
+use cxloe_fabric::model::{DeviceKind, Name, NameError, Share, UdpPeer, Watermark};
 use cxloe_link::LinkHealth;
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_mn_core::follow::{AnswerUpdate, Follow, FollowStep, ManagerAnswer, ManagerRequest};
@@ -21,6 +21,7 @@ use cxloe_wire::frame::{Mac, PublicKey};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use super::kept_shares::KeptShares;
 use super::key_ring::KeyRing;
 use super::last_answer::{KEEP_EVERY_MS, LastAnswer};
 use super::{background, waiting};
@@ -57,6 +58,8 @@ pub struct ManagerLinkOptions {
     pub state: Option<StateFile<Watermark>>,
     /// State file of the time since a manager's last answer; `None`: counted from the start of the process.
     pub heard: Option<StateFile<LastAnswer>>,
+    /// State file of the shares of sealed memory; `None`: not stored.
+    pub shares: Option<StateFile<KeptShares>>,
     /// Pauses between attempts to reach the manager.
     pub backoff: Backoff,
 }
@@ -78,6 +81,7 @@ impl ManagerLinkOptions {
             keys: None,
             state: None,
             heard: None,
+            shares: None,
             backoff: Backoff::default(),
         }
     }
@@ -138,7 +142,8 @@ impl ManagerLink {
             seen: mappings.seen(),
         };
         let (follow, kept, began) = (Follow::new(node), mappings.seen(), Instant::now());
-        let shell = Shell { mappings, follow, options, stats, began, heard_kept_ms: None, kept };
+        let kept_shares = mappings.shares().to_vec();
+        let shell = Shell { mappings, follow, options, stats, began, heard_kept_ms: None, kept, kept_shares };
         Ok(ManagerLink(cxloe_daemon::ManagerLink::start(
             &url,
             identity,
@@ -175,6 +180,8 @@ struct Shell {
     heard_kept_ms: Option<u64>,
     /// Watermark stored on disk.
     kept: Watermark,
+    /// Shares stored on disk.
+    kept_shares: Vec<Share>,
 }
 
 impl Shell {
@@ -190,7 +197,10 @@ impl Shell {
                 self.follow.restart();
             }
             let now_ms = self.now_ms();
-            match self.follow.next(&mut self.mappings, now_ms).map_err(|halt| contact.halted(halt))? {
+            let step = self.follow.next(&mut self.mappings, now_ms).map_err(|halt| contact.halted(halt))?;
+            // Before a result is sent, after which the manager counts on it.
+            self.keep_shares()?;
+            match step {
                 FollowStep::CarryOut(job) => self.carry_out(job, contact).await?,
                 FollowStep::Ask(request) => {
                     let answer = self.ask(request, contact).await?;
@@ -263,6 +273,19 @@ impl Shell {
             |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
         self.options.peers.set_from_manager(news.udp_peers.iter().map(peer).flat_map(Peer::shards));
         Ok(self.options.keys.as_mut().map_or(Ok(()), |ring| ring.set_from_manager(&news.cn_keys))?)
+    }
+
+    /// Stores the shares of sealed memory if they have changed.
+    fn keep_shares(&mut self) -> Result<(), RegistrationEnd> {
+        if self.mappings.shares() == self.kept_shares {
+            return Ok(());
+        }
+        let shares = self.mappings.shares().to_vec();
+        if let Some(file) = &self.options.shares {
+            file.store(&KeptShares { shares: shares.clone() })?;
+        }
+        self.kept_shares = shares;
+        Ok(())
     }
 
     /// Stores the time since a manager's last answer, at intervals.

@@ -15,6 +15,7 @@
 //! 24 hours, counted across restarts ([`LastAnswer`]). Without a manager, a [static map](static_map) lists the mappings.
 
 mod background;
+mod kept_shares;
 mod key_ring;
 mod last_answer;
 mod manager_link;
@@ -23,6 +24,7 @@ pub mod static_map;
 mod waiting;
 
 pub use cxloe_mn_core::mappings::Mappings;
+pub use kept_shares::KeptShares;
 pub use key_ring::{KeptKeys, KeyRing};
 pub use last_answer::LastAnswer;
 pub use manager_link::{ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};

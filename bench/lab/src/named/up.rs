@@ -124,7 +124,8 @@ impl NamedLab {
             daemons.wait(&what, node, || daemons.manager_knows(node), checked)?;
             say(format!("{node:<10} {}, {}", mac_of(node), address_of(node)));
         }
-        if settings.region != "0" && settings.memory_nodes > 0 && settings.compute_nodes > 0 {
+        let has_regions = settings.region != "0" && settings.memory_nodes > 0 && settings.compute_nodes > 0;
+        if has_regions {
             let there = daemons.manager_lists(&["-R"]).map(|list| list.to_string()).unwrap_or_default();
             for index in 0..settings.compute_nodes {
                 let (node, region) = (format!("cn{index}"), format!("scratch{index}"));
@@ -139,8 +140,12 @@ impl NamedLab {
             say(format!("regions    one of {} for each compute node: scratch0, …", settings.region));
         }
         let lab = self.typed();
-        say(format!("try        {lab} exec cn0 -- cn-agent write scratch0 --text hello --flush"));
-        say(format!("           {lab} exec cn0 -- cn-agent read scratch0"));
+        if has_regions {
+            say(format!("try        {lab} exec cn0 -- cn-agent write scratch0 --text hello --flush"));
+            say(format!("           {lab} exec cn0 -- cn-agent read scratch0"));
+        } else {
+            say(format!("try        {lab} exec switch -- gmm list"));
+        }
         say(format!("           {lab} status; {lab} down"));
         Ok(())
     }

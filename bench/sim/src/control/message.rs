@@ -151,6 +151,8 @@ impl fmt::Display for ManagerReply {
                         cxloe_fabric::model::NodeAction::MapCmem(_) => "map",
                         cxloe_fabric::model::NodeAction::UnmapCmem(_) => "unmap",
                         cxloe_fabric::model::NodeAction::HandOver(_) => "hand over",
+                        cxloe_fabric::model::NodeAction::Share(_) => "share",
+                        cxloe_fabric::model::NodeAction::Unshare(_) => "unshare",
                     };
                     let (seq, region, base) = (command.seq, &mapping.region, mapping.cmem_base);
                     write!(f, "; {seq}: {what} {region} at {base:#x} {:?}", mapping.extents.runs())

@@ -37,6 +37,8 @@ const DATA: &[&str] = &[
     "gmm grow-region extra -s +2M",
     "gmm disable-region extra",
     "gmm enable-region extra",
+    "gmm seal-region extra --no-wait",
+    "gmm share-region extra --with agent --stop",
     "gmm destroy-region --force extra",
     "gmm set-ld mn0 5 256M",
     "gmm bind mn0 5 --to gone",

@@ -110,6 +110,9 @@ pub enum MapError {
     /// The path of the agent's socket is too long for one.
     #[error("the path of the agent's socket has more than 107 bytes")]
     Path,
+    /// The region can only be read.
+    #[error("the region is sealed: it can be read, and never changed again")]
+    Sealed,
     /// Not whole pages, or not in the mapping.
     #[error("bytes {0:?} are not whole pages of the mapping")]
     Range(Range<usize>),
@@ -134,6 +137,7 @@ pub struct Mapping {
     helper: Option<JoinHandle<()>>,
     wait: Duration,
     kernel_faults: bool,
+    sealed: bool,
 }
 
 impl Mapping {
@@ -161,7 +165,9 @@ impl Mapping {
             source: io::Error::other("no memory came with the agent's answer"),
         })?;
         let bytes = owner.pages() as usize * PAGE_BYTES;
-        let memory = MmapOptions::new().len(bytes).map_raw(&file).map_err(system("map the region"))?;
+        let (map, sealed) = (MmapOptions::new().len(bytes).clone(), owner.is_sealed());
+        let memory = if sealed { map.map_raw_read_only(&file) } else { map.map_raw(&file) };
+        let memory = memory.map_err(system("map the region"))?;
         // The memory is kept from children: there, absent pages would be filled with zeros, and writes would be lost.
         memory.advise(Advice::DontFork).map_err(system("keep the mapping from children"))?;
         let (uffd, kernel_faults) = match uffd::create(owner.device()) {
@@ -217,7 +223,7 @@ impl Mapping {
         let start = memory.as_ptr() as usize;
         let of_parent = ParentMemory::new(start..start + bytes);
         let (memory, helper) = (Some(memory), Some(thread));
-        Ok(Mapping { memory, _of_parent: of_parent, owner, line, helper, wait, kernel_faults })
+        Ok(Mapping { memory, _of_parent: of_parent, owner, line, helper, wait, kernel_faults, sealed })
     }
 
     fn memory(&self) -> &MmapRaw {
@@ -240,6 +246,11 @@ impl Mapping {
         self.kernel_faults
     }
 
+    /// Whether the region is sealed: the memory can only be read, and a write to it raises SIGSEGV.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed
+    }
+
     /// Always false: a region has at least one page.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -256,9 +267,13 @@ impl Mapping {
 
     /// Borrows the memory for writing.
     ///
+    /// # Panics
+    /// If the region [is sealed](Self::is_sealed).
+    ///
     /// # Safety
     /// While the slice is used, nothing else uses the memory: no thread, and no other process that maps the region.
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
+        assert!(!self.sealed, "the region is sealed: its memory can only be read");
         // SAFETY: the memory is mapped as long as `self` lives; the caller ensures the rest.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
     }
@@ -334,8 +349,11 @@ impl Mapping {
     /// as zeros.
     ///
     /// # Errors
-    /// [`MapError::Range`], [`MapError::Abandoned`], [`MapError::System`].
+    /// [`MapError::Range`], [`MapError::Sealed`], [`MapError::Abandoned`], [`MapError::System`].
     pub fn discard(&self, bytes: Range<usize>) -> Result<(), MapError> {
+        if self.sealed {
+            return Err(MapError::Sealed);
+        }
         let whole = bytes.start.is_multiple_of(PAGE_BYTES) && bytes.end.is_multiple_of(PAGE_BYTES);
         if !whole || bytes.start > bytes.end || bytes.end > self.len() {
             return Err(MapError::Range(bytes));

@@ -31,6 +31,7 @@ pub struct Owner {
     request: MapRequest,
     space: u64,
     pages: u32,
+    sealed: bool,
     shared_state: OwnedFd,
     memory: Option<OwnedFd>,
     device: Option<OwnedFd>,
@@ -99,8 +100,8 @@ impl Owner {
         let mut bytes = vec![0; length];
         io::Read::read_exact(&mut socket, &mut bytes).map_err(|error| unanswered(path, error))?;
         let answer = message::decode(&bytes).map_err(|error| unanswered(path, error))?;
-        let (space, pages, names) = match answer {
-            AgentAnswer::Mapped { space, pages, descriptors } => (space, pages, descriptors),
+        let (space, pages, sealed, names) = match answer {
+            AgentAnswer::Mapped { space, pages, sealed, descriptors } => (space, pages, sealed, descriptors),
             AgentAnswer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
             other => {
                 return Err(protocol(path, format!("an answer that does not match the request: {other:?}")));
@@ -123,6 +124,7 @@ impl Owner {
             request,
             space,
             pages,
+            sealed,
             shared_state,
             memory,
             device,
@@ -133,6 +135,11 @@ impl Owner {
     /// Number of the region's space.
     pub fn space(&self) -> u64 {
         self.space
+    }
+
+    /// Whether the region is sealed, and is to be mapped for reading only.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed
     }
 
     /// Number of pages of the region.

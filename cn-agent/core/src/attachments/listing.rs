@@ -26,6 +26,7 @@ impl Attachments {
             size: region.size,
             uid: region.uid,
             created_ms: region.created_ms,
+            sealed: region.sealed,
             state: region.state.to_string(),
             attachment: match self.phase(&region.name) {
                 AttachmentPhase::Attached => Attaching::Attached,

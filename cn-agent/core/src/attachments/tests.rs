@@ -53,6 +53,8 @@ pub(crate) fn spread(name: &str, size: u64, ways: u32) -> Region {
         failure: None,
         uid: None,
         protect: Protection::None,
+        sealed: false,
+        readers: Vec::new(),
         epoch: 0,
         created_ms: CREATED,
     };
@@ -72,7 +74,7 @@ pub(crate) fn grown(region: &Region, size: u64, committed: bool) -> Region {
 }
 
 fn releasing(region: &Region, option: UnbindOption) -> Region {
-    let release = Some(Release { option, destroy: false, done: false, to: None });
+    let release = Some(Release { option, destroy: false, done: false, to: None, seal: false });
     Region { state: RegionState::Releasing, release, ..region.clone() }
 }
 

@@ -79,6 +79,9 @@ pub struct AttachedRegion {
     /// Time of the region's creation in milliseconds since the Unix epoch.
     #[serde(default)]
     pub created_ms: u64,
+    /// Whether the region is sealed: it can only be read.
+    #[serde(default)]
+    pub sealed: bool,
     /// State of the region in the manager's last answer: `active`, `degraded`, `lost`, …
     pub state: String,
     /// Usability of the region on this node.

@@ -80,6 +80,7 @@ impl Engine {
         }
         self.deadline = now;
         self.miss_policies.take_over(&mut ready.miss_policies);
+        self.sealed.take_over(&mut ready.sealed);
         while let Some(route) = ready.routes.pop() {
             self.add_route(route)?;
         }
@@ -94,6 +95,7 @@ impl Engine {
             parted.extend(self.remove_route(start));
         }
         self.remove_miss_policy(hpa);
+        self.unseal(hpa);
     }
 }
 

@@ -134,6 +134,7 @@ impl Engine {
     ) -> Result<Write, EngineError> {
         let hpa = segment.hpa;
         let span = (u64::BITS - mask.leading_zeros()) as usize;
+        self.sealed.check(hpa, segment.extent())?;
         let Some((peer, cmem)) = self.route_burst(segment, span)? else {
             return self.burst_write_unrouted(segment, mask, data);
         };

@@ -35,6 +35,9 @@ pub enum EngineError {
          `cn-agent paging` shows by whom"
     )]
     Mapped(u64),
+    /// The region is sealed: its content can only be read.
+    #[error("the region at HPA {0:#x} is sealed: it can be read, and never written again")]
+    Sealed(u64),
     /// The address is not a multiple of the line size.
     #[error("HPA {0:#x} is not a multiple of 64")]
     Unaligned(u64),

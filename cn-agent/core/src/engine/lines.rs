@@ -62,7 +62,10 @@ impl Engine {
         };
         let tick = cache.tick();
         match cache.look_up(hpa / LINE_SIZE as u64) {
-            Lookup::Here(place) if hpa.is_multiple_of(LINE_SIZE as u64) => {
+            Lookup::Here(place)
+                if hpa.is_multiple_of(LINE_SIZE as u64)
+                    && self.sealed.check(hpa, LINE_SIZE as u64).is_ok() =>
+            {
                 // Allowed while the way is being filled: the write came after the read, so the fill's data goes to
                 // the reader only.
                 cache.write(place, data);
@@ -186,6 +189,7 @@ impl Engine {
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
+        self.sealed.check(hpa, LINE_SIZE as u64)?;
         let Some((peer, cmem)) = self.route_open(hpa)? else { return self.write_unrouted(hpa, data) };
         if self.core.rewrite_stranded(peer, cmem, data) {
             return Ok(Write::Done);

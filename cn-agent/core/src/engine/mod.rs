@@ -42,6 +42,7 @@ mod pacing;
 mod packing;
 mod request_id;
 mod routes;
+mod sealed;
 mod segment;
 mod segment_iter;
 mod shards;
@@ -77,6 +78,8 @@ pub use pacing::{BUCKET_DEFAULT, Pacing};
 pub use request_id::RequestId;
 use routes::Routes;
 pub use routes::{ROUTES_MAX, Route, RouteError, RouteTarget};
+use sealed::SealedRanges;
+pub use sealed::touches;
 pub use segment::{Segment, Span};
 pub use segment_iter::{Direction, SegmentIter};
 use write_back::FailedWriteBack;
@@ -239,6 +242,7 @@ pub struct Engine {
     routes: Routes,
     locals: LocalRanges,
     miss_policies: MissPolicies,
+    sealed: SealedRanges,
     draining: DrainingRanges,
     last_peer: usize,
     deadline: Time,
@@ -304,6 +308,7 @@ impl Engine {
             routes: Routes::default(),
             locals: LocalRanges::default(),
             miss_policies: MissPolicies::default(),
+            sealed: SealedRanges::default(),
             draining: DrainingRanges::default(),
             last_peer: 0,
             deadline: Time(u64::MAX),

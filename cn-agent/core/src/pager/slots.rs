@@ -140,7 +140,7 @@ impl Slots {
     }
 
     /// Counts a reference to `slot` that a predecessor's table has for `page`; `false` if `page` cannot have that
-    /// slot.
+    /// slot, or if the slot has the maximum number of references.
     pub fn adopt(&mut self, page: u32, slot: u32) -> bool {
         match &mut self.kind {
             SlotKind::Own => slot == page && slot < self.count,
@@ -154,8 +154,10 @@ impl Slots {
                 }
                 free.clear();
                 let count = &mut references[slot as usize];
-                *count = count.saturating_add(1);
-                true
+                let more = count.checked_add(1);
+                // A reference that is not counted would remain when the slot is free.
+                *count = more.unwrap_or(*count);
+                more.is_some()
             }
         }
     }
@@ -223,6 +225,15 @@ mod tests {
         let mut free: Vec<_> = std::iter::from_fn(|| slots.take(0)).map(|taken| taken.slot).collect();
         free.sort_unstable();
         assert_eq!(free, [0, 1, 3, 4, 6, 7]);
+    }
+
+    #[test]
+    fn no_reference_is_adopted_that_is_not_counted() {
+        let mut slots = Slots::pool(1, false);
+        assert!((0..REFERENCES_MAX).all(|_| slots.adopt(0, 0)) && !slots.adopt(0, 0));
+        slots.adopted();
+        (1..REFERENCES_MAX).for_each(|_| slots.give(0));
+        assert_eq!(slots.take(0), None, "one reference is left");
     }
 
     #[test]

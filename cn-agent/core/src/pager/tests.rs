@@ -8,6 +8,7 @@ use std::ops::Range;
 use super::*;
 
 mod ahead;
+mod forged;
 mod forks;
 mod orders;
 mod ready;

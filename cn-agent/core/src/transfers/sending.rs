@@ -195,8 +195,12 @@ impl Transfers {
             TransferDirection::Write(lines) => {
                 let (mask, bytes) =
                     gather(&segment, from, lines, buffers.page(transfer.buffer), &mut self.room);
-                mask != 0
-                    && engine.burst_write(&segment, mask, &self.room[..bytes], id, *now, *tx)? == Write::Sent
+                let mut write = || engine.burst_write(&segment, mask, &self.room[..bytes], id, *now, *tx);
+                match (mask != 0).then(&mut write).unwrap_or(Ok(Write::Done)) {
+                    // A program maps a sealed region to read it; what it changes nevertheless ends with the page.
+                    Err(EngineError::Sealed(_)) => false,
+                    written => written? == Write::Sent,
+                }
             }
         };
         transfer.segment_iter.advance(&segment);

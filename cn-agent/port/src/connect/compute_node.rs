@@ -188,6 +188,9 @@ impl ComputeNode {
         if region.legs.iter().any(|leg| leg.copy > 0 || leg.state == LegState::Stale) {
             return Err(ConnectError::Mirrored(region.name));
         }
+        if region.sealed {
+            return Err(ConnectError::Sealed(region.name));
+        }
         if self.has_key() {
             check_sealed(&region)?;
         }

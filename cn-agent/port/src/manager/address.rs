@@ -1,5 +1,6 @@
 //! Address of a manager, and sending of one request to it.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +102,9 @@ impl ManagerAddress {
             };
             let (reason, is_sent) = match error {
                 Error::Tls(_) => (Unanswered::Tls(self.url.clone()), false),
+                _ if self.unix.is_some() && is_denied(cause) => {
+                    (Unanswered::NotPermitted(self.url.clone()), false)
+                }
                 _ if Unanswered::is_without_tls(&text) => (Unanswered::Plain(self.url.clone()), false),
                 _ => (Unanswered::Because(format!("{}: {text}", self.url)), cause.is_none()),
             };
@@ -122,6 +126,11 @@ impl ManagerAddress {
         let body = answer.body_mut().with_config().limit(ANSWER_MAX).read_to_vec()?;
         Ok(answer.map(|_| body))
     }
+}
+
+/// Whether the kernel refused a connection to this user.
+fn is_denied(cause: Option<&Error>) -> bool {
+    matches!(cause, Some(Error::Io(error)) if error.kind() == ErrorKind::PermissionDenied)
 }
 
 /// An HTTP agent for managers in the network, or for the one behind the socket `unix`. It opens a connection for each

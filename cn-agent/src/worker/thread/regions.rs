@@ -43,7 +43,7 @@ impl EngineUsers {
                 if moves && self.spaces.is_mapped(attachment.region.name.as_str()) {
                     tracing::info!(
                         region = %attachment.region.name,
-                        "the region is to move to another node: it is released once no program maps it"
+                        "the region is to move to another node, or to be sealed: it is released once no program maps it"
                     );
                     self.waiting_moves.add(attachment, ticket);
                 } else {

@@ -101,6 +101,7 @@ impl NoHealth {
                     // The handshake has failed: somebody listens there.
                     ClientError::Unreachable { reason, .. } if is_of_tls(reason) => UNKNOWN,
                     ClientError::Unreachable { .. } | ClientError::Unanswered { .. } => LISTENING,
+                    ClientError::NotPermitted { .. } => "run this as root or as the user of the daemon",
                     ClientError::Refused { body, .. } => match body.code {
                         ErrorCode::Unauthenticated => UNKNOWN,
                         ErrorCode::Forbidden => {

@@ -56,6 +56,7 @@ impl From<ClientError> for Failure {
             | ClientError::Unanswered { .. }
             | ClientError::Tls { .. }
             | ClientError::Plain { .. } => Exit::Unreachable,
+            ClientError::NotPermitted { .. } => Exit::Refused,
             ClientError::Protocol { .. } => Exit::Failed,
             ClientError::Refused { body, .. } => match body.code {
                 ErrorCode::NotFound => Exit::NotFound,

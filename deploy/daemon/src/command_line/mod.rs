@@ -1,6 +1,7 @@
 //! Common part of all commands: results go to standard output, everything else to standard error, and each exit code
 //! has the same meaning in every program.
 
+pub mod completion;
 pub mod doctor;
 mod failure;
 mod humanize;

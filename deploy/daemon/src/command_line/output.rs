@@ -191,42 +191,6 @@ macro_rules! to_stderr {
     ($($argument:tt)*) => { $crate::command_line::output::print_error(format_args!($($argument)*)) };
 }
 
-/// Prints the script with which `shell` completes the arguments of `command`.
-///
-/// # Errors
-/// When standard output is closed.
-pub fn completions(shell: clap_complete::Shell, command: clap::Command) -> Result<(), Failure> {
-    let mut command = with_listed_values(command);
-    let (name, mut text) = (command.get_name().to_owned(), Vec::new());
-    clap_complete::generate(shell, &mut command, &name, &mut text);
-    if shell == clap_complete::Shell::Bash {
-        // clap_complete 4.6 spells a program's name that has a hyphen in two ways, of which one finds no subcommand.
-        let text_of_words = String::from_utf8_lossy(&text);
-        let (wrong, right) = (name.replace('-', "__subcmd__"), name.replace('-', "__"));
-        text =
-            text_of_words.replace(&format!("{wrong}__subcmd__"), &format!("{right}__subcmd__")).into_bytes();
-    }
-    write(&text)
-}
-
-/// This command, whose options take only the values that their value names list, as in `<ignore|trust>`: shells offer
-/// them. For completion alone, as types that parse such values say more in their errors.
-fn with_listed_values(command: clap::Command) -> clap::Command {
-    let listed = |arg: clap::Arg| {
-        let names = arg.get_value_names().and_then(|names| names.first().map(ToString::to_string));
-        // As long-lived as the process, which ends with this command.
-        let names: Option<&str> = names.map(|names| &*names.leak());
-        let values: Vec<&str> = names.iter().flat_map(|names| names.split('|')).collect();
-        let are_values =
-            values.iter().all(|value| value.starts_with(|first: char| first.is_ascii_lowercase()));
-        if values.len() < 2 || !are_values || !arg.get_possible_values().is_empty() {
-            return arg;
-        }
-        arg.value_parser(clap::builder::PossibleValuesParser::new(values))
-    };
-    command.mut_args(listed).mut_subcommands(with_listed_values)
-}
-
 #[cfg(test)]
 mod tests {
 

@@ -3,7 +3,7 @@
 use cxloe_fabric::api::{
     AdoptFabric, Bind, ComputeNodeSync, CreateRegion, GrowRegion, LegsFilled, LegsStale, MemoryNodeSync,
     MoveRegion, NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode, RegisterMemoryNode,
-    RelocateRegion, ReportOrphans, Unbind,
+    RelocateRegion, ReportOrphans, SealRegion, ShareRegion, Unbind,
 };
 use cxloe_fabric::model::{ByteSize, ClearedLog, CnId, Digest, Name, PublicKey, Qos};
 
@@ -57,6 +57,10 @@ pub enum Command {
     LegsFilled(Name, LegsFilled),
     /// Order to give a region to another compute node, or to stop doing so.
     MoveRegion(Name, MoveRegion),
+    /// Order to seal a region.
+    SealRegion(Name, SealRegion),
+    /// Order to let a further compute node read a sealed region, or to stop that.
+    ShareRegion(Name, ShareRegion),
     /// Order to move the parts of a region from one memory node to another, or to stop doing so.
     RelocateRegion(Name, RelocateRegion),
     /// Order to move all parts of regions from a memory node (`true`), or to stop doing so.
@@ -133,6 +137,8 @@ impl Command {
                 | Self::GrowRegion(..)
                 | Self::ProtectRegion(..)
                 | Self::MoveRegion(..)
+                | Self::SealRegion(..)
+                | Self::ShareRegion(..)
                 | Self::RelocateRegion(..)
                 | Self::DrainMemoryNode(..)
                 | Self::DestroyRegion { .. }

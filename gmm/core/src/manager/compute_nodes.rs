@@ -70,7 +70,8 @@ impl Manager {
     }
 
     fn regions_of(&self, cn: CnId) -> Vec<Region> {
-        self.index.regions_of(cn).filter_map(|name| self.state.regions.get(name)).cloned().collect()
+        let own = self.index.regions_of(cn).filter_map(|name| self.state.regions.get(name)).cloned();
+        own.chain(self.regions_read_by(cn)).collect()
     }
 
     /// The compute node that an owner names; an unused CN id gives the record of a new compute node.
@@ -247,6 +248,8 @@ impl Manager {
             Some("it is there: end its cn-agent first")
         } else if self.index.regions_of(cn).next().is_some() {
             Some("it has regions: destroy them first")
+        } else if self.index.regions_read_by(cn).next().is_some() {
+            Some("it reads sealed regions of others: end that first (`gmm share-region R --with CN --stop`)")
         } else if self.devices_of(cn).next().is_some() {
             Some("logical devices are bound to it: unbind them first")
         } else if kept() {

@@ -8,6 +8,8 @@
 //!                                                                    each memory node: unmap for cn0, map for cn1
 //! ```
 //!
+//! A region that is sealed goes the same way, to its own owner at other addresses (`share`).
+//!
 //! Before the commit a failure leaves the region with cn0, after it with cn1; no memory node ever maps it for both.
 
 use cxloe_fabric::api::MoveRegion;
@@ -23,7 +25,7 @@ use super::{Change, Manager, ManagerError};
 impl Manager {
     /// Begins to give a region to another compute node, or stops doing so.
     pub(super) fn move_region(&mut self, name: &Name, order: &MoveRegion) -> Result<(), ManagerError> {
-        let mut region = self.region(name)?.clone();
+        let region = self.region(name)?.clone();
         let Some(to) = &order.to else {
             if region.release.is_some_and(|release| release.to.is_some()) {
                 self.keep_owner(name, "the move was stopped: its owner keeps it");
@@ -36,13 +38,24 @@ impl Manager {
             return Ok(());
         }
         self.check_move(&region, &to)?;
-        let to = to.cn_id;
+        self.release_to(region, to.cn_id, order.force, false)
+    }
+
+    /// Has a region's owner release it, so that it belongs to `to` afterwards, or is sealed for its owner `to`.
+    pub(super) fn release_to(
+        &mut self,
+        mut region: Region,
+        to: CnId,
+        force: bool,
+        seal: bool,
+    ) -> Result<(), ManagerError> {
+        let name = region.name.clone();
         let present = self.is_owner_present(&region);
         let settled = self.state.compute_nodes.get(&region.owner).is_some_and(|owner| owner.settled);
         let released = region.release.is_some_and(|release| release.done);
         let unwritten = !present && !settled && !released;
-        if unwritten && !order.force {
-            return Err(self.cannot_move(
+        if unwritten && !force {
+            return Err(wrong_state(
                 &region,
                 format!(
                     "the agent of its owner {} is unreachable and may have changes that it has not written back; `--force` \
@@ -52,13 +65,15 @@ impl Manager {
             ));
         }
         if unwritten {
-            self.writes_may_differ(name, "its owner stopped while it may have been writing");
-            region = self.region(name)?.clone();
+            self.writes_may_differ(&name, "its owner stopped while it may have been writing");
+            region = self.region(&name)?.clone();
         }
         let done = released || !present;
-        region.release = Some(Release { option: UnbindOption::Managed, destroy: false, done, to: Some(to) });
-        self.settle(region, Some(format!("it moves to CN {to}")));
-        self.hand_over_released(name);
+        let option = UnbindOption::Managed;
+        region.release = Some(Release { option, destroy: false, done, to: Some(to), seal });
+        let reason = if seal { "it is to be sealed".to_owned() } else { format!("it moves to CN {to}") };
+        self.settle(region, Some(reason));
+        self.hand_over_released(&name);
         Ok(())
     }
 
@@ -81,18 +96,15 @@ impl Manager {
         }
     }
 
-    fn cannot_move(&self, region: &Region, reason: String) -> ManagerError {
-        ManagerError::WrongState { name: region.name.clone(), state: region.state, reason }
-    }
-
     /// Checks that a region can belong to another compute node.
     fn check_move(&self, region: &Region, to: &ComputeNode) -> Result<(), ManagerError> {
         let ends =
             region.state == RegionState::Draining || region.release.is_some_and(|release| release.destroy);
         if ends || region.state == RegionState::Creating || region.growing() > 0 {
             let reason = "only a region in use that does not grow can move".to_owned();
-            return Err(self.cannot_move(region, reason));
+            return Err(wrong_state(region, reason));
         }
+        Self::check_unshared(region)?;
         let bytes = region.bytes().saturating_mul(u64::from(region.protect.copies()));
         self.check_quota(to, bytes)?;
         for leg in &region.legs {
@@ -102,13 +114,13 @@ impl Manager {
                     "its part on {} is capacity set aside for logical device {}, which stays with CN {}",
                     node.name, ld.id, region.owner
                 );
-                return Err(self.cannot_move(region, reason));
+                return Err(wrong_state(region, reason));
             }
             let target = self.device_on(&node.name, to.cn_id);
             let binding = target.and_then(|ld| ld.binding.as_ref());
             if binding.is_some_and(|binding| binding.unbinding.is_some()) {
                 let reason = format!("CN {} is being unbound from {}", to.cn_id, node.name);
-                return Err(self.cannot_move(region, reason));
+                return Err(wrong_state(region, reason));
             }
             let whole = self.kind_of(node) == DeviceKind::Sld;
             let alone = self.index.regions_on(&node.name).all(|other| *other == region.name);
@@ -117,7 +129,7 @@ impl Manager {
                     "{} belongs to one compute node at a time, and CN {} has other regions there",
                     node.name, region.owner
                 );
-                return Err(self.cannot_move(region, reason));
+                return Err(wrong_state(region, reason));
             }
         }
         Ok(())
@@ -134,20 +146,28 @@ impl Manager {
             return;
         }
         let region = region.clone();
+        let seals = region.release.is_some_and(|release| release.seal);
         if let Err(error) = self.hand_over(region, to) {
-            self.keep_owner(name, &format!("it did not move: {error}"));
+            let failed = if seals { "it was not sealed" } else { "it did not move" };
+            self.keep_owner(name, &format!("{failed}: {error}"));
         }
     }
 
     fn hand_over(&mut self, mut region: Region, to: CnId) -> Result<(), ManagerError> {
         let owner = self.state.compute_nodes.get(&to).cloned();
         let mut owner = owner.ok_or_else(|| ManagerError::NoComputeNode(to.to_string()))?;
-        self.check_move(&region, &owner)?;
+        let seals = region.release.is_some_and(|release| release.seal);
+        if seals {
+            self.check_seal(&region)?;
+        } else {
+            self.check_move(&region, &owner)?;
+        }
         let pieces = region.legs.iter().map(|leg| CmemSpan { bytes: leg.bytes, align: leg.extent_bytes });
         let bases = self.take_cmem(&mut owner, &pieces.collect::<Vec<_>>())?;
         self.put(Change::ComputeNode(owner));
         let from = std::mem::replace(&mut region.owner, to);
         region.release = None;
+        region.sealed |= seals;
         for (leg, base) in region.legs.iter_mut().zip(bases) {
             let former = FormerOwner { cn: from, cmem_base: std::mem::replace(&mut leg.cmem_base, base) };
             // No memory node serves a lost leg: it only has another address.
@@ -155,9 +175,12 @@ impl Manager {
                 leg.former = Some(former);
             }
         }
-        self.settle(region.clone(), Some(format!("it moved from CN {from}")));
-        let (name, owner) = (region.name.clone(), region.owner);
-        self.region_event(from, EventKind::RegionMoved { region: name, owner, from });
+        let reason = if seals { "it is sealed".to_owned() } else { format!("it moved from CN {from}") };
+        self.settle(region.clone(), Some(reason));
+        if !seals {
+            let (name, owner) = (region.name.clone(), region.owner);
+            self.region_event(from, EventKind::RegionMoved { region: name, owner, from });
+        }
         for leg in &region.legs {
             self.device_emptied(&leg.memory_node, from);
             if let Some(node) = self.state.memory_nodes.get(&leg.memory_node).cloned() {
@@ -196,4 +219,9 @@ impl Manager {
             self.retire_cmem(hand_over.former.cn, hand_over.former.cmem_base, bytes);
         }
     }
+}
+
+/// The error for an order that a region cannot follow in its present state.
+pub(super) fn wrong_state(region: &Region, reason: String) -> ManagerError {
+    ManagerError::WrongState { name: region.name.clone(), state: region.state, reason }
 }

@@ -11,6 +11,7 @@ use super::{Change, FabricState};
 pub(super) struct Index {
     regions_on: BTreeMap<Name, BTreeSet<Name>>,
     regions_of: BTreeMap<CnId, BTreeSet<Name>>,
+    regions_read_by: BTreeMap<CnId, BTreeSet<Name>>,
     used: BTreeMap<Name, BTreeMap<CnId, u64>>,
     zeroing: BTreeMap<Name, u64>,
     bytes_of: BTreeMap<CnId, u64>,
@@ -46,6 +47,9 @@ impl Index {
                         remove(&mut self.regions_on, &leg.memory_node, name);
                     }
                     remove(&mut self.regions_of, &region.owner, name);
+                    for reader in &region.readers {
+                        remove(&mut self.regions_read_by, &reader.cn, name);
+                    }
                     region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
                 }
             }
@@ -71,6 +75,9 @@ impl Index {
                     on.insert(region.name.clone());
                 }
                 self.regions_of.entry(region.owner).or_default().insert(region.name.clone());
+                for reader in &region.readers {
+                    self.regions_read_by.entry(reader.cn).or_default().insert(region.name.clone());
+                }
                 region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
             }
             Change::ComputeNode(node) => {
@@ -103,6 +110,11 @@ impl Index {
     /// Names of the regions whose owner is `cn`.
     pub fn regions_of(&self, cn: CnId) -> impl Iterator<Item = &Name> {
         self.regions_of.get(&cn).into_iter().flatten()
+    }
+
+    /// Names of the sealed regions of others that `cn` reads.
+    pub fn regions_read_by(&self, cn: CnId) -> impl Iterator<Item = &Name> {
+        self.regions_read_by.get(&cn).into_iter().flatten()
     }
 
     /// Bytes of `node` in regions of `cn` that are not being taken down.

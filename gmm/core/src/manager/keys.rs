@@ -1,8 +1,6 @@
 //! Session keys of nodes. A node's key is that of its first registration; another one is accepted only after a
 //! permitted caller has allowed it, so that no node takes another's place by registering in its name.
 
-use std::collections::BTreeSet;
-
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{CnId, ComputeNodeKey, Mapping, Name, PublicKey};
 
@@ -24,15 +22,14 @@ pub(super) fn kept_key(
 }
 
 impl Manager {
-    /// The keys of the compute nodes whose memory lies on `node`, by CN id; [`PublicKey::NOBODY`] for a compute node
+    /// The keys of the compute nodes that use memory of `node`, by CN id; [`PublicKey::NOBODY`] for a compute node
     /// without a key or with a revoked one, so that the memory node distinguishes a revoked key from removed memory.
     pub fn cn_keys(&self, node: &Name) -> Vec<ComputeNodeKey> {
-        let owners: BTreeSet<CnId> = self.legs_on(node).map(|(region, _)| region.owner).collect();
         let key_of = |cn: CnId| {
             let known = self.state.compute_nodes.get(&cn).and_then(|node| node.key);
             ComputeNodeKey { compute_node: cn, key: known.unwrap_or(PublicKey::NOBODY) }
         };
-        owners.into_iter().map(key_of).collect()
+        self.users_of(node).into_iter().map(key_of).collect()
     }
 
     /// Adds the compute node's key to a mapping.

@@ -40,6 +40,7 @@ impl Manager {
             heartbeat_ms: self.heartbeat_ms(),
             acked_seq: node.acked_seq,
             mappings: served.map(|(region, leg)| self.with_key(mapping_of(region, leg))).collect(),
+            shares: self.shares_on(name),
             unowned: self.free.get(name).map(FreeExtents::extents).unwrap_or_default(),
             udp_peers: self.udp_peers(name),
             cn_keys: self.cn_keys(name),
@@ -52,7 +53,7 @@ impl Manager {
         let commands = self.state.commands_of(name).map(|command| {
             let action = match command.action.clone() {
                 NodeAction::MapCmem(mapping) => NodeAction::MapCmem(self.with_key(mapping)),
-                unmap @ NodeAction::UnmapCmem(_) => unmap,
+                other @ (NodeAction::UnmapCmem(_) | NodeAction::Share(_) | NodeAction::Unshare(_)) => other,
                 NodeAction::HandOver(order) => {
                     NodeAction::HandOver(HandOver { mapping: self.with_key(order.mapping), ..order })
                 }
@@ -70,12 +71,20 @@ impl Manager {
 
     /// The UDP addresses of the compute nodes that use the `udp` link and have memory on `node`, by CN id.
     pub fn udp_peers(&self, node: &Name) -> Vec<UdpPeer> {
-        let owners: BTreeSet<CnId> = self.legs_on(node).map(|(region, _)| region.owner).collect();
         let peer = |cn: CnId| {
             let address = self.state.compute_nodes.get(&cn)?.udp?;
             Some(UdpPeer { compute_node: cn, address })
         };
-        owners.into_iter().filter_map(peer).collect()
+        self.users_of(node).into_iter().filter_map(peer).collect()
+    }
+
+    /// The compute nodes whose memory lies on `node`, or who read memory of others there.
+    pub(super) fn users_of(&self, node: &Name) -> BTreeSet<CnId> {
+        let users = |(region, _): (&Region, &Leg)| {
+            let readers: Vec<CnId> = region.readers.iter().map(|reader| reader.cn).collect();
+            readers.into_iter().chain([region.owner])
+        };
+        self.legs_on(node).flat_map(users).collect()
     }
 
     /// Notifies the memory nodes that serve a compute node of its new address or key.
@@ -83,6 +92,7 @@ impl Manager {
         let nodes: BTreeSet<Name> = self
             .index
             .regions_of(cn)
+            .chain(self.index.regions_read_by(cn))
             .filter_map(|name| self.state.regions.get(name))
             .flat_map(|region| region.legs.iter().map(|leg| leg.memory_node.clone()))
             .collect();
@@ -461,6 +471,7 @@ pub(super) fn mapping_of(region: &Region, leg: &Leg) -> Mapping {
         cmem_base: leg.cmem_base,
         extent_bytes: leg.extent_bytes,
         extents: leg.extents.clone(),
+        sealed: region.sealed,
         cn_key: None,
     }
 }

@@ -88,6 +88,7 @@ impl Manager {
         if !in_use || region.growing() > 0 {
             return refuse("only a region in use that does not grow can move".to_owned());
         }
+        Self::check_unsealed(region)?;
         if legs.is_empty() {
             return refuse(format!("no part of it lies on {from}"));
         }

@@ -76,6 +76,8 @@ impl Manager {
             failure: None,
             uid: create.uid,
             protect: create.protect,
+            sealed: false,
+            readers: Vec::new(),
             epoch: 0,
             created_ms: self.now_ms,
         };
@@ -95,6 +97,7 @@ impl Manager {
         if region.growing() > 0 {
             return refuse("it is growing already".to_owned());
         }
+        Self::check_unsealed(&region)?;
         let Some(more) = grow.size.0.checked_sub(region.size).filter(|more| *more > 0) else {
             let reason = format!("{} is not more than the {} it has", grow.size.0, region.size);
             return Err(ManagerError::out_of_range(format!("size of region {name}"), reason));
@@ -220,6 +223,9 @@ impl Manager {
             return Ok(());
         }
         let let_go = region.state == RegionState::Disabled;
+        if !force {
+            Self::check_unshared(&region)?;
+        }
         if self.is_owner_present(&region) && !let_go && !force {
             return Err(ManagerError::RegionInUse { name: name.clone(), owner: region.owner });
         }
@@ -239,6 +245,7 @@ impl Manager {
         if region.state != RegionState::Lost {
             return refuse("only a lost region can be reset".to_owned());
         }
+        Self::check_unsealed(&region)?;
         let mut again = Vec::new();
         for position in live_positions(&region) {
             let lost = |at: &&usize| region.legs[**at].state == LegState::Lost;
@@ -276,6 +283,7 @@ impl Manager {
     pub(super) fn drain(&mut self, mut region: Region, reason: Option<String>) {
         region.state = RegionState::Draining;
         region.legs.iter_mut().for_each(|leg| leg.state = LegState::Unmapping);
+        region.readers.iter_mut().for_each(|reader| reader.ends = true);
         self.store_region(region.clone(), reason);
         self.reissue_unmaps(&region, None);
         let nodes: BTreeSet<&Name> = region.legs.iter().map(|leg| &leg.memory_node).collect();
@@ -295,6 +303,13 @@ impl Manager {
     /// Frees the memory of a leg that was unmapped and zeroed.
     pub(super) fn leg_gone(&mut self, mut region: Region, at: usize) {
         let leg = region.legs.remove(at);
+        // The memory node has ended the shares of the leg with its mapping.
+        let mut read = Vec::new();
+        for reader in &mut region.readers {
+            if at < reader.legs.len() {
+                read.push((reader.cn, reader.legs.remove(at).cmem_base));
+            }
+        }
         if let Some(free) = self.free.get_mut(&leg.memory_node) {
             free.give(&leg.extents);
         }
@@ -310,6 +325,7 @@ impl Manager {
             self.settle(region, None);
         }
         self.retire_cmem(owner, leg.cmem_base, leg.bytes);
+        read.into_iter().for_each(|(cn, cmem_base)| self.retire_cmem(cn, cmem_base, leg.bytes));
         self.device_emptied(&leg.memory_node, owner);
     }
 
@@ -369,20 +385,29 @@ impl Manager {
             return;
         }
         let (name, owner, state) = (region.name.clone(), region.owner, region.state);
-        let told = reason.is_some() || before.is_none_or(|before| before.state != state);
+        let readers_before = before.into_iter().flat_map(|before| &before.readers);
+        let readers: BTreeSet<CnId> = readers_before.chain(&region.readers).map(|reader| reader.cn).collect();
+        let told =
+            reason.is_some() || before.is_none_or(|before| before.state != state) || !readers.is_empty();
         self.note_repair(&region);
         self.put(Change::Region(region));
         if told {
             self.region_event(owner, EventKind::RegionChanged { region: name, owner, state, reason });
         }
+        let seq = self.state.meta.last_event;
+        readers.into_iter().for_each(|reader| self.regions_changed_at(reader, seq));
     }
 
     /// Makes an event for a compute node and records its number as the latest change of that node's regions.
     pub(super) fn region_event(&mut self, owner: CnId, kind: EventKind) {
         let seq = self.event(kind);
-        if let Some(mut owner) = self.state.compute_nodes.get(&owner).cloned() {
-            owner.regions_event = seq;
-            self.put(Change::ComputeNode(owner));
+        self.regions_changed_at(owner, seq);
+    }
+
+    fn regions_changed_at(&mut self, cn: CnId, seq: u64) {
+        if let Some(mut node) = self.state.compute_nodes.get(&cn).cloned() {
+            node.regions_event = seq;
+            self.put(Change::ComputeNode(node));
         }
     }
 }

@@ -15,7 +15,11 @@ impl Manager {
                 Ok(())
             }
             RegionState::Releasing | RegionState::Disabled => {
-                if region.release.as_mut().is_some_and(|release| release.to.take().is_some()) {
+                let stopped = region.release.as_mut().is_some_and(|release| {
+                    release.seal = false;
+                    release.to.take().is_some()
+                });
+                if stopped {
                     self.settle(region, Some("the move was stopped: it is to be disabled".to_owned()));
                 }
                 Ok(())
@@ -73,7 +77,7 @@ impl Manager {
         }
         let gone = !self.is_owner_present(&region)
             || option == UnbindOption::WaitLinkDown && self.is_link_down(region.owner);
-        region.release = Some(Release { option, destroy, done: false, to: None });
+        region.release = Some(Release { option, destroy, done: false, to: None, seal: false });
         self.settle(region.clone(), reason);
         if gone {
             self.abandoned_by_owner(&region.name);

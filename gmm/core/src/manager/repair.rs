@@ -77,6 +77,8 @@ impl Manager {
     pub(super) fn note_repair(&mut self, region: &Region) {
         let (mut at_once, mut away) = (false, Vec::new());
         let concerned = may_need_repair(region) || region.legs.iter().any(|leg| self.leaves(leg));
+        // Nobody can fill a copy of a sealed region.
+        let concerned = concerned && !region.sealed;
         if concerned && region.state != RegionState::Draining {
             for position in live_positions(region) {
                 at_once |= position.len() < usize::from(region.protect.copies());
@@ -334,6 +336,7 @@ impl Manager {
         if region.protect == protect.protect {
             return Ok(());
         }
+        Self::check_unsealed(&region)?;
         let owner = self.owner(&Owner::CnId(region.owner))?;
         if protect.protect == Protection::Mirror {
             self.check_quota(&owner, region.bytes())?;

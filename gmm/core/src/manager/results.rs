@@ -101,6 +101,9 @@ impl Manager {
         if let NodeAction::HandOver(hand_over) = action {
             return self.handed_over(region, at, hand_over, error);
         }
+        if let NodeAction::Share(_) | NodeAction::Unshare(_) = action {
+            return self.share_answered(region, at, action, error.is_some());
+        }
         let (state, committed) = (region.legs[at].state, region.is_committed(&region.legs[at]));
         match (action, state, error) {
             (NodeAction::MapCmem(_), LegState::Mapping, None) => {

@@ -289,6 +289,16 @@ impl FabricState {
             check(super::mirror::copies_fit(region), &|| {
                 format!("copies of a part of region {} clash", region.name)
             })?;
+            let complete = region.readers.iter().all(|reader| reader.legs.len() == region.legs.len());
+            check(region.readers.is_empty() || region.sealed && complete, &|| {
+                format!("the readers of region {} cannot be", region.name)
+            })?;
+            for reader in &region.readers {
+                for (read, leg) in reader.legs.iter().zip(&region.legs) {
+                    let end = read.cmem_base.saturating_add(leg.bytes);
+                    cmem.entry(reader.cn).or_default().push((read.cmem_base, end));
+                }
+            }
             for leg in &region.legs {
                 let end = leg.cmem_base.saturating_add(leg.bytes);
                 let fits = end <= CMEM_LIMIT && owner.is_some_and(|owner| end <= owner.cmem_next);

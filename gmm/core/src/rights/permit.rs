@@ -62,6 +62,8 @@ fn affair(command: &Command) -> ConcernedParty<'_> {
         | Command::GenerateAer { .. }
         | Command::ClearLog(_)
         | Command::MoveRegion(..)
+        | Command::SealRegion(..)
+        | Command::ShareRegion(..)
         | Command::RelocateRegion(..)
         | Command::DrainMemoryNode(..)
         | Command::ForgetMemoryNode { .. }

@@ -255,6 +255,37 @@ pub struct MoveRegion {
     pub wait_ms: u64,
 }
 
+/// Request to seal a region: its content can never change again, and other compute nodes may be allowed to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SealRegion {
+    /// True to seal the region although its owner's agent is unreachable: changes that it has not written back are lost.
+    #[serde(default)]
+    pub force: bool,
+    /// Maximum wait for the region to be sealed, in milliseconds.
+    #[serde(default = "wait_ms_default")]
+    pub wait_ms: u64,
+}
+
+/// Request to let a further compute node read a sealed region, or to stop that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ShareRegion {
+    /// The compute node that may read.
+    pub with: Owner,
+    /// True to let it read no longer.
+    #[serde(default)]
+    pub end: bool,
+    /// User id on that compute node that may read; none: every user of its agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Maximum wait for the memory nodes, in milliseconds.
+    #[serde(default = "wait_ms_default")]
+    pub wait_ms: u64,
+}
+
 /// Request to move the parts of a region on one memory node to another, or to stop doing so. The region stays usable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

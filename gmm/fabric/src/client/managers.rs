@@ -68,8 +68,12 @@ impl ManagerAddress {
         Ok(Self { http, url: url.to_owned(), base, token })
     }
 
-    /// The error for a failed exchange if `reason` shows that the peer uses the other scheme, HTTP or HTTPS.
-    fn speaks_otherwise(&self, reason: &str) -> Option<Unanswered> {
+    /// The error for a failed exchange if it shows that this user may not use the socket, or that the peer uses the other
+    /// scheme, HTTP or HTTPS; `reason` is its innermost cause.
+    fn known_failure(&self, error: &reqwest::Error, reason: &str) -> Option<Unanswered> {
+        if self.url.starts_with("unix:") && is_denied(error) {
+            return Some(Unanswered::NotPermitted(self.url.clone()));
+        }
         match self.base.starts_with("https:") {
             true if Unanswered::is_without_tls(reason) => Some(Unanswered::Plain(self.url.clone())),
             false if reason == NO_HTTP => Some(Unanswered::Tls(self.url.clone())),
@@ -219,7 +223,7 @@ impl Managers {
         // First the known leader, then each of the managers; redirections are followed at each.
         let mut tries = (0..self.places.len()).map(|next| (first + next) % self.places.len());
         let mut redirects = 0;
-        let (mut reasons, mut leaderless, mut other_scheme) = (Vec::<String>::new(), None, None);
+        let (mut reasons, mut leaderless, mut known) = (Vec::<String>::new(), None, None);
         let mut place = self.known_leader();
         loop {
             let asked = match place.take() {
@@ -254,9 +258,9 @@ impl Managers {
                 Err(error) => {
                     self.set_leader(None);
                     let reason = causes(&error);
-                    other_scheme = other_scheme.or_else(|| asked.speaks_otherwise(&reason));
+                    known = known.or_else(|| asked.known_failure(&error, &reason));
                     let reason = if several { format!("{}: {reason}", asked.url) } else { reason };
-                    if !error.is_connect() && request.method != Method::GET && other_scheme.is_none() {
+                    if !error.is_connect() && request.method != Method::GET && known.is_none() {
                         self.current.fetch_add(1, Ordering::Relaxed);
                         return Err(Unanswered::Sent(reason));
                     }
@@ -268,7 +272,7 @@ impl Managers {
             }
         }
         // The lack of a leader explains the failure better than managers that do not answer.
-        leaderless.ok_or_else(|| other_scheme.unwrap_or_else(|| Unanswered::Because(reasons.join("; "))))
+        leaderless.ok_or_else(|| known.unwrap_or_else(|| Unanswered::Because(reasons.join("; "))))
     }
 
     fn known_leader(&self) -> Option<ManagerAddress> {
@@ -278,6 +282,19 @@ impl Managers {
     fn set_leader(&self, leader: Option<ManagerAddress>) {
         *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
     }
+}
+
+/// Whether the kernel refused a connection to this user.
+fn is_denied(error: &reqwest::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|io| io.kind() == std::io::ErrorKind::PermissionDenied) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// The reason in a manager's answer that no manager leads.

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use super::{Client, ClientError};
 use crate::api::{
     CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LegsFilled, LegsStale, MoveRegion, Overview,
-    ProtectRegion, RegionStatus, RelocateRegion, ResetRegion,
+    ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion,
 };
 use crate::model::{Name, Region};
 
@@ -144,6 +144,30 @@ impl Client {
             None => format!("stop moving region {name}"),
         };
         self.call(Method::POST, &format!("/v1/regions/{name}/move"), &asked, Some(order), order.wait_ms).await
+    }
+
+    /// Seals a region, and waits up to `order.wait_ms` until every memory node refuses writes. The owner's agent writes
+    /// back and releases it first, and then attaches it again, to be read only.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, `wrong_state`.
+    pub async fn seal_region(&self, name: &Name, order: &SealRegion) -> Result<Region, ClientError> {
+        let path = format!("/v1/regions/{name}/seal");
+        self.call(Method::POST, &path, &format!("seal region {name}"), Some(order), order.wait_ms).await
+    }
+
+    /// Lets a further compute node read a sealed region, or stops that, and waits up to `order.wait_ms` for the memory
+    /// nodes.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `limit_reached`.
+    pub async fn share_region(&self, name: &Name, order: &ShareRegion) -> Result<Region, ClientError> {
+        let asked = match order.end {
+            false => format!("share region {name} with {}", order.with),
+            true => format!("share region {name} no longer with {}", order.with),
+        };
+        let path = format!("/v1/regions/{name}/share");
+        self.call(Method::POST, &path, &asked, Some(order), order.wait_ms).await
     }
 
     /// Moves the parts of a region on one memory node to another while it is used, or stops doing so, and waits up to

@@ -25,6 +25,10 @@ fn is_zero(run: &u64) -> bool {
     *run == 0
 }
 
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 impl Watermark {
     /// A watermark without a run's number.
     pub const fn new(term: u64, revision: u64) -> Self {
@@ -80,6 +84,23 @@ pub enum NodeAction {
     /// Remove the mapping of the former owner, wait until every worker has passed a batch boundary without it, then map
     /// the same extents for another compute node. They keep their content: they are never filled with zeros.
     HandOver(HandOver),
+    /// Serve reads of a further compute node from the sealed extents of a mapping. Both have the same content.
+    Share(Share),
+    /// Serve the further compute node no longer: wait until every worker has passed a batch boundary without it.
+    Unshare(Share),
+}
+
+/// Sealed memory of one compute node that another may read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Share {
+    /// The owner's mapping, which is sealed.
+    #[serde(flatten)]
+    pub mapping: Mapping,
+    /// CN id of the compute node that may read.
+    pub reader: CnId,
+    /// First CMem byte address at the reader, a multiple of `extent_bytes`.
+    pub reader_base: u64,
 }
 
 /// Change of the compute node that extents with content are mapped for.
@@ -96,11 +117,12 @@ pub struct HandOver {
 }
 
 impl NodeAction {
-    /// The mapping that the action adds or removes; of a hand-over, the one that it adds.
+    /// The mapping that the action adds or removes; of a hand-over, the one that it adds, and of a share the owner's.
     pub fn mapping(&self) -> &Mapping {
         match self {
             Self::MapCmem(mapping) | Self::UnmapCmem(mapping) => mapping,
             Self::HandOver(hand_over) => &hand_over.mapping,
+            Self::Share(share) | Self::Unshare(share) => &share.mapping,
         }
     }
 }
@@ -120,6 +142,9 @@ pub struct Mapping {
     pub extent_bytes: u64,
     /// The extents behind the CMem, in the order of its addresses.
     pub extents: Extents,
+    /// True if the content is sealed: the memory node refuses writes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub sealed: bool,
     /// Present public key of the compute node; none if it has no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cn_key: Option<PublicKey>,
@@ -168,6 +193,7 @@ mod tests {
             cmem_base: 2 << 20,
             extent_bytes: 2 << 20,
             extents: [3, 4].into_iter().collect(),
+            sealed: false,
             cn_key: Some(PublicKey([7; 32])),
         };
         assert_eq!(mapping.bytes(), 4 << 20);

@@ -349,11 +349,29 @@ pub enum EventKind {
         /// CN id of the owner before.
         from: CnId,
     },
+    /// A further compute node may read a sealed region.
+    RegionShared {
+        /// Name of the region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// CN id of the compute node that may read.
+        reader: CnId,
+    },
+    /// A compute node may no longer read a sealed region of another.
+    RegionUnshared {
+        /// Name of the region.
+        region: Name,
+        /// CN id of the region's owner.
+        owner: CnId,
+        /// CN id of the compute node that could read.
+        reader: CnId,
+    },
 }
 
 impl EventKind {
     /// Every value of `event` in JSON, in the order of the variants.
-    pub const LABELS: [&str; 43] = [
+    pub const LABELS: [&str; 45] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -397,6 +415,8 @@ impl EventKind {
         "memory_node_draining",
         "memory_node_drain_stopped",
         "region_moved",
+        "region_shared",
+        "region_unshared",
     ];
 
     fn index(&self) -> usize {
@@ -444,6 +464,8 @@ impl EventKind {
             Self::MemoryNodeDraining { .. } => 40,
             Self::MemoryNodeDrainStopped { .. } => 41,
             Self::RegionMoved { .. } => 42,
+            Self::RegionShared { .. } => 43,
+            Self::RegionUnshared { .. } => 44,
         }
     }
 
@@ -503,6 +525,8 @@ impl EventKind {
             | Self::SpareAdded { owner, .. }
             | Self::RegionRelocating { owner, .. }
             | Self::RegionMoved { owner, .. }
+            | Self::RegionShared { owner, .. }
+            | Self::RegionUnshared { owner, .. }
             | Self::SpareMissing { owner, .. } => Some(*owner),
             _ => None,
         }
@@ -520,6 +544,8 @@ impl EventKind {
             | Self::SpareAdded { region, .. }
             | Self::RegionRelocating { region, .. }
             | Self::RegionMoved { region, .. }
+            | Self::RegionShared { region, .. }
+            | Self::RegionUnshared { region, .. }
             | Self::SpareMissing { region, .. } => Some(region),
             _ => None,
         }

@@ -61,6 +61,12 @@ pub struct Region {
     /// Protection of the content, which determines the number of legs per position.
     #[serde(default, skip_serializing_if = "Protection::is_none")]
     pub protect: Protection,
+    /// True once the content can never change again: memory nodes refuse writes, and other compute nodes may read it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sealed: bool,
+    /// Compute nodes other than the owner that may read the sealed region.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub readers: Vec<Reader>,
     /// Number of changes of the set of legs that are in sync. It only grows.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub epoch: u64,
@@ -97,6 +103,52 @@ impl Region {
     pub fn lies_on(&self, node: &Name) -> bool {
         self.legs.iter().any(|leg| &leg.memory_node == node)
     }
+}
+
+/// A compute node that may read a sealed region of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Reader {
+    /// CN id of the reader.
+    pub cn: CnId,
+    /// User id on the reader's compute node that may read; none: every user of that node's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The reader's address of each leg of the region, in the order of the legs.
+    pub legs: Vec<ReaderLeg>,
+    /// True once the reader may no longer read: it is removed once no memory node serves it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ends: bool,
+}
+
+impl Reader {
+    /// True if every memory node of the region serves the reader.
+    pub fn is_ready(&self) -> bool {
+        !self.ends && self.legs.iter().all(|leg| leg.state == ShareState::Served)
+    }
+}
+
+/// A leg of a sealed region as one reader has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ReaderLeg {
+    /// First CMem byte address of the leg at the reader.
+    pub cmem_base: u64,
+    /// State of the share at the leg's memory node.
+    pub state: ShareState,
+}
+
+/// State of a share at a memory node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ShareState {
+    /// The memory node has not confirmed the share yet.
+    Pending,
+    /// The memory node serves the reader.
+    Served,
+    /// The memory node has confirmed that it serves the reader no longer.
+    Ended,
 }
 
 /// The program of one HDM decoder: the part of the region that is interleaved over the decoder's legs. The decoder's
@@ -143,6 +195,9 @@ pub struct Release {
     /// CN id of the compute node that the region moves to: it becomes the owner after the release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<CnId>,
+    /// True to seal the region after the release; `to` is its owner.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub seal: bool,
 }
 
 /// State of a region. If the conditions of several states hold, the last of these in the list is the state.

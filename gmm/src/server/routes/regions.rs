@@ -13,7 +13,7 @@ use crate::server::error::ApiError;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{
     CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LegsFilled, LegsStale, MoveRegion,
-    ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, ShowRegion,
+    ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion, ShowRegion,
 };
 use cxloe_fabric::model::{LegState, Name, Region, RegionState};
 use cxloe_gmm_core::manager::{Command, Manager};
@@ -31,6 +31,10 @@ pub fn routes() -> Routes {
             "Change the number of copies of a region while it is used";
         post "/v1/regions/{name}/move" Administer move_region: "moveRegion",
             "Give a region to another compute node with its content, or stop that";
+        post "/v1/regions/{name}/seal" Administer seal: "sealRegion",
+            "Make a region read-only for good";
+        post "/v1/regions/{name}/share" Administer share: "shareRegion",
+            "Let a further compute node read a sealed region, or stop that";
         post "/v1/regions/{name}/relocate" Administer relocate: "relocateRegion",
             "Move the parts of a region on one memory node to another while it is used, or stop that";
         post "/v1/regions/{name}/legs/stale" ComputeNode legs_stale: "legsStale",
@@ -168,6 +172,49 @@ async fn move_region(
     };
     let asked = FailureText("did not move", ErrorCode::WrongState);
     follow(&core, &caller, Command::MoveRegion(name.clone(), order), name, wait_ms, asked, progress).await
+}
+
+async fn seal(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(order): Body<SealRegion>,
+) -> Result<Settled<Region, 200>, ApiError> {
+    let progress = |region: &Region| match region.state {
+        RegionState::Draining => RegionProgress::Failed,
+        RegionState::Creating if region.sealed => RegionProgress::Pending,
+        _ if region.sealed => RegionProgress::Done,
+        _ if region.release.is_some_and(|release| release.seal) => RegionProgress::Pending,
+        _ => RegionProgress::Failed,
+    };
+    let asked = FailureText("was not sealed", ErrorCode::WrongState);
+    follow(&core, &caller, Command::SealRegion(name.clone(), order), name, order.wait_ms, asked, progress)
+        .await
+}
+
+async fn share(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(order): Body<ShareRegion>,
+) -> Result<Settled<Region, 200>, ApiError> {
+    let with = order.with.clone();
+    let cn = core.view(move |manager| manager.known_compute_node(&with)).await??.cn_id;
+    let (end, wait_ms) = (order.end, order.wait_ms);
+    let progress = move |region: &Region| {
+        let reader = region.readers.iter().find(|reader| reader.cn == cn);
+        match reader {
+            None if end => RegionProgress::Done,
+            None => RegionProgress::Failed,
+            Some(reader) if end == reader.ends => match !end && reader.is_ready() {
+                true => RegionProgress::Done,
+                false => RegionProgress::Pending,
+            },
+            Some(_) => RegionProgress::Failed,
+        }
+    };
+    let asked = FailureText("was not shared", ErrorCode::NodeRefused);
+    follow(&core, &caller, Command::ShareRegion(name.clone(), order), name, wait_ms, asked, progress).await
 }
 
 async fn relocate(

@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|
 //! | 0 | bit 63, CN id (48 bits) | bit 63, CN id | bit 62, generation of the removal | 0 |
 //! | 1 | CMem extent number | all ones | as before | any |
-//! | 2 | MPMem extent number | number of the CN's mappings | as before | any |
+//! | 2 | MPMem extent number, bit 32 if sealed | number of the CN's mappings | as before | any |
 //! | 3 | checksum of words 0 to 2 and the pool's incarnation | same | as before | any |
 //!
 //! The tenant entry shows whether a CN has any mapping. Word 0 is written last, with release ordering, so that a reader
@@ -25,6 +25,8 @@ const REMOVED: u64 = 1 << 62;
 const EMPTY: u64 = 0;
 /// Word 1 of a tenant entry.
 const TENANT: u64 = u64::MAX;
+/// Flag in the value of a mapping: the content is sealed, so writes are refused.
+const SEALED: u64 = 1 << 32;
 
 /// Key of an entry: the first two words of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,10 +147,26 @@ pub(super) fn clear(slot: &Slot) {
     slot[0].store(EMPTY, Ordering::Release);
 }
 
+/// Value of a mapping.
+pub(super) fn mapping_value(mp_extent: MpExtent, sealed: bool) -> u64 {
+    u64::from(mp_extent.0) | if sealed { SEALED } else { 0 }
+}
+
 /// MPMem extent number in the value of a mapping.
 #[inline]
 pub(super) fn mp_extent(value: u64) -> MpExtent {
     MpExtent(value as u32)
+}
+
+/// Whether the value of a mapping has an extent number below `extents` and no unknown flag.
+pub(super) fn is_mapping_value(value: u64, extents: u32) -> bool {
+    value & !SEALED < u64::from(extents)
+}
+
+/// Whether the content of a mapping with this value is sealed.
+#[inline]
+pub(super) fn is_sealed(value: u64) -> bool {
+    value & SEALED != 0
 }
 
 /// A bijection that spreads every bit over the word (the finaliser of MurmurHash3).

@@ -15,6 +15,7 @@
 mod entry;
 mod generation;
 mod instances;
+mod shares;
 mod table;
 mod tlb;
 mod writer;
@@ -22,6 +23,7 @@ mod writer;
 pub use entry::{CnId, mappings_stored};
 pub use generation::{Generation, WorkerGeneration};
 pub use instances::Instances;
+pub use shares::Share;
 pub use table::{PageTable, Translation, Unmapped};
 pub use tlb::{TLB_ENTRIES_DEFAULT, Tlb, TlbCounters};
 pub use writer::{PageTableWriter, Recovery, TableError};

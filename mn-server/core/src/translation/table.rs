@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::entry::{self, CnId, Content, Key, ProbeResult, mp_extent};
 use super::generation::Generation;
 use super::instances::Instances;
+use super::shares::{self, Share, Shares};
 use crate::pool::{MpExtent, Pool, Slot};
 
 /// Reason why an address has no translation, and so the status of the Fault that answers the request.
@@ -20,6 +21,9 @@ pub enum Unmapped {
     /// The CN has no memory here at all (Fault 2).
     #[error("this CN has no memory on this node")]
     Denied,
+    /// The request is a write, and the content at this address is sealed (Fault 2).
+    #[error("the content at this CMem address is sealed")]
+    Sealed,
 }
 
 /// One mapping of the page table.
@@ -31,6 +35,15 @@ pub struct Translation {
     pub cmem_extent: u64,
     /// Extent of the pool that the CMem extent maps to.
     pub mp_extent: MpExtent,
+    /// Whether the content is sealed: writes are refused, and other CNs may read it ([`Share`]).
+    pub sealed: bool,
+}
+
+impl Translation {
+    /// Whether both map the same CMem extent of a CN to the same extent of the pool, sealed or not.
+    pub fn is_same_place(&self, other: &Translation) -> bool {
+        (self.cn, self.cmem_extent, self.mp_extent) == (other.cn, other.cmem_extent, other.mp_extent)
+    }
 }
 
 /// Page table of a pool, with all mappings.
@@ -39,13 +52,15 @@ pub struct PageTable {
     pool: Arc<Pool>,
     generation: Arc<Generation>,
     instances: Instances,
+    shares: Shares,
     extent_shift: u32,
 }
 
 impl PageTable {
     pub(super) fn new(pool: Arc<Pool>, generation: Arc<Generation>) -> PageTable {
         let extent_shift = pool.extent_bytes().trailing_zeros();
-        PageTable { pool, generation, instances: Instances::default(), extent_shift }
+        let (instances, shares) = (Instances::default(), Shares::default());
+        PageTable { pool, generation, instances, shares, extent_shift }
     }
 
     /// Pool that holds the table and the extents.
@@ -61,6 +76,11 @@ impl PageTable {
     /// Current instances of CNs; each worker has a [`WorkerGeneration`](super::WorkerGeneration) of these too.
     pub(crate) fn instances(&self) -> &Instances {
         &self.instances
+    }
+
+    /// Sealed memory of other CNs that CNs may read.
+    pub(super) fn shares(&self) -> &Shares {
+        &self.shares
     }
 
     /// Base-2 logarithm of the extent size in bytes.
@@ -105,12 +125,23 @@ impl PageTable {
         self.find(Key::mapping(cn, cmem_extent)).map(|(_, value)| mp_extent(value))
     }
 
+    /// Value of the mapping of a CN's CMem extent, or of the sealed mapping that `shares` gives the CN there.
+    #[inline]
+    pub(super) fn value(&self, shares: &[Share], cn: CnId, cmem_extent: u64) -> Option<u64> {
+        if let Some((_, value)) = self.find(Key::mapping(cn, cmem_extent)) {
+            return Some(value);
+        }
+        let (owner, extent) = shares::find(shares, cn, cmem_extent)?;
+        let (_, value) = self.find(Key::mapping(owner, extent))?;
+        entry::is_sealed(value).then_some(value)
+    }
+
     /// Reason why a lookup for this CN has failed.
     #[cold]
     pub fn unmapped(&self, cn: CnId) -> Unmapped {
         match self.find(Key::tenant(cn)) {
-            Some(_) => Unmapped::Nxm,
-            None => Unmapped::Denied,
+            None if !self.shares.has_reader(cn) => Unmapped::Denied,
+            _ => Unmapped::Nxm,
         }
     }
 
@@ -122,6 +153,7 @@ impl PageTable {
                 cn: key.cn(),
                 cmem_extent: key.cmem_extent()?,
                 mp_extent: mp_extent(value),
+                sealed: entry::is_sealed(value),
             }),
             _ => None,
         })

@@ -3,7 +3,10 @@
 //! ([`WorkerGeneration::pass`](super::WorkerGeneration::pass)); an added mapping needs no purge, because the TLB does
 //! not record that a translation is missing.
 
-use super::entry::CnId;
+use std::sync::Arc;
+
+use super::entry::{self, CnId};
+use super::shares::Share;
 use super::table::{PageTable, Unmapped};
 use crate::pool::MpAddr;
 
@@ -19,8 +22,12 @@ struct Entry {
     cn: CnId,
     /// CMem extent number: there are at most 2^32 extents of at least 64 KiB in 48 bits of CMem.
     cmem_extent: u32,
+    /// Number of the pool's extent, which has at most 31 bits, and [`SEALED`].
     mp_extent: u32,
 }
+
+/// Flag in an entry: the content is sealed, so writes are refused.
+const SEALED: u32 = 1 << 31;
 
 /// The two ways of a set, the one filled last in front.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +51,8 @@ pub struct TlbCounters {
 #[derive(Debug)]
 pub struct Tlb {
     sets: Box<[Set]>,
+    /// Shares since the last purge.
+    shares: Arc<[Share]>,
     counters: TlbCounters,
 }
 
@@ -51,13 +60,33 @@ impl Tlb {
     /// Makes a TLB with at least `entries` entries (rounded up to a power of two, at least 2).
     pub fn new(entries: usize) -> Tlb {
         let sets = entries.div_ceil(2).next_power_of_two();
-        Tlb { sets: vec![EMPTY; sets].into_boxed_slice(), counters: TlbCounters::default() }
+        let (shares, counters) = (Arc::default(), TlbCounters::default());
+        Tlb { sets: vec![EMPTY; sets].into_boxed_slice(), shares, counters }
     }
 
-    /// Translates a CMem byte address of a CN to an MPMem address. Call between two batch boundaries
+    /// Translates a CMem byte address that a CN reads to an MPMem address. Call between two batch boundaries
     /// ([`WorkerGeneration::pass`](super::WorkerGeneration::pass)), always with the same table.
     #[inline]
     pub fn translate(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
+        self.find(table, cn, cmem).map(|extent| address(table, extent & !SEALED, cmem))
+    }
+
+    /// [`translate`](Self::translate) for an address that the CN writes.
+    ///
+    /// # Errors
+    /// [`Unmapped::Sealed`] if the content is sealed; those of `translate`.
+    #[inline]
+    pub fn translate_write(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
+        let extent = self.find(table, cn, cmem)?;
+        if extent & SEALED != 0 {
+            return Err(Unmapped::Sealed);
+        }
+        Ok(address(table, extent, cmem))
+    }
+
+    /// Number of the pool's extent at a CMem address, with its flag.
+    #[inline]
+    fn find(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<u32, Unmapped> {
         let shift = table.extent_shift();
         let extent = cmem >> shift;
         let [first, second] = self.sets[self.set_of(cn, extent)].0;
@@ -69,7 +98,7 @@ impl Tlb {
             // would cost more than everything else.
             let choose = 0u32.wrapping_sub(u32::from(in_second));
             let mp_extent = first.mp_extent ^ ((first.mp_extent ^ second.mp_extent) & choose);
-            return Ok(MpAddr(u64::from(mp_extent) << shift | cmem & ((1 << shift) - 1)));
+            return Ok(mp_extent);
         }
         self.miss(table, cn, cmem)
     }
@@ -81,7 +110,7 @@ impl Tlb {
         let extent = cmem >> shift;
         let set = &self.sets[self.set_of(cn, extent)].0;
         let entry = set.iter().find(|e| e.cn == cn && u64::from(e.cmem_extent) == extent)?;
-        Some(MpAddr(u64::from(entry.mp_extent) << shift | (cmem & ((1 << shift) - 1))))
+        Some(address(table, entry.mp_extent & !SEALED, cmem))
     }
 
     /// Set of a CN's extent: sequential extents are in sequential sets, which start at a different set for each CN.
@@ -93,19 +122,23 @@ impl Tlb {
 
     #[cold]
     #[inline(never)]
-    fn miss(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
+    fn miss(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<u32, Unmapped> {
         self.counters.misses += 1;
         let shift = table.extent_shift();
         let Ok(cmem_extent) = u32::try_from(cmem >> shift) else { return Err(table.unmapped(cn)) };
-        let Some(mp_extent) = table.lookup(cn, cmem_extent.into()) else { return Err(table.unmapped(cn)) };
+        let Some(value) = table.value(&self.shares, cn, cmem_extent.into()) else {
+            return Err(table.unmapped(cn));
+        };
+        let mp_extent = entry::mp_extent(value).0 | if entry::is_sealed(value) { SEALED } else { 0 };
         let at = self.set_of(cn, cmem_extent.into());
         let set = &mut self.sets[at].0;
-        *set = [Entry { cn, cmem_extent, mp_extent: mp_extent.0 }, set[0]];
-        Ok(MpAddr(u64::from(mp_extent.0) << shift | (cmem & ((1 << shift) - 1))))
+        *set = [Entry { cn, cmem_extent, mp_extent }, set[0]];
+        Ok(mp_extent)
     }
 
-    /// Empties the TLB.
-    pub fn purge(&mut self) {
+    /// Empties the TLB, and renews its copy of the shares.
+    pub fn purge(&mut self, table: &PageTable) {
+        self.shares = table.shares().current();
         self.sets.fill(EMPTY);
         self.counters.purges += 1;
     }
@@ -114,4 +147,11 @@ impl Tlb {
     pub fn counters(&self) -> TlbCounters {
         self.counters
     }
+}
+
+/// MPMem address of a CMem address whose extent is known.
+#[inline]
+fn address(table: &PageTable, mp_extent: u32, cmem: u64) -> MpAddr {
+    let shift = table.extent_shift();
+    MpAddr(u64::from(mp_extent) << shift | (cmem & ((1 << shift) - 1)))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::entry::{self, CnId, Content, Key};
 use super::generation::Generation;
+use super::shares::Share;
 use super::table::{PageTable, Translation};
 use crate::pool::{MpExtent, Pool};
 
@@ -68,7 +69,7 @@ struct Retired {
 pub struct PageTableWriter {
     table: Arc<PageTable>,
     incarnation: u64,
-    owners: HashMap<MpExtent, (CnId, u64)>,
+    owners: HashMap<MpExtent, Translation>,
     retired: Vec<Retired>,
 }
 
@@ -100,25 +101,26 @@ impl PageTableWriter {
 
     /// Mapping to an extent of the pool, if there is one.
     pub fn owner(&self, mp_extent: MpExtent) -> Option<Translation> {
-        let &(cn, cmem_extent) = self.owners.get(&mp_extent)?;
-        Some(Translation { cn, cmem_extent, mp_extent })
+        self.owners.get(&mp_extent).copied()
     }
 
     /// Adds a mapping, which workers see at once. The caller has prepared the extent ([`Pool::prepare_extent`]). An
     /// existing equal mapping stays.
-    pub fn map(&mut self, cn: CnId, cmem_extent: u64, mp_extent: MpExtent) -> Result<(), TableError> {
-        if self.check(cn, cmem_extent, mp_extent)? {
+    pub fn map(&mut self, mapping: Translation) -> Result<(), TableError> {
+        if self.check(mapping)? {
             return Ok(());
         }
         self.reclaim();
-        self.put(Key::mapping(cn, cmem_extent), mp_extent.0.into());
-        self.owners.insert(mp_extent, (cn, cmem_extent));
+        let Translation { cn, cmem_extent, mp_extent, sealed } = mapping;
+        self.put(Key::mapping(cn, cmem_extent), entry::mapping_value(mp_extent, sealed));
+        self.owners.insert(mp_extent, mapping);
         self.count(cn, 1);
         Ok(())
     }
 
     /// Checks whether [`map`](Self::map) would succeed; `Ok(true)` if the mapping exists already.
-    pub fn check(&self, cn: CnId, cmem_extent: u64, mp_extent: MpExtent) -> Result<bool, TableError> {
+    pub fn check(&self, mapping: Translation) -> Result<bool, TableError> {
+        let Translation { cn, cmem_extent, mp_extent, .. } = mapping;
         let extents = self.table.pool().extents();
         if mp_extent.0 >= extents {
             return Err(TableError::NoSuchExtent { extent: mp_extent, extents });
@@ -127,11 +129,11 @@ impl PageTableWriter {
             return Err(TableError::Range { cn, cmem_extent });
         }
         let owner = self.owner(mp_extent);
-        if owner == Some(Translation { cn, cmem_extent, mp_extent }) {
+        if owner == Some(mapping) {
             return Ok(true);
         }
         if let Some(other) = self.table.lookup(cn, cmem_extent) {
-            return Err(TableError::AddressTaken(Translation { cn, cmem_extent, mp_extent: other }));
+            return Err(TableError::AddressTaken(Translation { mp_extent: other, ..mapping }));
         }
         if let Some(owner) = owner {
             return Err(TableError::ExtentTaken(owner));
@@ -153,6 +155,13 @@ impl PageTableWriter {
         self.owners.remove(&extent);
         self.count(cn, -1);
         Some(extent)
+    }
+
+    /// Replaces the ranges of sealed memory that CNs other than its owner may read; in force once every worker has
+    /// passed the generation that is returned.
+    pub fn set_shares(&mut self, shares: Vec<Share>) -> u64 {
+        self.table.shares().set(shares);
+        self.seal()
     }
 
     /// Ends a series of [`unmap`](Self::unmap)s: once [`passed`](Self::passed) is at least the generation returned, no
@@ -224,7 +233,9 @@ impl PageTableWriter {
                 // No worker runs yet, so no reader uses the tombstones.
                 Content::Removed(_) => self.discard(at),
                 Content::Entry(key, _, true) if key.cmem_extent().is_none() => self.discard(at),
-                Content::Entry(key, value, true) if value < u64::from(self.table.pool().extents()) => {
+                Content::Entry(key, value, true)
+                    if entry::is_mapping_value(value, self.table.pool().extents()) =>
+                {
                     claims.push((at, key, value));
                 }
                 Content::Entry(..) => {
@@ -234,18 +245,19 @@ impl PageTableWriter {
             }
         }
         let mut extents_of: HashMap<Key, HashSet<u64>> = HashMap::new();
-        let mut keys_of: HashMap<u64, HashSet<Key>> = HashMap::new();
+        let mut keys_of: HashMap<MpExtent, HashSet<Key>> = HashMap::new();
         for (_, key, value) in &claims {
             extents_of.entry(*key).or_default().insert(*value);
-            keys_of.entry(*value).or_default().insert(*key);
+            keys_of.entry(entry::mp_extent(*value)).or_default().insert(*key);
         }
         for (at, key, value) in claims {
             let extent = entry::mp_extent(value);
-            let contested = extents_of[&key].len() > 1 || keys_of[&value].len() > 1;
+            let contested = extents_of[&key].len() > 1 || keys_of[&extent].len() > 1;
+            let (cn, cmem_extent) = (key.cn(), key.cmem_extent().unwrap_or_default());
+            let mapping = Translation { cn, cmem_extent, mp_extent: extent, sealed: entry::is_sealed(value) };
             if contested {
                 recovery.dropped += 1;
-            } else if self.owners.insert(extent, (key.cn(), key.cmem_extent().unwrap_or_default())).is_none()
-            {
+            } else if self.owners.insert(extent, mapping).is_none() {
                 recovery.kept += 1;
                 if self.table.find(key).is_none() {
                     // Damage has interrupted the entry's probe sequence. The entry is copied before the old slot is
@@ -257,7 +269,7 @@ impl PageTableWriter {
                 self.discard(at);
             }
         }
-        let tenants: Vec<CnId> = self.owners.values().map(|(cn, _)| *cn).collect();
+        let tenants: Vec<CnId> = self.owners.values().map(|mapping| mapping.cn).collect();
         tenants.into_iter().for_each(|cn| self.count(cn, 1));
         self.reclaim();
         recovery

@@ -8,6 +8,7 @@ mod binding;
 mod load;
 mod memory;
 mod moves;
+mod sealed;
 mod starting;
 mod store;
 
@@ -26,6 +27,8 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         moves::regions_move_between_compute_nodes_with_their_content,
         moves::a_mapped_region_moves_once_it_is_unmapped,
         moves::a_move_is_finished_or_ends_whoever_stops,
+        sealed::sealed_regions_are_read_by_many_and_written_by_none,
+        sealed::sealed_regions_are_mapped_to_be_read,
         binding::unbinding_one_leaves_the_other_alone,
         binding::devices_come_and_go_while_the_agent_runs,
         starting::held_nodes_wait_for_what_is_declared,

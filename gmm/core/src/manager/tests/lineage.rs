@@ -132,6 +132,7 @@ fn orphan(owner: CnId, first: u64, count: u64) -> Mapping {
         cmem_base: 64 * EXTENT,
         extent_bytes: EXTENT,
         extents,
+        sealed: false,
         cn_key: None,
     }
 }

@@ -11,6 +11,7 @@ mod mirror;
 mod operations;
 mod orders;
 mod rules;
+mod share;
 
 use std::collections::BTreeMap;
 
@@ -49,6 +50,8 @@ struct Node {
     results: Vec<CommandResult>,
     /// Extent -> the CN and the CMem page that it serves.
     mapped: BTreeMap<u64, (CnId, u64)>,
+    /// Sealed memory that other compute nodes may read.
+    shares: Vec<cxloe_fabric::model::Share>,
 }
 
 impl Node {
@@ -66,6 +69,7 @@ impl Node {
             seen: Watermark::default(),
             results: Vec::new(),
             mapped: BTreeMap::new(),
+            shares: Vec::new(),
         }
     }
 
@@ -129,7 +133,10 @@ impl Node {
                 });
                 self.map(&hand_over.mapping);
             }
+            NodeAction::Share(share) => self.shares.push(share.clone()),
+            NodeAction::Unshare(share) => self.shares.retain(|held| held != share),
             NodeAction::UnmapCmem(mapping) => {
+                self.shares.retain(|share| share.mapping != *mapping);
                 self.mapped.retain(|extent, _| !mapping.extents.iter().any(|gone| gone == *extent));
             }
         }
@@ -251,6 +258,7 @@ impl Fabric {
         node.results.clear();
         node.mapped.clear();
         registered.mappings.iter().for_each(|mapping| node.map(mapping));
+        node.shares = registered.shares;
         let unowned_mapped = registered.unowned.iter().find(|extent| node.mapped.contains_key(extent));
         assert_eq!(unowned_mapped, None, "an extent is both served and unowned");
         Ok(())

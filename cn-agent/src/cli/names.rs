@@ -1,0 +1,57 @@
+//! Names for completion in shells: the regions that the agent has attached.
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use clap::CommandFactory;
+use cxloe_client::client;
+use cxloe_client::defaults::default_socket;
+use cxloe_daemon::command_line::completion::{NamedArg, expected};
+
+use super::Args;
+
+/// Longest wait for the agent, after which nothing is offered.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Arguments that take names of regions, each with the option that names the agent's socket.
+const NAMED: &[NamedArg<&str>] = &[
+    ("read", "target", "socket"),
+    ("write", "target", "socket"),
+    ("export", "region", "socket"),
+    ("import", "region", "socket"),
+    ("exec", "region", "socket"),
+    ("vm", "region", "socket"),
+    ("nbd", "region", "agent"),
+    ("serve-uffd", "region", "agent"),
+];
+
+/// Prints the names that can stand at the end of `words`; none if the agent does not answer quickly.
+pub fn print(words: &[String]) {
+    let Some(expected) = expected(Args::command(), NAMED, words) else { return };
+    let of_environment =
+        || std::env::var_os("CXLOE_AGENT").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let given = expected.given(expected.kind).map(PathBuf::from);
+    let socket = given.or_else(of_environment).unwrap_or_else(default_socket);
+    let (sender, answer) = mpsc::channel();
+    // The thread ends with the process.
+    thread::spawn(move || sender.send(client::regions(&socket)));
+    let Ok(Ok(regions)) = answer.recv_timeout(ANSWER_LIMIT) else { return };
+    let _ = expected.print(regions.into_iter().map(|region| region.region));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_that_take_names_exist() {
+        let command = Args::command();
+        for (name, id, socket) in NAMED {
+            let command = command.find_subcommand(name).unwrap_or_else(|| panic!("no command {name}"));
+            let has = |id: &str| command.get_arguments().any(|arg| arg.get_id() == id);
+            assert!(has(id) && has(socket), "{name} has no argument {id} or {socket}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Shares: sealed memory that compute nodes other than its owner may read. A share ends with the owner's mapping.
+
+use cxloe_fabric::model::{Mapping, Share};
+
+use super::{Mappings, cn_id};
+use crate::translation::{self, Translation};
+
+impl Mappings {
+    /// Sets the shares that an earlier process has stored. Call before a worker starts.
+    pub fn resume_shares(&mut self, shares: Vec<Share>) {
+        self.set_shares(shares);
+    }
+
+    /// Sealed memory that CNs other than its owner may read; to be stored on disk before a result is sent.
+    pub fn shares(&self) -> &[Share] {
+        &self.shares
+    }
+
+    /// Replaces the shares; returns the generation from which on they are in force.
+    pub(super) fn set_shares(&mut self, shares: Vec<Share>) -> u64 {
+        let shift = self.table().extent_shift();
+        let range = |share: &Share| translation::Share {
+            reader: cn_id(share.reader),
+            first: share.reader_base >> shift,
+            count: share.mapping.extents.len(),
+            owner: cn_id(share.mapping.cn),
+            owner_first: share.mapping.cmem_base >> shift,
+        };
+        let ranges = shares.iter().map(range).collect();
+        self.shares = shares;
+        self.writer.set_shares(ranges)
+    }
+
+    /// Ends the shares of an owner's mapping that goes.
+    pub(super) fn end_shares_of(&mut self, mapping: &Mapping) {
+        let is_of =
+            |share: &Share| (share.mapping.cn, share.mapping.cmem_base) == (mapping.cn, mapping.cmem_base);
+        if self.shares.iter().any(is_of) {
+            let left = self.shares.iter().filter(|share| !is_of(share)).cloned().collect();
+            self.set_shares(left);
+        }
+    }
+
+    /// Adds a share of a mapping that is sealed here; returns the generation from which on it is in force.
+    pub(super) fn share(&mut self, share: &Share, mapped: &[Translation]) -> Result<u64, String> {
+        let is_sealed = |t: &Translation| t.sealed && self.writer.owner(t.mp_extent) == Some(*t);
+        if let Some(t) = mapped.iter().find(|t| !is_sealed(t)) {
+            return Err(format!("extent {} is not sealed here for CN {}", t.mp_extent.0, share.mapping.cn));
+        }
+        if !share.reader_base.is_multiple_of(share.mapping.extent_bytes) {
+            return Err(format!("CMem base {:#x} is not at the start of an extent", share.reader_base));
+        }
+        let shares = self.shares_without(share).chain([share.clone()]).collect();
+        Ok(self.set_shares(shares))
+    }
+
+    /// The shares but for the one at the same place of the same reader.
+    pub(super) fn shares_without(&self, share: &Share) -> impl Iterator<Item = Share> + use<> {
+        let (reader, base) = (share.reader, share.reader_base);
+        let others = self.shares.iter().filter(|held| (held.reader, held.reader_base) != (reader, base));
+        others.cloned().collect::<Vec<_>>().into_iter()
+    }
+}
