@@ -59,7 +59,7 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 	$(call run_tests,all)
 	$(MAKE) fuzz SECONDS_EACH=60
 
-stress: test-build ## One test many times, at rest and beside busy cores: make stress TEST=name RUNS=50
+stress: test-build ## One test many times, at rest, with pauses and beside busy cores: make stress TEST=name RUNS=50
 	@$(NEED) stress-ng
 	.ci/stress '$(or $(TEST),$(error name a test: make stress TEST=name))' $(RUNS)
 
