@@ -7,6 +7,9 @@ use cxloe_wire::session::SessionEvent;
 
 use crate::engine::EngineEvent;
 
+/// Bytes of a frame that an MTU does not count: two addresses and the EtherType.
+const ETHERNET_HEADER: usize = 14;
+
 /// Text for `event` if it reports that a memory node refuses the session: the reason and the remedy.
 pub fn refusal(event: &EngineEvent) -> Option<String> {
     if let EngineEvent::Session { mac, event: SessionEvent::Barred } = event {
@@ -67,6 +70,15 @@ pub fn may_pass(event: &SessionEvent) -> bool {
     matches!(status, HelloStatus::Draining | HelloStatus::NotAllowed)
 }
 
+/// Text for a path that loses frames of `lost` bytes, which both ends' links carry, and carries those of `used`.
+pub fn narrow_path(lost: usize, used: usize) -> String {
+    format!(
+        "the path loses frames of {lost} bytes, which both ends send: a switch or bridge between them has an MTU below {}. \
+         Frames of {used} bytes are used until it carries longer ones",
+        lost.saturating_sub(ETHERNET_HEADER)
+    )
+}
+
 /// Writes a refusal to the log that has not passed by itself.
 pub fn log_lasting(event: &EngineEvent) {
     if let (EngineEvent::Session { mac, .. }, Some(why)) = (event, refusal(event)) {
@@ -108,6 +120,12 @@ pub fn log(event: &EngineEvent) {
                 }
             }
             SessionEvent::Closed => tracing::info!(peer = %mac, "session closed"),
+            SessionEvent::PathNarrow { lost, used } => {
+                tracing::warn!(peer = %mac, "{}", narrow_path(*lost, *used))
+            }
+            SessionEvent::PathWide => {
+                tracing::info!(peer = %mac, "the path carries the frames that it lost before: using them again");
+            }
         },
         // Repeated until the manager has decided, whose answer is logged.
         EngineEvent::LegSilent { mac, epoch, .. } => {

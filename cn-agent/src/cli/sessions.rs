@@ -67,7 +67,7 @@ fn text(sessions: &[Session]) -> String {
     ]);
     let mut pace =
         new_table(["memory node", "phase", "rate", "target", "pauses", "duplicates", "Congestion", "waited"]);
-    let mut refusals = String::new();
+    let mut remarks = String::new();
     let time = |ns: u64| if ns == 0 { "-".into() } else { format!("{:.1?}", Duration::from_nanos(ns)) };
     for session in sessions {
         let (s, c) = (&session.status, &session.status.counters);
@@ -94,12 +94,15 @@ fn text(sessions: &[Session]) -> String {
             let row = [peer(), p.phase.to_string()].into_iter().chain(rates).chain(numbers);
             pace.add_row(row.collect::<Vec<_>>());
         }
+        if let Some(lost) = s.path_loses {
+            remarks += &format!("{}: {}\n", s.peer, cxloe_cn_core::events::narrow_path(lost, s.max_frame));
+        }
         if let Some(refusal) = &session.refusal {
-            refusals += &format!("{}: {refusal}\n", s.peer);
+            remarks += &format!("{}: {refusal}\n", s.peer);
         }
     }
     let tables = [state, counted, pace].into_iter().filter(|table| table.row_count() > 0);
-    tables.map(|table| format!("{table}\n")).collect::<String>() + &refusals
+    tables.map(|table| format!("{table}\n")).collect::<String>() + &remarks
 }
 
 /// Numbers of dropped frames by cause; causes with zero frames are left out.
@@ -129,6 +132,7 @@ mod tests {
                 multi: true,
                 window: 256,
                 max_frame: 1514,
+                path_loses: None,
                 integrity: "insecure".into(),
                 unanswered: 7,
                 buffered: 3,

@@ -66,6 +66,7 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
         multi: true,
         window: 256,
         max_frame: 1514,
+        path_loses: None,
         integrity: "insecure".into(),
         unanswered: 7,
         buffered: 3,

@@ -101,8 +101,24 @@ impl Framer {
         addr: u64,
         message: &Message<'_>,
     ) -> bool {
+        self.send_padded(tx, space, seq, axi, addr, message, 0)
+    }
+
+    /// Queues a frame of at least `len` bytes; returns `false` if the transmit ring is full.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "the fields of a frame")]
+    fn send_padded(
+        &self,
+        tx: &mut dyn Transmit,
+        space: Space,
+        seq: u64,
+        axi: Axi,
+        addr: u64,
+        message: &Message<'_>,
+        len: usize,
+    ) -> bool {
         let body = message.body_len();
-        let Some(slot) = tx.slot(frame_len(body, self.seal.len())) else { return false };
+        let Some(slot) = tx.slot(frame_len(body, self.seal.len()).max(len)) else { return false };
         message.emit(&self.header(message.command() as u8, seq, axi, addr), slot);
         self.seal.seal(self.out, space, slot, body, seq);
         tx.commit();
@@ -137,8 +153,8 @@ impl Framer {
         frame.open(&self.seal, self.incoming(), space, seq)
     }
 
-    /// Queues a frame of the session's control space.
-    pub fn send_control(&self, tx: &mut dyn Transmit, seq: u64, message: &Message<'_>) -> bool {
-        self.send(tx, Space::Control, seq, Axi { stream: 0, tag: 0 }, 0, message)
+    /// Queues a frame of the session's control space, of at least `len` bytes.
+    pub fn send_control(&self, tx: &mut dyn Transmit, seq: u64, message: &Message<'_>, len: usize) -> bool {
+        self.send_padded(tx, Space::Control, seq, Axi { stream: 0, tag: 0 }, 0, message, len)
     }
 }

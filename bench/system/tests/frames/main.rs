@@ -6,6 +6,7 @@ mod dissector;
 mod hostile;
 mod links;
 mod loss;
+mod narrow;
 mod processors;
 mod queues;
 mod udp;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         &[
             Subject::new("links", links::tests).also_as_nobody(&[]),
             Subject::new("loss", loss::tests).also_as_nobody(&["mn-server"]),
+            Subject::new("narrow", narrow::tests),
             Subject::new("congestion", congestion::tests).also_as_nobody(&["mn-server"]),
             Subject::new("hostile", hostile::tests)
                 .also_as_nobody(&["mn-server"])

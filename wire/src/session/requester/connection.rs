@@ -27,7 +27,12 @@ pub(super) struct Session {
 impl Session {
     /// Sends a control frame; drops it if the transmit ring is full.
     pub fn send(&mut self, tx: &mut dyn Transmit, message: &Message<'_>) {
-        if self.framer.send_control(tx, self.sent + 1, message) {
+        self.send_padded(tx, message, 0);
+    }
+
+    /// Sends a control frame of at least `len` bytes; drops it if the transmit ring is full.
+    pub fn send_padded(&mut self, tx: &mut dyn Transmit, message: &Message<'_>, len: usize) {
+        if self.framer.send_control(tx, self.sent + 1, message, len) {
             self.sent += 1;
         }
     }
@@ -41,6 +46,8 @@ pub(super) struct Connection {
     pub offered: Option<Session>,
     /// Last Hello prepared.
     pub hello: Option<Hello>,
+    /// Time at which that Hello was prepared.
+    pub hello_at: Time,
     /// Present interval between two Hellos or Starts.
     pub interval: Duration,
     /// Number of Byes sent since the session was closed.
@@ -71,6 +78,7 @@ impl Connection {
             session: None,
             offered: None,
             hello: None,
+            hello_at: Time::ZERO,
             interval: Duration::ZERO,
             byes: 0,
             fallback: PROTOCOL_VERSION,

@@ -42,6 +42,10 @@ impl Requester {
                 }
                 match command {
                     Command::Ping => self.connection.send(tx, &Message::Pong),
+                    Command::Pong if self.path.pong(frame.bytes().len()) => {
+                        self.event(SessionEvent::PathWide);
+                        self.step(ConnectionEvent::LimitsChanged, now);
+                    }
                     Command::Bye => {
                         self.connection.send(tx, &Message::ByeAck);
                         self.step(ConnectionEvent::PeerLeft, now);
@@ -220,5 +224,11 @@ impl Requester {
         self.adopt_session(now, out);
         let resumed = self.unanswered() > 0;
         self.event(SessionEvent::Opened { incarnation, resumed });
+        if self.path.started()
+            && let Some(lost) = self.path.lost()
+        {
+            self.event(SessionEvent::PathNarrow { lost, used: self.connection.max_frame() });
+        }
+        self.timers.set(Timer::Widen, self.path.probe_at(now));
     }
 }

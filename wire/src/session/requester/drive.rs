@@ -108,6 +108,9 @@ impl Requester {
             Action::Call => self.call_newest(now),
             Action::CallAfterGivingUp => {
                 let ack = self.connection.offered.as_ref().map(|offered| offered.ack);
+                if let Some(ack) = ack {
+                    self.path.start_given_up(usize::from(ack.max_frame));
+                }
                 self.call_newest(now);
                 // The memory node lost the offer, restarted, or cannot open this end's frames.
                 if let Some(ack) = ack.filter(|_| self.config.key.is_some()) {
@@ -160,6 +163,7 @@ impl Requester {
         }
         if !phase.has_session() {
             self.timers.stop(Timer::Rekey);
+            self.timers.stop(Timer::Widen);
         }
         if phase.takes_requests() && !before.takes_requests() {
             // Requests that waited for the session are due.
@@ -183,11 +187,12 @@ impl Requester {
             nonce: self.connection.nonces.next(),
             instance: self.config.instance,
             streams: self.config.streams,
-            max_frame: self.config.max_frame.min(MAX_FRAME_LIMIT) as u16,
+            max_frame: self.path.request(self.config.max_frame.min(MAX_FRAME_LIMIT)) as u16,
             integrity: self.integrity_wanted(),
             shard: self.connection.shard,
             owner: self.connection.owner,
         });
+        self.connection.hello_at = now;
         self.connection.interval = self.config.timing.hello_first;
         self.timers.arm(Timer::Retry, now);
         self.prepare_keyed(now);
@@ -255,6 +260,13 @@ impl Requester {
             Timer::Rekey => {
                 self.step(ConnectionEvent::LimitsChanged, now);
             }
+            Timer::Widen => {
+                // Not counted as a Ping: the path loses it as long as it is narrow.
+                if let (Some(lost), Some(session)) = (self.path.lost(), &mut self.connection.session) {
+                    session.send_padded(tx, &Message::Ping, lost.min(self.config.max_frame));
+                }
+                self.timers.set(Timer::Widen, self.path.probe_at(now));
+            }
             Timer::Retry => {
                 let spent =
                     self.connection.phase() == ConnectionPhase::Closing && self.connection.byes == BYES_MAX;
@@ -268,6 +280,13 @@ impl Requester {
     /// Sends the frame of `action`, if there is one, and arms its repetition. If the ring is full, the frame counts as
     /// lost.
     fn send(&mut self, action: Action, now: Time, tx: &mut dyn Transmit) {
+        if action == Action::SendHello
+            && now - self.connection.hello_at >= self.config.timing.suspect_after
+            && self.path.silent()
+        {
+            self.call_newest(now);
+            return;
+        }
         if action == Action::SendHello && self.keyed.is_some() {
             self.send_keyed_hello(now, tx);
         }
@@ -282,8 +301,9 @@ impl Requester {
                 }
             }
             Action::SendStart => {
+                // As long as the session's longest frame, to try the path.
                 if let Some(offered) = &mut connection.offered {
-                    offered.send(tx, &Message::Start);
+                    offered.send_padded(tx, &Message::Start, usize::from(offered.ack.max_frame));
                 }
             }
             Action::SendBye => {

@@ -64,6 +64,9 @@ pub struct RequesterStatus {
     pub window: usize,
     /// Largest frame of the session, in bytes.
     pub max_frame: usize,
+    /// Length of the frames that both links carry and the path loses; none if it carries all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_loses: Option<usize>,
     /// Set if both ends agreed on frames of many lines.
     #[serde(default)]
     pub multi: bool,

@@ -5,7 +5,7 @@
 //! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: its data;
 //!   `control`, `drive`: turn frames, commands and time into its events and carry out its actions; `timers`: its
 //!   timers.
-//! * `keyed`: agreement on a session between keys.
+//! * `keyed`: agreement on a session between keys; `path`: the longest frame that the path carries.
 //! * `config`, `outcome`, `figures`: configuration, results and events, counters.
 
 mod config;
@@ -16,6 +16,7 @@ mod entry;
 mod figures;
 mod keyed;
 mod outcome;
+mod path;
 mod pause;
 mod phase;
 mod stream;
@@ -34,6 +35,7 @@ pub use outcome::{Completions, OpError, Rejected, SessionEvent};
 use connection::Connection;
 use entry::{Buffers, EntryAnswer, Op};
 use keyed::Keyed;
+use path::PathLimit;
 use pause::Pause;
 use phase::ConnectionEvent;
 use stream::{Packing, RequestStream};
@@ -102,6 +104,7 @@ pub struct Requester {
     keyed: Option<Keyed>,
     /// Set while the memory node is [barred](Self::bar).
     barred: bool,
+    path: PathLimit,
     /// End of the time in which a session is [expected](Self::is_expected); `None` after a refusal.
     expected_until: Option<Time>,
     /// Set once the memory node has stated, authenticated by its key, that this end's key is withdrawn; the next poll
@@ -141,6 +144,7 @@ impl Requester {
             write_lines_max: 0,
             max_frame_at_first: config.max_frame,
             barred: false,
+            path: PathLimit::default(),
             expected_until: None,
             expelled: false,
             config,
@@ -214,6 +218,7 @@ impl Requester {
         let max_frame = max_frame.min(self.max_frame_at_first);
         if max_frame != self.config.max_frame {
             self.config.max_frame = max_frame;
+            self.path.widen();
             self.agree_anew(now);
         }
     }
@@ -292,6 +297,7 @@ impl Requester {
             streams: self.granted as u8,
             window: self.connection.window(),
             max_frame: self.connection.max_frame(),
+            path_loses: self.path.lost(),
             multi: self.connection.has(FEATURE_MULTI),
             integrity: self.integrity().to_owned(),
             unanswered: self.unanswered(),

@@ -98,4 +98,13 @@ pub enum SessionEvent {
     Closed,
     /// The session has ended for good: the memory node's key [was withdrawn](super::Requester::bar).
     Barred,
+    /// The session has shorter frames than both links carry, because the path loses longer ones.
+    PathNarrow {
+        /// Length of the frames that are lost, in bytes from the destination MAC to the end of the trailer.
+        lost: usize,
+        /// Longest frame of the session.
+        used: usize,
+    },
+    /// The path carries the frames that it lost before; a session with these is agreed on.
+    PathWide,
 }

@@ -8,6 +8,7 @@
 //! | [`Dead`](Timer::Dead) | each poll, while something is owed | everything unanswered fails |
 //! | [`Suspect`](Timer::Suspect) | each poll, while something is owed and the session is open | Hello for a new session |
 //! | [`Rekey`](Timer::Rekey) | a session between keys | Hello for a session with new keys |
+//! | [`Widen`](Timer::Widen) | a session of shorter frames than the links carry | Ping of the length that was lost |
 //! | [`Retry`](Timer::Retry) | Hello, Start and Bye, each time for the next | the same again |
 //!
 //! Each frame received postpones Ping, Dead and Suspect. Re-arming them would be work for each frame, so it is not
@@ -32,14 +33,24 @@ pub(super) enum Timer {
     Suspect,
     /// The session's keys are due to be replaced.
     Rekey,
+    /// The path may carry longer frames by now.
+    Widen,
     /// Hello, Start or Bye is sent again.
     Retry,
 }
 
 impl Timer {
     /// All timers, in the order in which they are handled.
-    pub const ALL: [Timer; 7] =
-        [Timer::GiveUp, Timer::Streams, Timer::Ping, Timer::Dead, Timer::Suspect, Timer::Rekey, Timer::Retry];
+    pub const ALL: [Timer; 8] = [
+        Timer::GiveUp,
+        Timer::Streams,
+        Timer::Ping,
+        Timer::Dead,
+        Timer::Suspect,
+        Timer::Rekey,
+        Timer::Widen,
+        Timer::Retry,
+    ];
 }
 
 /// Time of a timer that is not armed.

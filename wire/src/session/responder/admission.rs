@@ -64,6 +64,7 @@ impl Responder {
         tx: &mut dyn Transmit,
     ) {
         let cn = frame.src();
+        self.asked_len = frame.bytes().len();
         match command {
             Command::Hello => {
                 let outside = Framer::at_mn(self.identity(cn), Seal::OUTSIDE);
@@ -121,8 +122,14 @@ impl Responder {
     }
 
     fn answer(&mut self, index: usize, tx: &mut dyn Transmit, message: &Message<'_>) {
+        self.answer_padded(index, tx, message, 0);
+    }
+
+    /// Answers with a frame of at least `len` bytes, where the link carries so long ones.
+    fn answer_padded(&mut self, index: usize, tx: &mut dyn Transmit, message: &Message<'_>, len: usize) {
+        let len = len.min(self.config.max_frame).min(MAX_FRAME_LIMIT);
         if let Some(session) = &mut self.sessions[index]
-            && session.framer.send_control(tx, session.sent + 1, message)
+            && session.framer.send_control(tx, session.sent + 1, message, len)
         {
             session.sent += 1;
         }
@@ -276,8 +283,8 @@ impl Responder {
         let (phase, action) = self.decide(index, event);
         match action {
             Action::Challenge | Action::AskAgain => self.answer(index, tx, &Message::Ping),
-            Action::SendStartAck => self.answer(index, tx, &Message::StartAck),
-            Action::SendPong => self.answer(index, tx, &Message::Pong),
+            Action::SendStartAck => self.answer_padded(index, tx, &Message::StartAck, self.asked_len),
+            Action::SendPong => self.answer_padded(index, tx, &Message::Pong, self.asked_len),
             Action::SendByeAck => self.answer(index, tx, &Message::ByeAck),
             Action::SendBye => self.answer(index, tx, &Message::Bye),
             Action::Nothing
@@ -404,7 +411,7 @@ impl Responder {
         self.sessions[index] = Some(session);
         self.by_cn.insert(cn, index);
         self.counters.sessions += 1;
-        self.answer(index, tx, &Message::StartAck);
+        self.answer_padded(index, tx, &Message::StartAck, self.asked_len);
         self.event(ResponderEvent::Started { cn, replaced: old.is_some() });
     }
 

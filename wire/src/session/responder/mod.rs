@@ -65,6 +65,8 @@ pub struct Responder {
     offers: Offers,
     /// Time of the last search for sessions of guests.
     guests_at: Time,
+    /// Length of the control frame being handled: a StartAck or Pong is as long, to try the path.
+    asked_len: usize,
     /// Number of early writes that wait, in all sessions.
     early: usize,
     counters: ResponderCounters,
@@ -96,6 +98,7 @@ impl Responder {
             stalled: false,
             offers: Offers::new(),
             guests_at: Time::ZERO,
+            asked_len: 0,
             early: 0,
             counters: ResponderCounters::default(),
             events: Events::new(),
