@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use cxloe_client::client::{Client, regions};
+use cxloe_client::client::{Client, ClientError, regions};
 use cxloe_client::mapping::{MapError, MapOptions, Mapping};
+use cxloe_cn_core::engine::EngineError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -22,6 +23,8 @@ use crate::report::Samples;
 
 /// Lines written in one call of the agent.
 const CALL_LINES: usize = 1024;
+/// Longest wait for a previous mapping to be written back.
+const WRITE_BACK_MAX: Duration = Duration::from_secs(5);
 
 /// Agent, and one of its regions that this process may map.
 #[derive(Clone, Debug)]
@@ -84,7 +87,7 @@ impl Agent {
     /// Maps the region; all its pages are absent.
     pub(crate) fn open(&self, prefetch: bool) -> Result<Mapping, MeasureError> {
         // While a previous mapping still writes back, its pages may be resident, and touching them would fetch nothing.
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + WRITE_BACK_MAX;
         loop {
             let options = MapOptions { prefetch, ..MapOptions::default() };
             match Mapping::open(&self.socket, &self.region, options) {
@@ -103,8 +106,15 @@ impl Agent {
         let attached = attached.ok_or_else(|| MeasureError::NotAttached(self.region.clone()))?;
         let mut client = Client::connect(&self.socket)?;
         let lines: Vec<_> = marks(attached.hpa, attached.size as usize / PAGE_BYTES).collect();
+        let until = Instant::now() + WRITE_BACK_MAX;
         for some in lines.chunks(CALL_LINES) {
-            client.write_batch(some)?;
+            // The region counts as mapped until a previous mapping has been written back.
+            while let Err(error) = client.write_batch(some) {
+                if !matches!(error, ClientError::Engine(EngineError::Mapped(_))) || Instant::now() > until {
+                    return Err(error.into());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
         Ok(client.flush()?)
     }
