@@ -98,6 +98,10 @@ doc: ## The documentation of the crates, in target/doc
 	cargo doc --workspace --no-deps $(LOCKED)
 	@echo 'Open $(TARGET)/doc/cxloe_wire/index.html'
 
+.PHONY: messages
+messages: ## The book's page of messages, from the errors in the sources; remarks in it stay
+	CXLOE_WRITE=1 cargo test --profile checked $(LOCKED) -p cxloe-system --test book -- every_error_of_nodes_and_manager_is_in_the_book
+
 .PHONY: book
 book: ## The book: use it, run it, measure it, change it; in target/book
 	@$(NEED) rust cc

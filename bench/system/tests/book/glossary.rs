@@ -1,4 +1,4 @@
-//! Check that the glossary has the words that more than one part of the project uses.
+//! Check that the glossary and the page of words in the code have the words that more than one part of the project uses.
 //!
 //! A type needs an entry when two crates use it, or when two files have a type of that name. A name composed of words
 //! in the glossary (`RegionState`) needs no entry of its own.
@@ -11,9 +11,9 @@ use crate::{Faults, tree};
 /// Keywords that begin the definition of a type.
 const KEYWORDS: [&str; 4] = ["struct ", "enum ", "trait ", "union "];
 
-/// Names of shared types that are missing in the glossary.
-pub fn missing(page: &Page) -> Faults {
-    let words = words(page);
+/// Names of shared types of which no word is on the pages.
+pub fn missing(pages: &[Page]) -> Faults {
+    let words = pages.iter().flat_map(words).collect();
     let sources = tree::sources().iter().filter_map(|(path, text)| {
         let path = path.strip_prefix(tree::root()).ok()?.to_str()?;
         let (folder, _) = path.split_once("/src/")?;
@@ -23,7 +23,9 @@ pub fn missing(page: &Page) -> Faults {
     let shared = shared(sources.collect());
     let faults = shared.into_iter().filter(|(name, _)| !is_covered(&parts(name), &words));
     faults
-        .map(|(name, places)| format!("{}: no word for the type {name}: {places}", page.path.display()))
+        .map(|(name, places)| {
+            format!("no word for the type {name} in glossary.md or design/words.md: {places}")
+        })
         .collect()
 }
 

@@ -1,10 +1,10 @@
-//! Check that messages quoted by the book exist, and that the book quotes all errors that users see. Messages of
-//! programs are the string literals of their sources.
+//! Check that messages quoted by the book exist, and the book's page of messages, which is made from the sources: their
+//! errors are its rows, the remarks are written by hand. Messages of programs are the string literals of their sources.
 //!
 //! A message is a line of a block of language `message`, or in the first column of a table on the page of messages.
 //! Variable parts are written as `…`.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use crate::page::Page;
 use crate::{Faults, tree};
@@ -38,22 +38,73 @@ pub fn invented(book: &[Page]) -> Faults {
     faults
 }
 
-/// Errors in the sources that the page of messages does not list.
-pub fn missing(page: &Page) -> Faults {
-    let listed: BTreeSet<String> = listed(page).into_iter().map(|(_, message)| message).collect();
-    let mut faults = BTreeSet::new();
+/// The page of messages with a row for every error of the sources, and without the errors that are gone. A row keeps
+/// its place and its remark; a new one follows those of the same file, else of the same crate.
+pub fn completed(page: &Page) -> Vec<String> {
+    let errors = shown_errors();
+    let known: HashSet<&str> = errors.iter().map(|(_, message)| message.as_str()).collect();
+    let printed: HashSet<String> =
+        tree::sources().values().flat_map(|source| literals(source)).map(|l| shape(&l)).collect();
+    let is_printed = |message: &str| known.contains(message) || printed.iter().any(|p| p.contains(message));
+    let mut lines: Vec<(Option<String>, String)> = page
+        .lines
+        .iter()
+        .map(|line| (cell(&line.text), line.text.clone()))
+        .filter(|(message, _)| message.as_deref().is_none_or(is_printed))
+        .collect();
+    let mut neighbours: HashMap<&str, &str> = HashMap::new();
+    for (path, message) in &errors {
+        neighbours.insert(message, path);
+    }
+    for (path, message) in &errors {
+        if lines.iter().any(|(listed, _)| listed.as_ref() == Some(message)) {
+            continue;
+        }
+        let folder = path.split("/src/").next().unwrap_or(path);
+        let last = |is_near: &dyn Fn(&str) -> bool| {
+            let near = |listed: &Option<String>| {
+                listed.as_deref().and_then(|listed| neighbours.get(listed)).is_some_and(|path| is_near(path))
+            };
+            lines.iter().rposition(|(listed, _)| near(listed))
+        };
+        let at = last(&|other| other == path)
+            .or_else(|| last(&|other| other.starts_with(folder)))
+            .or_else(|| lines.iter().rposition(|(listed, _)| listed.is_some()));
+        lines.insert(at.map_or(lines.len(), |at| at + 1), (Some(message.clone()), row(message)));
+    }
+    lines.into_iter().map(|(_, line)| line).collect()
+}
+
+/// Errors in the sources that operators and users see, each with its file, in the order of the files.
+fn shown_errors() -> Vec<(String, String)> {
+    let mut found = Vec::new();
     for (path, source) in tree::sources() {
         let Ok(path) = path.strip_prefix(tree::root()) else { continue };
-        let path = path.to_string_lossy();
+        let path = path.to_string_lossy().into_owned();
         let ours = path.contains("/src/") && CRATES.iter().any(|folder| path.starts_with(folder));
         if !ours || path.contains("/tests") || UNSEEN.iter().any(|file| path.ends_with(file)) {
             continue;
         }
-        for message in errors(source).filter(|message| !listed.contains(message)) {
-            faults.insert(format!("{path}: not on {}: {message}", page.path.display()));
-        }
+        found.extend(errors(source).map(|message| (path.clone(), message)));
     }
-    faults.into_iter().collect()
+    found
+}
+
+/// A row of the page for a message without a remark.
+fn row(message: &str) -> String {
+    let text = message.replace('|', "\\|");
+    match text.contains('`') {
+        true => format!("| `` {text} `` | |"),
+        false => format!("| `{text}` | |"),
+    }
+}
+
+/// Message in the first column of a row of the page.
+fn cell(line: &str) -> Option<String> {
+    let rest = line.strip_prefix("| ").filter(|rest| rest.starts_with('`'))?;
+    let fence: String = rest.chars().take_while(|c| *c == '`').collect();
+    let cell = rest[fence.len()..].split(&fence).next()?;
+    Some(cell.trim().replace("\\|", "|"))
 }
 
 /// First column of the tables on the page of messages: place and text of each message.
@@ -61,13 +112,7 @@ fn listed(page: &Page) -> Vec<(String, String)> {
     if !page.path.ends_with("operate/messages.md") {
         return Vec::new();
     }
-    let rows = page.lines.iter().filter(|line| line.text.starts_with("| `"));
-    rows.filter_map(|line| {
-        let fence: String = line.text[2..].chars().take_while(|c| *c == '`').collect();
-        let cell = line.text[2 + fence.len()..].split(&fence).next()?;
-        Some((line.place.clone(), cell.trim().replace("\\|", "|")))
-    })
-    .collect()
+    page.lines.iter().filter_map(|line| Some((line.place.clone(), cell(&line.text)?))).collect()
 }
 
 /// Messages of `#[error("…")]`, except transparent errors and those that consist of another error only.
@@ -161,4 +206,12 @@ fn messages_are_found_in_a_source() {
     );
     assert_eq!(errors(source).collect::<Vec<_>>(), ["cannot … `…`: …", "two lines {}"]);
     assert_eq!(literals(source).count(), 4);
+}
+
+#[test]
+fn a_row_reads_back() {
+    for message in ["plain …", "with `code` …", "a|b"] {
+        assert_eq!(cell(&row(message)).as_deref(), Some(message));
+    }
+    assert_eq!(cell("| message | more |"), None);
 }
