@@ -223,8 +223,13 @@ fn base64(text: &str) -> String {
 pub fn lead(place: &EtcdPlace) -> Leadership {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let campaign = Campaign::new(place, "http://127.0.0.1:1", 600).unwrap();
-    match runtime.block_on(campaign.attempt()).unwrap() {
-        Attempt::Won(leadership) => leadership,
-        held => panic!("the leader's key is there already: {held:?}"),
+    // Beside much work on the disk, etcd may not answer in time: a manager tries again.
+    for _ in 0..20 {
+        match runtime.block_on(campaign.attempt()) {
+            Ok(Attempt::Won(leadership)) => return leadership,
+            Ok(held) => panic!("the leader's key is there already: {held:?}"),
+            Err(error) => eprintln!("trying again: {error}"),
+        }
     }
+    panic!("etcd has not answered");
 }
