@@ -100,7 +100,7 @@ doc: ## The documentation of the crates, in target/doc
 
 .PHONY: messages
 messages: ## The book's page of messages, from the errors in the sources; remarks in it stay
-	CXLOE_WRITE=1 cargo test --profile checked $(LOCKED) -p cxloe-system --test book -- every_error_of_nodes_and_manager_is_in_the_book
+	CXLOE_UPDATE=1 cargo test --profile checked $(LOCKED) -p cxloe-system --test book -- every_error_of_nodes_and_manager_is_in_the_book
 
 .PHONY: book
 book: ## The book: use it, run it, measure it, change it; in target/book

@@ -37,6 +37,7 @@ use cxloe_mn::metrics;
 use cxloe_mn::pool::{ByteSize, Former, Host, Pool, PoolError, check_former};
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_mn_core::service::Service;
+use cxloe_mn_core::translation::PageTable;
 use cxloe_node::exit_of_link;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{PreSharedKey, ResponderConfig, WINDOW};
@@ -206,7 +207,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let admin =
         socket.map(|socket| Server::start(socket, status_of(config, &workers, &health))).transpose()?;
     let metrics = metrics
-        .map(|at| serve_metrics(at, status_of(config, &workers, &health), pool.bytes()))
+        .map(|at| serve_metrics(at, status_of(config, &workers, &health), Arc::clone(&table)))
         .transpose()?;
     info!(name = %config.node.name, interface = %config.node.interface, bytes = pool.bytes(), "serving");
 
@@ -305,12 +306,14 @@ fn check_workers(
 fn serve_metrics(
     at: MetricsListener,
     status: impl Fn() -> NodeStatus + Send + Sync + 'static,
-    pool_bytes: u64,
+    table: Arc<PageTable>,
 ) -> Result<MetricsServer, MetricsError> {
     let status = Arc::new(status);
     at.serve(move || {
-        let status = Arc::clone(&status);
-        let asked = tokio::task::spawn_blocking(move || metrics::sample(&status(), pool_bytes));
+        let (status, table) = (Arc::clone(&status), Arc::clone(&table));
+        let asked = tokio::task::spawn_blocking(move || {
+            metrics::sample(&status(), table.pool().bytes(), table.bytes_to_copy())
+        });
         async {
             asked
                 .await

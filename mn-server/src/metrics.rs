@@ -22,6 +22,8 @@ cxloe_daemon::metrics_table! {
     BUILD: Gauge "cxloe_mn_build_info" ["version", "node", "interface"];
     /// Bytes of the pool, lent and free.
     POOL: Gauge "cxloe_mn_pool_bytes" [];
+    /// Bytes of clones and snapshots that are not copied yet.
+    COPY_LEFT: Gauge "cxloe_mn_copy_bytes_left" [];
     /// Seconds since a worker reported; its other figures are those of then. A stuck worker's grows.
     AGE: Gauge "cxloe_mn_worker_report_age_seconds" ["worker"];
     /// Requests executed.
@@ -72,11 +74,12 @@ pub fn all() -> Vec<&'static Definition> {
     ALL.iter().copied().chain(LINK.all()).collect()
 }
 
-/// Metrics of a node with this status and a pool of `pool_bytes`.
-pub fn sample(status: &NodeStatus, pool_bytes: u64) -> Sample {
+/// Metrics of a node with this status, a pool of `pool_bytes`, and `copy_left` bytes still to be copied to clones.
+pub fn sample(status: &NodeStatus, pool_bytes: u64, copy_left: u64) -> Sample {
     let mut scrape = Scrape::new();
     scrape.set(&BUILD, &[env!("CARGO_PKG_VERSION"), &status.name, &status.interface], true);
     scrape.set(&POOL, &[], pool_bytes);
+    scrape.set(&COPY_LEFT, &[], copy_left);
     LINK.state(&mut scrape, status.link_down.is_none(), status.link_reopened);
     status.workers.iter().for_each(|worker| fill(&mut scrape, worker));
     let no_link = status.link_down.as_ref().map(|down| format!("no link: {}", down.why));
@@ -160,7 +163,7 @@ mod tests {
 
     #[test]
     fn figures_of_a_worker_carry_its_number() {
-        let sample = sample(&node(Some(Duration::from_millis(1500))), 1 << 30);
+        let sample = sample(&node(Some(Duration::from_millis(1500))), 1 << 30, 4096);
         assert_eq!(sample.unwell, None);
         let text = sample.scrape.encode().unwrap();
         for line in [
@@ -177,7 +180,7 @@ mod tests {
         let mut status = node(Some(Duration::ZERO));
         status.link_down = Some(LinkDown { why: "interface `mn0` is down".into(), for_ns: 5 });
         status.link_reopened = 2;
-        let sample = sample(&status, 0);
+        let sample = sample(&status, 0, 0);
         assert!(sample.unwell.unwrap().contains("`mn0` is down"));
         let text = sample.scrape.encode().unwrap();
         for line in ["cxloe_mn_link_up 0", "cxloe_mn_link_reopened_total 2"] {
@@ -187,9 +190,9 @@ mod tests {
 
     #[test]
     fn a_worker_that_does_not_report_makes_the_node_unwell_and_has_no_zeros() {
-        let stuck = sample(&node(Some(STUCK + Duration::from_secs(1))), 0).unwell.unwrap();
+        let stuck = sample(&node(Some(STUCK + Duration::from_secs(1))), 0, 0).unwell.unwrap();
         assert!(stuck.contains("worker 3") && stuck.contains("11s"), "{stuck}");
-        let new = sample(&node(None), 0);
+        let new = sample(&node(None), 0, 0);
         assert!(new.unwell.unwrap().contains("not reported yet"));
         assert!(!new.scrape.encode().unwrap().contains("cxloe_mn_requests_executed_total"));
     }

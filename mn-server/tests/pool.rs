@@ -142,7 +142,7 @@ fn a_pool_larger_than_its_disk_is_refused_and_leaves_no_file() {
     let path = dir.path().join("pool");
     let error = open(&options(PoolSpec::File(path.clone()), 1 << 30), &Host::default()).unwrap_err();
     assert!(matches!(error, PoolError::Disk { .. }), "{error}");
-    assert!(error.to_string().contains("1024.06 TiB"), "{error}");
+    assert!(error.to_string().contains("1024.10 TiB"), "{error}");
     assert!(!path.exists());
 }
 

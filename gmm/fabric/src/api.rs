@@ -29,6 +29,7 @@
 //! | `POST /v1/regions/{name}/move` | [`MoveRegion`] | [`Region`]: 200 moved or stopped, 202 waiting for its owner or memory nodes |
 //! | `POST /v1/regions/{name}/seal` | [`SealRegion`] | [`Region`]: 200 sealed, 202 waiting for its owner or memory nodes |
 //! | `POST /v1/regions/{name}/share` | [`ShareRegion`] | [`Region`]: 200 shared or not any more, 202 waiting for memory nodes |
+//! | `POST /v1/regions/{name}/clone` | [`CloneRegion`] | [`Region`]: 201 the new region is active, 202 waiting for the owner or memory nodes |
 //! | `POST /v1/regions/{name}/relocate` | [`RelocateRegion`] | [`Region`]: 200 moved or stopped, 202 still being copied |
 //! | `POST /v1/regions/{name}/legs/stale` | [`LegsStale`] | [`Region`] |
 //! | `POST /v1/regions/{name}/legs/filled` | [`LegsFilled`] | [`Region`] |
@@ -92,9 +93,9 @@ pub use overview::{
     RegionOrder, RegionSummary, RegionTotal, RegionsPage, RegionsQuery, Share, Traffic,
 };
 pub use regions::{
-    CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, LegsFilled, LegsStale,
-    MoveRegion, Owner, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, SetQuota,
-    ShareRegion, ShowRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
+    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, GRANULARITY_DEFAULT, GrowRegion, LegsFilled,
+    LegsStale, MoveRegion, Owner, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion,
+    SetQuota, ShareRegion, ShowRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
 pub use sessions::Session;
 

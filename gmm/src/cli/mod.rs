@@ -3,6 +3,7 @@
 mod backup;
 mod balance;
 mod bindings;
+mod clone_region;
 mod contact;
 mod doctor;
 mod fabric_file;
@@ -130,6 +131,10 @@ enum Command {
     SealRegion(seal_region::SealRegionArgs),
     /// Let a further compute node read a sealed region
     ShareRegion(seal_region::ShareRegionArgs),
+    /// Make a region that begins with the content of another one
+    CloneRegion(clone_region::CloneRegionArgs),
+    /// Keep the content that a region has now, in a region that nobody can write
+    Snapshot(clone_region::SnapshotArgs),
     /// Move a part of a region from one memory node to another while it is used
     Relocate(relocate::RelocateArgs),
     /// Even out the use of the memory nodes by moving parts of regions
@@ -202,6 +207,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::MoveRegion(order) => move_region::run(&client, order).await,
             Command::SealRegion(order) => seal_region::seal(&client, order).await,
             Command::ShareRegion(order) => seal_region::share(&client, order).await,
+            Command::CloneRegion(order) => clone_region::clone(&client, order).await,
+            Command::Snapshot(order) => clone_region::snapshot(&client, order).await,
             Command::Relocate(relocate) => relocate::relocate(&client, relocate).await,
             Command::Rebalance(rebalance) => relocate::rebalance(&client, rebalance).await,
             Command::DestroyRegion(destroy) => lifecycle::destroy(&client, destroy).await,

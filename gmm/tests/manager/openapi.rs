@@ -288,6 +288,7 @@ async fn what_is_answered_is_what_is_described() {
         "/v1/regions/{name}/move",
         "/v1/regions/{name}/seal",
         "/v1/regions/{name}/share",
+        "/v1/regions/{name}/clone",
     ];
     let steps = [
         (paths[0], "/v1/regions/p/legs/stale", Some(stale.clone())),
@@ -310,6 +311,8 @@ async fn what_is_answered_is_what_is_described() {
         (paths[8], "/v1/regions/p/share", Some(json!({"with": "cn0"}))),
         (paths[8], "/v1/regions/p/share", Some(json!({"with": "cn0", "end": true}))),
         (paths[8], "/v1/regions/p/share", Some(json!({"with": "nobody"}))),
+        (paths[9], "/v1/regions/p/clone", Some(json!({"name": "p"}))),
+        (paths[9], "/v1/regions/none/clone", Some(json!({"name": "q"}))),
         (paths[7], "/v1/regions/p/seal", Some(json!({"wait_ms": 0}))),
         (paths[7], "/v1/regions/none/seal", Some(json!({}))),
     ];
@@ -321,7 +324,7 @@ async fn what_is_answered_is_what_is_described() {
         answered,
         [
             200, 404, 200, 404, 200, 404, 204, 404, 204, 404, 409, 200, 404, 200, 404, 200, 404, 409, 200,
-            404, 202, 404
+            404, 409, 404, 202, 404
         ]
     );
     checked.ask(delete.clone(), "/v1/regions/{name}", "/v1/regions/p?force=true", None).await;
@@ -341,6 +344,13 @@ async fn what_is_answered_is_what_is_described() {
             "/v1/regions",
             Some(json!({"name": "r", "size": "2M", "owner": "cn0"})),
         ),
+        (
+            post.clone(),
+            "/v1/regions/{name}/clone",
+            "/v1/regions/r/clone",
+            Some(json!({"name": "copy", "wait_ms": 0})),
+        ),
+        (delete.clone(), "/v1/regions/{name}", "/v1/regions/copy?force=true", None),
         (post.clone(), "/v1/regions/{name}/grow", "/v1/regions/r/grow", Some(json!({"size": 4 * size}))),
         (post.clone(), "/v1/regions/{name}/grow", "/v1/regions/r/grow", Some(json!({"size": size}))),
         (get.clone(), "/v1/regions", "/v1/regions", None),
@@ -358,7 +368,10 @@ async fn what_is_answered_is_what_is_described() {
     for (method, path, target, body) in steps {
         statuses.push(checked.ask(method, path, target, body).await.0);
     }
-    assert_eq!(statuses, [201, 409, 200, 400, 200, 200, 200, 404, 202, 404, 200, 404, 409, 409, 204]);
+    assert_eq!(
+        statuses,
+        [201, 409, 202, 204, 200, 400, 200, 200, 200, 404, 202, 404, 200, 404, 409, 409, 204]
+    );
     node.orders().zero_only = Some(0);
     let create = json!({"name": "s", "size": size, "owner": "cn0", "on": ["mn0"]});
     checked.ask(post.clone(), "/v1/regions", "/v1/regions", Some(create)).await;

@@ -185,6 +185,12 @@ impl Follow {
                     }
                 }
                 FollowPhase::Carrying => {
+                    if let Some(job) = mappings.take_continuation() {
+                        if let Some(job) = self.begin(job, mappings) {
+                            return Ok(FollowStep::CarryOut(job));
+                        }
+                        continue;
+                    }
                     let Some(command) = self.commands.pop_front() else {
                         return Ok(FollowStep::Ask(self.report(mappings)));
                     };
@@ -305,6 +311,7 @@ fn log(command: &NodeCommand) {
         NodeAction::HandOver(_) => "hand over",
         NodeAction::Share(_) => "share",
         NodeAction::Unshare(_) => "unshare",
+        NodeAction::Clone(_) => "clone",
     };
     tracing::info!(
         seq = command.seq, what, region = %mapping.region, cn = %mapping.cn,

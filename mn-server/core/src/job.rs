@@ -18,6 +18,8 @@ pub struct Job {
     pub(super) released: Vec<MpExtent>,
     /// Extents about to get an owner, to be prepared.
     pub(super) granted: Vec<MpExtent>,
+    /// Extents that are to be copied: the copies that fill them are completed first.
+    pub(super) sources: Vec<MpExtent>,
 }
 
 /// Change that a job completes.
@@ -25,6 +27,8 @@ pub struct Job {
 pub(super) enum Purpose {
     /// A command of the manager.
     Command(Box<NodeCommand>),
+    /// A command to clone a mapping, whose extents are prepared, and whose copies workers are getting to know.
+    Copies(Box<NodeCommand>),
     /// Change of the page table to exactly these mappings.
     Reconcile(Vec<Translation>),
 }
@@ -45,7 +49,7 @@ pub enum JobError {
 impl Job {
     /// Whether the job neither waits nor zeroes.
     pub fn is_quick(&self) -> bool {
-        self.generation == 0 && self.released.is_empty() && self.granted.is_empty()
+        self.generation == 0 && self.released.is_empty() && self.granted.is_empty() && self.sources.is_empty()
     }
 
     /// Number of the manager's command that the job completes, if any.
@@ -56,7 +60,7 @@ impl Job {
     /// Command of the manager that the job completes, if any.
     pub fn node_command(&self) -> Option<&NodeCommand> {
         match &self.purpose {
-            Purpose::Command(command) => Some(command),
+            Purpose::Command(command) | Purpose::Copies(command) => Some(command),
             Purpose::Reconcile(_) => None,
         }
     }
@@ -88,7 +92,14 @@ impl Job {
     ) -> Result<(), JobError> {
         assert!(self.is_due(table), "a worker may still use extents that this job zeroes");
         let pool = table.pool();
+        for extent in &self.sources {
+            table.complete_copy_to(*extent);
+            if !keep_going(0) {
+                return Err(JobError::Stopped);
+            }
+        }
         for extent in &self.granted {
+            table.complete_copies_from(*extent);
             if !keep_going(0) || !pool.prepare_extent_while(*extent, &mut keep_going)? {
                 return Err(JobError::Stopped);
             }
@@ -97,6 +108,8 @@ impl Job {
             before_zeroing();
         }
         for extent in &self.released {
+            // Clones keep the content.
+            table.complete_copies_from(*extent);
             if !keep_going(0) || !pool.zero_extent_while(*extent, &mut keep_going)? {
                 return Err(JobError::Stopped);
             }

@@ -7,6 +7,7 @@
 //! * an extent gets a new owner only after no worker uses it any more and it reads as zeros, except by a hand-over of a
 //!   region with its content
 //! * of a sealed mapping nothing is ever written; other CNs may read it by a share, which ends with the mapping
+//! * a clone has the content that its source had when the clone was made, whatever becomes of the source
 //! * an extent is never taken from a CN by a command that names another CN; a hand-over names both
 //! * what this node serves and an accepted manager does not list is no longer served, but kept: it is this node's orphan,
 //!   assigned to no CN and not zeroed until the manager has it unmapped by name
@@ -27,6 +28,7 @@ use crate::job::{Job, JobError, Purpose};
 use crate::pool::{MpExtent, Pool};
 use crate::translation::{PageTable, PageTableWriter, Recovery, TableError, Translation};
 
+mod clones;
 mod shares;
 
 /// Causes for refusing a manager's message.
@@ -70,6 +72,8 @@ pub struct Mappings {
     orphans: BTreeMap<MpExtent, Translation>,
     /// Sealed memory that CNs other than its owner may read.
     shares: Vec<Share>,
+    /// Second part of a command that is being carried out.
+    continuation: Option<Job>,
     /// Set if the manager does not know of all orphans yet.
     unreported: bool,
     /// Mappings no longer served because no manager has confirmed them for [`AUTHORISATION_MS`].
@@ -100,6 +104,7 @@ impl Mappings {
             results,
             orphans,
             shares: Vec::new(),
+            continuation: None,
             unreported,
             expired,
             heard_ms,
@@ -263,6 +268,7 @@ impl Mappings {
         self.accept(answer.watermark, &answer.lineage)?;
         self.acked = answer.acked_seq;
         self.results.clear();
+        self.continuation = None;
         let mut wanted = Vec::new();
         for mapping in &answer.mappings {
             match self.translations(mapping) {
@@ -304,7 +310,8 @@ impl Mappings {
             );
         }
         let wanted = wanted.into_iter().filter(|t| !self.orphans.contains_key(&t.mp_extent)).collect();
-        Job { purpose: Purpose::Reconcile(wanted), generation, released: Vec::new(), granted: Vec::new() }
+        let plan = Plan { generation, ..Plan::default() };
+        plan.job(Purpose::Reconcile(wanted))
     }
 
     /// Removes every mapping that is not `wanted`; adds missing ones when the job is done. The extents `granted`, and
@@ -314,13 +321,14 @@ impl Mappings {
         let used: HashSet<MpExtent> = wanted.iter().map(|translation| translation.mp_extent).collect();
         let extra: Vec<Translation> = self.table().iter().filter(|held| !keep.contains(held)).collect();
         let removed = self.remove(&extra);
+        self.writer.give_up_copies(&removed);
         let generation = if removed.is_empty() { 0 } else { self.writer.seal() };
         let (moved, released): (Vec<_>, Vec<_>) =
             removed.into_iter().partition(|extent| used.contains(extent));
         granted.extend(moved);
         granted.sort_unstable();
         granted.dedup();
-        Job { purpose: Purpose::Reconcile(wanted), generation, released, granted }
+        Plan { generation, released, granted, ..Plan::default() }.job(Purpose::Reconcile(wanted))
     }
 
     /// Begins to carry out a command. `Ok(None)`: the command is complete, now or since earlier.
@@ -337,12 +345,8 @@ impl Mappings {
             return Err(MessageRefusal::Gap { expected: self.acked + 1, got: command.seq });
         }
         let purpose = Purpose::Command(Box::new(command.clone()));
-        let mut job = Job { purpose, generation: 0, released: Vec::new(), granted: Vec::new() };
         match self.plan(&command.action) {
-            Ok((generation, released, granted)) => {
-                (job.generation, job.released, job.granted) = (generation, released, granted);
-                Ok(Some(job))
-            }
+            Ok(plan) => Ok(Some(plan.job(purpose))),
             Err(error) => {
                 self.conclude(command.seq, Some(error));
                 Ok(None)
@@ -350,8 +354,7 @@ impl Mappings {
         }
     }
 
-    #[allow(clippy::type_complexity)]
-    fn plan(&mut self, action: &NodeAction) -> Result<(u64, Vec<MpExtent>, Vec<MpExtent>), String> {
+    fn plan(&mut self, action: &NodeAction) -> Result<Plan, String> {
         let translations = self.translations(action.mapping())?;
         match action {
             NodeAction::MapCmem(_) => {
@@ -367,8 +370,11 @@ impl Mappings {
                         Err(error) => return Err(error.to_string()),
                     }
                 }
+                if self.writer.give_up_copies(&granted) {
+                    self.writer.seal();
+                }
                 let generation = if granted.is_empty() { 0 } else { self.table().generation().current() };
-                Ok((generation, Vec::new(), granted))
+                Ok(Plan { generation, granted, ..Plan::default() })
             }
             NodeAction::UnmapCmem(_) => {
                 for t in &translations {
@@ -389,8 +395,9 @@ impl Mappings {
                 self.end_shares_of(action.mapping());
                 self.remove(&translations);
                 // Extents that are not mapped are zeroed as well: the job of an earlier removal may still run.
-                let released = translations.iter().map(|t| t.mp_extent).collect();
-                Ok((self.writer.seal(), released, Vec::new()))
+                let released: Vec<MpExtent> = translations.iter().map(|t| t.mp_extent).collect();
+                self.writer.give_up_copies(&released);
+                Ok(Plan { generation: self.writer.seal(), released, ..Plan::default() })
             }
             NodeAction::HandOver(hand_over) => {
                 let former = self.former(hand_over)?;
@@ -411,13 +418,16 @@ impl Mappings {
                 self.forget_orphans(&former);
                 let removed = self.remove(&former);
                 let generation = if removed.is_empty() { 0 } else { self.writer.seal() };
-                Ok((generation, Vec::new(), Vec::new()))
+                Ok(Plan { generation, ..Plan::default() })
             }
-            NodeAction::Share(share) => Ok((self.share(share, &translations)?, Vec::new(), Vec::new())),
+            NodeAction::Share(share) => {
+                Ok(Plan { generation: self.share(share, &translations)?, ..Plan::default() })
+            }
             NodeAction::Unshare(share) => {
                 let shares = self.shares_without(share).collect();
-                Ok((self.set_shares(shares), Vec::new(), Vec::new()))
+                Ok(Plan { generation: self.set_shares(shares), ..Plan::default() })
             }
+            NodeAction::Clone(clone) => self.plan_clone(clone, &translations),
         }
     }
 
@@ -450,11 +460,20 @@ impl Mappings {
                     }
                 }
             }
-            (Purpose::Command(command), Err(error)) => self.conclude(command.seq, Some(error.to_string())),
+            (Purpose::Command(command) | Purpose::Copies(command), Err(error)) => {
+                self.conclude(command.seq, Some(error.to_string()));
+            }
+            (Purpose::Copies(command), Ok(())) => self.serve_clone(&command),
+            (Purpose::Command(command), Ok(())) if matches!(command.action, NodeAction::Clone(_)) => {
+                self.begin_clone(command);
+            }
             (Purpose::Command(command), Ok(())) => {
                 let error = match &command.action {
                     NodeAction::MapCmem(mapping) => self.add(mapping).err(),
-                    NodeAction::UnmapCmem(_) | NodeAction::Share(_) | NodeAction::Unshare(_) => None,
+                    NodeAction::UnmapCmem(_)
+                    | NodeAction::Share(_)
+                    | NodeAction::Unshare(_)
+                    | NodeAction::Clone(_) => None,
                     NodeAction::HandOver(hand_over) => self.add(&hand_over.mapping).err(),
                 };
                 self.conclude(command.seq, error);
@@ -533,6 +552,26 @@ impl Mappings {
             translations.push(Translation { cn, cmem_extent, mp_extent, sealed: mapping.sealed });
         }
         Ok(translations)
+    }
+}
+
+/// What has to happen before a change is complete.
+#[derive(Debug, Default)]
+struct Plan {
+    /// Generation that every worker has to pass first; 0: none.
+    generation: u64,
+    /// Extents without an owner, to be zeroed.
+    released: Vec<MpExtent>,
+    /// Extents about to get an owner, to be prepared.
+    granted: Vec<MpExtent>,
+    /// Extents that are to be copied.
+    sources: Vec<MpExtent>,
+}
+
+impl Plan {
+    fn job(self, purpose: Purpose) -> Job {
+        let Plan { generation, released, granted, sources } = self;
+        Job { purpose, generation, released, granted, sources }
     }
 }
 

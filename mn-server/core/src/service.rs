@@ -18,7 +18,7 @@ use crate::congestion::{CongestionConfig, CongestionSignals, CongestionWatch};
 use crate::keys::AdmittedKeys;
 use crate::pool::{MpAddr, prefetch_bytes};
 use crate::trace::{Trace, Untraced};
-use crate::translation::{PageTable, Tlb, TlbCounters, Unmapped, WorkerGeneration};
+use crate::translation::{CopySet, PageTable, Tlb, TlbCounters, Unmapped, WorkerGeneration};
 
 /// Largest number of CNs of which all addresses are listed as known; of more CNs only the first address is listed.
 const SHARDS_NAMED_OF: usize = 8;
@@ -41,6 +41,8 @@ struct NodeMemory<T> {
     table: Arc<PageTable>,
     keys: Arc<AdmittedKeys>,
     tlb: Tlb,
+    /// Extents that were being copied at the last purge of the TLB.
+    copies: Arc<CopySet>,
     trace: T,
 }
 
@@ -62,7 +64,13 @@ impl<T: Trace> Service<T> {
         let (passage, shards) = (table.generation().worker(), table.instances().worker());
         Service {
             responder: Responder::new(config),
-            memory: NodeMemory { tlb: Tlb::new(tlb_entries), table, keys: Arc::default(), trace },
+            memory: NodeMemory {
+                tlb: Tlb::new(tlb_entries),
+                copies: table.copies().current(),
+                table,
+                keys: Arc::default(),
+                trace,
+            },
             passage,
             shards,
             keys_changes: 0,
@@ -115,7 +123,10 @@ impl<T: Trace> Service<T> {
     #[inline]
     pub fn begin_batch(&mut self) {
         let Service { memory, responder, .. } = self;
-        self.passage.pass(|| memory.tlb.purge(&memory.table));
+        self.passage.pass(|| {
+            memory.tlb.purge(&memory.table);
+            memory.copies = memory.table.copies().current();
+        });
         self.shards.pass(|| responder.end_replaced(memory));
     }
 
@@ -274,6 +285,9 @@ impl<T: Trace> NodeMemory<T> {
             addr >> self.table.extent_shift(),
             (addr + len as u64 - 1) >> self.table.extent_shift()
         );
+        if !self.copies.is_empty() {
+            self.copies.before(self.table.pool(), mp, written);
+        }
         self.trace.access();
         Ok(mp)
     }

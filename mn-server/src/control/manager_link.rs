@@ -21,6 +21,7 @@ use cxloe_wire::frame::{Mac, PublicKey};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use super::copying::Copying;
 use super::kept_shares::KeptShares;
 use super::key_ring::KeyRing;
 use super::last_answer::{KEEP_EVERY_MS, LastAnswer};
@@ -99,6 +100,9 @@ pub enum ManagerLinkError {
     /// The URL is not valid, or the thread cannot be started.
     #[error(transparent)]
     Link(#[from] cxloe_daemon::ManagerLinkError),
+    /// The thread that copies extents cannot be started.
+    #[error("cannot start the thread that copies regions: {0}")]
+    Copying(std::io::Error),
 }
 
 /// Statistics of a node in each sync; shown unchanged in the manager's list of memory nodes.
@@ -143,7 +147,18 @@ impl ManagerLink {
         };
         let (follow, kept, began) = (Follow::new(node), mappings.seen(), Instant::now());
         let kept_shares = mappings.shares().to_vec();
-        let shell = Shell { mappings, follow, options, stats, began, heard_kept_ms: None, kept, kept_shares };
+        let copying = Copying::start(Arc::clone(mappings.table())).map_err(ManagerLinkError::Copying)?;
+        let shell = Shell {
+            mappings,
+            follow,
+            options,
+            stats,
+            began,
+            heard_kept_ms: None,
+            kept,
+            kept_shares,
+            _copying: copying,
+        };
         Ok(ManagerLink(cxloe_daemon::ManagerLink::start(
             &url,
             identity,
@@ -182,6 +197,7 @@ struct Shell {
     kept: Watermark,
     /// Shares stored on disk.
     kept_shares: Vec<Share>,
+    _copying: Copying,
 }
 
 impl Shell {

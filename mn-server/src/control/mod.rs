@@ -15,6 +15,7 @@
 //! 24 hours, counted across restarts ([`LastAnswer`]). Without a manager, a [static map](static_map) lists the mappings.
 
 mod background;
+mod copying;
 mod kept_shares;
 mod key_ring;
 mod last_answer;

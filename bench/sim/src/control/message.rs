@@ -153,6 +153,7 @@ impl fmt::Display for ManagerReply {
                         cxloe_fabric::model::NodeAction::HandOver(_) => "hand over",
                         cxloe_fabric::model::NodeAction::Share(_) => "share",
                         cxloe_fabric::model::NodeAction::Unshare(_) => "unshare",
+                        cxloe_fabric::model::NodeAction::Clone(_) => "clone",
                     };
                     let (seq, region, base) = (command.seq, &mapping.region, mapping.cmem_base);
                     write!(f, "; {seq}: {what} {region} at {base:#x} {:?}", mapping.extents.runs())

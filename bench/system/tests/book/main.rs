@@ -56,7 +56,7 @@ fn messages_are_those_of_the_sources() {
     none(messages::invented(&Page::book()));
 }
 
-/// The page of messages has the errors of the sources. With `CXLOE_WRITE=1` it is written (`make messages`).
+/// The page of messages has the errors of the sources. With `CXLOE_UPDATE=1` it is written (`make messages`).
 #[test]
 fn every_error_of_nodes_and_manager_is_in_the_book() {
     let page = Page::load("deploy/book/src/operate/messages.md").expect("the page of messages");
@@ -65,7 +65,7 @@ fn every_error_of_nodes_and_manager_is_in_the_book() {
     if completed == present {
         return;
     }
-    if std::env::var_os("CXLOE_WRITE").is_some() {
+    if std::env::var_os("CXLOE_UPDATE").is_some() {
         let path = tree::root().join(&page.path);
         std::fs::write(&path, completed.join("\n") + "\n").expect("the page can be written");
         return;

@@ -55,6 +55,7 @@ pub(crate) fn spread(name: &str, size: u64, ways: u32) -> Region {
         protect: Protection::None,
         sealed: false,
         readers: Vec::new(),
+        origin: None,
         epoch: 0,
         created_ms: CREATED,
     };
@@ -74,7 +75,7 @@ pub(crate) fn grown(region: &Region, size: u64, committed: bool) -> Region {
 }
 
 fn releasing(region: &Region, option: UnbindOption) -> Region {
-    let release = Some(Release { option, destroy: false, done: false, to: None, seal: false });
+    let release = Some(Release { option, destroy: false, done: false, to: None, seal: false, copy: false });
     Region { state: RegionState::Releasing, release, ..region.clone() }
 }
 

@@ -1,9 +1,9 @@
 //! Commands to the manager: from nodes, users and the clock.
 
 use cxloe_fabric::api::{
-    AdoptFabric, Bind, ComputeNodeSync, CreateRegion, GrowRegion, LegsFilled, LegsStale, MemoryNodeSync,
-    MoveRegion, NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode, RegisterMemoryNode,
-    RelocateRegion, ReportOrphans, SealRegion, ShareRegion, Unbind,
+    AdoptFabric, Bind, CloneRegion, ComputeNodeSync, CreateRegion, GrowRegion, LegsFilled, LegsStale,
+    MemoryNodeSync, MoveRegion, NotFollowed, Owner, Party, ProtectRegion, RegisterComputeNode,
+    RegisterMemoryNode, RelocateRegion, ReportOrphans, SealRegion, ShareRegion, Unbind,
 };
 use cxloe_fabric::model::{ByteSize, ClearedLog, CnId, Digest, Name, PublicKey, Qos};
 
@@ -61,6 +61,8 @@ pub enum Command {
     SealRegion(Name, SealRegion),
     /// Order to let a further compute node read a sealed region, or to stop that.
     ShareRegion(Name, ShareRegion),
+    /// Order to make a region that begins with the content of this one.
+    CloneRegion(Name, CloneRegion),
     /// Order to move the parts of a region from one memory node to another, or to stop doing so.
     RelocateRegion(Name, RelocateRegion),
     /// Order to move all parts of regions from a memory node (`true`), or to stop doing so.
@@ -139,6 +141,7 @@ impl Command {
                 | Self::MoveRegion(..)
                 | Self::SealRegion(..)
                 | Self::ShareRegion(..)
+                | Self::CloneRegion(..)
                 | Self::RelocateRegion(..)
                 | Self::DrainMemoryNode(..)
                 | Self::DestroyRegion { .. }

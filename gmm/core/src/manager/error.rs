@@ -116,6 +116,21 @@ pub enum ManagerError {
         /// Bytes that are free but on unreachable nodes, or being zeroed.
         held_back: u64,
     },
+    /// A memory node of a region has too little free memory for a clone of its part.
+    #[error(
+        "region {region} needs {} on memory node {node}, where the region that it is cloned from lies, and {} are free there",
+        human_bytes(*size), human_bytes(*free)
+    )]
+    NoRoomForClone {
+        /// Name of the new region.
+        region: Name,
+        /// Memory node of the source.
+        node: Name,
+        /// Bytes that the new region needs there.
+        size: u64,
+        /// Bytes free there; 0 if the memory node is unreachable, or is drained.
+        free: u64,
+    },
     /// Too few memory nodes to interleave over.
     #[error(
         "region {name} is to be interleaved over {ways} memory nodes, and {nodes} have free memory for it"
@@ -391,7 +406,8 @@ impl ManagerError {
             | Self::TooFewForMirror { .. }
             | Self::OneRack { .. }
             | Self::NoOtherNode { .. }
-            | Self::NoRoomThere { .. } => ErrorCode::NoSpace,
+            | Self::NoRoomThere { .. }
+            | Self::NoRoomForClone { .. } => ErrorCode::NoSpace,
             Self::OnlyCopy { .. } => ErrorCode::OnlyCopy,
             Self::StaleEpoch { .. } => ErrorCode::StaleEpoch,
             Self::OverQuota { .. } => ErrorCode::OverQuota,
@@ -450,6 +466,7 @@ impl ManagerError {
                 "ask for fewer ways, destroy regions, or start another mn-server".into()
             }
             Self::NoRoomThere { .. } => "name another memory node, or destroy regions there".into(),
+            Self::NoRoomForClone { .. } => "destroy regions there, or move some with `gmm relocate`".into(),
             Self::OneRack { .. } => {
                 "start an mn-server with another --rack, or without one".into()
             }

@@ -70,7 +70,7 @@ impl Manager {
         }
         let done = released || !present;
         let option = UnbindOption::Managed;
-        region.release = Some(Release { option, destroy: false, done, to: Some(to), seal });
+        region.release = Some(Release { option, destroy: false, done, to: Some(to), seal, copy: false });
         let reason = if seal { "it is to be sealed".to_owned() } else { format!("it moves to CN {to}") };
         self.settle(region, Some(reason));
         self.hand_over_released(&name);
@@ -88,10 +88,11 @@ impl Manager {
     pub(super) fn stop_moves_from(&mut self, cn: CnId) {
         let waits = |name: &&Name| {
             let release = self.state.regions.get(*name).and_then(|region| region.release);
-            release.is_some_and(|release| release.to.is_some() && !release.done)
+            release.is_some_and(|release| (release.to.is_some() || release.copy) && !release.done)
         };
         let names: Vec<Name> = self.index.regions_of(cn).filter(waits).cloned().collect();
         for name in names {
+            self.fail_clones_of(&name, "another agent of the owner of its source has started");
             self.keep_owner(&name, "another agent of its owner has started, which keeps it");
         }
     }
@@ -105,6 +106,7 @@ impl Manager {
             return Err(wrong_state(region, reason));
         }
         Self::check_unshared(region)?;
+        Self::check_uncloned(region)?;
         let bytes = region.bytes().saturating_mul(u64::from(region.protect.copies()));
         self.check_quota(to, bytes)?;
         for leg in &region.legs {

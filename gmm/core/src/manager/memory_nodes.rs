@@ -8,8 +8,8 @@ use cxloe_fabric::api::{
     MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSynced, Party, RegisterMemoryNode,
 };
 use cxloe_fabric::model::{
-    CnId, EventKind, HandOver, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name,
-    NodeAction, NodeCommand, Region, RegionState, UdpPeer, Watermark,
+    CloneCmem, CnId, EventKind, HandOver, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode,
+    Name, NodeAction, NodeCommand, Region, RegionState, UdpPeer, Watermark,
 };
 
 use super::keys::kept_key;
@@ -54,6 +54,9 @@ impl Manager {
             let action = match command.action.clone() {
                 NodeAction::MapCmem(mapping) => NodeAction::MapCmem(self.with_key(mapping)),
                 other @ (NodeAction::UnmapCmem(_) | NodeAction::Share(_) | NodeAction::Unshare(_)) => other,
+                NodeAction::Clone(order) => {
+                    NodeAction::Clone(CloneCmem { mapping: self.with_key(order.mapping), ..order })
+                }
                 NodeAction::HandOver(order) => {
                     NodeAction::HandOver(HandOver { mapping: self.with_key(order.mapping), ..order })
                 }
@@ -300,6 +303,7 @@ impl Manager {
     pub(super) fn refresh_legs(&mut self, node: &MemoryNode) {
         for mut region in self.regions_on(&node.name) {
             let (mut reason, mut again, mut outdated) = (None, Vec::new(), false);
+            let (is_clone, mut cloned_in_vain) = (region.origin.is_some() && region.size == 0, false);
             let here = (0..region.legs.len()).filter(|at| region.legs[*at].memory_node == node.name);
             for at in here.collect::<Vec<_>>() {
                 let committed = region.is_committed(&region.legs[at]);
@@ -316,6 +320,7 @@ impl Manager {
                 }
                 let content_there = leg.incarnation == Some(node.incarnation);
                 match leg.state {
+                    LegState::Mapped if !content_there && !committed && is_clone => cloned_in_vain = true,
                     LegState::Mapped if !content_there && !committed => {
                         // No content was written to this leg yet: it is mapped again.
                         (leg.state, leg.incarnation) = (LegState::Mapping, None);
@@ -343,6 +348,10 @@ impl Manager {
                     }
                     _ => {}
                 }
+            }
+            if cloned_in_vain && region.state != RegionState::Draining {
+                self.clone_failed(region, format!("memory node {} lost the content of its pool", node.name));
+                continue;
             }
             self.settle(region.clone(), reason);
             if outdated {

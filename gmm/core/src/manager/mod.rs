@@ -14,12 +14,13 @@
 //! and `undo` undoing changes; the rules in `memory_nodes`, `results` (of commands to memory nodes), `compute_nodes`,
 //! `regions`, `placement` (choice of memory nodes), `mirror` (copies in sync), `mirror_placement` (memory nodes for two
 //! copies), `repair` (missing copies), `moving` (legs that leave a memory node), `release` (having an owner release a
-//! region), `hand_over` (another owner), `share` (sealed regions and their readers), `devices` (logical devices and their bindings), `operations` (the FM API's
+//! region), `hand_over` (another owner), `share` (sealed regions and their readers), `clones`, `devices` (logical devices and their bindings), `operations` (the FM API's
 //! background operations), `declared` (the fabric file); [`pool`] free extents, [`liveness`] times of the latest
 //! messages, `lineage` leaders of this fabric and nodes that do not follow, `orphans` memory that belongs to no region,
 //! `restore` replacement of the state by a backup, `index` data derived from the state.
 
 pub mod access;
+mod clones;
 mod cmem;
 mod command;
 mod compute_nodes;
@@ -294,6 +295,7 @@ impl Manager {
             Command::MoveRegion(name, order) => self.move_region(&name, &order),
             Command::SealRegion(name, order) => self.seal_region(&name, order),
             Command::ShareRegion(name, order) => self.share_region(&name, &order),
+            Command::CloneRegion(name, order) => self.clone_region(&name, &order),
             Command::RelocateRegion(name, relocate) => self.relocate_region(&name, &relocate),
             Command::DrainMemoryNode(name, draining) => self.drain_memory_node(&name, draining),
             Command::DisableRegion(name) => self.disable_region(&name),

@@ -78,6 +78,7 @@ impl Manager {
             protect: create.protect,
             sealed: false,
             readers: Vec::new(),
+            origin: None,
             epoch: 0,
             created_ms: self.now_ms,
         };
@@ -120,7 +121,7 @@ impl Manager {
     }
 
     /// Adds a decoder with one leg per share, and allocates the legs' extents and CMem addresses.
-    fn add_legs(
+    pub(super) fn add_legs(
         &mut self,
         region: &mut Region,
         mut owner: ComputeNode,
@@ -288,6 +289,12 @@ impl Manager {
         self.reissue_unmaps(&region, None);
         let nodes: BTreeSet<&Name> = region.legs.iter().map(|leg| &leg.memory_node).collect();
         nodes.into_iter().for_each(|node| self.device_emptied(node, region.owner));
+        if region.release.is_some_and(|release| release.copy) {
+            self.fail_clones_of(&region.name, "its source is being destroyed");
+        }
+        if let Some(origin) = &region.origin {
+            self.give_back_cloned(&origin.region);
+        }
     }
 
     /// Abandons a growth: the added part is unmapped and zeroed; the earlier part stays.

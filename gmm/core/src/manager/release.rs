@@ -15,6 +15,7 @@ impl Manager {
                 Ok(())
             }
             RegionState::Releasing | RegionState::Disabled => {
+                Self::check_uncloned(&region)?;
                 let stopped = region.release.as_mut().is_some_and(|release| {
                     release.seal = false;
                     release.to.take().is_some()
@@ -33,6 +34,7 @@ impl Manager {
 
     pub(super) fn enable_region(&mut self, name: &Name) -> Result<(), ManagerError> {
         let mut region = self.region(name)?.clone();
+        Self::check_uncloned(&region)?;
         match region.release {
             Some(Release { destroy: false, .. }) if region.state != RegionState::Draining => {
                 region.release = None;
@@ -75,9 +77,12 @@ impl Manager {
         if destroy && (nobody_uses_it || let_go || option == UnbindOption::Surprise) {
             return self.drain(region, reason);
         }
+        if region.release.is_some_and(|release| release.copy) {
+            self.fail_clones_of(&region.name, "its source is released for another reason");
+        }
         let gone = !self.is_owner_present(&region)
             || option == UnbindOption::WaitLinkDown && self.is_link_down(region.owner);
-        region.release = Some(Release { option, destroy, done: false, to: None, seal: false });
+        region.release = Some(Release { option, destroy, done: false, to: None, seal: false, copy: false });
         self.settle(region.clone(), reason);
         if gone {
             self.abandoned_by_owner(&region.name);
@@ -90,8 +95,9 @@ impl Manager {
         let waits = region.release.is_some_and(|release| !release.done);
         let settled = self.state.compute_nodes.get(&region.owner).is_some_and(|owner| owner.settled);
         if waits && !settled {
-            if region.release.is_some_and(|release| release.to.is_some()) {
+            if region.release.is_some_and(|release| release.to.is_some() || release.copy) {
                 let reason = "its owner stopped before it had released the region, and keeps it";
+                self.fail_clones_of(name, "the owner of its source stopped before it had written back");
                 return self.keep_owner(name, reason);
             }
             self.writes_may_differ(name, "its owner stopped while it may have been writing");
@@ -112,6 +118,7 @@ impl Manager {
         } else {
             self.settle(region, None);
             self.hand_over_released(name);
+            self.begin_clones_of(name);
         }
     }
 

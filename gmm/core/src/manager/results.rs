@@ -106,7 +106,7 @@ impl Manager {
         }
         let (state, committed) = (region.legs[at].state, region.is_committed(&region.legs[at]));
         match (action, state, error) {
-            (NodeAction::MapCmem(_), LegState::Mapping, None) => {
+            (NodeAction::MapCmem(_) | NodeAction::Clone(_), LegState::Mapping, None) => {
                 let state = state_once_mapped(&region, at);
                 (region.legs[at].state, region.legs[at].incarnation) = (state, Some(incarnation));
                 // The owner fills a stale leg, so it must receive the change.
@@ -116,7 +116,7 @@ impl Manager {
                     stale.then(|| format!("memory node {node} has mapped a copy to be filled")),
                 );
             }
-            (NodeAction::MapCmem(_), LegState::Mapping, Some(error)) => {
+            (NodeAction::MapCmem(_) | NodeAction::Clone(_), LegState::Mapping, Some(error)) => {
                 let reason = format!("memory node {node} refused to map it: {error}");
                 let another = |other: &Leg| is_live(other) && other.is_copy_of(&region.legs[at]);
                 if !committed && region.size > 0 {
@@ -141,6 +141,10 @@ impl Manager {
             _ => {}
         }
         self.hand_over_released(&mapping.region);
+        let origin = self.state.regions.get(&mapping.region).and_then(|region| region.origin.clone());
+        if let Some(origin) = origin {
+            self.give_back_cloned(&origin.region);
+        }
     }
 }
 

@@ -19,6 +19,8 @@ enum ConcernedParty<'a> {
     Agent(&'a Name),
     /// The owner of the region of this name; the number of bytes by which the region grows.
     Region(&'a Name, u64),
+    /// The owner of the region of this name, and of a clone of it: this one, or the same.
+    Clone(&'a Name, Option<&'a Owner>),
     /// The owner of the region of this name; the number of copies that the region gets.
     Protect(&'a Name, u8),
     /// A node that is to join; the join token was checked before.
@@ -42,6 +44,7 @@ fn affair(command: &Command) -> ConcernedParty<'_> {
         }
         Command::GrowRegion(name, grow) => ConcernedParty::Region(name, grow.size.0),
         Command::LegsStale(name, _) | Command::LegsFilled(name, _) => ConcernedParty::Agent(name),
+        Command::CloneRegion(name, order) => ConcernedParty::Clone(name, order.owner.as_ref()),
         Command::ProtectRegion(name, protect) => ConcernedParty::Protect(name, protect.protect.copies()),
         Command::DestroyRegion { name, .. }
         | Command::ResetRegion(name)
@@ -143,16 +146,27 @@ fn of_tenant(manager: &Manager, tenant: &Tenant, affair: &ConcernedParty<'_>) ->
         true => Ok(()),
         false => Err(format!("compute node {cn} is not its own")),
     };
+    let owns_named = |owner: &Owner| {
+        let cn = match owner {
+            Owner::CnId(cn) => Some(*cn),
+            Owner::Name(_) => manager.known_compute_node(owner).ok().map(|node| node.cn_id),
+        };
+        // If the name does not exist, the manager itself returns the error.
+        cn.map_or(Ok(()), owns)
+    };
     let more = match affair {
         ConcernedParty::NewRegion(owner, size) => {
-            let cn = match owner {
-                Owner::CnId(cn) => Some(*cn),
-                Owner::Name(_) => manager.known_compute_node(owner).ok().map(|node| node.cn_id),
-            };
-            // If the name does not exist, the manager itself returns the error.
-            cn.map_or(Ok(()), owns)?;
+            owns_named(owner)?;
             *size
         }
+        ConcernedParty::Clone(name, owner) => match manager.region(name) {
+            Ok(region) => {
+                owns(region.owner)?;
+                owner.map_or(Ok(()), owns_named)?;
+                region.bytes()
+            }
+            Err(_) => 0,
+        },
         ConcernedParty::Region(name, size) => match manager.region(name) {
             Ok(region) => {
                 owns(region.owner)?;

@@ -286,6 +286,31 @@ pub struct ShareRegion {
     pub wait_ms: u64,
 }
 
+/// Request to make a region that begins with the content of another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CloneRegion {
+    /// Name of the new region, unique in the fabric.
+    pub name: Name,
+    /// The compute node that will use the new region; none: the owner of the other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// User id on that compute node that may use the new region; none: as for the other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// True for a snapshot: the new region is sealed.
+    #[serde(default)]
+    pub sealed: bool,
+    /// True to clone the region although its owner's agent is unreachable: changes that it has not written back are not
+    /// in the new region.
+    #[serde(default)]
+    pub force: bool,
+    /// Maximum wait for the new region to be usable, in milliseconds.
+    #[serde(default = "wait_ms_default")]
+    pub wait_ms: u64,
+}
+
 /// Request to move the parts of a region on one memory node to another, or to stop doing so. The region stays usable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -4,8 +4,8 @@ use reqwest::{Method, StatusCode};
 
 use super::{Client, ClientError};
 use crate::api::{
-    CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LegsFilled, LegsStale, MoveRegion, Overview,
-    ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion,
+    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, GrowRegion, LegsFilled, LegsStale, MoveRegion,
+    Overview, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion,
 };
 use crate::model::{Name, Region};
 
@@ -167,6 +167,17 @@ impl Client {
             true => format!("share region {name} no longer with {}", order.with),
         };
         let path = format!("/v1/regions/{name}/share");
+        self.call(Method::POST, &path, &asked, Some(order), order.wait_ms).await
+    }
+
+    /// Makes a region that begins with the content of region `name`, and waits up to `order.wait_ms` until it can be
+    /// used. The owner of a region in use writes back and releases it first, and then attaches it again.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, `wrong_state`, `region_exists`, `no_space`, `over_quota`.
+    pub async fn clone_region(&self, name: &Name, order: &CloneRegion) -> Result<Region, ClientError> {
+        let asked = format!("clone region {name} as {}", order.name);
+        let path = format!("/v1/regions/{name}/clone");
         self.call(Method::POST, &path, &asked, Some(order), order.wait_ms).await
     }
 

@@ -88,6 +88,22 @@ pub enum NodeAction {
     Share(Share),
     /// Serve the further compute node no longer: wait until every worker has passed a batch boundary without it.
     Unshare(Share),
+    /// Map extents with the content that another mapping of the node has at this moment. They are served at once, and
+    /// filled page by page: the content stays that of the moment, whatever becomes of the other mapping.
+    Clone(CloneCmem),
+}
+
+/// Mapping that begins with the content of another one on the same memory node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CloneCmem {
+    /// The new mapping.
+    #[serde(flatten)]
+    pub mapping: Mapping,
+    /// The mapping whose content it gets, with as many extents.
+    pub source: Mapping,
+    /// Incarnation of the pool that contains the content; a pool of another incarnation refuses the command.
+    pub incarnation: u64,
 }
 
 /// Sealed memory of one compute node that another may read.
@@ -117,12 +133,14 @@ pub struct HandOver {
 }
 
 impl NodeAction {
-    /// The mapping that the action adds or removes; of a hand-over, the one that it adds, and of a share the owner's.
+    /// The mapping that the action adds or removes; of a hand-over or a clone, the one that it adds, and of a share the
+    /// owner's.
     pub fn mapping(&self) -> &Mapping {
         match self {
             Self::MapCmem(mapping) | Self::UnmapCmem(mapping) => mapping,
             Self::HandOver(hand_over) => &hand_over.mapping,
             Self::Share(share) | Self::Unshare(share) => &share.mapping,
+            Self::Clone(clone) => &clone.mapping,
         }
     }
 }

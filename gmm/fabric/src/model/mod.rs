@@ -24,7 +24,7 @@ pub use cxloe_wire::frame::{Mac, PublicKey};
 pub use access::{Digest, Role, RoleError, Token, TokenError};
 pub use cleared_log::ClearedLog;
 pub use cn_id::{CnId, MacError};
-pub use command::{CommandResult, HandOver, Mapping, NodeAction, NodeCommand, Share, Watermark};
+pub use command::{CloneCmem, CommandResult, HandOver, Mapping, NodeAction, NodeCommand, Share, Watermark};
 pub use compute_node::{ComputeNode, ComputeNodeKey, Retired, UdpPeer};
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
@@ -39,7 +39,7 @@ pub use operation::{Operation, OperationKind, OperationOutcome};
 pub use protection::{Protection, ProtectionError};
 pub use qos::Qos;
 pub use region::{
-    CMEM_LIMIT, FormerOwner, HdmDecoder, Leg, LegState, Reader, ReaderLeg, Region, RegionState, Release,
-    ShareState, Unmapped,
+    CMEM_LIMIT, FormerOwner, HdmDecoder, Leg, LegState, Origin, Reader, ReaderLeg, Region, RegionState,
+    Release, ShareState, Unmapped,
 };
 pub use size::{ByteSize, SizeError, human_bytes};

@@ -67,6 +67,9 @@ pub struct Region {
     /// Compute nodes other than the owner that may read the sealed region.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readers: Vec<Reader>,
+    /// The region that this one is a clone or a snapshot of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// Number of changes of the set of legs that are in sync. It only grows.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub epoch: u64,
@@ -103,6 +106,17 @@ impl Region {
     pub fn lies_on(&self, node: &Name) -> bool {
         self.legs.iter().any(|leg| &leg.memory_node == node)
     }
+}
+
+/// The region whose content another one began with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Origin {
+    /// Name that the region had then.
+    pub region: Name,
+    /// True until its owner has released it: memory nodes have no order to copy it yet.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waits: bool,
 }
 
 /// A compute node that may read a sealed region of another.
@@ -198,6 +212,9 @@ pub struct Release {
     /// True to seal the region after the release; `to` is its owner.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seal: bool,
+    /// True if the release lasts until memory nodes have cloned the region; then its owner has it again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copy: bool,
 }
 
 /// State of a region. If the conditions of several states hold, the last of these in the list is the state.

@@ -12,8 +12,9 @@ use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{
-    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LegsFilled, LegsStale, MoveRegion,
-    ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion, ShowRegion,
+    CloneRegion, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, LegsFilled, LegsStale,
+    MoveRegion, ProtectRegion, RegionStatus, RelocateRegion, ResetRegion, SealRegion, ShareRegion,
+    ShowRegion,
 };
 use cxloe_fabric::model::{LegState, Name, Region, RegionState};
 use cxloe_gmm_core::manager::{Command, Manager};
@@ -35,6 +36,8 @@ pub fn routes() -> Routes {
             "Make a region read-only for good";
         post "/v1/regions/{name}/share" Administer share: "shareRegion",
             "Let a further compute node read a sealed region, or stop that";
+        post "/v1/regions/{name}/clone" Regions clone: "cloneRegion",
+            "Make a region that begins with the content of this one";
         post "/v1/regions/{name}/relocate" Administer relocate: "relocateRegion",
             "Move the parts of a region on one memory node to another while it is used, or stop that";
         post "/v1/regions/{name}/legs/stale" ComputeNode legs_stale: "legsStale",
@@ -215,6 +218,17 @@ async fn share(
     };
     let asked = FailureText("was not shared", ErrorCode::NodeRefused);
     follow(&core, &caller, Command::ShareRegion(name.clone(), order), name, wait_ms, asked, progress).await
+}
+
+async fn clone(
+    State(core): State<Core>,
+    RequestCaller(caller): RequestCaller,
+    Path(Named { name }): Path<Named>,
+    Body(order): Body<CloneRegion>,
+) -> Result<Settled<Region, 201>, ApiError> {
+    let (new, wait_ms) = (order.name.clone(), order.wait_ms);
+    let asked = FailureText("did not come about", ErrorCode::NodeRefused);
+    follow(&core, &caller, Command::CloneRegion(name, order), new, wait_ms, asked, mapped).await
 }
 
 async fn relocate(

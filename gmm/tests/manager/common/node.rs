@@ -68,6 +68,7 @@ impl Known {
                 self.map(&hand_over.mapping);
             }
             NodeAction::Share(_) | NodeAction::Unshare(_) => {}
+            NodeAction::Clone(clone) => self.map(&clone.mapping),
             NodeAction::UnmapCmem(mapping) => {
                 mapping.extents.iter().for_each(|extent| {
                     self.mapped.remove(&extent);

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! 0          4 KiB                          head (2 MiB aligned)
-//! | superblock | hashed page table | unused | extent 0 | extent 1 | ...
+//! | superblock | hashed page table | records of copies | unused | extent 0 | extent 1 | ...
 //! ```
 //!
-//! The page table lies in the pool itself (paper, section III.C), and has room for mappings of all extents.
+//! The page table lies in the pool itself (paper, section III.C), and has room for mappings of all extents. Each extent
+//! has a record of the copy that fills it: a word for its source, and one bit for each page copied.
 
 use cxloe_fabric::model::ByteSize;
 
@@ -15,6 +16,8 @@ use super::PoolError;
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Length in bytes of a slot of the page table.
 pub(crate) const SLOT_BYTES: u64 = 32;
+/// Length in bytes of a page, the unit in which extents are copied.
+pub const PAGE_BYTES: u64 = 4096;
 /// Alignment of extent 0, so that huge pages can back extents.
 pub const HEAD_ALIGN: u64 = 2 << 20;
 /// Smallest extent size, in bytes: extent numbers of a 48-bit CMem address then fit 32 bits.
@@ -44,8 +47,20 @@ impl Layout {
     /// its CN's tenant entry may take another, and half of the table stays empty, which keeps probe sequences short.
     pub fn new(extent_bytes: u64, extents: u32) -> Layout {
         let slots = (u64::from(extents) * 4).next_power_of_two();
-        let head_bytes = (SUPERBLOCK_BYTES + slots * SLOT_BYTES).next_multiple_of(HEAD_ALIGN);
-        Layout { extent_bytes, extents, slots, head_bytes }
+        let mut layout = Layout { extent_bytes, extents, slots, head_bytes: 0 };
+        let records = u64::from(extents) * layout.record_words() * 8;
+        layout.head_bytes = (layout.records_offset() + records).next_multiple_of(HEAD_ALIGN);
+        layout
+    }
+
+    /// Words of the record of an extent's copy: its source, and one bit for each page.
+    pub fn record_words(&self) -> u64 {
+        1 + (self.extent_bytes / PAGE_BYTES).div_ceil(64)
+    }
+
+    /// Offset in bytes of the first record of a copy, a multiple of 8.
+    pub fn records_offset(&self) -> u64 {
+        SUPERBLOCK_BYTES + self.table_bytes()
     }
 
     /// Computes the layout with `bytes` for extents, and the head in addition.
@@ -133,7 +148,9 @@ mod tests {
             if let Ok(layout) = Layout::within(total, 1 << shift) {
                 prop_assert!(layout.total_bytes() <= total);
                 prop_assert!(layout.slots >= 4 * u64::from(layout.extents));
-                prop_assert!(SUPERBLOCK_BYTES + layout.slots * SLOT_BYTES <= layout.head_bytes);
+                let records = u64::from(layout.extents) * layout.record_words() * 8;
+                prop_assert!(layout.records_offset() + records <= layout.head_bytes);
+                prop_assert!(layout.record_words() > layout.extent_bytes / PAGE_BYTES / 64);
                 let next = Layout::new(1 << shift, layout.extents + 1);
                 prop_assert!(next.total_bytes() > total, "one extent more would fit");
             }

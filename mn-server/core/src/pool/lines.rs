@@ -4,12 +4,14 @@
 //! suffices that no two threads access one line at the same time. An extent belongs to one CN (the manager never gives
 //! it to two); a line of a CN always travels in the same stream of a session (R12); one worker serves a stream; and a
 //! new session of a CN starts after every worker has dropped the old one. The control thread zeroes extents that no
-//! page table entry names and that no worker uses any more (see `translation::Generation`).
+//! page table entry names and that no worker uses any more (see `translation::Generation`). A page is copied to another
+//! extent by the one thread that has claimed it, before its source is written and before its target is used
+//! (see `translation::ExtentCopy`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::address::{LINE_BYTES, MpAddr, MpExtent};
-use super::layout::SUPERBLOCK_BYTES;
+use super::layout::{PAGE_BYTES, SUPERBLOCK_BYTES};
 use super::superblock::USED_BYTES;
 use super::{Pool, PoolError};
 
@@ -194,6 +196,29 @@ impl Pool {
             let slots = self.backing.base().as_ptr().add(offset).cast::<Slot>();
             std::slice::from_raw_parts(slots, self.layout.slots as usize)
         }
+    }
+
+    /// Record of the copy that fills `extent`: a word for its source, then one bit for each page copied; all zeros in a
+    /// fresh pool.
+    pub(crate) fn copy_record(&self, extent: MpExtent) -> &[AtomicU64] {
+        assert!(extent.0 < self.layout.extents, "extent {extent} is outside the pool");
+        let words = self.layout.record_words() as usize;
+        let offset = self.layout.records_offset() as usize + extent.0 as usize * words * size_of::<u64>();
+        // SAFETY: by the layout the records lie between page table and head, inside the mapping, which lives as long as
+        // `self`; the address is a multiple of 8; and all code accesses these bytes as atomics.
+        unsafe {
+            let first = self.backing.base().as_ptr().add(offset).cast::<AtomicU64>();
+            std::slice::from_raw_parts(first, words)
+        }
+    }
+
+    /// Copies page `page` of an extent to the same place in another one. No thread writes the page of `from`, and no
+    /// other one uses that of `to`.
+    pub(crate) fn copy_page(&self, from: MpExtent, to: MpExtent, page: u64) {
+        let at =
+            |extent| self.at(MpAddr(self.extent_start(extent).0 + page * PAGE_BYTES), PAGE_BYTES as usize);
+        // SAFETY: `at` has checked both ranges, which lie in different extents; the caller has claimed the page.
+        unsafe { at(to).copy_from_nonoverlapping(at(from), PAGE_BYTES as usize) };
     }
 
     /// Writes the superblock to memory; [`Backing::sync`](super::Backing::sync) writes it to the file.

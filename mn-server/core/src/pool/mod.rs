@@ -27,7 +27,7 @@ pub use address::{LINE_BYTES, MpAddr, MpExtent};
 pub use backing::Backing;
 pub use cxloe_fabric::model::ByteSize;
 pub use error::PoolError;
-pub use layout::{EXTENT_BYTES_DEFAULT, EXTENT_BYTES_MIN, HEAD_ALIGN, Layout, SUPERBLOCK_BYTES};
+pub use layout::{EXTENT_BYTES_DEFAULT, EXTENT_BYTES_MIN, HEAD_ALIGN, Layout, PAGE_BYTES, SUPERBLOCK_BYTES};
 pub(crate) use lines::Slot;
 pub(crate) use lines::prefetch_bytes;
 pub use spec::{PoolSpec, PoolSpecError};
@@ -105,6 +105,10 @@ impl Pool {
             // Entries of an earlier page table must not be served. The superblock still is the earlier one, so a
             // restart after a crash in this loop clears the table again.
             pool.table().iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
+            let extents = (0..layout.extents).map(MpExtent);
+            extents
+                .flat_map(|extent| pool.copy_record(extent))
+                .for_each(|word| word.store(0, Ordering::Relaxed));
             pool.backing.sync(layout.head_bytes as usize).map_err(|error| pool.written_back(error))?;
         }
         pool.store_superblock(false)?;

@@ -3,7 +3,7 @@
 //! | offset | bytes | field (little-endian) |
 //! |---|---|---|
 //! | 0 | 8 | magic `CXLoEpol` |
-//! | 8 | 4 | version, 1 |
+//! | 8 | 4 | version, 2 |
 //! | 12 | 4 | number of extents |
 //! | 16 | 8 | extent size in bytes |
 //! | 24 | 8 | incarnation |
@@ -15,7 +15,7 @@
 use super::layout::Layout;
 
 const MAGIC: &[u8; 8] = b"CXLoEpol";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes used of the 4 KiB; the rest is zero.
 pub const USED_BYTES: usize = 56;
 
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_later_version_and_an_impossible_geometry_are_refused() {
-        for (at, value) in [(8, 2u32), (12, 0), (16, 3)] {
+        for (at, value) in [(8, 3u32), (12, 0), (16, 3)] {
             let mut bytes = example().emit();
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
             let crc = crc32c::crc32c(&bytes[..52]).to_le_bytes();

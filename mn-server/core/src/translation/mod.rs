@@ -12,6 +12,7 @@
 //!   passed(g)? zero the extents, confirm to the GMM   next batch
 //! ```
 
+mod copies;
 mod entry;
 mod generation;
 mod instances;
@@ -20,6 +21,7 @@ mod table;
 mod tlb;
 mod writer;
 
+pub(crate) use copies::CopySet;
 pub use entry::{CnId, mappings_stored};
 pub use generation::{Generation, WorkerGeneration};
 pub use instances::Instances;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::copies::Copies;
 use super::entry::{self, CnId, Content, Key, ProbeResult, mp_extent};
 use super::generation::Generation;
 use super::instances::Instances;
@@ -53,14 +54,15 @@ pub struct PageTable {
     generation: Arc<Generation>,
     instances: Instances,
     shares: Shares,
+    copies: Copies,
     extent_shift: u32,
 }
 
 impl PageTable {
     pub(super) fn new(pool: Arc<Pool>, generation: Arc<Generation>) -> PageTable {
         let extent_shift = pool.extent_bytes().trailing_zeros();
-        let (instances, shares) = (Instances::default(), Shares::default());
-        PageTable { pool, generation, instances, shares, extent_shift }
+        let (instances, shares, copies) = (Instances::default(), Shares::default(), Copies::default());
+        PageTable { pool, generation, instances, shares, copies, extent_shift }
     }
 
     /// Pool that holds the table and the extents.
@@ -81,6 +83,41 @@ impl PageTable {
     /// Sealed memory of other CNs that CNs may read.
     pub(super) fn shares(&self) -> &Shares {
         &self.shares
+    }
+
+    /// Extents that are being copied.
+    pub(crate) fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// Copies up to `pages` pages of extents that are filled from others. Returns whether more may be left. For a thread
+    /// that serves nobody.
+    pub fn copy_pages(&self, pages: usize) -> bool {
+        let step = self.copies.step(&self.pool, pages);
+        self.note_copies(step.last_ended);
+        step.more
+    }
+
+    /// Bytes of extents that are still to be copied from others.
+    pub fn bytes_to_copy(&self) -> u64 {
+        self.copies.bytes_left(&self.pool)
+    }
+
+    /// Completes the copy that fills `extent`, if there is one.
+    pub(crate) fn complete_copy_to(&self, extent: MpExtent) {
+        self.note_copies(self.copies.complete_to(&self.pool, extent));
+    }
+
+    /// Completes all copies from `extent`, which is about to lose its content.
+    pub(crate) fn complete_copies_from(&self, extent: MpExtent) {
+        self.note_copies(self.copies.complete_from(&self.pool, extent));
+    }
+
+    /// Begins a generation if the last copy has ended: workers take the empty set, and look at none any more.
+    fn note_copies(&self, last_ended: bool) {
+        if last_ended {
+            self.generation.advance();
+        }
     }
 
     /// Base-2 logarithm of the extent size in bytes.

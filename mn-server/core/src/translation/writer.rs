@@ -81,6 +81,7 @@ impl PageTableWriter {
         let table = Arc::new(PageTable::new(pool, Generation::new()));
         let mut writer = PageTableWriter { table, incarnation, owners: HashMap::new(), retired: Vec::new() };
         let recovery = writer.recover();
+        writer.table.copies().recover(writer.table.pool());
         (writer, recovery)
     }
 
@@ -162,6 +163,24 @@ impl PageTableWriter {
     pub fn set_shares(&mut self, shares: Vec<Share>) -> u64 {
         self.table.shares().set(shares);
         self.seal()
+    }
+
+    /// Begins to copy the first extent of each pair to the second, which is prepared and not mapped. In force once every
+    /// worker has passed the generation that is returned; then call [`copies_known`](Self::copies_known).
+    pub(crate) fn begin_copies(&mut self, pairs: &[(MpExtent, MpExtent)]) -> u64 {
+        self.table.copies().begin(self.table.pool(), pairs);
+        self.seal()
+    }
+
+    /// Lets the copies to these extents go on in the background; the extents may be mapped from now on.
+    pub(crate) fn copies_known(&mut self, targets: &[MpExtent]) {
+        self.table.copies().known(targets);
+    }
+
+    /// Gives up copies to these extents, if there are any. No worker copies to them any more once all have passed the
+    /// generation of the next [`seal`](Self::seal).
+    pub(crate) fn give_up_copies(&mut self, targets: &[MpExtent]) -> bool {
+        self.table.copies().give_up(self.table.pool(), targets)
     }
 
     /// Ends a series of [`unmap`](Self::unmap)s: once [`passed`](Self::passed) is at least the generation returned, no

@@ -5,6 +5,7 @@
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
 mod binding;
+mod clones;
 mod load;
 mod memory;
 mod moves;
@@ -29,6 +30,8 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         moves::a_move_is_finished_or_ends_whoever_stops,
         sealed::sealed_regions_are_read_by_many_and_written_by_none,
         sealed::sealed_regions_are_mapped_to_be_read,
+        clones::snapshots_and_clones_keep_their_content,
+        clones::what_is_cloned_is_named_and_what_cannot_be,
         binding::unbinding_one_leaves_the_other_alone,
         binding::devices_come_and_go_while_the_agent_runs,
         starting::held_nodes_wait_for_what_is_declared,

@@ -1,7 +1,8 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that carry out its commands.
-//! `rules`, `devices`, `operations`, `lineage`, `keys`, `mirror` and `cmem` have a test for each rule, `orders` searches for an
+//! `rules`, `devices`, `operations`, `lineage`, `keys`, `mirror`, `clones` and `cmem` have a test for each rule, `orders` searches for an
 //! order of events that breaks one.
 
+mod clones;
 mod cmem;
 mod devices;
 mod hand_over;
@@ -132,6 +133,20 @@ impl Node {
                     self.mapped.remove(&extent);
                 });
                 self.map(&hand_over.mapping);
+            }
+            NodeAction::Clone(clone) => {
+                assert_eq!(clone.source.extents.len(), clone.mapping.extents.len());
+                let is_source = |(extent, page): (u64, u64)| {
+                    self.mapped.get(&extent).is_some_and(|held| *held == (clone.source.cn, page))
+                };
+                let pages = (0..).map(|at| clone.source.cmem_base + at * clone.source.extent_bytes);
+                if clone.incarnation != self.incarnation
+                    || !clone.source.extents.iter().zip(pages).all(is_source)
+                {
+                    self.results.push(CommandResult::failed(command.seq, "it is not mapped here"));
+                    return;
+                }
+                self.map(&clone.mapping);
             }
             NodeAction::Share(share) => self.shares.push(share.clone()),
             NodeAction::Unshare(share) => self.shares.retain(|held| held != share),

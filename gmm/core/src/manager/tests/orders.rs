@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use cxloe_fabric::api::MoveRegion;
+use cxloe_fabric::api::{CloneRegion, MoveRegion};
 use cxloe_fabric::hdm::Ways;
 use cxloe_fabric::model::LegState;
 
@@ -52,6 +52,12 @@ enum Step {
         to: Option<u8>,
         force: bool,
     },
+    Clone {
+        pick: prop::sample::Index,
+        owner: Option<u8>,
+        sealed: bool,
+        force: bool,
+    },
     /// A sync: whether the node fails its commands, and whether the manager's answer is lost.
     Sync {
         node: usize,
@@ -93,6 +99,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<prop::sample::Index>().prop_map(Step::Reset),
         2 => (any::<prop::sample::Index>(), prop::option::weighted(0.9, 0u8..3), any::<bool>())
             .prop_map(|(pick, to, force)| Step::Move { pick, to, force }),
+        3 => (any::<prop::sample::Index>(), prop::option::weighted(0.3, 0u8..3), any::<bool>(), any::<bool>())
+            .prop_map(|(pick, owner, sealed, force)| Step::Clone { pick, owner, sealed, force }),
         10 => (node.clone(), prop::bool::weighted(0.1), prop::bool::weighted(0.2))
             .prop_map(|(node, fail, answer_lost)| Step::Sync { node, fail, answer_lost }),
         1 => node.clone().prop_map(|node| Step::Replay { node }),
@@ -132,6 +140,13 @@ proptest! {
             match step {
                 Step::Create { owner, extents } => {
                     drop(fabric.create(&format!("r{number}"), extents, cn(owner)));
+                }
+                Step::Clone { pick, owner, sealed, force } => {
+                    let Some(source) = region_at(&fabric, pick) else { continue };
+                    let owner = owner.map(|owner| cn(owner).into());
+                    let name = name(&format!("r{number}"));
+                    let order = CloneRegion { name, owner, uid: None, sealed, force, wait_ms: 0 };
+                    drop(fabric.apply(Command::CloneRegion(source, order)));
                 }
                 Step::CreateWide { owner, extents, ways } => {
                     let create = CreateRegion::new(name(&format!("r{number}")), extents * EXTENT, cn(owner));
