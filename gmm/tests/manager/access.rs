@@ -365,6 +365,7 @@ async fn a_tenant_changes_nothing_of_anothers_by_any_route() {
             "/v1/regions" => serde_json::json!({"name": "b", "size": EXTENT, "owner": cn(1)}),
             grow if grow.ends_with("/grow") => serde_json::json!({"size": 2 * EXTENT}),
             protect if protect.ends_with("/protect") => serde_json::json!({"protect": "mirror"}),
+            clone if clone.ends_with("/clone") => serde_json::json!({"name": "b"}),
             _ => serde_json::json!({}),
         };
         let (status, said) = tenant.ask(method.clone(), &path, Some(body)).await;
