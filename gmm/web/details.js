@@ -93,6 +93,7 @@ async function region(name, overview) {
     facts([
       ["State", badge(STATES[found.state] ?? "plain", found.state)],
       ["Failure", found.failure ?? null],
+      ["Content of", found.origin ? `${found.origin.region}, when it was made` : null],
       ["Owner", owner === found.owner ? owner : `${owner} (${found.owner})`],
       ["Size", `${bytes(found.size)} (${count(found.size)} bytes)`],
       ["Release", release],

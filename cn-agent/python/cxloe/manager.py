@@ -72,6 +72,10 @@ class Region:
     uid: int | None
     created_ms: int
     legs: tuple[Leg, ...]
+    #: Whether the content never changes again.
+    sealed: bool
+    #: Name of the region that this one is a clone or a snapshot of.
+    origin: str | None
     #: The whole answer, with what this class does not name.
     record: Mapping[str, Any] = field(repr=False, compare=False)
 
@@ -135,6 +139,8 @@ def _region(record: Mapping[str, Any]) -> Region:
         uid=record.get("uid"),
         created_ms=record["created_ms"],
         legs=legs,
+        sealed=record.get("sealed", False),
+        origin=record["origin"]["region"] if record.get("origin") else None,
         record=record,
     )
 
@@ -273,6 +279,65 @@ class Manager:
         asked = f"destroy region {name}"
         left = self._ask("DELETE", path, asked, None, wait)
         return None if left is None else self._read(asked, _region, left)
+
+    def clone(
+        self,
+        name: str,
+        new: str,
+        *,
+        owner: str | None = None,
+        uid: int | None = None,
+        force: bool = False,
+        wait: float = WAIT_DEFAULT,
+    ) -> Region:
+        """Make the region ``new``, which begins with the content that ``name`` has now. Memory nodes copy it while both are
+        used. The owner of a region in use writes back and releases it first, and then has it again.
+
+        ``owner``, ``uid``: None: those of ``name``.
+        ``force``: take what the memory nodes have although the owner's agent is unreachable.
+        """
+        return self._clone(name, new, False, owner, uid, force, wait)
+
+    def snapshot(
+        self,
+        name: str,
+        new: str,
+        *,
+        owner: str | None = None,
+        uid: int | None = None,
+        force: bool = False,
+        wait: float = WAIT_DEFAULT,
+    ) -> Region:
+        """Make the sealed region ``new`` with the content that ``name`` has now, as ``clone`` does."""
+        return self._clone(name, new, True, owner, uid, force, wait)
+
+    def _clone(
+        self, name: str, new: str, sealed: bool, owner: str | None, uid: int | None, force: bool, wait: float
+    ) -> Region:
+        body: dict[str, Any] = {"name": new, "sealed": sealed, "force": force, "wait_ms": _ms(wait)}
+        body.update({key: value for key, value in (("owner", owner), ("uid", uid)) if value is not None})
+        asked = f"clone region {name} as {new}"
+        return self._one_region("POST", f"/v1/regions/{_name(name)}/clone", asked, body, wait)
+
+    def move(self, name: str, to: str, *, force: bool = False, wait: float = WAIT_DEFAULT) -> Region:
+        """Give a region to another compute node with its content; nothing is copied."""
+        body = {"to": to, "force": force, "wait_ms": _ms(wait)}
+        return self._one_region("POST", f"/v1/regions/{_name(name)}/move", f"move region {name} to {to}", body, wait)
+
+    def seal(self, name: str, *, force: bool = False, wait: float = WAIT_DEFAULT) -> Region:
+        """Make a region read-only for good."""
+        body = {"force": force, "wait_ms": _ms(wait)}
+        return self._one_region("POST", f"/v1/regions/{_name(name)}/seal", f"seal region {name}", body, wait)
+
+    def share(
+        self, name: str, reader: str, *, uid: int | None = None, end: bool = False, wait: float = WAIT_DEFAULT
+    ) -> Region:
+        """Let a further compute node read a sealed region, or, with ``end``, no longer."""
+        body: dict[str, Any] = {"with": reader, "end": end, "wait_ms": _ms(wait)}
+        if uid is not None:
+            body["uid"] = uid
+        asked = f"share region {name} {'no longer ' if end else ''}with {reader}"
+        return self._one_region("POST", f"/v1/regions/{_name(name)}/share", asked, body, wait)
 
     def memory_nodes(self) -> list[MemoryNode]:
         """Every memory node."""

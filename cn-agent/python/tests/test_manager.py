@@ -34,6 +34,24 @@ def test_regions_are_made_grown_and_destroyed(manager, owner):
     assert eventually("it is destroyed", lambda: "of-python" not in [region.name for region in manager.regions()])
 
 
+def test_snapshots_and_clones(manager, owner):
+    manager.create("source", "2M", owner, uid=0)
+    kept = manager.snapshot("source", "kept", wait=30)
+    assert (kept.state, kept.sealed, kept.origin, kept.size, kept.uid) == ("active", True, "source", 2 << 20, 0)
+    again = manager.clone("kept", "again", owner=owner, wait=30)
+    assert (again.state, again.sealed, again.origin) == ("active", False, "kept")
+    assert manager.seal("kept").sealed
+    with pytest.raises(cxloe.ManagerError, match="is its owner"):
+        manager.share("kept", owner)
+    with pytest.raises(cxloe.ManagerError, match="only a sealed region can be shared"):
+        manager.share("again", owner)
+    assert manager.move("again", owner).owner == again.owner
+    with pytest.raises(cxloe.ManagerError, match="already"):
+        manager.clone("source", "kept")
+    for name in ("source", "kept", "again"):
+        manager.destroy(name, force=True, wait=30)
+
+
 def test_nodes_and_health(manager, owner, region):
     [memory] = manager.memory_nodes()
     assert (memory.name, memory.health, memory.draining) == ("mn0", "reachable", False)

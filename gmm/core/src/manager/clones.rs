@@ -191,13 +191,29 @@ impl Manager {
         if !released.is_some_and(|release| release.copy) {
             return;
         }
+        if !self.is_being_cloned(source) {
+            self.keep_owner(source, "it is cloned");
+        }
+    }
+
+    /// Whether a clone of the region is being made: memory nodes may have yet to take its content.
+    fn is_being_cloned(&self, source: &Name) -> bool {
         let is_open = |region: &Region| {
             let origin = region.origin.as_ref().filter(|origin| &origin.region == source);
             let unmapped = || region.legs.iter().any(|leg| leg.state == LegState::Mapping);
             region.state == RegionState::Creating && origin.is_some_and(|origin| origin.waits || unmapped())
         };
-        if !self.state.regions.values().any(is_open) {
-            self.keep_owner(source, "it is cloned");
+        self.state.regions.values().any(is_open)
+    }
+
+    /// Refuses an order by which a region could be written before its clones have its content.
+    pub(super) fn check_uncloned(&self, region: &Region) -> Result<(), ManagerError> {
+        let released = region.release.is_some();
+        match released && self.is_being_cloned(&region.name) {
+            true => {
+                Err(wrong_state(region, "a clone is being made of it: wait, or destroy the clone".to_owned()))
+            }
+            false => Ok(()),
         }
     }
 

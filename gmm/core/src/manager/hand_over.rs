@@ -106,7 +106,7 @@ impl Manager {
             return Err(wrong_state(region, reason));
         }
         Self::check_unshared(region)?;
-        Self::check_uncloned(region)?;
+        self.check_uncloned(region)?;
         let bytes = region.bytes().saturating_mul(u64::from(region.protect.copies()));
         self.check_quota(to, bytes)?;
         for leg in &region.legs {

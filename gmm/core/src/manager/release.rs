@@ -15,7 +15,7 @@ impl Manager {
                 Ok(())
             }
             RegionState::Releasing | RegionState::Disabled => {
-                Self::check_uncloned(&region)?;
+                self.check_uncloned(&region)?;
                 let stopped = region.release.as_mut().is_some_and(|release| {
                     release.seal = false;
                     release.to.take().is_some()
@@ -34,7 +34,7 @@ impl Manager {
 
     pub(super) fn enable_region(&mut self, name: &Name) -> Result<(), ManagerError> {
         let mut region = self.region(name)?.clone();
-        Self::check_uncloned(&region)?;
+        self.check_uncloned(&region)?;
         match region.release {
             Some(Release { destroy: false, .. }) if region.state != RegionState::Draining => {
                 region.release = None;

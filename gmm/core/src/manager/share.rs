@@ -49,7 +49,7 @@ impl Manager {
             let reason = "it moves to another compute node".to_owned();
             return Err(wrong_state(region, reason));
         }
-        Self::check_uncloned(region)?;
+        self.check_uncloned(region)?;
         let mapped = region.legs.iter().all(|leg| leg.state == LegState::Mapped && leg.former.is_none());
         if region.protect == Protection::Mirror {
             let reason = format!(
@@ -79,16 +79,6 @@ impl Manager {
         let (cn, name) = (reader.cn, &region.name);
         let reason = format!("CN {cn} reads it: `gmm share-region {name} --with {cn} --stop` first");
         Err(wrong_state(region, reason))
-    }
-
-    /// Refuses an order for a region that is released only until it is cloned.
-    pub(super) fn check_uncloned(region: &Region) -> Result<(), ManagerError> {
-        match region.release.is_some_and(|release| release.copy) {
-            true => {
-                Err(wrong_state(region, "a clone is being made of it: wait, or destroy the clone".to_owned()))
-            }
-            false => Ok(()),
-        }
     }
 
     /// Lets a further compute node read a sealed region, or stops that.

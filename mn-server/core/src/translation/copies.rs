@@ -69,9 +69,14 @@ impl ExtentCopy {
 
     /// Pages that are not copied yet, in order.
     fn absent<'a>(&'a self, pool: &'a Pool) -> impl Iterator<Item = u64> + 'a {
-        let bits = &pool.copy_record(self.target)[1..];
-        (0..pool.extent_bytes() / PAGE_BYTES)
-            .filter(|page| bits[*page as usize / 64].load(Ordering::Acquire) >> (page % 64) & 1 == 0)
+        let pages = pool.extent_bytes() / PAGE_BYTES;
+        let words = (0..pages).step_by(64).zip(&pool.copy_record(self.target)[1..]);
+        words.flat_map(move |(first, word)| {
+            let copied = word.load(Ordering::Acquire);
+            // A word whose pages are all copied is passed over.
+            let end = if copied == u64::MAX { first } else { (first + 64).min(pages) };
+            (first..end).filter(move |page| copied >> (page % 64) & 1 == 0)
+        })
     }
 
     /// Ends the copy, of which all pages are copied or no page is needed any more.

@@ -85,6 +85,7 @@ fn snapshots_are_sealed_and_cloned_at_once() {
     fabric.apply(Command::DisableRegion(name("r"))).unwrap();
     fabric.both_follow();
     fabric.clone_of_r("d", |_| {}).unwrap();
+    refused(fabric.apply(Command::EnableRegion(name("r"))).map(drop), "clone");
     fabric.both_follow();
     assert_eq!(
         (fabric.state_of("r"), fabric.state_of("d")),
