@@ -19,6 +19,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::claim::once;
 use super::entry::mix;
 use crate::pool::{MpAddr, MpExtent, PAGE_BYTES, Pool};
 
@@ -51,20 +52,9 @@ impl ExtentCopy {
     fn ensure(&self, pool: &Pool, page: u64) {
         let (word, bit) = (page as usize / 64, 1 << (page % 64));
         let copied = &pool.copy_record(self.target)[1 + word];
-        loop {
-            if self.ended.load(Ordering::Acquire) || copied.load(Ordering::Acquire) & bit != 0 {
-                return;
-            }
-            if self.claimed[word].fetch_or(bit, Ordering::Acquire) & bit == 0 {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-        if copied.load(Ordering::Acquire) & bit == 0 {
-            pool.copy_page(self.source, self.target, page);
-            copied.fetch_or(bit, Ordering::Release);
-        }
-        self.claimed[word].fetch_and(!bit, Ordering::Release);
+        let ended = || self.ended.load(Ordering::Acquire);
+        let copy = || pool.copy_page(self.source, self.target, page);
+        once(&self.claimed[word], copied, bit, ended, std::hint::spin_loop, copy);
     }
 
     /// Pages that are not copied yet, in order.

@@ -12,6 +12,7 @@
 //!   passed(g)? zero the extents, confirm to the GMM   next batch
 //! ```
 
+mod claim;
 mod copies;
 mod entry;
 mod generation;
