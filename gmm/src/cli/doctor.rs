@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,6 +16,7 @@ use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files,
 use cxloe_gmm::server::Config;
 use cxloe_gmm::store::StorePlace;
 use cxloe_gmm::store::etcd::{self, EtcdMember};
+use tokio::net::TcpSocket;
 
 use super::serve::ServeArgs;
 
@@ -88,7 +89,7 @@ fn examine(config: &Config, process: &Process) -> Vec<Check> {
             }
         }),
     }
-    let bound = TcpListener::bind(config.listen).map(drop).map_err(|error| error.kind());
+    let bound = bind(config.listen).map_err(|error| error.kind());
     // The socket is preferred, since it needs no token.
     let url = match &config.socket {
         Some(socket) if !config.insecure => format!("unix:{}", socket.display()),
@@ -103,6 +104,13 @@ fn examine(config: &Config, process: &Process) -> Vec<Check> {
         _ => Check::ok(Group::Daemon, "manager", "not running"),
     });
     checks
+}
+
+/// Binds an address for a moment. It is not listened on, so that a manager that starts in this moment gets it.
+fn bind(address: SocketAddr) -> std::io::Result<()> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)
 }
 
 /// A local address at which a client reaches a listener on `address`.
