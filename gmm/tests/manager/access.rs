@@ -366,15 +366,45 @@ async fn a_tenant_changes_nothing_of_anothers_by_any_route() {
             grow if grow.ends_with("/grow") => serde_json::json!({"size": 2 * EXTENT}),
             protect if protect.ends_with("/protect") => serde_json::json!({"protect": "mirror"}),
             clone if clone.ends_with("/clone") => serde_json::json!({"name": "b"}),
+            moves if moves.ends_with("/move") => serde_json::json!({"to": cn(2)}),
+            share if share.ends_with("/share") => serde_json::json!({"with": cn(2)}),
             _ => serde_json::json!({}),
         };
         let (status, said) = tenant.ask(method.clone(), &path, Some(body)).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{method} {path} ({right}): {said}");
         tried += usize::from(right == "tenant");
     }
-    assert!(tried >= 7, "create, grow, protect, disable, enable, reset, destroy: {tried}");
+    assert!(
+        tried >= 11,
+        "create, grow, protect, move, seal, share, clone, disable, enable, reset, destroy: {tried}"
+    );
     assert_eq!(rig.admin.region(&name("a")).await.unwrap(), theirs);
     assert_eq!(rig.admin.regions().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_tenant_moves_its_regions_between_its_own_compute_nodes() {
+    let rig = Rig::start();
+    let (_node, _) = ObedientNode::start(rig.admin.clone(), memory_node("mn0", 1, 64)).await;
+    for last in 1..=3 {
+        rig.admin.register_compute_node(&compute_node(&format!("cn{last}"), last)).await.unwrap();
+    }
+    rig.admin.create_region(&CreateRegion::new(name("a"), EXTENT, cn(1))).await.unwrap();
+    let tenant = rig.token(CreateToken { compute_nodes: vec![cn(1), cn(2)], ..role(Role::Tenant) }).await;
+    let tenant = rig.http(Some(&tenant)).await;
+    let ask = async |what: &str, body: serde_json::Value| {
+        tenant.ask(Method::POST, &format!("/v1/regions/a/{what}"), Some(body)).await
+    };
+    let (status, said) = ask("move", serde_json::json!({"to": cn(3)})).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{said}");
+    let (status, said) = ask("share", serde_json::json!({"with": cn(3)})).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{said}");
+    let (status, said) = ask("move", serde_json::json!({"to": "cn2", "wait_ms": 0})).await;
+    assert!(status.is_success(), "{status}: {said}");
+    let (status, said) = ask("move", serde_json::json!({"to": null})).await;
+    assert!(status.is_success(), "{status}: {said}");
+    let (status, said) = ask("seal", serde_json::json!({"wait_ms": 0})).await;
+    assert!(status.is_success(), "{status}: {said}");
 }
 
 #[tokio::test]

@@ -21,6 +21,8 @@ enum ConcernedParty<'a> {
     Region(&'a Name, u64),
     /// The owner of the region of this name, and of a clone of it: this one, or the same.
     Clone(&'a Name, Option<&'a Owner>),
+    /// The owner of the region of this name, and the compute node that gets it or may read it, if any.
+    Other(&'a Name, Option<&'a Owner>),
     /// The owner of the region of this name; the number of copies that the region gets.
     Protect(&'a Name, u8),
     /// A node that is to join; the join token was checked before.
@@ -45,11 +47,14 @@ fn affair(command: &Command) -> ConcernedParty<'_> {
         Command::GrowRegion(name, grow) => ConcernedParty::Region(name, grow.size.0),
         Command::LegsStale(name, _) | Command::LegsFilled(name, _) => ConcernedParty::Agent(name),
         Command::CloneRegion(name, order) => ConcernedParty::Clone(name, order.owner.as_ref()),
+        Command::MoveRegion(name, order) => ConcernedParty::Other(name, order.to.as_ref()),
+        Command::ShareRegion(name, order) => ConcernedParty::Other(name, Some(&order.with)),
         Command::ProtectRegion(name, protect) => ConcernedParty::Protect(name, protect.protect.copies()),
         Command::DestroyRegion { name, .. }
         | Command::ResetRegion(name)
         | Command::DisableRegion(name)
         | Command::EnableRegion(name)
+        | Command::SealRegion(name, _)
         | Command::ReleaseRegion(name) => ConcernedParty::Region(name, 0),
         Command::Join { .. } => ConcernedParty::Join,
         Command::ReleaseOrphans(_)
@@ -64,9 +69,6 @@ fn affair(command: &Command) -> ConcernedParty<'_> {
         | Command::SetQos(_)
         | Command::GenerateAer { .. }
         | Command::ClearLog(_)
-        | Command::MoveRegion(..)
-        | Command::SealRegion(..)
-        | Command::ShareRegion(..)
         | Command::RelocateRegion(..)
         | Command::DrainMemoryNode(..)
         | Command::ForgetMemoryNode { .. }
@@ -167,6 +169,13 @@ fn of_tenant(manager: &Manager, tenant: &Tenant, affair: &ConcernedParty<'_>) ->
             }
             Err(_) => 0,
         },
+        ConcernedParty::Other(name, other) => {
+            if let Ok(region) = manager.region(name) {
+                owns(region.owner)?;
+            }
+            other.map_or(Ok(()), owns_named)?;
+            0
+        }
         ConcernedParty::Region(name, size) => match manager.region(name) {
             Ok(region) => {
                 owns(region.owner)?;

@@ -30,11 +30,11 @@ pub fn routes() -> Routes {
         post "/v1/regions/{name}/grow" Regions grow: "growRegion", "Make a region larger while it is used";
         post "/v1/regions/{name}/protect" Regions protect: "protectRegion",
             "Change the number of copies of a region while it is used";
-        post "/v1/regions/{name}/move" Administer move_region: "moveRegion",
+        post "/v1/regions/{name}/move" Regions move_region: "moveRegion",
             "Give a region to another compute node with its content, or stop that";
-        post "/v1/regions/{name}/seal" Administer seal: "sealRegion",
+        post "/v1/regions/{name}/seal" Regions seal: "sealRegion",
             "Make a region read-only for good";
-        post "/v1/regions/{name}/share" Administer share: "shareRegion",
+        post "/v1/regions/{name}/share" Regions share: "shareRegion",
             "Let a further compute node read a sealed region, or stop that";
         post "/v1/regions/{name}/clone" Regions clone: "cloneRegion",
             "Make a region that begins with the content of this one";
