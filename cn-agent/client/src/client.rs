@@ -56,6 +56,8 @@ const NAP_MS: u8 = 100;
 const MANAGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for any other answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for an answer beyond the time for which the agent was to wait.
+const ANSWER_SPARE: Duration = Duration::from_secs(5);
 /// Longest wait for an operation; the agent gives up on a memory node long before that.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -136,8 +138,12 @@ fn ask(path: &Path, ask: AgentCall) -> Result<AgentAnswer, ClientError> {
 
 /// Sends a request that makes the agent send one to the manager, and waits for the answer.
 fn ask_through(path: &Path, ask: AgentCall) -> Result<AgentAnswer, ClientError> {
+    ask_within(path, ask, Some(MANAGER_TIMEOUT))
+}
+
+/// Sends a request, and waits up to `limit` for the answer; without one, as long as the agent lives.
+fn ask_within(path: &Path, ask: AgentCall, limit: Option<Duration>) -> Result<AgentAnswer, ClientError> {
     let mut socket = call(path, ask)?;
-    let limit = Some(MANAGER_TIMEOUT);
     socket.set_read_timeout(limit).map_err(|error| unanswered(path, error))?;
     match message::read(&mut socket, ANSWER_MAX) {
         Ok(AgentAnswer::Refused(reason)) => Err(ClientError::Refused { path: path.into(), reason }),
@@ -273,6 +279,54 @@ pub fn paging(path: &Path, space: Option<u64>) -> Result<Vec<PagingView>, Client
 /// Any [`ClientError`] but [`ClientError::Engine`].
 pub fn set_limit(path: &Path, space: u64, limit: u64) -> Result<(), ClientError> {
     match ask(path, AgentCall::SetLimit { space, limit })? {
+        AgentAnswer::Done => Ok(()),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
+    }
+}
+
+/// Writes all dirty pages of a space back, and with `zeros` zeros for discarded ones; waits until memory nodes have them.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn clean_all(path: &Path, space: u64, zeros: bool) -> Result<(), ClientError> {
+    done(path, ask_within(path, AgentCall::CleanAll { space, zeros }, None)?)
+}
+
+/// Suspends a space, so that its region can go to another compute node: faults wait, and no page is resident when this
+/// returns. Returns the pages that will be used soon, and runs of pages that are zeros.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`]; after a [silence](ClientError::Silent) of `limit`, the space is to be
+/// [served again](serve_again).
+pub fn suspend(path: &Path, space: u64, limit: Duration) -> Result<PageLists, ClientError> {
+    match ask_within(path, AgentCall::Suspend { space }, Some(limit))? {
+        AgentAnswer::Suspended { hot, zeros } => Ok((hot, zeros)),
+        other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
+    }
+}
+
+/// Pages that will be used soon, and runs of pages that are zeros: the first page, and the number of pages.
+pub type PageLists = (Vec<u32>, Vec<(u32, u32)>);
+
+/// Gives the agent notes of the former compute node for a space whose region is not here yet; at most 2,000 numbers.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn note(path: &Path, space: u64, hot: Vec<u32>, zeros: Vec<(u32, u32)>) -> Result<(), ClientError> {
+    done(path, ask(path, AgentCall::Note { space, hot, zeros })?)
+}
+
+/// Has a suspended space served again, as soon as its region is attached, for which the agent waits up to `limit`.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn serve_again(path: &Path, space: u64, limit: Duration) -> Result<(), ClientError> {
+    let wait_ms = limit.as_millis() as u64;
+    done(path, ask_within(path, AgentCall::ServeAgain { space, wait_ms }, Some(limit + ANSWER_SPARE))?)
+}
+
+fn done(path: &Path, answer: AgentAnswer) -> Result<(), ClientError> {
+    match answer {
         AgentAnswer::Done => Ok(()),
         other => Err(protocol(path, format!("an answer that does not match the request: {other:?}"))),
     }

@@ -26,8 +26,8 @@ pub use cxloe_cn_core::mapped::{MapRequest, PagingMember, PagingView};
 
 /// Version of requests, answers and rings; both ends must have the same.
 pub const VERSION: u32 = cxloe_member::wire::VERSION;
-/// Longest request, in bytes.
-pub const REQUEST_MAX: usize = 4096;
+/// Longest request, in bytes: that with notes of 2,000 runs of pages.
+pub const REQUEST_MAX: usize = 64 << 10;
 /// Longest answer, in bytes: that for 65,536 regions.
 pub const ANSWER_MAX: usize = 64 << 20;
 
@@ -99,7 +99,37 @@ pub enum AgentCall {
     CleanAll {
         /// Number of the space.
         space: u64,
+        /// Whether memory nodes get zeros for discarded pages.
+        #[serde(default = "yes")]
+        zeros: bool,
     },
+    /// Suspend a space so that its region can go to another compute node: faults wait, all pages are written back and
+    /// removed. The answer, [`AgentAnswer::Suspended`], comes when none is resident.
+    Suspend {
+        /// Number of the space.
+        space: u64,
+    },
+    /// Take notes of the former compute node for a space whose region is not here yet.
+    Note {
+        /// Number of the space.
+        space: u64,
+        /// Pages that will be used soon, the likeliest first.
+        hot: Vec<u32>,
+        /// Runs of pages that are zeros: the first page, and the number of pages.
+        zeros: Vec<(u32, u32)>,
+    },
+    /// Serve a suspended space again, as soon as its region is attached.
+    ServeAgain {
+        /// Number of the space.
+        space: u64,
+        /// Longest wait for the region, in milliseconds.
+        wait_ms: u64,
+    },
+}
+
+/// Default of a field that older programs did not send.
+fn yes() -> bool {
+    true
 }
 
 /// Request of a process to become a member. The userfaultfd comes with the request, unless the process is a forked
@@ -175,6 +205,13 @@ pub enum AgentAnswer {
     },
     /// States of the requested spaces.
     Paging(Vec<PagingView>),
+    /// The space is suspended, and none of its pages is resident.
+    Suspended {
+        /// Pages that will be used soon, the likeliest first.
+        hot: Vec<u32>,
+        /// Runs of pages that are zeros, whatever memory nodes hold: the first page, and the number of pages.
+        zeros: Vec<(u32, u32)>,
+    },
     /// The request was carried out.
     Done,
     /// The request was refused.
@@ -238,6 +275,27 @@ pub enum RefusalReason {
          machine; take a region that can be written"
     )]
     Sealed(String),
+    /// The space cannot be suspended, or is not.
+    #[error(
+        "the region's memory is suspended already, is being taken over, or is memory of a kind that cannot be suspended: only \
+         the memory of `cn-agent vm` and of mapped regions can"
+    )]
+    NotSuspendable,
+    /// Another program maps the region.
+    #[error("another program maps the region; end it first (`cn-agent paging` names it)")]
+    AnotherMaps,
+    /// The region that was to come is not the one that came.
+    #[error(
+        "region `{region}` has {bytes} bytes that can be mapped, not the {expected} of the memory that waits for it"
+    )]
+    OtherSize {
+        /// The region.
+        region: String,
+        /// Bytes of the region that can be mapped.
+        bytes: u64,
+        /// Bytes of the suspended memory.
+        expected: u64,
+    },
     /// The region's last mapping is still being written back.
     #[error("region `{0}` is being unmapped: its modified pages are still being written back; try again")]
     WritingBack(String),
@@ -303,6 +361,8 @@ impl From<SpaceError> for RefusalReason {
             SpaceError::Full(limit) => RefusalReason::Regions { limit },
             SpaceError::Share(reached) => RefusalReason::Share(reached),
             SpaceError::Limit { limit, least } => RefusalReason::Limit { limit, least },
+            SpaceError::NotSuspendable => RefusalReason::NotSuspendable,
+            SpaceError::Taken => RefusalReason::AnotherMaps,
         }
     }
 }

@@ -135,6 +135,9 @@ pub struct MapRequest {
     /// Whether to adopt the space of a dead agent. The request then brings the space's shared state, and, for shared
     /// memory, its memory file.
     pub resume: bool,
+    /// Bytes of a region that is not attached here yet; `None` for one that is. Until the region comes, faults wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incoming: Option<u64>,
 }
 
 /// A mapped region, as `cn-agent paging` prints it.
@@ -157,6 +160,9 @@ pub struct PagingView {
     /// Whether evictions, and processes, wait because the region has no free slot left.
     #[serde(default)]
     pub full: bool,
+    /// Whether faults wait because the region is leaving, or is not here yet.
+    #[serde(default)]
+    pub suspended: bool,
     /// Whether pages are read ahead for readers in constant strides.
     pub prefetch: bool,
     /// Longest outage of memory nodes, in milliseconds, before pages count as lost.
@@ -197,6 +203,15 @@ pub enum SpaceError {
     /// The user's share of spaces is reached.
     #[error(transparent)]
     Share(#[from] ShareReached),
+    /// The space cannot be suspended, or is not.
+    #[error(
+        "the region's memory is suspended already, is being taken over, or is memory of a kind that cannot be suspended: only \
+         the memory of `cn-agent vm` and of mapped regions can"
+    )]
+    NotSuspendable,
+    /// Another space uses the region.
+    #[error("another program maps the region")]
+    Taken,
     /// The limit is too low.
     #[error("a limit of {limit} bytes is too low: at least {least} bytes have to be resident")]
     Limit {

@@ -48,7 +48,7 @@ impl Spaces {
         let joins = match (request.resume, shared) {
             (true, true) => true,
             (true, false) => space.owners() == 0,
-            (false, true) => !(idle && request.fresh),
+            (false, true) => !(space.is_suspended() || (idle && request.fresh)),
             (false, false) => false,
         };
         if alike && joins {
@@ -59,7 +59,7 @@ impl Spaces {
             space.own(true);
             return space.made().map(MapClaim::Owned);
         }
-        if !idle {
+        if !idle || space.is_suspended() {
             return Ok(MapClaim::Taken);
         }
         // Dirty pages of shared memory are written back first, unless the request drops the content.
@@ -91,6 +91,11 @@ impl Spaces {
     pub fn dropped(&mut self, hpa: u64) {
         if let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) {
             space.unwanted = true;
+            if space.is_held() {
+                space.region_left();
+                self.close_lines();
+                return;
+            }
             let pages = space.dirty();
             if pages > 0 {
                 tracing::warn!(
@@ -137,6 +142,7 @@ mod tests {
             stay: false,
             keeps: false,
             resume: false,
+            incoming: None,
         }
     }
 
@@ -269,7 +275,7 @@ mod tests {
 
         let id = add(&mut spaces, MappingKind::Shared);
         dirty(&mut spaces, id);
-        spaces.clean_all(id, Box::new(|_| ())).unwrap();
+        spaces.clean_all(id, true, Box::new(|_| ())).unwrap();
         spaces.own(id, false);
         let now = cxloe_wire::time::Time::ZERO;
         spaces.housekeeping(now);

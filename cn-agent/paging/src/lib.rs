@@ -42,10 +42,12 @@ pub mod shared_state;
 mod space;
 mod spaces;
 pub mod spare_files;
+mod suspension;
 pub mod uffd;
 pub mod watchdog;
 
 pub use claim::MapClaim;
+pub use space::suspension::{OnSuspended, PageNotes};
 pub use space::{MakeError, NewSpace, Space};
 pub use spaces::{JoinAttempt, Spaces};
 

@@ -17,11 +17,12 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 
 use super::process::MemoryFiles;
 use super::space::Space;
+use super::space::suspension::NOWHERE;
 use crate::uffd::EventBuffer;
 use cxloe_closer::dispose;
 use cxloe_cn_core::engine::{Engine, EngineError, RequestId, Sink};
 use cxloe_cn_core::fault_times::FaultTimes;
-use cxloe_cn_core::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
+use cxloe_cn_core::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, SpaceOptions, limit_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
 use cxloe_cn_core::transfers::{self, BufferSource, FinishedTransfer, Transfers};
 use cxloe_cn_core::user_shares::{RESERVE, ShareReached, SharedResource, UserShares, check};
@@ -151,7 +152,7 @@ impl Spaces {
 
     /// Whether `is_so` is true of any space.
     #[inline]
-    fn any(&self, is_so: impl Fn(&Space) -> bool) -> bool {
+    pub(super) fn any(&self, is_so: impl Fn(&Space) -> bool) -> bool {
         let spaces = self.active.iter().filter_map(|place| self.list.0[usize::from(*place)].as_deref());
         spaces.into_iter().any(is_so)
     }
@@ -163,8 +164,8 @@ impl Spaces {
     }
 
     pub(super) fn position(&self, region: &str) -> Option<usize> {
-        let here = |place: &Option<Box<Space>>| place.as_ref().is_some_and(|s| s.options().region == region);
-        self.list.0.iter().position(here)
+        let is_it = |options: &SpaceOptions| options.region == region && options.hpa != NOWHERE;
+        self.list.0.iter().position(|place| place.as_ref().is_some_and(|space| is_it(space.options())))
     }
 
     /// Whether a region is mapped.
@@ -220,7 +221,7 @@ impl Spaces {
     /// # Errors
     /// The space that was not added.
     pub fn add(&mut self, mut space: Box<Space>) -> Result<(), Box<Space>> {
-        let known = self.is_mapped(&space.options().region);
+        let known = space.uses_region() && self.is_mapped(&space.options().region);
         match self.list.0.iter_mut().position(|place| place.is_none()) {
             Some(at) if !known => {
                 space.place = at as u16;
@@ -230,9 +231,9 @@ impl Spaces {
                     region = options.region, kind = ?options.kind, pages = options.pages, limit = options.limit,
                     "region mapped"
                 );
-                self.mapped.push(options.hpa..options.hpa + u64::from(options.pages) * PAGE_BYTES as u64);
                 self.list.0[at] = Some(space);
                 self.active.push(at as u16);
+                self.close_lines();
                 Ok(())
             }
             _ => Err(space),
@@ -245,11 +246,19 @@ impl Spaces {
         let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) else {
             return;
         };
-        if space.grown(from, bytes)
-            && let Some(mapped) = self.mapped.iter_mut().find(|range| range.start == hpa)
-        {
-            mapped.end = hpa + u64::from(space.options().pages) * PAGE_BYTES as u64;
+        if space.grown(from, bytes) {
+            self.close_lines();
         }
+    }
+
+    /// Records anew which addresses are mapped.
+    pub(super) fn close_lines(&mut self) {
+        self.mapped.clear();
+        let here = self.list.0.iter().flatten().map(|space| space.options());
+        let here = here.filter(|options| options.hpa != NOWHERE);
+        let range =
+            |options: &SpaceOptions| options.hpa..options.hpa + u64::from(options.pages) * PAGE_BYTES as u64;
+        self.mapped.extend(here.map(range));
     }
 
     /// Registers the changed descriptors of spaces with epoll.
@@ -264,9 +273,11 @@ impl Spaces {
             dispose(parted);
         }
         self.direct.clear();
+        self.close_lines();
         let mut count = 0;
         for space in self.list.0.iter_mut().flatten() {
             let changed = std::mem::take(&mut space.changed);
+            let suspended = space.is_suspended();
             for (id, mapped) in space.memory.mappings().iter() {
                 count += 1;
                 if count <= DIRECT_MAX {
@@ -276,7 +287,12 @@ impl Spaces {
                     continue;
                 }
                 let link = mapped.link.as_ref().map(|link| (link.descriptor(), true));
-                for (fd, is_link) in [(mapped.uffd.as_fd(), false)].into_iter().chain(link) {
+                let faults = (mapped.uffd.as_fd(), false);
+                if suspended {
+                    // A fault that waits would be reported again and again.
+                    let _ = self.epoll.delete(faults.0);
+                }
+                for (fd, is_link) in Some(faults).filter(|_| !suspended).into_iter().chain(link) {
                     let mut event = EpollEvent::new(EpollFlags::EPOLLIN, token(space.place, id, is_link));
                     let added = self.epoll.add(fd, event);
                     if added == Err(nix::errno::Errno::EEXIST) {
@@ -417,9 +433,8 @@ impl Spaces {
     pub(super) fn close(&mut self, at: usize) {
         let Some(space) = self.list.0[at].take() else { return };
         self.transfers.abandon(at as u16);
-        let hpa = space.options().hpa;
-        self.mapped.retain(|range| range.start != hpa);
         self.active.retain(|place| usize::from(*place) != at);
+        self.close_lines();
         self.over = sum(self.over, space.pager.counters());
         tracing::info!(region = space.options().region, "region no longer mapped");
     }
@@ -443,13 +458,18 @@ impl Spaces {
         Ok(())
     }
 
-    /// Writes back all dirty pages of a space; `done` is called with `true` once they have arrived, or with `false`
-    /// if that is impossible.
+    /// Writes back all dirty pages of a space, and with `zeros` zeros for discarded ones; `done` is called with `true`
+    /// once they have arrived, or with `false` if that is impossible.
     ///
     /// # Errors
     /// There is no such space.
-    pub fn clean_all(&mut self, id: u64, done: Box<dyn FnOnce(bool) + Send>) -> Result<(), SpaceError> {
-        self.get_mut(id).ok_or(SpaceError::Unknown)?.clean_all(Some(done));
+    pub fn clean_all(
+        &mut self,
+        id: u64,
+        zeros: bool,
+        done: Box<dyn FnOnce(bool) + Send>,
+    ) -> Result<(), SpaceError> {
+        self.get_mut(id).ok_or(SpaceError::Unknown)?.clean_all(zeros, Some(done));
         Ok(())
     }
 
@@ -523,6 +543,7 @@ fn view(space: &Space) -> PagingView {
         resident: bytes(space.pager.resident()),
         slots_used: space.pager.slots_used(),
         full: space.full.is_some(),
+        suspended: space.is_suspended(),
         prefetch: options.prefetch,
         lost_wait_ms: options.lost_wait.as_millis() as u64,
         taking_over: space.takeover.is_some(),

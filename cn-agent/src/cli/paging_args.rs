@@ -72,6 +72,7 @@ impl PagingArgs {
             stay: false,
             keeps: false,
             resume: false,
+            incoming: None,
         }
     }
 }

@@ -98,6 +98,11 @@ pub async fn map(
             "what keeps the memory of forked children is no Unix socket".into(),
         ));
     }
+    if let Some(bytes) = request.incoming.filter(|_| !request.resume) {
+        let made = add(context, create_held(caller, &request, bytes).await?).await?;
+        let made = made.ok_or(RefusalReason::NoSpace)?;
+        return Ok(Mapped { made, device: device(context, caller), sealed: false });
+    }
     let mut made = claim_in_time(context, caller, &request).await?;
     if made.is_none() && request.resume {
         let (Some(shared_state), memory) = (sent.take(), sent.take()) else {
@@ -129,12 +134,52 @@ pub async fn map(
         };
         ask(&context.orders, keep).await.ok_or(RefusalReason::Ending)?;
     }
-    let open = || OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
-    let device = caller.may_serve_kernel_faults(context.allow_kernel_faults).then(open).flatten();
+    let device = device(context, caller);
     // A region that is mapped is not sealed meanwhile: it is sealed once no program maps it.
     let region = caller.region(context.listing.regions(), &request.region);
     let sealed = region.is_ok_and(|region| region.sealed);
     Ok(Mapped { made, device, sealed })
+}
+
+/// `/dev/userfaultfd`, if the caller has the right and the agent can open it.
+fn device(context: &ServerContext, caller: Caller) -> Option<OwnedFd> {
+    let open = || OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
+    caller.may_serve_kernel_faults(context.allow_kernel_faults).then(open).flatten()
+}
+
+/// A space for a region of `bytes` bytes that is not attached here yet.
+async fn create_held(caller: Caller, request: &MapRequest, bytes: u64) -> Result<Box<Space>, RefusalReason> {
+    let pages = bytes / PAGE;
+    if pages == 0 || pages > PAGES_MAX {
+        return Err(RefusalReason::TooLarge(request.region.clone()));
+    }
+    if request.kind != MappingKind::Shared || request.fresh {
+        return Err(RefusalReason::NotSuspendable);
+    }
+    let options = options(caller, request, pages as u32);
+    let made = spawn_blocking(|| Space::create(options).map(|space| Box::new(space.held()))).await;
+    made.map_err(|error| RefusalReason::System(error.to_string()))?
+        .map_err(|error| RefusalReason::System(error.to_string()))
+}
+
+/// Options of a space of `pages` pages for a region that nothing is known of, owned by the caller.
+fn options(caller: Caller, request: &MapRequest, pages: u32) -> SpaceOptions {
+    SpaceOptions {
+        id: rand::random(),
+        region: request.region.clone(),
+        kind: request.kind,
+        hpa: 0,
+        pages,
+        view_pages: view_pages(request.kind, pages),
+        limit: limit_pages(request.limit, pages),
+        prefetch: request.prefetch,
+        fresh: request.fresh,
+        lost_wait: Duration::from_millis(request.lost_wait_ms),
+        stay: request.stay,
+        owner: Some(caller.uid),
+        created_ms: 0,
+        user: caller.limited(),
+    }
 }
 
 /// Makes the connection a further owner of a region that is already mapped; `None` if it is not mapped. If the former
@@ -182,24 +227,14 @@ async fn create(
         return Err(RefusalReason::TooLarge(name.clone()));
     }
     let options = SpaceOptions {
-        id: rand::random(),
-        region: name.clone(),
-        kind: request.kind,
         hpa: region.hpa,
-        pages: pages as u32,
-        view_pages: view_pages(request.kind, pages as u32),
-        limit: limit_pages(request.limit, pages as u32),
-        prefetch: request.prefetch,
-        fresh: request.fresh,
-        lost_wait: Duration::from_millis(request.lost_wait_ms),
-        stay: request.stay,
         // The content of a private mapping belongs to its user, even if all may use the region. The pages of a sealed one
         // are shared with none who could change them for another user.
         owner: region
             .uid
             .or_else(|| (request.kind != MappingKind::Shared || region.sealed).then_some(caller.uid)),
         created_ms: region.created_ms,
-        user: caller.limited(),
+        ..options(caller, request, pages as u32)
     };
     let made = spawn_blocking(|| Space::create(options).map(Box::new)).await;
     made.map_err(|error| RefusalReason::System(error.to_string()))?

@@ -11,6 +11,7 @@ mod connection_permits;
 mod context;
 mod mapping;
 mod sent;
+mod suspension;
 mod temporary;
 
 use std::io;
@@ -19,6 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cxloe_daemon::{Bound, SocketError};
+use cxloe_paging::PageNotes;
 use cxloe_paging::spare_files::{NO_FILE_LEFT, is_spare};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -231,7 +233,11 @@ async fn converse(
                 let Some(stream) = connection.take() else { break };
                 return mapping::join(context, caller, request, sent, stream).await;
             }
-            AgentCall::SetLimit { space, .. } | AgentCall::CleanAll { space }
+            AgentCall::SetLimit { space, .. }
+            | AgentCall::CleanAll { space, .. }
+            | AgentCall::Suspend { space }
+            | AgentCall::Note { space, .. }
+            | AgentCall::ServeAgain { space, .. }
                 if !sees(context, caller, space).await =>
             {
                 AgentAnswer::Refused(RefusalReason::NoSpace)
@@ -254,7 +260,14 @@ async fn converse(
                 into_answer(temporary::grow(context, caller, region, bytes).await)
             }
             AgentCall::Destroy { region } => into_answer(temporary::destroy(context, caller, region).await),
-            AgentCall::CleanAll { space } => clean_all(&context.orders, space).await,
+            AgentCall::CleanAll { space, zeros } => clean_all(&context.orders, space, zeros).await,
+            AgentCall::Suspend { space } => into_answer(suspension::suspend(&context.orders, space).await),
+            AgentCall::Note { space, hot, zeros } => {
+                into_answer(suspension::note(&context.orders, space, PageNotes { hot, zeros }).await)
+            }
+            AgentCall::ServeAgain { space, wait_ms } => {
+                into_answer(suspension::serve_again(context, caller, space, wait_ms).await)
+            }
         };
         answer(stream, &said).await?;
     }
@@ -295,12 +308,12 @@ async fn sees(context: &ServerContext, caller: Caller, space: u64) -> bool {
     owner.await.flatten().is_some_and(|owner| caller.may_use(owner))
 }
 
-async fn clean_all(orders: &Orders, space: u64) -> AgentAnswer {
+async fn clean_all(orders: &Orders, space: u64, zeros: bool) -> AgentAnswer {
     let (sender, receiver) = oneshot::channel();
     let sender = Box::new(move |clean| {
         let _ = sender.send(clean);
     });
-    match ask(orders, move |spaces| spaces.clean_all(space, sender)).await {
+    match ask(orders, move |spaces| spaces.clean_all(space, zeros, sender)).await {
         None => ending(),
         Some(Err(error)) => AgentAnswer::Refused(error.into()),
         Some(Ok(())) => match receiver.await {

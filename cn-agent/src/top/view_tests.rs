@@ -47,6 +47,7 @@ fn mapping(space: u64, region: &str, faults: u64, zero_fills: u64) -> PagingView
         resident: 32 << 20,
         slots_used: 0,
         full: false,
+        suspended: false,
         prefetch: true,
         lost_wait_ms: 30_000,
         taking_over: false,

@@ -285,7 +285,7 @@ impl Paged {
         }
         if let Some(page) = *from {
             let view = self.tables[0].0;
-            self.saving.from = self.with_io(|pager, io| pager.clean_from(view, page, io));
+            self.saving.from = self.with_io(|pager, io| pager.clean_from(view, page, true, io));
         }
     }
 

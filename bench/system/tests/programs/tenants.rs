@@ -372,6 +372,7 @@ pub fn request(region: &str, kind: MappingKind) -> MapRequest {
         stay: false,
         keeps: false,
         resume: false,
+        incoming: None,
     }
 }
 
@@ -400,7 +401,7 @@ fn look(socket: &Path, space: &str) -> Outcome {
         message::write(&mut socket, &AgentRequest { version: VERSION, ask })?;
         Ok(message::read(&mut socket, 1 << 16)?)
     };
-    let clean = matches!(answer(AgentCall::CleanAll { space })?, AgentAnswer::Done);
+    let clean = matches!(answer(AgentCall::CleanAll { space, zeros: true })?, AgentAnswer::Done);
     let join = join(socket, space, std::process::id(), false, &[userfaultfd()?])?;
     let there = |done: bool| if done { "done" } else { "not there" };
     let joined = if join.contains("belongs to another user") { "refused" } else { "looked at" };

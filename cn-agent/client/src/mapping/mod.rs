@@ -158,6 +158,7 @@ impl Mapping {
             stay: false,
             keeps: false,
             resume: false,
+            incoming: None,
         };
         let owner = Owner::map(socket, request)?;
         let file = owner.memory().ok_or(MapError::System {

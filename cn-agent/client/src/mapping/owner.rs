@@ -243,7 +243,7 @@ impl Owner {
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn clean_all(&mut self) -> Result<(), ClientError> {
-        match self.ask(AgentCall::CleanAll { space: self.space }, true)? {
+        match self.ask(AgentCall::CleanAll { space: self.space, zeros: true }, true)? {
             AgentAnswer::Done => Ok(()),
             other => Err(self.unexpected_answer(&other)),
         }

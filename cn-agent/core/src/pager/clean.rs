@@ -196,7 +196,7 @@ impl Pager {
     pub fn clean_all(&mut self, view: ViewId, io: &mut Io<'_>) -> bool {
         let mut from = Some(0);
         while let Some(page) = from {
-            from = self.clean_from(view, page, io);
+            from = self.clean_from(view, page, true, io);
             if from.is_some_and(|next| next < page.saturating_add(CLEAN_LOOKS)) {
                 return false;
             }
@@ -205,12 +205,13 @@ impl Pager {
     }
 
     /// Begins to write back a few dirty pages of a view, from page `from` on, without evicting them. Returns the page
-    /// at which to continue in the next turn; `None` at the end. The store reports their arrival.
-    pub fn clean_from(&mut self, view: ViewId, from: u32, io: &mut Io<'_>) -> Option<u32> {
+    /// at which to continue in the next turn; `None` at the end. The store reports their arrival. Without `zeros`, pages
+    /// whose content is discarded here stay at the memory node as they are.
+    pub fn clean_from(&mut self, view: ViewId, from: u32, zeros: bool, io: &mut Io<'_>) -> Option<u32> {
         let pages = self.view(view).map(|view| view.table.len())?;
         let own = self.slots.is_own();
         // Discarded pages read as zeros here; the memory node still holds their old content.
-        let zeros_due = own && !self.slots.is_fresh();
+        let zeros_due = zeros && own && !self.slots.is_fresh();
         let end = pages.min(from.saturating_add(CLEAN_LOOKS));
         let (mut page, mut begun) = (from, 0);
         let mut recent = RecentRecords::default();

@@ -57,6 +57,7 @@ impl Pager {
             || !self.awaited.is_empty()
             || !self.arrived.is_empty()
             || !self.hints.is_empty()
+            || !self.wanted_soon.is_empty()
             || self.surplus() > 0
     }
 

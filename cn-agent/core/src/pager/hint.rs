@@ -45,7 +45,9 @@ impl Pager {
 
     /// Continues the oldest hint; returns the amount of work.
     pub(super) fn follow_hints(&mut self, io: &mut Io<'_>) -> usize {
-        let Some(Hinted { view, mut pages, hint }) = self.hints.pop_front() else { return 0 };
+        let Some(Hinted { view, mut pages, hint }) = self.hints.pop_front() else {
+            return self.fetch_wanted_soon(io);
+        };
         let end = pages.end.min(pages.start.saturating_add(LOOKS));
         let (mut work, mut go_on) = (0, true);
         while pages.start < end && go_on {
@@ -81,6 +83,28 @@ impl Pager {
         }
         if go_on && !pages.is_empty() {
             self.hints.push_front(Hinted { view, pages, hint });
+        }
+        work
+    }
+
+    /// Begins to fetch pages that [will be read](Self::will_read); returns the amount of work.
+    fn fetch_wanted_soon(&mut self, io: &mut Io<'_>) -> usize {
+        let mut work = 0;
+        for _ in 0..LOOKS.min(self.wanted_soon.len() as u32) {
+            let Some(PageRef { view, page }) = self.wanted_soon.front().copied() else { break };
+            let entry = self.entry(view, page);
+            if entry.state() == PageState::Absent {
+                match self.bring(view, page, entry, false, io) {
+                    Brought::Begun => work += 1,
+                    Brought::NotNow => break,
+                    Brought::NoRoom => {
+                        self.wanted_soon.clear();
+                        break;
+                    }
+                    Brought::Nothing => {}
+                }
+            }
+            self.wanted_soon.pop_front();
         }
         work
     }

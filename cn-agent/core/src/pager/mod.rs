@@ -54,6 +54,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 mod unchanged;
+mod withdraw;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -174,6 +175,8 @@ pub struct Pager {
     kept: VecDeque<PageRef>,
     /// Advice of programs that is still to be applied.
     hints: VecDeque<Hinted>,
+    /// Pages that will be read soon, as their last compute node saw it.
+    wanted_soon: VecDeque<PageRef>,
     /// Room for the contents of neighbours that are installed in one step.
     landing: Box<[Page]>,
     /// Mappings found to have ended, for the caller to remove.
@@ -216,6 +219,7 @@ impl Pager {
             victims: Vec::with_capacity(evict::STEP_FOR_MANY),
             kept: VecDeque::new(),
             hints: VecDeque::with_capacity(hint::HINTS_MAX),
+            wanted_soon: VecDeque::new(),
             landing: vec![[0; PAGE_BYTES]; read_ahead::RUN].into_boxed_slice(),
             ended: Vec::with_capacity(MAPPINGS_MAX),
             full: false,
@@ -456,6 +460,7 @@ impl Pager {
         self.arrived.retain(|page| page.view != id);
         self.kept.retain(|page| page.view != id);
         self.hints.retain(|hinted| hinted.view != id);
+        self.wanted_soon.retain(|page| page.view != id);
     }
 
     /// Handles a program's announcement that it discards pages: they are zeros from now on. Not to be called for

@@ -252,6 +252,11 @@ impl Replacement {
         self.young.len() + self.proven.len() + self.out.len() + self.cold.len()
     }
 
+    /// Pages in the queues, those first that are evicted last. Some may have left, or have several entries.
+    pub fn hottest_first(&self) -> impl Iterator<Item = PageRef> + '_ {
+        self.proven.iter().rev().chain(self.young.iter().rev()).map(|candidate| candidate.page)
+    }
+
     /// Whether enough entries were added since stale ones were last removed. After a fork more pages than the limit
     /// have valid entries: the condition ensures that each pass examines no more entries than were added before it.
     #[inline]

@@ -13,6 +13,7 @@ mod forks;
 mod orders;
 mod ready;
 mod unchanged;
+mod withdraw;
 mod zeros;
 
 const PAGES: u32 = 256;

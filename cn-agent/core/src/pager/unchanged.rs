@@ -18,7 +18,7 @@ pub(super) struct RecentRecords(Option<(ViewId, u32, PageRecords)>);
 impl RecentRecords {
     /// Whether a page is resident, and whether it is protected. Reads the records of the page's group only if the last
     /// question was about another group.
-    fn of(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) -> (bool, bool) {
+    pub(super) fn of(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) -> (bool, bool) {
         let first = page / GROUP * GROUP;
         let records = match self.0 {
             Some((of, from, records)) if (of, from) == (view, first) => records,

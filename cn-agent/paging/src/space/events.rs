@@ -47,6 +47,9 @@ impl Space {
         transfers: &mut Transfers,
     ) -> usize {
         let mut count = 0;
+        if self.suspension.is_some() {
+            return count;
+        }
         for _ in 0..READS_MAX {
             let Some(mapped) = self.memory.mappings().get(id) else { return count };
             let before = count;

@@ -3,6 +3,7 @@
 mod events;
 mod full;
 mod members;
+pub(crate) mod suspension;
 mod takeover;
 mod write_back;
 
@@ -23,6 +24,7 @@ use super::memory::{ForeignPages, KernelMemory, Mapped, PrivatePages, SharedPage
 use super::shared_state::{SharedState, SharedStateError};
 use super::watchdog::Watchdog;
 use full::FullRegion;
+use suspension::Suspension;
 use takeover::ExpectedProcesses;
 use write_back::WriteBackRequest;
 
@@ -90,6 +92,8 @@ pub struct Space {
     pub(super) used: bool,
     /// State while the region is full and faults wait; else `None`.
     pub(super) full: Option<FullRegion>,
+    /// State while faults wait because the region leaves, or is not here yet.
+    pub(super) suspension: Option<Suspension>,
     /// Whether the space's descriptors have changed since epoll was last updated.
     pub(super) changed: bool,
     /// Removed mappings, kept until epoll no longer polls their descriptors.
@@ -192,6 +196,7 @@ impl Space {
             unwanted: false,
             used: false,
             full: None,
+            suspension: None,
             changed: true,
             parted: Vec::new(),
             notified_loss: None,
@@ -282,11 +287,17 @@ impl Space {
     #[inline]
     pub(super) fn turn(&mut self, transfers: &mut Transfers) -> usize {
         let mut work = 0;
+        if self.is_held() {
+            return work;
+        }
         if self.pager.has_work() {
             work += self.with_io(transfers, |pager, io| pager.turn(io));
         }
         if !self.cleans.is_empty() {
             work += self.clean(transfers);
+        }
+        if self.suspension.is_some() {
+            work += self.leave(transfers);
         }
         let mut some_gone = false;
         while let Some(id) = self.pager.take_ended() {
@@ -301,7 +312,7 @@ impl Space {
     /// Whether the space has work that no event announces.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.pager.has_work() || !self.cleans.is_empty()
+        !self.is_held() && (self.pager.has_work() || !self.cleans.is_empty() || self.suspension.is_some())
     }
 
     /// Process and number of the thread that faulted last since the last call.

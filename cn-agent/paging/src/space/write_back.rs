@@ -19,11 +19,20 @@ pub(crate) struct WriteBackRequest {
     view: ViewId,
     /// Page at which to continue; `None` once all dirty pages are in flight.
     from: Option<u32>,
+    /// Whether zeros are sent for pages whose content is discarded.
+    zeros: bool,
     /// Serial number of the last transfer begun for the request.
     serial: u64,
     /// Count of failed write-backs when the request began.
     failures: u64,
     done: Option<Box<dyn FnOnce(bool) + Send>>,
+}
+
+impl WriteBackRequest {
+    /// A request that sends no zeros for discarded pages, and notifies nobody.
+    pub(super) fn without_zeros(view: ViewId, failures: u64) -> WriteBackRequest {
+        WriteBackRequest { view, from: Some(0), zeros: false, serial: 0, failures, done: None }
+    }
 }
 
 impl std::fmt::Debug for WriteBackRequest {
@@ -34,14 +43,14 @@ impl std::fmt::Debug for WriteBackRequest {
 
 impl Space {
     /// Begins to write back all dirty pages; `done` is called with `true` once they have arrived, or with `false` if
-    /// that is impossible.
-    pub(crate) fn clean_all(&mut self, done: Option<Box<dyn FnOnce(bool) + Send>>) {
-        if self.options.kind != MappingKind::Shared {
+    /// that is impossible. With `zeros`, zeros are sent for discarded pages.
+    pub(crate) fn clean_all(&mut self, zeros: bool, done: Option<Box<dyn FnOnce(bool) + Send>>) {
+        if self.options.kind != MappingKind::Shared || self.is_held() {
             done.into_iter().for_each(|done| done(false));
             return;
         }
         let failures = self.pager.counters().write_back_failures;
-        self.cleans.push(WriteBackRequest { view: ONLY, from: Some(0), serial: 0, failures, done });
+        self.cleans.push(WriteBackRequest { view: ONLY, from: Some(0), zeros, serial: 0, failures, done });
     }
 
     #[cold]
@@ -52,7 +61,8 @@ impl Space {
         cleans.retain_mut(|clean| {
             if let Some(from) = clean.from {
                 let before = transfers.serial();
-                clean.from = self.with_io(transfers, |pager, io| pager.clean_from(clean.view, from, io));
+                clean.from =
+                    self.with_io(transfers, |pager, io| pager.clean_from(clean.view, from, clean.zeros, io));
                 clean.serial = transfers.serial();
                 work += usize::from(clean.serial != before || clean.from != Some(from));
                 return true;
@@ -75,6 +85,9 @@ impl Space {
     /// Handles time-outs; `false` when the space has ended.
     pub(crate) fn housekeeping(&mut self, now: Time) -> bool {
         self.remove_ended();
+        if self.is_held() {
+            return !self.is_idle();
+        }
         self.advance_takeover();
         self.pager.remove_held_pages();
         match (self.is_idle(), self.ending) {
@@ -89,7 +102,7 @@ impl Space {
                 let discarded = self.adopted || self.pager.counters().discarded > 0;
                 let owed = self.pager.resident() > 0 || discarded;
                 if self.options.kind == MappingKind::Shared && owed {
-                    self.clean_all(None);
+                    self.clean_all(true, None);
                 }
             }
             (true, Some(until)) if (self.used && self.cleans.is_empty()) || now >= until => {

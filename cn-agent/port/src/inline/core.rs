@@ -327,7 +327,7 @@ impl CoreState {
         }
         if let Some(from) = clean.from {
             let view = space.view;
-            clean.from = space.page(|pager, io| pager.clean_from(view, from, io));
+            clean.from = space.page(|pager, io| pager.clean_from(view, from, true, io));
         } else if space.pager.buffers().writing() == 0 {
             return WriteBackStep::Arrived;
         }

@@ -40,7 +40,7 @@ impl EngineUsers {
             AttachmentChange::Move(region) => drains.move_away(engine, region, now),
             AttachmentChange::Drain { attachment, ticket } => {
                 let moves = attachment.region.release.is_some_and(|release| release.to.is_some());
-                if moves && self.spaces.is_mapped(attachment.region.name.as_str()) {
+                if moves && self.spaces.uses(attachment.region.name.as_str()) {
                     tracing::info!(
                         region = %attachment.region.name,
                         "the region is to move to another node, or to be sealed: it is released once no program maps it"
@@ -98,7 +98,7 @@ impl EngineUsers {
     pub fn release_unmapped(&mut self, engine: &mut Engine, now: Time) {
         let spaces = &self.spaces;
         while let Some((attachment, ticket)) =
-            self.waiting_moves.take(|region| !spaces.is_mapped(region.name.as_str()))
+            self.waiting_moves.take(|region| !spaces.uses(region.name.as_str()))
         {
             self.drains.drain(engine, attachment, ticket, now);
         }

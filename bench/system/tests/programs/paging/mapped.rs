@@ -300,6 +300,7 @@ fn private(_rig: &Pair) -> MapRequest {
         stay: false,
         keeps: false,
         resume: false,
+        incoming: None,
     }
 }
 

@@ -1,0 +1,133 @@
+//! Suspension of a space while its region goes to another compute node, or is on its way here: processes keep the memory
+//! mapped, none of it is resident, and faults wait.
+//!
+//! ```text
+//!             suspend                written back, all pages removed
+//!   served ------------> leaving -----------------------------------> held <--- made for a region that is not here yet
+//!      ^                    |                                           |
+//!      +--------------------+------------ serve_again -----------------+
+//! ```
+
+use cxloe_cn_core::mapped::{MappingKind, SpaceError};
+use cxloe_cn_core::transfers::Transfers;
+
+use super::write_back::WriteBackRequest;
+use super::{ONLY, Space};
+
+/// First HPA of a space whose region is not attached here.
+pub(crate) const NOWHERE: u64 = u64::MAX;
+/// Maximum number of pages in the list of pages that will be used soon: 1 GiB of memory.
+const HOT_MAX: usize = 1 << 18;
+
+/// What a compute node has recorded of a space's pages, for the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageNotes {
+    /// Pages that will be used soon, the likeliest first.
+    pub hot: Vec<u32>,
+    /// Runs of pages that are zeros, whatever CMem holds: the first page and the number of pages.
+    pub zeros: Vec<(u32, u32)>,
+}
+
+/// Callback for the end of a suspension's first part.
+pub type OnSuspended = Box<dyn FnOnce(PageNotes) + Send>;
+
+/// State of a suspended space.
+pub(crate) enum Suspension {
+    /// Its pages are being written back and removed.
+    Leaving(OnSuspended),
+    /// No page is resident, and the region is not used.
+    Held,
+}
+
+impl std::fmt::Debug for Suspension {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Suspension::Leaving(_) => "Leaving",
+            Suspension::Held => "Held",
+        })
+    }
+}
+
+impl Space {
+    /// This space, for a region that is not attached here yet.
+    #[must_use]
+    pub fn held(mut self) -> Space {
+        (self.options.hpa, self.suspension) = (NOWHERE, Some(Suspension::Held));
+        self
+    }
+
+    /// Whether the faults of the space's processes wait.
+    pub fn is_suspended(&self) -> bool {
+        self.suspension.is_some()
+    }
+
+    /// Whether no page is resident, and none becomes resident.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.suspension, Some(Suspension::Held))
+    }
+
+    /// Whether the space uses its region.
+    pub(crate) fn uses_region(&self) -> bool {
+        !self.is_held()
+    }
+
+    /// Records that the region is not attached here any more.
+    pub(crate) fn region_left(&mut self) {
+        self.options.hpa = NOWHERE;
+    }
+
+    /// Begins to suspend the space; `done` is called once no page is resident.
+    pub(crate) fn suspend(&mut self, done: OnSuspended) -> Result<(), SpaceError> {
+        if self.options.kind != MappingKind::Shared || self.takeover.is_some() || self.suspension.is_some() {
+            return Err(SpaceError::NotSuspendable);
+        }
+        self.suspension = Some(Suspension::Leaving(done));
+        // The faults of its processes are no longer polled.
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Continues to write pages back, and removes them once all are written.
+    pub(crate) fn leave(&mut self, transfers: &mut Transfers) -> usize {
+        if !self.cleans.is_empty() || !matches!(self.suspension, Some(Suspension::Leaving(_))) {
+            return 0;
+        }
+        let hot = self.pager.hot_pages(ONLY, HOT_MAX);
+        if !self.with_io(transfers, |pager, io| pager.withdraw(ONLY, io)) {
+            let failures = self.pager.counters().write_back_failures;
+            self.cleans.push(WriteBackRequest::without_zeros(ONLY, failures));
+            return 1;
+        }
+        let runs = self.pager.zero_runs(ONLY);
+        let zeros = runs.into_iter().map(|run| (run.start, run.end - run.start)).collect();
+        if let Some(Suspension::Leaving(done)) = self.suspension.replace(Suspension::Held) {
+            done(PageNotes { hot, zeros });
+        }
+        self.changed = true;
+        1
+    }
+
+    /// Takes notes of the compute node that had the region before.
+    pub(crate) fn note(&mut self, notes: &PageNotes) -> Result<(), SpaceError> {
+        if !self.is_held() || self.options.hpa != NOWHERE {
+            return Err(SpaceError::NotSuspendable);
+        }
+        for (first, count) in &notes.zeros {
+            self.pager.set_zeros(ONLY, *first..first.saturating_add(*count));
+        }
+        self.pager.will_read(ONLY, &notes.hot);
+        Ok(())
+    }
+
+    /// Serves the space again, whose region is attached at `hpa`; `false` if it is served already.
+    pub(crate) fn serve_again(&mut self, hpa: u64) -> bool {
+        if self.suspension.take().is_none() {
+            return false;
+        }
+        self.options.hpa = hpa;
+        (self.changed, self.unwanted) = (true, false);
+        tracing::info!(region = self.options.region, "the region's memory is served again");
+        true
+    }
+}
