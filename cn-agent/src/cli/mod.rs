@@ -164,7 +164,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Exec(args) => exec::exec(*args),
         Command::SetLocal(args) => exec::set_local(&args),
         Command::Nbd(args) => nbd::run(&args),
-        Command::Vm(args) => vm::vm(&args),
+        Command::Vm(args) => vm::vm(*args),
         Command::ServeUffd(args) => vm::serve_uffd(&args),
         Command::Completions { shell } => completion::script(shell, Args::command(), true),
         Command::Man(man) => man.write(Args::command()),

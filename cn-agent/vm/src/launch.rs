@@ -15,6 +15,8 @@ use cxloe_exec::session::preload;
 
 /// File name of the library that the monitor loads.
 pub const LIBRARY: &str = "libcxloe_vm.so";
+/// QEMU's name of the connection for its machine protocol.
+const QMP: &str = "cxloe-qmp";
 /// Placeholder for the path of the region's memory.
 pub const MEMORY: &str = "@memory@";
 /// Placeholder for the size of the region in bytes.
@@ -51,6 +53,16 @@ pub struct Settings<'a> {
     pub bytes: u64,
     /// Longest wait for the successor of an agent that has ended.
     pub wait: Duration,
+    /// QEMU's end of a connection for its machine protocol; `None` for other monitors.
+    pub qmp: Option<BorrowedFd<'a>>,
+    /// Whether QEMU waits for the state of a machine that moves here.
+    pub incoming: bool,
+}
+
+/// Whether the program of this name is QEMU, so that its machines can move.
+pub fn is_qemu(program: &OsStr) -> bool {
+    let name = Path::new(program).file_name().map_or(&[][..], |name| name.as_bytes());
+    name.starts_with(b"qemu-system-") || name == b"qemu-kvm"
 }
 
 /// Builds the command from `words`, the first of which is the program, with the memory that `owner` holds.
@@ -76,6 +88,14 @@ pub fn command(words: &[OsString], owner: &Owner, settings: &Settings<'_>) -> Re
         .env("CXLOE_VM_SPACE", owner.space().to_string())
         .env("CXLOE_VM_WAIT_MS", settings.wait.as_millis().to_string())
         .env("CXLOE_VM_MEMORY", memory.as_raw_fd().to_string());
+    if let Some(qmp) = settings.qmp {
+        pass_on(qmp)?;
+        let chardev = format!("socket,id={QMP},fd={}", qmp.as_raw_fd());
+        command.args(["-chardev", &chardev, "-mon", &format!("chardev={QMP},mode=control")]);
+    }
+    if settings.incoming {
+        command.args(["-incoming", "defer", "-S"]);
+    }
     pass_on(memory)?;
     owner.check_kernel_faults()?;
     if let Some(device) = owner.device() {
@@ -110,6 +130,14 @@ fn replace(word: &OsStr, what: &str, by: &str) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn qemu_is_told_by_its_name() {
+        for name in ["qemu-system-x86_64", "/usr/bin/qemu-system-aarch64", "/usr/libexec/qemu-kvm"] {
+            assert!(is_qemu(OsStr::new(name)), "{name}");
+        }
+        assert!(!is_qemu(OsStr::new("/bin/sh")) && !is_qemu(OsStr::new("")));
+    }
 
     #[test]
     fn names_are_replaced_wherever_they_stand() {

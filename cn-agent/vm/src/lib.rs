@@ -22,10 +22,12 @@
 //! | [`snapshot`] | a file of guest memory into a region |
 //! | [`handover`] | the hand-over of a monitor: its memory's pieces, its userfaultfd, its process |
 //! | [`served_memory`] | a member of the agent's space for each piece |
+//! | [`migration`] | machines that move to another compute node |
 //! | [`guard`] | ends the machine when this process dies |
 
 pub mod guard;
 pub mod handover;
 pub mod launch;
+pub mod migration;
 pub mod served_memory;
 pub mod snapshot;

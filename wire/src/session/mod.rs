@@ -33,7 +33,9 @@ mod slab;
 
 pub use entropy::Entropy;
 pub use framer::{Identity, PreSharedKey};
-pub use noise::{HandshakeDone, HandshakeError, HandshakeJob, HelloMac, KeyPair, NodeKey};
+pub use noise::{
+    HandshakeDone, HandshakeError, HandshakeJob, HelloMac, KeyPair, NodeKey, Primitives as NoisePrimitives,
+};
 pub use requester::{
     Completions, OpError, Rejected, Requester, RequesterConfig, RequesterCounters, RequesterStatus,
     SessionEvent, Timing,

@@ -117,7 +117,7 @@ const NO_DATA: &[(&str, &str)] = &[
     ("cn-agent export", "the region's content"),
     ("cn-agent import", "says on standard error what it did"),
     ("cn-agent nbd", "a daemon"),
-    ("cn-agent vm", "what the monitor prints"),
+    ("cn-agent vm move", "the outcome, which `machines` reads: it needs a machine"),
     ("cn-agent serve-uffd", "a daemon"),
     ("cn-agent completions", "a script"),
     ("cn-agent man", "files"),

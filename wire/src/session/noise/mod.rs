@@ -27,6 +27,7 @@ mod resolver;
 pub use job::{HandshakeDone, HandshakeError, HandshakeJob};
 pub use key::{KeyPair, NodeKey};
 pub use mac::HelloMac;
+pub use resolver::Primitives;
 
 pub(crate) use job::{Call, Concluded, JobOutcome, Respond, Secret, TimeStamp, Work, ack_mac, prologue};
 pub(crate) use mac::{Cookies, equal, mac_of_cookie, open_cookie};

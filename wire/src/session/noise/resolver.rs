@@ -12,6 +12,7 @@ use x25519_dalek::{PublicKey, StaticSecret};
 
 /// Gives `snow` the primitives of this crate, and one ephemeral key.
 pub struct Primitives {
+    /// Ephemeral private key of the handshake: random, and used once.
     pub ephemeral: [u8; 32],
 }
 

@@ -6,6 +6,7 @@
 pub mod endings;
 mod firecracker;
 pub mod monitor;
+mod moving;
 pub mod outsiders;
 mod qemu;
 
@@ -13,7 +14,10 @@ use cxloe_lab::LabPrivilege;
 use cxloe_system::{Test, tests};
 
 pub fn tests(_: LabPrivilege) -> Vec<Test> {
-    tests![
+    let mut tests = tests![
+        moving::a_machine_moves_with_its_memory,
+        moving::what_differs_is_named_and_the_guest_goes_on,
+        moving::one_guest_runs_whoever_is_killed,
         firecracker::snapshot_is_served_and_balloon_heeded,
         firecracker::machines_follow_each_other_at_once,
         firecracker::what_is_no_machine_is_left,
@@ -32,5 +36,13 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         qemu::private_memory_is_refused,
         qemu::preallocated_memory_leaves_again,
         qemu::wrong_commands_are_told,
-    ]
+    ];
+    let many = Test::new("moving::a_machine_moves_fifty_times", moving::a_machine_moves_fifty_times);
+    tests.push(many.long("fifty moves"));
+    let many = Test::new(
+        "moving::one_guest_runs_after_two_hundred_kills",
+        moving::one_guest_runs_after_two_hundred_kills,
+    );
+    tests.push(many.long("two hundred kills"));
+    tests
 }

@@ -1,6 +1,5 @@
-//! `cn-agent vm` and `cn-agent serve-uffd`: virtual machines whose memory is remote.
+//! `cn-agent serve-uffd`: virtual machines whose monitor hands over a userfaultfd.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -17,24 +16,19 @@ use cxloe_client::message::MapRequest;
 use cxloe_cn_core::mapped::MappingKind;
 use cxloe_cn_core::pager::PAGE_BYTES;
 use cxloe_daemon::command_line::{Exit, Failure};
-use cxloe_daemon::{Bound, LogFormat, Shutdown, Span, log, to_stderr};
-use cxloe_exec::session::{self, Session, has_hung_up};
-use cxloe_exec::{library, program};
-use cxloe_fabric::model::{ByteSize, Name};
+use cxloe_daemon::{Bound, LogFormat, Shutdown, Span, log};
+use cxloe_exec::session::has_hung_up;
+use cxloe_fabric::model::Name;
 use cxloe_member::socket::SocketPath;
 use cxloe_member::wire::Pages;
 use cxloe_vmm::guard::Guard;
 use cxloe_vmm::handover::{self, Machine};
-use cxloe_vmm::launch::{self, LIBRARY, LaunchError};
 use cxloe_vmm::served_memory::{ExitReason, MemorySource, OnExit, ServedMemory};
 use cxloe_vmm::snapshot::{self, LoadError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{error, info, warn};
 
-use super::SocketArgs;
-use super::exec::of_program;
-use super::failure::{of_agent, of_agent_by, of_operation_by};
-use super::paging_args::{PagingArgs, lease};
+use crate::cli::failure::{of_agent_by, of_operation_by};
 
 /// Interval of checks for a signal while `serve-uffd` waits for a machine, in milliseconds.
 const LOOK_MS: u8 = 100;
@@ -42,48 +36,6 @@ const LOOK_MS: u8 = 100;
 const MACHINE_ENDED: i32 = 75;
 /// Option by which `serve-uffd` names the agent's socket, since its `--socket` is the socket for the monitor.
 const AGENT: &str = "--agent";
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-In the command, @memory@ stands for the path of a file that is the region's memory, and @size@ for its
-bytes. The monitor has to map it shared and to be linked dynamically. Pages that it touches in advance are
-evicted again beyond --local.
-
-If the agent ends, the machine's vCPUs wait for its successor; if there is none within --wait, the monitor
-ends with exit code 75. If this command is killed, the monitor gets SIGTERM. Signals are passed to the
-monitor, and this command ends with its exit code.
-
-Examples:
-  All memory of a machine, 2 GiB of its 16 here at a time:
-    cn-agent vm --size 16G --local 2G -- qemu-system-x86_64 -machine q35,memory-backend=ram -m 16G \\
-      -object memory-backend-file,id=ram,share=on,prealloc=off,mem-path=@memory@,size=@size@ …
-
-  A second NUMA node without processors, beside 4 GiB of local memory:
-    cn-agent vm --size 12G --local 1G -- qemu-system-x86_64 -m 16G -smp 4 \\
-      -object memory-backend-ram,id=near,size=4G -numa node,nodeid=0,cpus=0-3,memdev=near \\
-      -object memory-backend-file,id=far,share=on,prealloc=off,mem-path=@memory@,size=@size@ \\
-      -numa node,nodeid=1,memdev=far …")]
-pub struct VmArgs {
-    /// Bytes of remote memory: a region of this size is created for the machine and destroyed after it
-    #[arg(long, value_name = "SIZE", required_unless_present = "region", conflicts_with = "region")]
-    size: Option<ByteSize>,
-    /// Use this attached region instead of a new one
-    #[arg(long, value_name = "NAME")]
-    region: Option<Name>,
-    /// Start with the content of the region; otherwise its memory is zeros at the start
-    #[arg(long, requires = "region")]
-    keep: bool,
-    #[command(flatten)]
-    paging: PagingArgs,
-    /// The library to load into the monitor [default: beside this program, or in ../lib/cxloe]
-    #[arg(long, value_name = "PATH", env = "CXLOE_VM_PRELOAD")]
-    preload: Option<PathBuf>,
-    #[command(flatten)]
-    socket: SocketArgs,
-    /// The monitor and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
-}
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -123,52 +75,6 @@ pub struct ServeUffdArgs {
     /// Format of log lines
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     log_format: LogFormat,
-}
-
-/// Runs a virtual machine monitor with remote memory. Exits with its exit code if that is not 0.
-///
-/// # Errors
-/// When it cannot be run, or its temporary region cannot be destroyed.
-pub fn vm(args: &VmArgs) -> Result<(), Failure> {
-    let name = args.command.first().ok_or_else(|| Failure::usage("no command is named"))?;
-    // A monitor that does not load the library would silently run without remote memory.
-    program::find(name, std::env::var_os("PATH").as_deref()).map_err(of_program)?;
-    let not_found = |error: &dyn ToString| Failure::new(Exit::NotFound, error.to_string());
-    let library = match &args.preload {
-        Some(path) => path
-            .canonicalize()
-            .map_err(|error| not_found(&format!("the library {} is not there: {error}", path.display())))?,
-        None => library::find_called(&std::env::current_exe().map_err(Failure::failed)?, LIBRARY)
-            .map_err(|error| not_found(&error))?,
-    };
-    let socket = args.socket.path();
-    let socket = std::path::absolute(&socket).unwrap_or(socket);
-    let lease = lease(&socket, args.region.as_ref(), args.size)?;
-    let request = args.paging.map(lease.name(), MappingKind::Shared, !args.keep);
-    let owner = Owner::map(&socket, request).map_err(of_agent)?;
-    let bytes = u64::from(owner.pages()) * PAGE_BYTES as u64;
-    let settings = launch::Settings { library: &library, agent: &socket, bytes, wait: args.paging.wait() };
-    let command = launch::command(&args.command, &owner, &settings).map_err(|error| match error {
-        LaunchError::NoMemory => Failure::usage(error),
-        LaunchError::NoFile | LaunchError::NoKernelFaults(_) | LaunchError::System(_) => {
-            Failure::failed(error)
-        }
-    })?;
-    let monitor = PathBuf::from(command.get_program());
-    let session = Session::spawn(command, monitor, owner, args.paging.wait()).map_err(Failure::failed)?;
-    let over = session.supervise().map_err(Failure::failed)?;
-    lease.end(over.owner);
-    if over.view.is_some_and(|view| view.counters.faults == 0) {
-        to_stderr!(
-            "cn-agent: local: nothing that ran used the region's memory: it has to map @memory@ shared, in a process that the \
-             library is loaded into"
-        );
-    }
-    match session::exit_code(over.status) {
-        0 => Ok(()),
-        // Exits without running destructors: no remaining value needs one.
-        code => std::process::exit(code),
-    }
 }
 
 /// Serves the memory of one machine, whose monitor passes a userfaultfd over the socket.
@@ -227,6 +133,7 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
         stay: false,
         keeps: false,
         resume: false,
+        incoming: None,
     };
     let mut owner = Owner::map(&agent, request).map_err(|e| of_agent_by(AGENT, e))?;
     let room = u64::from(owner.pages()) * PAGE_BYTES as u64;

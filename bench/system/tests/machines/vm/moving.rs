@@ -1,0 +1,356 @@
+//! Virtual machines that move between two compute nodes, back and forth: the guest checks each page of its memory, and runs at
+//! one side at most, whoever is killed in between.
+
+use std::cell::Cell;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use cxloe_client::client;
+use cxloe_fabric::model::RegionState;
+use cxloe_lab::{Process, program};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use cxloe_system::command::{output, output_text};
+use cxloe_system::star::*;
+
+/// Size of the guest's memory; a quarter of it may be resident.
+const MEMORY: u64 = 64 * MIB;
+const LOCAL: &str = "16M";
+/// Bytes that the guest writes in each pass; firmware has the last 16 MiB, and tables of its own below.
+const AREA: u64 = 24 * MIB;
+
+/// A fabric of two compute nodes with one machine.
+struct Moving {
+    rig: Star,
+    /// The guest's kernel.
+    kernel: PathBuf,
+    /// Number of monitors started, by which their files are named.
+    started: Cell<usize>,
+}
+
+/// A process that runs the machine, or waits for it.
+struct Monitor {
+    process: Process,
+    side: usize,
+    /// Number of the monitor, by which its files are named.
+    number: usize,
+}
+
+fn number(monitor: &Monitor, what: &str) -> String {
+    format!("{what}{}", monitor.number)
+}
+
+impl Moving {
+    fn new() -> Outcome<Moving> {
+        let rig = Star::whole(1, 2, "160MiB")?;
+        rig.create("web", 0, MEMORY, &[0], 4096)?;
+        let kernel = rig.path("versions.elf");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/machines/vm");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-m32", "-march=i686", "-O2", "-ffreestanding", "-fno-pie", "-fno-stack-protector"]);
+        compiler.args([
+            "-mno-sse",
+            "-nostdlib",
+            "-static",
+            "-Wl,--build-id=none",
+            "-Wl,--no-warn-rwx-segments",
+        ]);
+        compiler.arg(format!("-Wl,-T,{folder}/versions.ld")).arg(format!("-DAREA={AREA}u"));
+        compiler.arg("-o").arg(&kernel).arg(format!("{folder}/versions.c"));
+        let compiled = output(&mut compiler)?;
+        ensure(compiled.status.success(), output_text(&compiled))?;
+        Ok(Moving { rig, kernel, started: Cell::new(0) })
+    }
+
+    /// Starts the machine at this side, or a monitor that waits for it.
+    fn start(&self, side: usize, incoming: bool) -> Outcome<Monitor> {
+        self.start_with(side, incoming, &[])
+    }
+
+    fn start_with(&self, side: usize, incoming: bool, more: &[&str]) -> Outcome<Monitor> {
+        let number = self.started.replace(self.started.get() + 1);
+        let path = |what: &str| self.rig.path(&format!("{what}{number}"));
+        let mut command = Command::new(program("cn-agent")?);
+        command.args(["vm", "--region", "web", "--local", LOCAL, "--socket"]).arg(self.rig.socket(side));
+        command.arg("--control").arg(path("control"));
+        if incoming {
+            command.arg("--incoming").arg(format!("unix:{}", path("arrival").display()));
+            command.arg("--ticket").arg(self.rig.path("ticket"));
+        }
+        let backend = "memory-backend-file,id=ram,share=on,prealloc=off,mem-path=@memory@,size=@size@";
+        let serial = format!("file:{}", path("serial").display());
+        command.args(["--", "qemu-system-x86_64", "-machine", "q35,memory-backend=ram", "-m", "64M"]);
+        command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-no-user-config"]);
+        command.args(["-object", backend, "-serial", &serial, "-kernel"]).arg(&self.kernel).args(more);
+        Process::log_to(&mut command, &path("monitor"))?;
+        let process = self.rig.lab.spawn(&format!("cn{side}"), command)?;
+        let monitor = Monitor { process, side, number };
+        if incoming {
+            self.says(&monitor, "waiting for the machine")?;
+        }
+        Ok(monitor)
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.rig.path(name)).unwrap_or_default()
+    }
+
+    /// Waits until a monitor has printed `words`.
+    fn says(&self, monitor: &Monitor, words: &str) -> Outcome {
+        let log = number(monitor, "monitor");
+        let said = eventually(words, || self.text(&log).contains(words).then_some(()));
+        said.map_err(|_| {
+            format!("monitor {} does not say {words:?}: {}", monitor.number, self.text(&log)).into()
+        })
+    }
+
+    /// Number of passes that the guest has completed where this monitor runs it. Fails if a word was wrong.
+    fn passes(&self, monitor: &Monitor) -> Outcome<u64> {
+        let text = self.text(&number(monitor, "serial"));
+        ensure(!text.contains("wrong"), text.clone())?;
+        let last = text.lines().rev().find_map(|line| line.strip_prefix("pass ")?.parse().ok());
+        Ok(last.unwrap_or(0))
+    }
+
+    /// Waits until the guest has completed a few more passes.
+    fn goes_on(&self, monitor: &Monitor) -> Outcome<u64> {
+        let before = self.passes(monitor)?;
+        let until = Instant::now() + LIMIT;
+        loop {
+            let now = self.passes(monitor)?;
+            if now >= before + 2 {
+                return Ok(now);
+            }
+            let log = self.text(&number(monitor, "monitor"));
+            ensure(
+                Instant::now() < until,
+                format!("the guest stands at pass {now} of monitor {}: {log}", monitor.number),
+            )?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether the guest completes passes where this monitor runs it.
+    fn is_running(&self, monitor: &Monitor) -> Outcome<bool> {
+        let before = self.passes(monitor)?;
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(self.passes(monitor)? > before)
+    }
+
+    fn command(&self, from: &Monitor, to: &Monitor, ticket: &str, more: &[&str]) -> Outcome<Command> {
+        let mut command = Command::new(program("cn-agent")?);
+        let address = format!("unix:{}", self.rig.path(&number(to, "arrival")).display());
+        command
+            .args(["--json", "vm", "move", "web", "--to", &address, "--ticket"])
+            .arg(self.rig.path(ticket));
+        command.arg("--control").arg(self.rig.path(&number(from, "control")));
+        command
+            .args(["--manager", self.rig.manager.url(), "--socket"])
+            .arg(self.rig.socket(from.side))
+            .args(more);
+        Ok(command)
+    }
+
+    /// Orders a move; returns the output of the command.
+    fn order(&self, from: &Monitor, to: &Monitor, more: &[&str]) -> Outcome<Output> {
+        let control = self.rig.path(&number(from, "control"));
+        eventually("the machine can be reached", || control.exists().then_some(()))?;
+        output(&mut self.command(from, to, "ticket", more)?)
+    }
+
+    /// Moves the machine; returns the report.
+    fn moves(&self, from: &mut Monitor, to: &Monitor) -> Outcome<Value> {
+        let passes = self.passes(from)?;
+        let moved = self.order(from, to, &[])?;
+        ensure(
+            moved.status.success(),
+            format!("{}{}", output_text(&moved), self.text(&number(to, "monitor"))),
+        )?;
+        let report: Value = serde_json::from_slice(&moved.stdout)?;
+        ensure(report["outcome"] == "moved", report.to_string())?;
+        let status = from.process.wait(LIMIT)?;
+        ensure(
+            status.success(),
+            format!("the source ended with {status}: {}", self.text(&number(from, "monitor"))),
+        )?;
+        let now = self.goes_on(to)?;
+        ensure(now > passes, format!("pass {now} after pass {passes}"))?;
+        Ok(report)
+    }
+
+    /// Checks that the region belongs to this side, and that the other one has nothing of it.
+    fn is_at(&self, side: usize) -> Outcome {
+        let region = self.rig.region_is("web", RegionState::Active)?;
+        ensure(region.owner == cn(side), format!("{region:?}"))?;
+        let other = self.rig.socket(1 - side);
+        eventually("the other side maps nothing", || {
+            client::paging(&other, None).ok()?.is_empty().then_some(())
+        })
+    }
+}
+
+/// A machine moves several times, back and forth, and its memory is right. The longest stop is printed.
+fn back_and_forth(times: usize) -> Outcome {
+    let rig = Moving::new()?;
+    let mut here = rig.start(0, false)?;
+    rig.goes_on(&here)?;
+    let mut stops = Vec::new();
+    for time in 0..times {
+        let there = rig.start(1 - here.side, true)?;
+        let report = rig.moves(&mut here, &there)?;
+        stops.push(report["stopped_ms"].as_f64().ok_or_else(|| report.to_string())?);
+        here = there;
+        rig.is_at(here.side).map_err(|error| format!("move {time}: {error:?}"))?;
+    }
+    stops.sort_by(f64::total_cmp);
+    println!(
+        "guest stopped for {:.0} ms (median), {:.0} ms (longest)",
+        stops[stops.len() / 2],
+        stops[stops.len() - 1]
+    );
+    Ok(())
+}
+
+pub fn a_machine_moves_with_its_memory() -> Outcome {
+    back_and_forth(4)
+}
+
+/// Fifty moves, which take some minutes.
+pub fn a_machine_moves_fifty_times() -> Outcome {
+    back_and_forth(50)
+}
+
+/// A comparison changes nothing; a move that cannot be made is refused with its reason, and the guest goes on.
+pub fn what_differs_is_named_and_the_guest_goes_on() -> Outcome {
+    let rig = Moving::new()?;
+    let here = rig.start(0, false)?;
+    rig.goes_on(&here)?;
+    let there = rig.start(1, true)?;
+    let compared = rig.order(&here, &there, &["--dry-run"])?;
+    ensure(compared.status.success(), output_text(&compared))?;
+    rig.says(&there, "waiting again")?;
+    rig.goes_on(&here)?;
+
+    let other = rig.start_with(1, true, &["-smp", "2"])?;
+    let refused = rig.order(&here, &other, &[])?;
+    let text = output_text(&refused);
+    ensure(
+        refused.status.code() == Some(5) && text.contains("the number of vCPUs is 1 here and 2 there"),
+        text,
+    )?;
+    rig.goes_on(&here)?;
+
+    // Another ticket, one that others can read, and nobody at the address.
+    let wrong = rig.rig.path("wrong");
+    fs::write(&wrong, "00".repeat(32))?;
+    fs::set_permissions(&wrong, fs::Permissions::from_mode(0o600))?;
+    let refused = output(&mut rig.command(&here, &there, "wrong", &[])?)?;
+    ensure(refused.status.code() == Some(5), output_text(&refused))?;
+    rig.says(&there, "the tickets of the two sides differ")?;
+    fs::set_permissions(&wrong, fs::Permissions::from_mode(0o644))?;
+    let refused = output(&mut rig.command(&here, &there, "wrong", &[])?)?;
+    ensure(refused.status.code() == Some(1), output_text(&refused))?;
+    let nobody = Monitor { number: 99, ..rig.start(1, true)? };
+    let refused = rig.order(&here, &nobody, &[])?;
+    let text = output_text(&refused);
+    ensure(refused.status.code() == Some(5) && text.contains("cannot reach"), text)?;
+    rig.is_at(0)?;
+    rig.goes_on(&here).map(drop)
+}
+
+/// The end of a party at any moment leaves one guest at most; the guest goes on at one side if its QEMU was not killed.
+fn killed(rig: &Moving, here: &mut Monitor, victim: &str, after: Duration) -> Outcome<Option<Monitor>> {
+    let mut there = rig.start(1 - here.side, true)?;
+    let control = rig.rig.path(&number(here, "control"));
+    eventually("the machine can be reached", || control.exists().then_some(()))?;
+    let mut mover = rig.command(here, &there, "ticket", &[])?;
+    Process::log_to(&mut mover, &rig.rig.path(&number(&there, "mover")))?;
+    let mut mover = rig.rig.lab.spawn(&format!("cn{}", here.side), mover)?;
+    std::thread::sleep(after);
+    let agents = [format!("cn{}", here.side), format!("cn{}", there.side)];
+    match victim {
+        "mover" => mover.signal(Signal::SIGKILL)?,
+        "target" => there.process.signal(Signal::SIGKILL)?,
+        "gmm" => rig.rig.kill("gmm")?,
+        "source agent" => rig.rig.kill(&agents[0])?,
+        "target agent" => rig.rig.kill(&agents[1])?,
+        other => return Err(format!("nobody is called {other}").into()),
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    match victim {
+        "gmm" => rig.rig.start_gmm(&[])?,
+        "source agent" => rig.rig.start_agent(here.side, &[])?,
+        "target agent" => rig.rig.start_agent(there.side, &[])?,
+        _ => {}
+    }
+    let _ = mover.wait(LIMIT)?;
+    if victim == "target" && rig.rig.region_is("web", RegionState::Active)?.owner == cn(there.side) {
+        // The guest was its own already, and has ended with it, as it would have without a move.
+        let _ = (here.process.wait(LIMIT)?, there.process.wait(LIMIT)?);
+        rig.is_at(there.side)?;
+        let again = rig.start(there.side, false)?;
+        rig.goes_on(&again)?;
+        return Ok(Some(again));
+    }
+    let both = [here.side, there.side].map(|side| format!("cn{side}"));
+    let until = Instant::now() + LIMIT;
+    let alive = loop {
+        let alive = (rig.is_running(here)?, rig.is_running(&there)?);
+        ensure(alive != (true, true), format!("two guests run, on {both:?}"))?;
+        if alive != (false, false) || Instant::now() > until {
+            break alive;
+        }
+    };
+    if alive.1 {
+        let _ = here.process.wait(LIMIT)?;
+        rig.goes_on(&there)?;
+        rig.is_at(there.side)?;
+        return Ok(Some(there));
+    }
+    rig.goes_on(here).map_err(|error| {
+        let mover = rig.text(&number(&there, "mover"));
+        let logs = format!(
+            "{mover}\n{}\n{}",
+            rig.text(&number(here, "monitor")),
+            rig.text(&number(&there, "monitor"))
+        );
+        format!("after the end of {victim} at {after:?}: {error:?}\n{logs}")
+    })?;
+    rig.is_at(here.side)?;
+    let _ = there.process.signal(Signal::SIGKILL);
+    let _ = there.process.wait(LIMIT)?;
+    Ok(None)
+}
+
+fn kills(rounds: usize) -> Outcome {
+    cxloe_lab::expect_error("");
+    let rig = Moving::new()?;
+    let mut here = rig.start(0, false)?;
+    rig.goes_on(&here)?;
+    let victims = ["mover", "target", "gmm", "source agent", "target agent"];
+    let mut moved = 0;
+    for round in 0..rounds {
+        let victim = victims[round % victims.len()];
+        // The moments are spread over the move, which takes a few hundred milliseconds.
+        let after = Duration::from_millis((round as u64 * 97) % 700);
+        if let Some(there) = killed(&rig, &mut here, victim, after)? {
+            here = there;
+            moved += 1;
+        }
+    }
+    println!("{rounds} kills: {moved} moves were finished, the others left the machine where it was");
+    Ok(())
+}
+
+pub fn one_guest_runs_whoever_is_killed() -> Outcome {
+    kills(5)
+}
+
+/// Two hundred kills, which take half an hour.
+pub fn one_guest_runs_after_two_hundred_kills() -> Outcome {
+    kills(200)
+}

@@ -1,0 +1,236 @@
+//! `cn-agent vm --incoming`: waits for a machine that moves here, and then runs it as its own.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cxloe_client::mapping::Owner;
+use cxloe_client::message::MapRequest;
+use cxloe_cn_core::mapped::MappingKind;
+use cxloe_daemon::command_line::{Exit, Failure};
+use cxloe_daemon::{Bound, to_stderr};
+use cxloe_vmm::migration::channel::{self, SealedReceiver, SealedSender, Stream};
+use cxloe_vmm::migration::message::TargetMessage;
+use cxloe_vmm::migration::receiver::{Arrival, greet};
+use cxloe_vmm::migration::sender::MoveAddress;
+use cxloe_vmm::migration::target::TargetEnd;
+use cxloe_vmm::migration::ticket::Ticket;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::control;
+use super::{MachineArgs, Started, exit_as};
+use crate::cli::failure::of_agent;
+
+/// Longest silence of a source after it has connected.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for the thread of an arrival once QEMU has ended.
+const FINISH_MAX: Duration = Duration::from_secs(10);
+/// Exit code after a signal that ended the wait: that of shells.
+const SIGNAL_CODE: i32 = 128;
+
+/// Socket at which sources connect.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(Bound),
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(bound) => bound.listener().as_fd(),
+        }
+    }
+}
+
+impl Listener {
+    fn bind(address: &MoveAddress) -> Result<Listener, Failure> {
+        match address {
+            MoveAddress::Unix(path) => Bound::bind(path, 0o600, "machine that is to arrive")
+                .map(Listener::Unix)
+                .map_err(Failure::failed),
+            MoveAddress::Tcp(address) => {
+                let failed =
+                    |error: io::Error| Failure::failed(format!("cannot listen at {address}: {error}"));
+                let listener = TcpListener::bind(address).map_err(failed)?;
+                listener.set_nonblocking(true).map_err(failed)?;
+                Ok(Listener::Tcp(listener))
+            }
+        }
+    }
+
+    fn accept(&self) -> io::Result<Stream> {
+        let stream = match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                Stream::Tcp(stream)
+            }
+            Listener::Unix(bound) => {
+                let (stream, _) = bound.listener().accept()?;
+                stream.set_nonblocking(false)?;
+                Stream::Unix(stream)
+            }
+        };
+        Ok(stream)
+    }
+
+    /// Waits for a connection; returns the number of a signal that came first.
+    fn next(&self) -> Result<Stream, i32> {
+        let mut all = SigSet::empty();
+        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| all.add(signal));
+        let mut before = SigSet::empty();
+        let blocked = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before));
+        let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
+        let outcome = loop {
+            let Ok(signals) = &signals else { break Err(Signal::SIGTERM as i32) };
+            let mut set = [
+                PollFd::new(self.as_fd(), PollFlags::POLLIN),
+                PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            ];
+            let _ = poll(&mut set, PollTimeout::NONE);
+            if let Ok(Some(signal)) = signals.read_signal() {
+                break Err(signal.ssi_signo as i32);
+            }
+            if let Ok(stream) = self.accept() {
+                break Ok(stream);
+            }
+        };
+        if blocked.is_ok() {
+            let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+        }
+        outcome
+    }
+}
+
+/// Waits for the machine and runs it.
+///
+/// # Errors
+/// When the address or the ticket cannot be used, or the machine cannot be run.
+pub fn run(args: &MachineArgs, address: &MoveAddress, library: &Path, agent: &Path) -> Result<(), Failure> {
+    let path = args.ticket.as_deref().ok_or_else(|| Failure::usage("--incoming needs --ticket"))?;
+    let ticket = Ticket::read_or_write(path, rand::random()).map_err(Failure::failed)?;
+    let listener = Listener::bind(address)?;
+    let region = args.region.as_ref().map(ToString::to_string).unwrap_or_default();
+    to_stderr!(
+        "cn-agent: waiting for the machine of region {region} at {address}, with the ticket {}",
+        path.display()
+    );
+    loop {
+        let stream = match listener.next() {
+            Ok(stream) => stream,
+            Err(signal) => {
+                drop(listener);
+                std::process::exit(SIGNAL_CODE + signal);
+            }
+        };
+        let (sender, receiver, bytes) = match open(stream, &ticket, &region) {
+            Ok(opened) => opened,
+            Err(error) => {
+                to_stderr!("cn-agent: a connection was refused: {error}");
+                continue;
+            }
+        };
+        match receive(args, library, agent, &region, (sender, receiver, bytes))? {
+            Received::Ran(status) => return exit_as(status),
+            Received::Gone(reason) => {
+                to_stderr!("cn-agent: the machine does not run here: {reason}; waiting again");
+            }
+        }
+    }
+}
+
+/// Opens the connection of a source, and reads which machine it has.
+fn open(stream: Stream, ticket: &Ticket, region: &str) -> io::Result<(SealedSender, SealedReceiver, u64)> {
+    let (mut sender, mut receiver) = channel::accept(stream, ticket, rand::random())?;
+    let (named, bytes) = greet(&mut receiver, SILENCE_MAX)?;
+    if named != region {
+        let reason = format!("it waits for the machine of region {region}, not of {named}");
+        let _ = sender.message(&TargetMessage::Failed { reason: reason.clone() });
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    Ok((sender, receiver, bytes))
+}
+
+enum Received {
+    /// The machine ran here, and its monitor has ended.
+    Ran(std::process::ExitStatus),
+    /// It did not run here.
+    Gone(String),
+}
+
+/// Starts a monitor that takes the machine over, and supervises it to its end.
+fn receive(
+    args: &MachineArgs,
+    library: &Path,
+    agent: &Path,
+    region: &str,
+    (mut sender, receiver, bytes): (SealedSender, SealedReceiver, u64),
+) -> Result<Received, Failure> {
+    let name = args.region.as_ref().ok_or_else(|| Failure::usage("--incoming needs --region"))?;
+    let request = MapRequest { incoming: Some(bytes), ..args.paging.map(name, MappingKind::Shared, false) };
+    let started = Owner::map(agent, request)
+        .map_err(of_agent)
+        .and_then(|owner| Started::spawn(args, library, agent, owner, true));
+    let started = match started {
+        Ok(started) => started,
+        Err(failure) => {
+            let _ = sender.message(&TargetMessage::Failed { reason: failure.message.clone() });
+            return Ok(Received::Gone(failure.message));
+        }
+    };
+    let pid = started.session.pid();
+    let connect = started.machine.ok_or_else(|| {
+        Failure::new(Exit::Usage, "only a machine of QEMU can move: the command has to be qemu-system-…")
+    })?;
+    let end = Arc::<OnceLock<TargetEnd>>::default();
+    let stop = Arc::<AtomicBool>::default();
+    let place = args.control.clone().unwrap_or_else(|| control::path(region));
+    let (told, stopped) = (Arc::clone(&end), Arc::clone(&stop));
+    let body = move || {
+        let machine = match connect() {
+            Ok(machine) => machine,
+            Err(error) => {
+                let reason = format!("QEMU does not start there: {error}");
+                let _ = sender.message(&TargetMessage::Failed { reason: reason.clone() });
+                let _ = told.set(TargetEnd::Gone(reason));
+                return;
+            }
+        };
+        let arrival = Arrival::new(&machine, pid, sender, receiver);
+        let ended = arrival.run(|news| to_stderr!("cn-agent: {news}"));
+        let runs = ended == TargetEnd::Arrived;
+        let _ = told.set(ended);
+        if runs {
+            to_stderr!("cn-agent: the machine has arrived, and runs here");
+            control::serve(&machine, &place, &stopped);
+        }
+    };
+    // Of this thread the signals are blocked by now, as of the session.
+    let thread = thread::Builder::new().name("vm-arrival".into()).spawn(body).map_err(Failure::failed)?;
+    let over = started.session.supervise().map_err(Failure::failed)?;
+    stop.store(true, Ordering::Relaxed);
+    let until = Instant::now() + FINISH_MAX;
+    while !thread.is_finished() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(10));
+    }
+    // Releases the memory, so that the region can go back to its source.
+    drop(over.owner);
+    match end.get() {
+        Some(TargetEnd::Gone(reason)) if over.status.signal() == Some(Signal::SIGKILL as i32) => {
+            Ok(Received::Gone(reason.clone()))
+        }
+        Some(TargetEnd::Gone(reason)) => {
+            Err(Failure::failed(format!("QEMU has ended before the machine ran: {reason}")))
+        }
+        _ => Ok(Received::Ran(over.status)),
+    }
+}

@@ -1,0 +1,229 @@
+//! The socket by which `cn-agent vm move` reaches the process that runs a machine: one request and its progress, each a line
+//! of JSON. If the requester ends, the move is given up, as long as that is possible.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use cxloe_client::defaults::default_socket;
+use cxloe_daemon::{Bound, to_stderr};
+use cxloe_vmm::migration::machine::MovableMachine;
+use cxloe_vmm::migration::qmp::QmpError;
+use cxloe_vmm::migration::sender::{Departure, MoveOrder, MoveReport};
+use cxloe_vmm::migration::source::{SourceEnd, SourceStep};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+use std::os::fd::AsFd;
+
+use super::manager::FabricManager;
+use super::{Connect, MachineArgs};
+
+/// Interval of looks at the end of the machine, in milliseconds.
+const LOOK_MS: u8 = 50;
+/// Longest request, in bytes.
+const REQUEST_MAX: u64 = 64 << 10;
+/// Longest silence of a requester.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// Longest wait, at the end, for a move whose outcome is still to be told.
+const FINISH_MAX: Duration = Duration::from_secs(10);
+
+/// Order to move the machine.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MoveRequest {
+    /// Address of the target.
+    pub to: String,
+    /// Secret of both sides.
+    pub ticket: String,
+    /// Whether the two sides are only compared.
+    pub dry_run: bool,
+    /// URL of the manager.
+    pub manager: String,
+    /// Token for the manager.
+    pub token: Option<String>,
+}
+
+/// Progress of a move.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MoveProgress {
+    /// The next step.
+    Step(String),
+    /// The end.
+    End {
+        /// `possible`, `moved`, `unconfirmed`, `stayed` or `broken`.
+        outcome: String,
+        /// Reason, if the machine did not move or it is unknown whether it runs.
+        reason: Option<String>,
+        /// Name of the compute node.
+        target: Option<String>,
+        /// Time that the guest was stopped, in microseconds.
+        stopped_us: Option<u64>,
+        /// Bytes of QEMU's state.
+        state_bytes: u64,
+        /// Number of pages that were resident.
+        resident_pages: u64,
+    },
+}
+
+/// Path of the socket of the machine whose memory is `region`.
+pub fn path(region: &str) -> PathBuf {
+    default_socket().with_file_name(format!("vm-{region}.sock"))
+}
+
+/// The thread that serves the socket.
+pub struct Control {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Serves the socket of a machine to which `connect` connects. Prints why a machine cannot move, if it cannot.
+    pub fn start(args: &MachineArgs, connect: Connect) -> Control {
+        let region = args.region.as_ref().map(ToString::to_string).unwrap_or_default();
+        let place = args.control.clone().unwrap_or_else(|| path(&region));
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let body = move || match connect() {
+            Ok(machine) => serve(&machine, &place, &stopped),
+            // QEMU has printed why it ended.
+            Err(QmpError::Gone) => {}
+            Err(error) => to_stderr!("cn-agent: this machine cannot move: {error}"),
+        };
+        let thread = thread::Builder::new().name("vm-control".into()).spawn(body);
+        if let Err(error) = &thread {
+            to_stderr!("cn-agent: this machine cannot move: {error}");
+        }
+        Control { stop, thread: thread.ok() }
+    }
+
+    /// Ends the thread, after a move under way has told its outcome.
+    pub fn finish(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else { return };
+        let until = Instant::now() + FINISH_MAX;
+        while !thread.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(LOOK_MS.into()));
+        }
+    }
+}
+
+/// Serves requests at `place` until `stop` is set.
+pub fn serve(machine: &MovableMachine, place: &Path, stop: &AtomicBool) {
+    let socket = match Bound::bind(place, 0o600, "virtual machine of this region") {
+        Ok(socket) => socket,
+        Err(error) => {
+            to_stderr!("cn-agent: this machine cannot move: {error}; another place is given by --control");
+            return;
+        }
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let mut set = [PollFd::new(socket.listener().as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut set, PollTimeout::from(LOOK_MS));
+        match socket.listener().accept() {
+            Ok((stream, _)) if socket.admits(&stream) => {
+                if let Err(error) = answer(machine, stream) {
+                    to_stderr!("cn-agent: a request to move this machine was not served: {error}");
+                }
+            }
+            Ok(_) => {
+                to_stderr!("cn-agent: a request to move this machine came from another user, and was refused")
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => thread::sleep(Duration::from_millis(LOOK_MS.into())),
+        }
+    }
+}
+
+fn answer(machine: &MovableMachine, stream: UnixStream) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    let mut line = String::new();
+    BufReader::new(stream.try_clone()?).take(REQUEST_MAX).read_line(&mut line)?;
+    let request: MoveRequest = serde_json::from_str(&line)?;
+    let wrong = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let order = MoveOrder {
+        to: request.to.parse().map_err(wrong)?,
+        ticket: request.ticket.parse().map_err(|()| wrong("the ticket is malformed".to_owned()))?,
+        ephemeral: rand::random(),
+        dry_run: request.dry_run,
+    };
+    let mut manager = FabricManager::new(&request.manager, request.token.as_deref()).map_err(wrong)?;
+    let cancelled = Arc::<AtomicBool>::default();
+    let watcher = watch(stream.try_clone()?, Arc::clone(&cancelled))?;
+    let said = Mutex::new(stream.try_clone()?);
+    let say = |progress: &MoveProgress| {
+        let line = format!("{}\n", serde_json::to_string(progress).unwrap_or_default());
+        // Whoever asked may have ended.
+        let _ = said.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+    };
+    let departure = Departure::new(machine, order, &mut manager, &cancelled);
+    let (end, report) = departure.run(|step| say(&MoveProgress::Step(describe(step))));
+    say(&told(&end, report));
+    print_end(&end);
+    stream.shutdown(std::net::Shutdown::Both)?;
+    let _ = watcher.join();
+    Ok(())
+}
+
+/// Sets the flag when the requester ends.
+fn watch(mut stream: UnixStream, cancelled: Arc<AtomicBool>) -> io::Result<JoinHandle<()>> {
+    stream.set_read_timeout(None)?;
+    let body = move || {
+        let _ = stream.read(&mut [0]);
+        cancelled.store(true, Ordering::Relaxed);
+    };
+    thread::Builder::new().name("vm-control-end".into()).spawn(body)
+}
+
+fn describe(step: &SourceStep) -> String {
+    match step {
+        SourceStep::Connect => "comparing the machines of both sides".into(),
+        SourceStep::WriteBack => "writing dirty pages back while the guest runs".into(),
+        SourceStep::Migrate => "sending the state of devices".into(),
+        SourceStep::SendState => "the guest is stopped; sending the rest of its state".into(),
+        SourceStep::Suspend => "writing the last dirty pages back".into(),
+        SourceStep::Order => "handing the region over".into(),
+        SourceStep::Settle => "waiting for the manager to say whose the region is".into(),
+        SourceStep::AwaitRunning => "waiting until the guest runs at the other side".into(),
+        SourceStep::TakeBack => "the other side cannot run it; taking the region back".into(),
+        SourceStep::Quit => "ending QEMU here".into(),
+        SourceStep::ServeAgain => "serving the guest's memory here again".into(),
+        SourceStep::Cancel => "cancelling QEMU's migration".into(),
+        SourceStep::Continue => "letting the guest go on here".into(),
+        SourceStep::Abort(reason) => format!("telling the other side: {reason}"),
+    }
+}
+
+fn told(end: &SourceEnd, report: MoveReport) -> MoveProgress {
+    let (outcome, reason) = match end {
+        SourceEnd::Possible => ("possible", None),
+        SourceEnd::Moved => ("moved", None),
+        SourceEnd::Unconfirmed(reason) => ("unconfirmed", Some(reason)),
+        SourceEnd::Stayed(reason) => ("stayed", Some(reason)),
+        SourceEnd::Broken(reason) => ("broken", Some(reason)),
+    };
+    let MoveReport { target, stopped_us, state_bytes, resident_pages } = report;
+    let (outcome, reason) = (outcome.to_owned(), reason.cloned());
+    MoveProgress::End { outcome, reason, target, stopped_us, state_bytes, resident_pages }
+}
+
+fn print_end(end: &SourceEnd) {
+    match end {
+        SourceEnd::Possible => {}
+        SourceEnd::Moved => to_stderr!("cn-agent: this machine has moved"),
+        SourceEnd::Unconfirmed(reason) => {
+            to_stderr!("cn-agent: this machine has moved, and has not reported that it runs: {reason}");
+        }
+        SourceEnd::Stayed(reason) => {
+            to_stderr!("cn-agent: this machine did not move, and goes on here: {reason}")
+        }
+        SourceEnd::Broken(reason) => {
+            to_stderr!("cn-agent: this machine did not move, and cannot go on: {reason}")
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Sealed connection between the two sides of a move: Noise with the [ticket](super::ticket) as pre-shared key
+//! (`NNpsk0`), over TCP or a Unix socket. Records carry either a message or bytes of QEMU's state.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cxloe_wire::session::NoisePrimitives;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use snow::{Builder, HandshakeState, StatelessTransportState};
+
+use super::ticket::Ticket;
+
+const NOISE: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+/// Longest record on the wire, given by Noise.
+const SEALED_MAX: usize = 65535;
+/// Bytes that sealing adds.
+const SEAL: usize = 16;
+/// Longest content of a record, without its kind.
+pub const CONTENT_MAX: usize = SEALED_MAX - SEAL - 1;
+/// Longest wait for the other side's part of the handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+const MESSAGE: u8 = 1;
+const STATE: u8 = 2;
+
+/// Content of a record.
+#[derive(Debug)]
+pub enum Record<'a> {
+    /// A message, as JSON.
+    Message(&'a [u8]),
+    /// Bytes of QEMU's state.
+    State(&'a [u8]),
+}
+
+/// A connected stream.
+#[derive(Debug)]
+pub enum Stream {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn try_clone(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
+            Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
+        })
+    }
+
+    /// Limits each read.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn set_read_limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_read_timeout(limit),
+            Stream::Unix(stream) => stream.set_read_timeout(limit),
+        }
+    }
+
+    fn shut_down(&self) {
+        // One that is shut down already has no other end.
+        let _ = match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(buffer),
+            Stream::Unix(stream) => stream.write(buffer),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The sending half of a connection.
+pub struct SealedSender {
+    stream: Stream,
+    noise: Arc<StatelessTransportState>,
+    next: u64,
+    plain: Vec<u8>,
+    sealed: Vec<u8>,
+}
+
+impl std::fmt::Debug for SealedSender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SealedSender").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+/// The receiving half of a connection.
+pub struct SealedReceiver {
+    stream: Stream,
+    noise: Arc<StatelessTransportState>,
+    next: u64,
+    plain: Vec<u8>,
+    sealed: Vec<u8>,
+}
+
+impl std::fmt::Debug for SealedReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SealedReceiver").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+fn broken(error: snow::Error) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("the tickets of the two sides differ, or it was changed on its way ({error})"),
+    )
+}
+
+fn builder(ephemeral: [u8; 32], ticket: &Ticket) -> Result<Builder<'_>, snow::Error> {
+    Builder::with_resolver(NOISE.parse()?, Box::new(NoisePrimitives { ephemeral })).psk(0, ticket.bytes())
+}
+
+/// Opens a connection as the side that has connected. `ephemeral` is random, and used for this connection alone.
+///
+/// # Errors
+/// The kernel's error; [`io::ErrorKind::InvalidData`] if the tickets differ.
+pub fn open(
+    stream: Stream,
+    ticket: &Ticket,
+    ephemeral: [u8; 32],
+) -> io::Result<(SealedSender, SealedReceiver)> {
+    let mut state = builder(ephemeral, ticket).and_then(Builder::build_initiator).map_err(broken)?;
+    let mut stream = ready(stream)?;
+    send_handshake(&mut stream, &mut state)?;
+    receive_handshake(&mut stream, &mut state)?;
+    halves(stream, state)
+}
+
+/// Opens a connection as the side that has accepted it.
+///
+/// # Errors
+/// As [`open`].
+pub fn accept(
+    stream: Stream,
+    ticket: &Ticket,
+    ephemeral: [u8; 32],
+) -> io::Result<(SealedSender, SealedReceiver)> {
+    let mut state = builder(ephemeral, ticket).and_then(Builder::build_responder).map_err(broken)?;
+    let mut stream = ready(stream)?;
+    receive_handshake(&mut stream, &mut state)?;
+    send_handshake(&mut stream, &mut state)?;
+    halves(stream, state)
+}
+
+fn ready(stream: Stream) -> io::Result<Stream> {
+    if let Stream::Tcp(stream) = &stream {
+        stream.set_nodelay(true)?;
+    }
+    stream.set_read_limit(Some(HANDSHAKE_MAX))?;
+    Ok(stream)
+}
+
+fn send_handshake(stream: &mut Stream, state: &mut HandshakeState) -> io::Result<()> {
+    let mut message = [0; 256];
+    let length = state.write_message(&[], &mut message[2..]).map_err(broken)?;
+    message[..2].copy_from_slice(&(length as u16).to_be_bytes());
+    stream.write_all(&message[..2 + length])
+}
+
+fn receive_handshake(stream: &mut Stream, state: &mut HandshakeState) -> io::Result<()> {
+    let mut length = [0; 2];
+    stream.read_exact(&mut length)?;
+    let mut message = [0; 254];
+    let length = usize::from(u16::from_be_bytes(length));
+    let message = message.get_mut(..length).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "the other end is no `cn-agent vm` of this release")
+    })?;
+    stream.read_exact(message)?;
+    state.read_message(message, &mut [0; 256]).map_err(broken).map(drop)
+}
+
+fn halves(stream: Stream, state: HandshakeState) -> io::Result<(SealedSender, SealedReceiver)> {
+    stream.set_read_limit(None)?;
+    let noise = Arc::new(state.into_stateless_transport_mode().map_err(broken)?);
+    let buffer = || Vec::with_capacity(SEALED_MAX);
+    let sender = SealedSender {
+        stream: stream.try_clone()?,
+        noise: Arc::clone(&noise),
+        next: 0,
+        plain: buffer(),
+        sealed: buffer(),
+    };
+    Ok((sender, SealedReceiver { stream, noise, next: 0, plain: buffer(), sealed: buffer() }))
+}
+
+impl SealedSender {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    ///
+    /// # Panics
+    /// If the message has more than [`CONTENT_MAX`] bytes.
+    pub fn message(&mut self, message: &impl Serialize) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        assert!(bytes.len() <= CONTENT_MAX, "a message fits one record");
+        self.record(MESSAGE, &bytes)
+    }
+
+    /// Sends bytes of QEMU's state.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn state(&mut self, bytes: &[u8]) -> io::Result<()> {
+        bytes.chunks(CONTENT_MAX).try_for_each(|part| self.record(STATE, part))
+    }
+
+    fn record(&mut self, kind: u8, content: &[u8]) -> io::Result<()> {
+        self.plain.clear();
+        self.plain.push(kind);
+        self.plain.extend_from_slice(content);
+        self.sealed.resize(2 + self.plain.len() + SEAL, 0);
+        let sealed = self.noise.write_message(self.next, &self.plain, &mut self.sealed[2..]);
+        let length = sealed.map_err(broken)?;
+        self.next += 1;
+        self.sealed[..2].copy_from_slice(&(length as u16).to_be_bytes());
+        self.stream.write_all(&self.sealed[..2 + length])
+    }
+
+    /// Ends the connection: the other side, and this side's receiver, find its end.
+    pub fn shut_down(&self) {
+        self.stream.shut_down();
+    }
+}
+
+impl SealedReceiver {
+    /// Receives the next record; `None` at the end of the connection.
+    ///
+    /// # Errors
+    /// The kernel's error; [`io::ErrorKind::InvalidData`] if the record was changed.
+    pub fn record(&mut self) -> io::Result<Option<Record<'_>>> {
+        let mut length = [0; 2];
+        match self.stream.read_exact(&mut length) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let length = usize::from(u16::from_be_bytes(length));
+        self.sealed.resize(length, 0);
+        self.stream.read_exact(&mut self.sealed)?;
+        self.plain.resize(length, 0);
+        let opened = self.noise.read_message(self.next, &self.sealed, &mut self.plain).map_err(broken)?;
+        self.next += 1;
+        match self.plain[..opened].split_first() {
+            Some((&MESSAGE, content)) => Ok(Some(Record::Message(content))),
+            Some((&STATE, content)) => Ok(Some(Record::State(content))),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a record of an unknown kind")),
+        }
+    }
+
+    /// Receives a message, within `limit`.
+    ///
+    /// # Errors
+    /// The kernel's error, also for silence and for the end of the connection; [`io::ErrorKind::InvalidData`] for
+    /// anything but such a message.
+    pub fn message<T: DeserializeOwned>(&mut self, limit: Duration) -> io::Result<T> {
+        self.stream.set_read_limit(Some(limit))?;
+        let message = match self.record()? {
+            Some(Record::Message(bytes)) => serde_json::from_slice(bytes).map_err(io::Error::from),
+            Some(Record::State(_)) => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "state before its time"))
+            }
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        };
+        self.stream.set_read_limit(None)?;
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::migration::message::TargetMessage;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    type Opened = io::Result<(SealedSender, SealedReceiver)>;
+
+    fn pair(there: Ticket) -> (Opened, Opened) {
+        let (a, b) = UnixStream::pair().unwrap();
+        let other = thread::spawn(move || accept(Stream::Unix(b), &there, [2; 32]));
+        let here = open(Stream::Unix(a), &Ticket::of([9; 32]), [1; 32]);
+        (here, other.join().unwrap())
+    }
+
+    #[test]
+    fn records_arrive_in_order_and_sealed() {
+        let (here, there) = pair(Ticket::of([9; 32]));
+        let ((mut sender, _), (_, mut receiver)) = (here.unwrap(), there.unwrap());
+        let state: Vec<u8> = (0..200_000_u32).map(|byte| byte as u8).collect();
+        let expected = state.clone();
+        let sending = thread::spawn(move || {
+            sender.message(&TargetMessage::StateHere { bytes: 7 }).unwrap();
+            sender.state(&state).unwrap();
+            sender.message(&TargetMessage::Arrived).unwrap();
+            sender.shut_down();
+        });
+        let first: TargetMessage = receiver.message(LIMIT).unwrap();
+        assert_eq!(first, TargetMessage::StateHere { bytes: 7 });
+        let mut got = Vec::new();
+        loop {
+            match receiver.record().unwrap() {
+                Some(Record::State(bytes)) => got.extend_from_slice(bytes),
+                Some(Record::Message(bytes)) => {
+                    assert_eq!(bytes, br#""arrived""#);
+                    break;
+                }
+                None => panic!("it ended early"),
+            }
+        }
+        assert!(got == expected && receiver.record().unwrap().is_none());
+        sending.join().unwrap();
+    }
+
+    #[test]
+    fn another_ticket_is_refused_by_both_sides() {
+        let (here, there) = pair(Ticket::of([8; 32]));
+        assert!(there.unwrap_err().to_string().contains("the tickets of the two sides differ"));
+        assert!(here.is_err());
+    }
+
+    #[test]
+    fn a_changed_record_is_refused() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (c, d) = UnixStream::pair().unwrap();
+        // Between the two sides, the last byte of the third record is changed.
+        let mut relay = (b, c);
+        let other = thread::spawn(move || {
+            let (mut sender, _) = accept(Stream::Unix(d), &Ticket::of([9; 32]), [2; 32]).unwrap();
+            sender.message(&TargetMessage::Arrived).unwrap();
+        });
+        let between = thread::spawn(move || {
+            let pass = |from: &mut UnixStream, to: &mut UnixStream, change: u8| {
+                let mut length = [0; 2];
+                from.read_exact(&mut length).unwrap();
+                let mut bytes = vec![0; usize::from(u16::from_be_bytes(length))];
+                from.read_exact(&mut bytes).unwrap();
+                *bytes.last_mut().unwrap() ^= change;
+                to.write_all(&length).unwrap();
+                to.write_all(&bytes).unwrap();
+            };
+            pass(&mut relay.0, &mut relay.1, 0);
+            pass(&mut relay.1, &mut relay.0, 0);
+            pass(&mut relay.1, &mut relay.0, 1);
+        });
+        let (_, mut receiver) = open(Stream::Unix(a), &Ticket::of([9; 32]), [1; 32]).unwrap();
+        let error = receiver.message::<TargetMessage>(LIMIT).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        other.join().unwrap();
+        between.join().unwrap();
+    }
+}

@@ -1,0 +1,367 @@
+//! The target's shell: carries out the steps that [`TargetMove`] decides on.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver as Events, RecvTimeoutError, channel as events};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::RefusalReason;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use super::channel::{Record, SealedReceiver, SealedSender};
+use super::facts::MachineFacts;
+use super::machine::MovableMachine;
+use super::message::{SourceMessage, TargetMessage};
+use super::sender::STATE_FD;
+use super::target::{TargetEnd, TargetMove, TargetOutcome, TargetStep};
+
+/// Bytes of state that may wait for QEMU while the guest runs at the source.
+const QUEUE_MAX: usize = 64 << 20;
+/// Longest wait of one request to the agent for the region.
+const LOOK_MS: u64 = 500;
+/// Interval of looks at QEMU's status.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of messages on what is waited for.
+const SAY_INTERVAL: Duration = Duration::from_secs(60);
+/// Longest time in which QEMU loads its state once the memory is here.
+const LOAD_MAX: Duration = Duration::from_secs(60);
+/// Most page numbers in one request to the agent.
+const NOTES_MAX: usize = 2000;
+
+enum SourceEvent {
+    Said(SourceMessage),
+    /// Bytes of state that have come, in total, when the message came.
+    End(u64),
+    Gone,
+}
+
+/// State of QEMU on its way from the connection to QEMU. QEMU may stop reading for as long as a page of guest memory is not
+/// here, while messages behind the state have to be read.
+#[derive(Default)]
+struct StateQueue {
+    parts: VecDeque<Vec<u8>>,
+    bytes: usize,
+    /// Whether the guest is stopped: what is left has to be taken, however much it is.
+    unlimited: bool,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct SharedQueue {
+    queue: Mutex<StateQueue>,
+    changed: Condvar,
+}
+
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, StateQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, part: &[u8]) {
+        let full = |queue: &mut StateQueue| queue.bytes > QUEUE_MAX && !queue.unlimited && !queue.ended;
+        let mut queue = self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
+        queue.bytes += part.len();
+        queue.parts.push_back(part.to_vec());
+        self.changed.notify_all();
+    }
+
+    fn set(&self, change: impl FnOnce(&mut StateQueue)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    fn pop(&self) -> Option<Vec<u8>> {
+        let empty = |queue: &mut StateQueue| queue.parts.is_empty() && !queue.ended;
+        let mut queue = self.changed.wait_while(self.lock(), empty).unwrap_or_else(PoisonError::into_inner);
+        let part = queue.parts.pop_front()?;
+        queue.bytes -= part.len();
+        self.changed.notify_all();
+        Some(part)
+    }
+}
+
+/// A machine that arrives.
+pub struct Arrival<'a> {
+    machine: &'a MovableMachine,
+    /// Process id of QEMU.
+    pid: u32,
+    sender: SealedSender,
+    receiver: Option<SealedReceiver>,
+    queue: Arc<SharedQueue>,
+    events: Option<Events<SourceEvent>>,
+    connected: bool,
+    /// Whether QEMU has loaded its state.
+    loaded: bool,
+    /// When the last message on what is waited for was printed.
+    said: Instant,
+}
+
+type StepResult = Result<(), TargetOutcome>;
+
+fn failed(error: impl ToString) -> TargetOutcome {
+    TargetOutcome::Failed(error.to_string())
+}
+
+impl<'a> Arrival<'a> {
+    /// The arrival of `machine`, whose QEMU is the process `pid`, over a connection on which the source's first message was
+    /// read.
+    pub fn new(
+        machine: &'a MovableMachine,
+        pid: u32,
+        sender: SealedSender,
+        receiver: SealedReceiver,
+    ) -> Arrival<'a> {
+        Arrival {
+            machine,
+            pid,
+            sender,
+            receiver: Some(receiver),
+            queue: Arc::default(),
+            events: None,
+            connected: true,
+            loaded: false,
+            said: Instant::now(),
+        }
+    }
+
+    /// Carries the move out; calls `say` with what is waited for, if it takes long.
+    pub fn run(mut self, mut say: impl FnMut(&str)) -> TargetEnd {
+        let mut decisions = TargetMove::default();
+        while let Some(step) = decisions.step() {
+            let result = match step {
+                TargetStep::Launch => self.launch(),
+                TargetStep::Receive => self.receive(),
+                TargetStep::TakeNotes => self.take_notes(),
+                TargetStep::AwaitRegion => self.await_region(&mut say),
+                TargetStep::Finish => self.finish(),
+                TargetStep::Run => self.run_guest(),
+                TargetStep::EndMachine => {
+                    self.end_machine(decisions.is_returnable().then(|| decisions.reason().to_owned()));
+                    Ok(())
+                }
+            };
+            decisions.on(result.err().unwrap_or(TargetOutcome::Done));
+        }
+        self.queue.set(|queue| queue.ended = true);
+        self.sender.shut_down();
+        decisions.end().cloned().unwrap_or(TargetEnd::Gone(String::new()))
+    }
+
+    fn launch(&mut self) -> StepResult {
+        let node = client::node(&self.machine.agent).map_err(failed)?;
+        let (here, of_qemu) = UnixStream::pair().map_err(failed)?;
+        let facts = {
+            let mut qmp = self.machine.qmp();
+            qmp.set_capabilities(&[("events", true), ("x-ignore-shared", true)]).map_err(failed)?;
+            let facts = MachineFacts::ask(&mut qmp).map_err(failed)?;
+            qmp.give(STATE_FD, of_qemu.as_fd()).map_err(failed)?;
+            qmp.execute("migrate-incoming", json!({ "uri": format!("fd:{STATE_FD}") })).map_err(failed)?;
+            facts
+        };
+        let queue = Arc::clone(&self.queue);
+        thread::Builder::new()
+            .name("move-state".into())
+            .spawn(move || pass_on(&queue, here))
+            .map_err(failed)?;
+        let receiver = self.receiver.take().ok_or_else(|| failed("there is no connection"))?;
+        let (said, events) = events();
+        let queue = Arc::clone(&self.queue);
+        thread::Builder::new()
+            .name("move-messages".into())
+            .spawn(move || read(receiver, &queue, |event| said.send(event).is_ok()))
+            .map_err(failed)?;
+        self.events = Some(events);
+        let welcome = TargetMessage::Welcome { cn: node.cn, name: node.name, facts };
+        self.sender.message(&welcome).map_err(failed)
+    }
+
+    /// The next event of the connection, within `limit`.
+    fn event(&mut self, limit: Duration) -> Result<Option<SourceEvent>, TargetOutcome> {
+        if !self.connected {
+            thread::sleep(limit);
+            return Ok(None);
+        }
+        let events = self.events.as_ref().ok_or_else(|| failed("there is no connection"))?;
+        match events.recv_timeout(limit) {
+            Ok(SourceEvent::Said(SourceMessage::Abort { reason })) => Err(TargetOutcome::Aborted(reason)),
+            Ok(SourceEvent::Gone) | Err(RecvTimeoutError::Disconnected) => {
+                self.connected = false;
+                Err(TargetOutcome::Disconnected)
+            }
+            Ok(event) => Ok(Some(event)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+        }
+    }
+
+    /// Fails if QEMU has given its migration up, or has ended.
+    fn check_qemu(&mut self) -> StepResult {
+        self.await_status(Duration::ZERO)
+    }
+
+    /// Takes the next status of QEMU's migration, if one comes within `limit`.
+    fn await_status(&mut self, limit: Duration) -> StepResult {
+        let status = self.machine.qmp().next_status(limit).map_err(failed)?;
+        match status.as_deref() {
+            Some("failed") => Err(failed("QEMU could not load the machine's state; its messages say why")),
+            Some("completed") => {
+                self.loaded = true;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn receive(&mut self) -> StepResult {
+        loop {
+            self.check_qemu()?;
+            match self.event(LOOK_INTERVAL)? {
+                Some(SourceEvent::Said(SourceMessage::Stopped)) | None => {}
+                Some(SourceEvent::End(bytes)) => {
+                    // QEMU reports some mistakes as soon as it has read them.
+                    self.check_qemu()?;
+                    return self.sender.message(&TargetMessage::StateHere { bytes }).map_err(failed);
+                }
+                Some(SourceEvent::Said(other)) => {
+                    return Err(failed(format!("the source sent out of turn: {other:?}")));
+                }
+                Some(SourceEvent::Gone) => return Err(TargetOutcome::Disconnected),
+            }
+        }
+    }
+
+    fn take_notes(&mut self) -> StepResult {
+        loop {
+            match self.event(LOOK_INTERVAL)? {
+                None => self.check_qemu()?,
+                Some(SourceEvent::Said(SourceMessage::Notes { hot, zeros })) => {
+                    let (agent, space) = (&self.machine.agent, self.machine.space);
+                    for part in hot.chunks(NOTES_MAX) {
+                        client::note(agent, space, part.to_vec(), Vec::new()).map_err(failed)?;
+                    }
+                    for part in zeros.chunks(NOTES_MAX) {
+                        client::note(agent, space, Vec::new(), part.to_vec()).map_err(failed)?;
+                    }
+                }
+                Some(SourceEvent::Said(SourceMessage::Ready)) => {
+                    return self.sender.message(&TargetMessage::Waiting).map_err(failed);
+                }
+                Some(_) => return Err(failed("the source sent out of turn")),
+            }
+        }
+    }
+
+    fn await_region(&mut self, say: &mut impl FnMut(&str)) -> StepResult {
+        loop {
+            let wait = Duration::from_millis(LOOK_MS);
+            match client::serve_again(&self.machine.agent, self.machine.space, wait) {
+                Ok(()) => return Ok(()),
+                Err(ClientError::Refused { reason: RefusalReason::NoRegion(_), .. }) => {}
+                // A successor of the agent takes the memory over.
+                Err(ClientError::AgentGone(_) | ClientError::NoAgent { .. } | ClientError::Silent { .. }) => {
+                    thread::sleep(wait);
+                }
+                Err(error) => say(&format!("the region's memory is not served yet: {error}")),
+            }
+            if kill(Pid::from_raw(self.pid.cast_signed()), None).is_err() {
+                return Err(failed("QEMU has ended"));
+            }
+            if self.said.elapsed() >= SAY_INTERVAL {
+                self.said = Instant::now();
+                say(
+                    "waiting for the region, with all that the machine needs beside it; end this only if the machine runs \
+                     at its source",
+                );
+            }
+            self.event(Duration::ZERO)?;
+        }
+    }
+
+    fn finish(&mut self) -> StepResult {
+        let until = Instant::now() + LOAD_MAX;
+        while Instant::now() < until {
+            if self.loaded {
+                return Ok(());
+            }
+            self.await_status(LOOK_INTERVAL)?;
+        }
+        Err(failed(format!("QEMU has not loaded the machine's state within {LOAD_MAX:?}")))
+    }
+
+    fn run_guest(&mut self) -> StepResult {
+        let mut qmp = self.machine.qmp();
+        qmp.execute("cont", json!({})).map_err(failed)?;
+        // Whether the source hears it or not, the machine runs here.
+        let _ = self.sender.message(&TargetMessage::Arrived);
+        let rounds = json!({ "initial": 50, "max": 550, "rounds": 5, "step": 100 });
+        // Machines without a network card have nothing to announce.
+        let _ = qmp.execute("announce-self", rounds);
+        Ok(())
+    }
+
+    fn end_machine(&mut self, reason: Option<String>) {
+        // QEMU may not answer: a page that its main loop waits for never comes.
+        let _ = kill(Pid::from_raw(self.pid.cast_signed()), Signal::SIGKILL);
+        if let Some(reason) = reason {
+            let _ = self.sender.message(&TargetMessage::Failed { reason });
+        }
+    }
+}
+
+/// Writes state to QEMU as it comes.
+fn pass_on(queue: &SharedQueue, mut to: UnixStream) {
+    while let Some(part) = queue.pop() {
+        if to.write_all(&part).is_err() {
+            // QEMU reports why it stopped reading.
+            queue.set(|queue| queue.unlimited = true);
+        }
+    }
+}
+
+/// Reads the connection to its end.
+fn read(mut receiver: SealedReceiver, queue: &SharedQueue, send: impl Fn(SourceEvent) -> bool) {
+    let mut bytes = 0;
+    loop {
+        let event = match receiver.record() {
+            Ok(Some(Record::State(part))) => {
+                bytes += part.len() as u64;
+                queue.push(part);
+                continue;
+            }
+            Ok(Some(Record::Message(text))) => match serde_json::from_slice(text) {
+                Ok(SourceMessage::End { bytes: all }) if all == bytes => SourceEvent::End(all),
+                Ok(SourceMessage::End { .. }) | Err(_) => SourceEvent::Gone,
+                Ok(message) => SourceEvent::Said(message),
+            },
+            Ok(None) | Err(_) => SourceEvent::Gone,
+        };
+        match &event {
+            SourceEvent::Said(SourceMessage::Stopped) => queue.set(|queue| queue.unlimited = true),
+            SourceEvent::End(_) => queue.set(|queue| queue.ended = true),
+            _ => {}
+        }
+        let last = matches!(event, SourceEvent::Gone);
+        if !send(event) || last {
+            return;
+        }
+    }
+}
+
+/// Reads the first message of a source, within `limit`: the region's name and size.
+///
+/// # Errors
+/// Silence, or anything but such a message of this release.
+pub fn greet(receiver: &mut SealedReceiver, limit: Duration) -> io::Result<(String, u64)> {
+    match receiver.message(limit)? {
+        SourceMessage::Hello { version, region, bytes } if version == super::message::VERSION => {
+            Ok((region, bytes))
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the source is of another release")),
+    }
+}

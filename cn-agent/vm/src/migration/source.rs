@@ -1,0 +1,221 @@
+//! Decisions of the source, where the machine runs: one step after the other, and back at the first that fails.
+//!
+//! ```text
+//!   Connect  WriteBack  Migrate | SendState  Suspend | Order ------> AwaitRunning --> Quit --> Moved
+//!      |         |         |    |     |         |    |   | unclear        | it failed there
+//!      |         |         |    |     |         |    |   v                v
+//!      |         |         |    |     |         |    | Settle --+       TakeBack
+//!      v         v         v    |     v         v    |   |      | there    | here again
+//!   Abort <------+---------+----+-----+---------+----+---+------+----------+
+//!      |          undo: ServeAgain, Cancel, Continue
+//!      v                        guest is stopped     the manager decides
+//!    Stayed
+//! ```
+//!
+//! The guest runs at one side at most, because each side lets it run only while the manager has given it the region: this
+//! side until it has ordered the hand-over, and again if the manager says that it was not carried out; the other side once
+//! its agent has attached the region. Before the order all of QEMU's state and all notes are at the other side, so after
+//! it this side may end in any way.
+
+/// Whose the region is, as the manager says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegionOwner {
+    /// This compute node's, and no hand-over is under way.
+    Here,
+    /// The other compute node's.
+    There,
+    /// Unknown: the manager did not answer, or the hand-over is neither done nor given up.
+    Unknown(String),
+}
+
+/// A step that the shell carries out. Each has one [`StepOutcome`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceStep {
+    /// Connect to the other side, and compare the machines.
+    Connect,
+    /// Have the agent write dirty pages back while the guest runs.
+    WriteBack,
+    /// Have QEMU send its state until only that of the stopped guest is left.
+    Migrate,
+    /// Have QEMU send the rest; wait until the other side has all of it.
+    SendState,
+    /// Have the agent suspend the guest's memory, and send its notes of pages; wait until the other side has them.
+    Suspend,
+    /// Order the hand-over of the region from the manager.
+    Order,
+    /// Have the manager stop the hand-over, and say whose the region is.
+    Settle,
+    /// Wait until the guest runs at the other side.
+    AwaitRunning,
+    /// Order the hand-over of the region back to this compute node.
+    TakeBack,
+    /// End the QEMU of this side.
+    Quit,
+    /// Have the agent serve the guest's memory again.
+    ServeAgain,
+    /// Cancel QEMU's migration.
+    Cancel,
+    /// Let the guest run again, if it ran before.
+    Continue,
+    /// Notify the other side that the machine stays.
+    Abort(String),
+}
+
+/// Outcome of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// It is done.
+    Done,
+    /// It failed, or was interrupted.
+    Failed(String),
+    /// Answer of the manager.
+    Owner(RegionOwner),
+    /// The other side's QEMU has ended without the guest having run there.
+    FailedThere(String),
+}
+
+/// End of a move, at its source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceEnd {
+    /// The machines could move: nothing was done.
+    Possible,
+    /// The machine runs at the other side.
+    Moved,
+    /// The other side has all that the machine needs, but has not confirmed that it runs.
+    Unconfirmed(String),
+    /// The machine stays at this side.
+    Stayed(String),
+    /// The machine stays at this side, and cannot go on there.
+    Broken(String),
+}
+
+/// A move, at its source.
+#[derive(Debug)]
+pub struct SourceMove {
+    dry_run: bool,
+    next: Option<SourceStep>,
+    /// Reason why the machine stays.
+    reason: Option<String>,
+    /// Whether QEMU has begun to migrate, so that it has to be cancelled, and the guest may be stopped.
+    migrating: bool,
+    /// Whether the agent may have suspended the memory.
+    suspended: bool,
+    end: Option<SourceEnd>,
+}
+
+impl SourceMove {
+    /// A move; with `dry_run`, only the comparison of the two sides.
+    pub fn new(dry_run: bool) -> SourceMove {
+        SourceMove {
+            dry_run,
+            next: Some(SourceStep::Connect),
+            reason: None,
+            migrating: false,
+            suspended: false,
+            end: None,
+        }
+    }
+
+    /// The step to be carried out; `None` once the move has ended.
+    pub fn step(&self) -> Option<&SourceStep> {
+        self.next.as_ref()
+    }
+
+    /// End of the move, once there is no further step.
+    pub fn end(&self) -> Option<&SourceEnd> {
+        self.end.as_ref()
+    }
+
+    /// Whether the guest may go on at this side without asking the manager.
+    pub fn is_before_order(&self) -> bool {
+        use SourceStep as Step;
+        matches!(
+            self.next,
+            Some(Step::Connect | Step::WriteBack | Step::Migrate | Step::SendState | Step::Suspend)
+        )
+    }
+
+    /// Takes the outcome of the present step.
+    pub fn on(&mut self, outcome: StepOutcome) {
+        use SourceStep as Step;
+        use StepOutcome as Outcome;
+        let Some(step) = self.next.take() else { return };
+        self.next = match (step, outcome) {
+            (Step::Connect, Outcome::Done) if self.dry_run => {
+                self.end = Some(SourceEnd::Possible);
+                Some(Step::Abort("it was only asked whether the machine could move".to_owned()))
+            }
+            (Step::Connect, Outcome::Done) => Some(Step::WriteBack),
+            (Step::WriteBack, Outcome::Done) => {
+                self.migrating = true;
+                Some(Step::Migrate)
+            }
+            (Step::Migrate, Outcome::Done) => Some(Step::SendState),
+            (Step::SendState, Outcome::Done) => {
+                self.suspended = true;
+                Some(Step::Suspend)
+            }
+            (Step::Suspend, Outcome::Done) => Some(Step::Order),
+            (Step::Order | Step::Settle, Outcome::Owner(RegionOwner::There)) => Some(Step::AwaitRunning),
+            (Step::Order | Step::Settle, Outcome::Owner(RegionOwner::Here)) => {
+                self.undo("the manager did not hand the region over".to_owned())
+            }
+            // Whatever was ordered may have been carried out: only the manager can tell.
+            (Step::Order | Step::Settle, _) => Some(Step::Settle),
+            (Step::AwaitRunning, Outcome::FailedThere(reason)) => {
+                self.reason = Some(reason);
+                Some(Step::TakeBack)
+            }
+            (Step::AwaitRunning, outcome) => {
+                self.end = Some(match outcome {
+                    Outcome::Failed(reason) => SourceEnd::Unconfirmed(reason),
+                    _ => SourceEnd::Moved,
+                });
+                Some(Step::Quit)
+            }
+            (Step::TakeBack, Outcome::Owner(RegionOwner::Here)) => self.undo(String::new()),
+            (Step::TakeBack, _) => Some(Step::TakeBack),
+            (Step::ServeAgain, outcome) => {
+                self.suspended = false;
+                self.note(outcome);
+                self.undo(String::new())
+            }
+            (Step::Cancel, outcome) => {
+                self.migrating = false;
+                self.note(outcome);
+                Some(Step::Continue)
+            }
+            (Step::Continue, outcome) => {
+                let reason = self.reason.clone().unwrap_or_default();
+                self.end = Some(match outcome {
+                    Outcome::Failed(broken) => SourceEnd::Broken(format!("{reason}; {broken}")),
+                    _ => SourceEnd::Stayed(reason.clone()),
+                });
+                Some(Step::Abort(reason))
+            }
+            (Step::Quit | Step::Abort(_), _) => None,
+            (_, Outcome::Failed(reason) | Outcome::FailedThere(reason)) => self.undo(reason),
+            (_, Outcome::Owner(_)) => self.undo("an answer that does not match its step".to_owned()),
+        };
+    }
+
+    /// The next step back, for this reason unless there is an earlier one.
+    fn undo(&mut self, reason: String) -> Option<SourceStep> {
+        let reason = self.reason.get_or_insert(reason).clone();
+        if self.suspended {
+            return Some(SourceStep::ServeAgain);
+        }
+        if self.migrating {
+            return Some(SourceStep::Cancel);
+        }
+        self.end.get_or_insert_with(|| SourceEnd::Stayed(reason.clone()));
+        Some(SourceStep::Abort(reason))
+    }
+
+    /// Adds what went wrong on the way back to the reason.
+    fn note(&mut self, outcome: StepOutcome) {
+        if let (StepOutcome::Failed(more), Some(reason)) = (outcome, &mut self.reason) {
+            *reason = format!("{reason}; {more}");
+        }
+    }
+}
