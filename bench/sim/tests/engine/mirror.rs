@@ -337,3 +337,44 @@ fn reads_and_writes_in_flight_outlive_a_leg_that_leaves() {
     }
     assert_eq!(world.failures, 0);
 }
+
+/// A leg leaves its position, and its memory node unmaps it before the compute node has followed: what it refuses goes to
+/// the other one.
+#[test]
+fn what_a_leg_refuses_that_has_left_goes_to_the_other() {
+    for steps in 0..2 {
+        let mut world = World::new(3);
+        while world.in_sync != [true; 2] {
+            world.step();
+        }
+        (0..200).for_each(|_| world.operate());
+        while !world.ops.is_empty() {
+            world.step();
+        }
+        let leg = |peer: usize, cmem: u64| LegTarget {
+            peer: world.peers[peer],
+            cmem,
+            incarnation: Some(world.incarnations[peer]),
+            in_sync: true,
+        };
+        // Nothing is mapped there, as where a leg was unmapped.
+        let (unmapped, stays) = (leg(0, 1 << 30), leg(1, 0));
+        world.engine.set_legs(0, 0, &[unmapped], world.epoch + 1, world.net.now());
+        let now = world.net.now();
+        for line in 0..24 {
+            let id = RequestId::Number(world.next);
+            let sent = world.engine.read(line * 64, id, now, world.link.transmit());
+            assert!(matches!(sent, Ok(Read::Sent)), "{sent:?}");
+            world.ops.insert(world.next, (line, None, world.history[line as usize].acknowledged));
+            world.next += 1;
+        }
+        (0..steps).for_each(|_| world.step());
+        world.engine.set_legs(0, 0, &[stays], world.epoch + 2, world.net.now());
+        let end = world.net.now() + MS * 300;
+        while !world.ops.is_empty() {
+            assert!(world.net.now() < end, "{} operations wait for a leg that has left", world.ops.len());
+            world.step();
+        }
+        assert_eq!(world.failures, 0, "after {steps} steps");
+    }
+}

@@ -248,8 +248,9 @@ impl Engine {
         while let Some(orphan) = self.core.mirrors.orphans.get(at).copied() {
             let OrphanedRead { id, hpa, peer, error, since, .. } = orphan;
             let mirror = self.mirror_at(hpa);
-            // A read that left its leg is sent again, also if the position has one leg now.
-            let answered = mirror.is_none() && error != EngineError::Busy;
+            // A read whose leg has left the position is sent again, also if there is one leg now: what a leg refuses that has
+            // left, which may be unmapped already, is no answer.
+            let answered = mirror.is_none() && error != EngineError::Busy && !self.has_left(hpa, peer);
             if !answered && self.send_orphan(mirror, &orphan, now, tx).is_ok() {
                 self.core.mirrors.orphans.swap_remove(at);
             } else if answered || now - since > self.peers[peer].requester.timing().dead_after {
@@ -260,6 +261,13 @@ impl Engine {
                 at += 1;
             }
         }
+    }
+
+    /// Whether the line at `hpa` lies on another memory node now than that of the session `peer`.
+    fn has_left(&mut self, hpa: u64, peer: usize) -> bool {
+        let location = self.routes.locate(hpa);
+        let target = self.routes.target(&location);
+        target.is_some_and(|target| self.peers[target.peer].mac != self.peers[peer].mac)
     }
 
     /// Sends a read to the leg that is read now. A leg that has refused it does not get it again: the manager decides.
