@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A measurement runs in a [`cxloe_lab::Lab`]: network namespaces joined by virtual cables, removed when the process
-//! ends. Measurements of whole nodes are here: of sessions between [`keys`], of [`outages`], of a fabric whose daemons are killed at random ([`chaos`]), of the manager ([`fabric`]), and the
+//! ends. Measurements of whole nodes are here: of sessions between [`keys`], of [`outages`], of a fabric whose daemons are killed at random ([`chaos`]), of virtual machines that move
+//! ([`moves`]), of the manager ([`fabric`]), and the
 //! [`standard`] report's own parts.
 
 // `print!` panics when standard output is closed.
@@ -16,7 +17,9 @@
 pub mod chaos;
 pub mod cli;
 pub mod connect;
+mod eventually;
 pub mod fabric;
 pub mod keys;
+pub mod moves;
 pub mod outages;
 pub mod standard;

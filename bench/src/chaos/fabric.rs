@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cxloe_client::client;
 use cxloe_fabric::Client;
@@ -15,10 +14,10 @@ use cxloe_lab::{Interrupt, Lab, Process, program};
 use nix::sys::signal::Signal;
 
 use super::{ChaosError, WHOLE_LIMIT};
+use crate::eventually::eventually;
 
 /// Longest wait for a daemon to start or end.
 const DAEMON_LIMIT: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest wait for an answer of the manager, which may just be away.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Name of the region.
@@ -165,22 +164,4 @@ impl ChaosFabric {
         };
         Ok((count("leg_stale")?, count("leg_filled")?))
     }
-}
-
-/// Waits until `done`, with a limit.
-fn eventually(
-    what: &str,
-    limit: Duration,
-    interrupt: &Interrupt,
-    mut done: impl FnMut() -> bool,
-) -> Result<(), ChaosError> {
-    let began = Instant::now();
-    while !done() {
-        interrupt.check()?;
-        if began.elapsed() > limit {
-            return Err(format!("not within {limit:?}: {what}").into());
-        }
-        thread::sleep(LOOK_EVERY);
-    }
-    Ok(())
 }

@@ -14,6 +14,7 @@ mod figures;
 mod keys;
 mod lab;
 mod latency;
+mod moves;
 mod outages;
 mod pair;
 mod paper;
@@ -95,6 +96,8 @@ enum Command {
     Outages(outages::Args),
     /// Kill a daemon at random every few seconds under a load on a mirrored region, and check every line
     Chaos(chaos::Args),
+    /// Move a virtual machine between two compute nodes, without copying its memory, and time its stops
+    Move(moves::Args),
     /// Run engines and services over a simulated network, and check everything they do
     Sim(Box<sim::Args>),
     /// Measure the manager with thousands of nodes and a hundred thousand regions
@@ -209,6 +212,7 @@ pub fn run() -> ExitCode {
         Command::Keys(args) => keys::run(&args, &interrupt),
         Command::Outages(args) => outages::run(&args, &interrupt),
         Command::Chaos(args) => chaos::run(&args, &interrupt),
+        Command::Move(args) => moves::run(&args, &interrupt),
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::Compare(args) => compare::run(&args, standing, interrupt),

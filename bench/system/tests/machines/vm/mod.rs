@@ -16,6 +16,8 @@ use cxloe_system::{Test, tests};
 pub fn tests(_: LabPrivilege) -> Vec<Test> {
     let mut tests = tests![
         moving::a_machine_moves_with_its_memory,
+        moving::a_linux_guest_moves_with_its_disk,
+        moving::the_benchmark_reports_each_move,
         moving::what_differs_is_named_and_the_guest_goes_on,
         moving::one_guest_runs_whoever_is_killed,
         firecracker::snapshot_is_served_and_balloon_heeded,

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use cxloe_system::command::{output, output_text};
 use cxloe_system::star::*;
+use cxloe_system::{source, text};
 
 /// Size of the guest's memory; a quarter of it may be resident.
 const MEMORY: u64 = 64 * MIB;
@@ -26,8 +27,8 @@ const AREA: u64 = 24 * MIB;
 /// A fabric of two compute nodes with one machine.
 struct Moving {
     rig: Star,
-    /// The guest's kernel.
-    kernel: PathBuf,
+    /// Arguments of QEMU that describe the machine.
+    machine: Vec<String>,
     /// Number of monitors started, by which their files are named.
     started: Cell<usize>,
 }
@@ -48,8 +49,8 @@ impl Moving {
     fn new() -> Outcome<Moving> {
         let rig = Star::whole(1, 2, "160MiB")?;
         rig.create("web", 0, MEMORY, &[0], 4096)?;
-        let kernel = rig.path("versions.elf");
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/machines/vm");
+        let kernel = rig.path("guest.elf");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/moves");
         let mut compiler = Command::new("cc");
         compiler.args(["-m32", "-march=i686", "-O2", "-ffreestanding", "-fno-pie", "-fno-stack-protector"]);
         compiler.args([
@@ -59,11 +60,70 @@ impl Moving {
             "-Wl,--build-id=none",
             "-Wl,--no-warn-rwx-segments",
         ]);
-        compiler.arg(format!("-Wl,-T,{folder}/versions.ld")).arg(format!("-DAREA={AREA}u"));
-        compiler.arg("-o").arg(&kernel).arg(format!("{folder}/versions.c"));
+        compiler.arg(format!("-Wl,-T,{folder}/guest.ld")).arg(format!("-DAREA={AREA}u"));
+        compiler.arg("-o").arg(&kernel).arg(format!("{folder}/guest.c"));
         let compiled = output(&mut compiler)?;
         ensure(compiled.status.success(), output_text(&compiled))?;
-        Ok(Moving { rig, kernel, started: Cell::new(0) })
+        let backend = "memory-backend-file,id=ram,share=on,prealloc=off,mem-path=@memory@,size=@size@";
+        let machine = ["-machine", "q35,memory-backend=ram", "-m", "64M", "-object", backend, "-kernel"];
+        let machine = machine.into_iter().chain([text(&kernel)]).map(String::from).collect();
+        Ok(Moving { rig, machine, started: Cell::new(0) })
+    }
+
+    /// With a Linux guest: one NUMA node is local, the other, without processors, is the region; and a disk that both sides
+    /// reach.
+    fn linux() -> Outcome<Moving> {
+        let rig = Star::whole(1, 2, "160MiB")?;
+        rig.create("web", 0, MEMORY, &[0], 4096)?;
+        let found = output(&mut Command::new(source("deploy/vm/guest/kernel")))?;
+        ensure(found.status.success(), output_text(&found))?;
+        let found = String::from_utf8(found.stdout)?;
+        let [image, initramfs, modules] = found.lines().collect::<Vec<_>>()[..] else {
+            return Err(format!("not three lines: {found}").into());
+        };
+        // A later archive takes the place of files of an earlier one.
+        let folder = rig.path("guest");
+        fs::create_dir_all(folder.join("modules"))?;
+        fs::copy(source("bench/system/tests/machines/vm/linux.sh"), folder.join("init"))?;
+        let module = "kernel/drivers/block/virtio_blk.ko";
+        fs::copy(PathBuf::from(modules).join(module), folder.join("modules/900-virtio_blk.ko"))?;
+        let archive = rig.path("initramfs");
+        let pack = format!(
+            "cd {} && (cat {initramfs}; find . | cpio --quiet -o -H newc | gzip -1) >{}",
+            folder.display(),
+            archive.display()
+        );
+        let packed = output(Command::new("sh").args(["-c", &pack]))?;
+        ensure(packed.status.success(), output_text(&packed))?;
+        let disk = rig.path("disk");
+        fs::File::create(&disk)?.set_len(MIB)?;
+        let drive = format!("file={},if=virtio,format=raw", disk.display());
+        let machine = [
+            "-machine",
+            "q35",
+            "-smp",
+            "1",
+            "-m",
+            "192M",
+            "-object",
+            "memory-backend-ram,id=near,size=128M",
+            "-numa",
+            "node,nodeid=0,cpus=0,memdev=near",
+            "-object",
+            "memory-backend-file,id=far,share=on,prealloc=off,mem-path=@memory@,size=@size@",
+            "-numa",
+            "node,nodeid=1,memdev=far",
+            "-drive",
+            &drive,
+            "-append",
+            "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off",
+            "-initrd",
+            text(&archive),
+            "-kernel",
+            image,
+        ];
+        let machine = machine.map(String::from).to_vec();
+        Ok(Moving { rig, machine, started: Cell::new(0) })
     }
 
     /// Starts the machine at this side, or a monitor that waits for it.
@@ -81,11 +141,9 @@ impl Moving {
             command.arg("--incoming").arg(format!("unix:{}", path("arrival").display()));
             command.arg("--ticket").arg(self.rig.path("ticket"));
         }
-        let backend = "memory-backend-file,id=ram,share=on,prealloc=off,mem-path=@memory@,size=@size@";
         let serial = format!("file:{}", path("serial").display());
-        command.args(["--", "qemu-system-x86_64", "-machine", "q35,memory-backend=ram", "-m", "64M"]);
-        command.args(["-accel", "tcg", "-display", "none", "-nodefaults", "-no-user-config"]);
-        command.args(["-object", backend, "-serial", &serial, "-kernel"]).arg(&self.kernel).args(more);
+        command.args(["--", "qemu-system-x86_64", "-accel", "tcg", "-display", "none", "-nodefaults"]);
+        command.args(["-no-user-config", "-serial", &serial]).args(&self.machine).args(more);
         Process::log_to(&mut command, &path("monitor"))?;
         let process = self.rig.lab.spawn(&format!("cn{side}"), command)?;
         let monitor = Monitor { process, side, number };
@@ -217,6 +275,45 @@ fn back_and_forth(times: usize) -> Outcome {
 
 pub fn a_machine_moves_with_its_memory() -> Outcome {
     back_and_forth(4)
+}
+
+/// A Linux guest with a local and a remote NUMA node and a disk moves there and back.
+pub fn a_linux_guest_moves_with_its_disk() -> Outcome {
+    let rig = Moving::linux()?;
+    let mut here = rig.start(0, false)?;
+    rig.goes_on(&here)?;
+    for _ in 0..2 {
+        let there = rig.start(1 - here.side, true)?;
+        rig.moves(&mut here, &there)?;
+        here = there;
+        rig.is_at(here.side)?;
+    }
+    Ok(())
+}
+
+/// The benchmark moves a machine and reports each move.
+pub fn the_benchmark_reports_each_move() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let json = folder.path().join("move.json");
+    let mut command = Command::new(program("cxloe-bench")?);
+    command.args([
+        "move",
+        "--memory",
+        "64MiB",
+        "--local",
+        "24MiB",
+        "--working",
+        "8MiB",
+        "--moves",
+        "2",
+        "--json",
+    ]);
+    let done = output(command.arg(&json))?;
+    ensure(done.status.success() && output_text(&done).contains("guest stopped (ms)"), output_text(&done))?;
+    let results: Value = serde_json::from_slice(&fs::read(&json)?)?;
+    let moves = results["moves"].as_array().ok_or("no moves")?;
+    let whole = |of: &Value| of["stopped_ms"].as_f64() > Some(0.0) && of["before"].as_f64() > Some(0.0);
+    ensure(moves.len() == 2 && moves.iter().all(whole), results.to_string())
 }
 
 /// Fifty moves, which take some minutes.
