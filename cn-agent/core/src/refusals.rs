@@ -1,4 +1,4 @@
-//! Why memory nodes refuse this node, and which of these refusals are worth an error in the log: a session is offered
+//! Refusals of this node by memory nodes, and those of them that are worth an error in the log: a session is offered
 //! again and again, and a memory node may get this node's key and memory from the manager a little after this node.
 
 use alloc::collections::BTreeMap;
@@ -28,7 +28,7 @@ struct Reason {
     is_error: bool,
 }
 
-/// What the log gets of an event.
+/// Form in which an event is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogAs {
     /// The event itself, at the level of its severity.

@@ -64,7 +64,7 @@ pub struct ShareReached {
     pub uid: u32,
     /// The share, in the unit of the resource.
     pub limit: u64,
-    /// What the user would have.
+    /// Amount that the user would have.
     pub needed: u64,
 }
 

@@ -48,7 +48,7 @@ impl CxlMemory {
         fitting
     }
 
-    /// Why no device [fits](Self::fitting): the reason against each device, or the kind of device that would have to be
+    /// Reason why no device [fits](Self::fitting): the reason against each device, or the kind of device that would have to be
     /// created.
     pub fn why_none(&self, bytes: u64, taken: &[String]) -> String {
         let of_cxl = self.dax_devices.iter().filter(|dax| dax.unfit != Some(UnsuitableReason::NotCxl));

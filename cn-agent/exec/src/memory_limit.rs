@@ -1,4 +1,4 @@
-//! What this machine permits a program: the limit of its control group, in which resident remote memory counts, and
+//! Limit of a program's memory on this machine: that of its control group, in which resident remote memory counts, and
 //! what may be committed where the kernel does not overcommit.
 
 use std::fs;

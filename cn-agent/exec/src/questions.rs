@@ -1,4 +1,4 @@
-//! What a gate's listener is asked, and the answers: each question is a system call that waits in the kernel.
+//! Questions to a gate's listener, and the answers: each question is a system call that waits in the kernel.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -14,7 +14,7 @@ use super::seccomp::{self, Rule, RuleSubject};
 /// Longest part of a path that is reported, in bytes.
 const PATH_MAX: usize = 200;
 
-/// What a gate refuses.
+/// Kinds of system calls that a gate refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatePolicy {
     /// Whether calls that write past the page table are permitted.

@@ -159,7 +159,7 @@ pub(crate) fn met(call: c_int, arguments: &[u64; 6]) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.call == c_long::from(call) && rule.tests.iter().all(meets))
 }
 
-/// Where the arguments of a system call that executes a program are; `None` for any other call.
+/// Places of the arguments of a system call that executes a program; `None` for any other call.
 pub(crate) fn execution(call: c_int) -> Option<ExecutionArguments> {
     match c_long::from(call) {
         libc::SYS_execve => Some(ExecutionArguments { folder: None, path: 0, environment: 2 }),

@@ -44,7 +44,7 @@ impl WindowPlace {
     }
 }
 
-/// Which half of a system call's argument.
+/// Half of a system call's argument.
 #[derive(Clone, Copy, Debug)]
 enum Half {
     Lower(usize),
@@ -69,7 +69,7 @@ struct TrappedCall {
     address: Option<usize>,
     /// Argument and flag without which the call is of no concern.
     flag: Option<(usize, c_int)>,
-    /// Where this library's own calls have their mark.
+    /// Place of the mark of this library's own calls.
     mark: Half,
 }
 

@@ -1,4 +1,4 @@
-//! What kind of file a descriptor of a client stands for, without a call that the client could delay.
+//! Kind of the file that a descriptor of a client stands for, found without a call that the client could delay.
 
 use std::fs::read_link;
 use std::os::fd::{AsFd, AsRawFd};

@@ -37,7 +37,7 @@ fn remote() -> Option<&'static Process> {
     }
 }
 
-/// What the pages of a mapping are taken for.
+/// Purpose for which the pages of a mapping are taken.
 fn page_use(protection: c_int, flags: c_int) -> PageUse {
     match protection {
         PROT_NONE => PageUse::Reserved,

@@ -72,7 +72,7 @@ fn note(action: &libc::sigaction) {
     HANDLER.store(action.sa_sigaction, Release);
 }
 
-/// What the program has set for SIGSYS; sets `new` in its place.
+/// Handler that the program has set for SIGSYS; sets `new` in its place.
 pub fn exchange(new: Option<&libc::sigaction>) -> libc::sigaction {
     // SAFETY: the structure consists of plain values.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };

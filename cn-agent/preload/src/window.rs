@@ -36,7 +36,7 @@ const GRANULE: usize = GRANULE_PAGES * PAGE;
 /// Returns `false` if the agent cannot be reached; then the pages must not be discarded.
 pub type Announce = fn(Range<usize>) -> bool;
 
-/// What pages at given addresses are claimed for.
+/// Purpose for which pages at given addresses are claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageUse {
     /// Memory, which counts towards the limit.

@@ -29,7 +29,7 @@ mod region;
 
 use pyo3::prelude::*;
 
-/// What is compiled of the package `cxloe`.
+/// Compiled part of the package `cxloe`.
 #[pymodule]
 mod _cxloe {
     #[pymodule_export]

@@ -35,7 +35,7 @@ impl Drop for Mapped {
     }
 }
 
-/// What changes when views come and go.
+/// State that changes when views come and go.
 struct State {
     /// The memory; `None` once it is closed.
     mapped: Option<Arc<Mapped>>,

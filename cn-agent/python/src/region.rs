@@ -20,9 +20,9 @@ pub struct Region {
     state: String,
     /// Whether the region can be used here: `attached`, `connecting`, …
     attachment: String,
-    /// What backs the region: `ethernet`, or a CXL device.
+    /// Backing of the region: `ethernet`, or a CXL device.
     served_by: String,
-    /// Why the region waits, or why its device cannot be used.
+    /// Reason why the region waits, or why its device cannot be used.
     note: Option<String>,
 }
 

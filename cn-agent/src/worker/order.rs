@@ -79,7 +79,7 @@ pub struct LegReport {
     pub filled: Option<u64>,
 }
 
-/// What the worker reports about legs.
+/// Reports of the worker about legs.
 #[derive(Debug)]
 pub struct LegReports {
     /// Reports; those that find no room are repeated.

@@ -1,4 +1,4 @@
-//! Which threads pass through the interposed functions: those that are inside one, and helper threads.
+//! Threads that pass through the interposed functions: those that are inside one, and helper threads.
 
 use std::cell::Cell;
 use std::ffi::c_int;

@@ -227,7 +227,7 @@ impl JoinArgs {
     }
 }
 
-/// What systemd is ordered to do with a unit. One that runs is left alone unless it `may_restart`: others may use its
+/// Order to systemd for a unit. One that runs is left alone unless it `may_restart`: others may use its
 /// memory.
 fn orders(is_running: bool, may_restart: bool) -> &'static [&'static str] {
     match (is_running, may_restart) {

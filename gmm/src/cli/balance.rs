@@ -1,4 +1,5 @@
-//! Which part of which region moves where, so that the memory nodes' pools are used alike. Decides by values only.
+//! Choice of the parts of regions that move, and of their targets, so that the memory nodes' pools are used alike.
+//! Decides by values only.
 //!
 //! Each move takes a part from the pool with the highest use to one that is used less, and only if both are then between
 //! what they were. So each move lessens the unevenness, and a series of moves ends.

@@ -12,7 +12,7 @@ use super::{Args, contact};
 /// Longest wait for the manager, after which nothing is offered.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
-/// What names are of.
+/// Kind of object whose names are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Regions,

@@ -1,4 +1,4 @@
-//! Where the authority's key and certificate are stored: in a file next to the manager's store, or in a key of etcd that
+//! Storage of the authority's key and certificate: in a file next to the manager's store, or in a key of etcd that
 //! all managers of that store share. The stored one is replaced when a backup is restored.
 
 use std::fs;

@@ -555,7 +555,7 @@ impl Mappings {
     }
 }
 
-/// What has to happen before a change is complete.
+/// Condition for the end of a change.
 #[derive(Debug, Default)]
 struct Plan {
     /// Generation that every worker has to pass first; 0: none.

@@ -1,5 +1,5 @@
-//! When a compute node runs a round: its thread sleeps in virtual time as [`IdlePolicy`] tells the agent's worker, or
-//! [`Waiter`] a port, and only the events in this table end its sleep.
+//! Moments at which a compute node runs a round: its thread sleeps in virtual time as [`IdlePolicy`] tells the agent's
+//! worker, or [`Waiter`] a port, and only the events in this table end its sleep.
 //!
 //! | wakes an agent | wakes a port |
 //! |---|---|

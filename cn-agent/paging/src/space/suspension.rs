@@ -19,7 +19,7 @@ pub(crate) const NOWHERE: u64 = u64::MAX;
 /// Maximum number of pages in the list of pages that will be used soon: 1 GiB of memory.
 const HOT_MAX: usize = 1 << 18;
 
-/// What a compute node has recorded of a space's pages, for the next one.
+/// Records of a compute node on a space's pages, for the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageNotes {
     /// Pages that will be used soon, the likeliest first.

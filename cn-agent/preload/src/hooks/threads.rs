@@ -18,7 +18,7 @@ use crate::{next_definition, robust_locks};
 
 type StartFn = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What a thread runs: two words, which both architectures return in registers.
+/// Function and argument of a new thread: two words, which both architectures return in registers.
 #[repr(C)]
 struct ThreadStart {
     function: StartFn,

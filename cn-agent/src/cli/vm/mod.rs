@@ -40,7 +40,7 @@ pub use serve_uffd::{ServeUffdArgs, serve_uffd};
 pub enum VmArgs {
     /// A machine to be run.
     Machine(Box<MachineArgs>),
-    /// What is to be done with a running machine.
+    /// An order for a running machine.
     Action(VmAction),
 }
 

@@ -27,7 +27,7 @@ pub enum SourceMessage {
         /// Bytes of the state.
         bytes: u64,
     },
-    /// What the former compute node has recorded of pages; more may follow.
+    /// Records of the former compute node on pages; more may follow.
     Notes {
         /// Pages that will be used soon, the likeliest first.
         hot: Vec<u32>,

@@ -99,7 +99,7 @@ pub struct Arrival<'a> {
     connected: bool,
     /// Whether QEMU has loaded its state.
     loaded: bool,
-    /// When the last message on what is waited for was printed.
+    /// Time of the last message on the wait.
     said: Instant,
 }
 

@@ -125,7 +125,7 @@ pub struct MoveOrder {
     pub dry_run: bool,
 }
 
-/// What a move reports.
+/// Figures of a move.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveReport {
     /// Name of the compute node to which the machine moves, once it is known.

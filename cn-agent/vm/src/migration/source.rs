@@ -17,7 +17,7 @@
 //! its agent has attached the region. Before the order all of QEMU's state and all notes are at the other side, so after
 //! it this side may end in any way.
 
-/// Whose the region is, as the manager says.
+/// Owner of the region, as the manager reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegionOwner {
     /// This compute node's, and no hand-over is under way.

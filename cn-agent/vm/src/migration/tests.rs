@@ -40,7 +40,7 @@ enum Mistake {
     ZeroedOnChange,
 }
 
-/// Where the guest's memory is: each number counts the guest's writes that it includes.
+/// State of both sides and of the guest's memory: each number counts the guest's writes that it includes.
 #[derive(Debug)]
 struct World {
     source: SourceMove,
@@ -57,7 +57,7 @@ struct World {
     state_sent: bool,
     notes_sent: bool,
     abort_sent: Option<String>,
-    /// What the target has said.
+    /// Messages of the target.
     state_here: bool,
     waiting: bool,
     running_said: bool,

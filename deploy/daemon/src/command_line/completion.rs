@@ -19,10 +19,10 @@ pub const WORDS_VARIABLE: &str = "CXLOE_COMPLETE";
 /// An argument that takes names: the subcommand, the argument's identifier, and what the names are of.
 pub type NamedArg<K> = (&'static str, &'static str, K);
 
-/// What a command line lacks at the cursor.
+/// Missing part of a command line at the cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected<K> {
-    /// What a name is expected of.
+    /// Kind of object whose name is expected.
     pub kind: K,
     /// Values of options that were given before the cursor, by identifier: to find the one to be asked.
     pub given: Vec<(String, String)>,
@@ -55,7 +55,7 @@ pub fn asked() -> Option<Vec<String>> {
     Some(std::env::args().skip(1).skip_while(|word| word != "--").skip(1).collect())
 }
 
-/// What is expected at the end of `words`, the last of which is at the cursor and may be empty; `None` if it is not a
+/// Expected part at the end of `words`, the last of which is at the cursor and may be empty; `None` if it is not a
 /// name of an argument in `named`.
 pub fn expected<K: Copy>(
     mut command: Command,

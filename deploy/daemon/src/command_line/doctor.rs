@@ -84,7 +84,7 @@ pub enum NoHealth {
 }
 
 impl NoHealth {
-    /// What was found, and what to do.
+    /// Finding, and remedy.
     fn advise(&self) -> (String, &'static str) {
         const LISTENING: &str = "start it (systemctl start gmm), see whether it listens on an address that this machine \
                                  reaches (`listen` in its gmm.toml), and whether a firewall is in between";

@@ -148,7 +148,7 @@ pub struct Managers {
     patience: Option<Box<dyn Patience>>,
 }
 
-/// How a client waits for a leader; this crate has no clock.
+/// A client's way to wait for a leader; this crate has no clock.
 pub trait Patience: std::fmt::Debug + Send + Sync {
     /// A pause before a request is sent again, for which no manager leads for this reason; `tries` is the number of tries
     /// until now. `None`: the failure is reported.

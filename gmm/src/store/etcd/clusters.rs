@@ -1,4 +1,4 @@
-//! Which of the given members belong to this manager's cluster, decided without I/O. Each answer of etcd contains the
+//! Choice of the given members that belong to this manager's cluster, made without I/O. Each answer of etcd contains the
 //! number of its cluster. A member that was started anew with an empty folder, or restored alone, is a cluster of its
 //! own: it answers and accepts writes, and the other members do not have them.
 

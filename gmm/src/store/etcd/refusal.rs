@@ -102,7 +102,7 @@ impl Refusal {
     }
 }
 
-/// What to do about one failed try of a request.
+/// Decision about one failed try of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Request another token, and repeat the request.
@@ -126,7 +126,7 @@ impl Tries {
         Self { members, tokens: TOKENS_MAX }
     }
 
-    /// What to do after a failure of this class.
+    /// Decision after a failure of this class.
     pub fn next(&mut self, refusal: Refusal) -> Next {
         match refusal {
             Refusal::Token if self.tokens > 0 => {

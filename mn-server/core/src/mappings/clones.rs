@@ -106,7 +106,7 @@ mod tests {
     const PAGES: u64 = EXTENT / PAGE_BYTES;
     const EXTENTS: u64 = 8;
 
-    /// What a worker has.
+    /// State of a worker.
     struct Worker {
         table: Arc<PageTable>,
         passage: WorkerGeneration,

@@ -222,7 +222,7 @@ impl PoolError {
     }
 }
 
-/// How `reserve` huge pages of `page` are reserved.
+/// Commands that reserve `reserve` huge pages of `page`.
 fn reserving(page: ByteSize, reserve: u64, knob: &Path) -> String {
     let now = format!("`echo {reserve} > {}`", knob.display());
     match page {

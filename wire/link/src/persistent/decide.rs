@@ -72,7 +72,7 @@ enum LinkPhase {
 #[derive(Debug)]
 pub(super) struct Reopening {
     interface: String,
-    /// What the links were opened on; its MAC never changes.
+    /// Interface on which the links were opened; its MAC never changes.
     ground: Ground,
     phase: LinkPhase,
     /// Reason why the link is not open; `None` while it is.

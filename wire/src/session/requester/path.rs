@@ -17,7 +17,7 @@ const SHORTER: [usize; 3] = [1514, 1294, 590];
 /// Interval of Pings of the length that was lost.
 const WIDEN_EVERY: Duration = Duration::from_secs(10);
 
-/// What is known of the path, from Starts and Pings.
+/// Knowledge of the path, from Starts and Pings.
 #[derive(Debug, Default)]
 pub(super) struct PathLimit {
     /// Longest frame to request, if the path is narrower than the links.
