@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use crate::socket::{owned, set_option};
 
@@ -146,6 +147,12 @@ pub(super) fn prepare(
     Ok(Offloads { segments, joins, receive_queue })
 }
 
+/// Longest wait for an address in use: the kernel closes the sockets of a killed process after that process has ended, if
+/// its io_uring referred to them.
+const RELEASE_MAX: Duration = Duration::from_secs(1);
+/// Interval of attempts to bind.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Makes a socket bound to `own`; with `shared`, other sockets of this user may bind to it too.
 pub(crate) fn bound(own: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     let socket = new(own)?;
@@ -156,12 +163,19 @@ pub(crate) fn bound(own: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Binds to `own`.
+/// Binds to `own`; waits up to [`RELEASE_MAX`] while the address is in use.
 pub(super) fn bind(socket: &OwnedFd, own: SocketAddr) -> io::Result<()> {
     let raw = RawAddress::from(own);
-    // SAFETY: pointer and length describe `raw`, which outlives the call.
-    let rc = unsafe { libc::bind(fd(socket), std::ptr::from_ref(&raw).cast(), raw.len()) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let until = Instant::now() + RELEASE_MAX;
+    loop {
+        // SAFETY: pointer and length describe `raw`, which outlives the call.
+        let rc = unsafe { libc::bind(fd(socket), std::ptr::from_ref(&raw).cast(), raw.len()) };
+        let error = if rc == 0 { return Ok(()) } else { io::Error::last_os_error() };
+        if error.raw_os_error() != Some(libc::EADDRINUSE) || Instant::now() >= until {
+            return Err(error);
+        }
+        std::thread::sleep(RELEASE_INTERVAL);
+    }
 }
 
 /// Connects to `peer` without sending anything.
