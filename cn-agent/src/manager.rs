@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cxloe_cn_core::follow::{Follow, ManagerAnswer, ManagerRequest};
@@ -204,7 +203,7 @@ impl Shell {
 
     /// Reports at the end of this node that each of its writes is complete, on all copies, if that is so.
     async fn settle(&self, client: &Client, last: ComputeNodeSync) {
-        let settled = self.reports.as_ref().is_some_and(|legs| legs.settled.load(Ordering::Acquire));
+        let settled = self.reports.as_ref().is_some_and(LegReports::are_settled);
         if settled
             && let Err(error) =
                 timeout(REPORT_TIMEOUT, client.sync_compute_node(self.follow.node().cn_id, &last)).await

@@ -10,7 +10,7 @@ use cxloe_fabric::model::{Name, Region, Watermark};
 
 use crate::state_file::StateFile;
 use crate::worker::order::ask;
-use crate::worker::{DrainedTickets, Orders, OrdersGone, WorkerOrder};
+use crate::worker::{DrainedTickets, OrdersGone, Workers};
 use cxloe_client::message::{AttachedRegion, NodeView, RefusalReason};
 use cxloe_cn_core::attachments::{AttachmentChange, Attachments, BackingQuery};
 use cxloe_cn_core::backing::{Backing, DevicePlacement, Preference};
@@ -19,6 +19,7 @@ use cxloe_cn_core::user_shares::{self, SharedResource};
 use cxloe_cxl::uevents::MonitorWaker;
 use cxloe_cxl::{AnswerError, Regions};
 use cxloe_link::outer::{Peer, Peers};
+use cxloe_paging::Spaces;
 use cxloe_paging::joining::unseen;
 use cxloe_paging::process::has_all_rights;
 use cxloe_paging::shared_state;
@@ -75,7 +76,7 @@ struct ControllerState {
     /// Identifier of this boot of the machine.
     boot: String,
     state: StateFile,
-    orders: Orders,
+    workers: Workers,
     drained: DrainedTickets,
     /// The link's table of memory nodes' UDP addresses.
     peers: Peers,
@@ -84,7 +85,7 @@ struct ControllerState {
 }
 
 impl RegionController {
-    /// Opens the controller of `node` with the stored regions, and has the worker attach them. New regions are served
+    /// Opens the controller of `node` with the stored regions, and has the workers attach them. New regions are served
     /// by `preference`; `looker` is woken if that may be a CXL device. `peers` receives the UDP addresses of memory
     /// nodes.
     ///
@@ -95,7 +96,7 @@ impl RegionController {
         state: StateFile,
         preference: Preference,
         looker: Option<MonitorWaker>,
-        orders: Orders,
+        workers: Workers,
         drained: DrainedTickets,
         peers: Peers,
     ) -> Result<RegionController, ControllerError> {
@@ -103,11 +104,12 @@ impl RegionController {
         let leases = state.load_leases()?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         attachments.prefer(preference);
+        attachments.set_workers(workers.count());
         let changes = attachments.begin();
-        let inner = ControllerState { attachments, leases, boot, state, orders, drained, peers, looker };
+        let inner = ControllerState { attachments, leases, boot, state, workers, drained, peers, looker };
         inner.publish_peers();
         let listing = RegionListing(Arc::new(Mutex::new((Vec::new(), node))));
-        inner.give(changes)?;
+        inner.workers.follow(changes)?;
         listing.show(&inner.attachments);
         Ok(RegionController { inner: Arc::new(Mutex::new(inner)), listing })
     }
@@ -136,7 +138,7 @@ impl RegionController {
     /// Next request to the manager, by the state of `follow`.
     pub fn next_request(&self, follow: &mut Follow) -> ManagerRequest {
         let inner = self.lock();
-        follow.next(&inner.attachments, inner.orders.quiet().get())
+        follow.next(&inner.attachments, inner.workers.quiet())
     }
 
     /// Applies an answer of the manager. The change is stored before it takes effect, so that a region keeps its
@@ -175,7 +177,7 @@ impl RegionController {
         }
         // The addresses must be known before the worker opens sessions with the memory nodes.
         inner.publish_peers();
-        inner.give(changes)?;
+        inner.workers.follow(changes)?;
         self.listing.show(&inner.attachments);
         if let Some(looker) = inner.looker.as_ref().filter(|_| !inner.attachments.questions().is_empty()) {
             looker.wake();
@@ -297,15 +299,28 @@ impl RegionController {
 
     /// Whether processes map the region; `false` if the worker has ended.
     pub async fn is_mapped(&self, region: &Name) -> bool {
-        let (orders, name) = (self.lock().orders.clone(), region.clone());
-        let mapped = ask(&orders, move |spaces| spaces.is_mapped(name.as_str()));
-        mapped.await.unwrap_or(false)
+        let (workers, hinted) = {
+            let inner = self.lock();
+            (inner.workers.clone(), inner.attachments.worker_of_region(region.as_str()))
+        };
+        let name = region.clone();
+        let mapped = move |spaces: &mut Spaces| spaces.is_mapped(name.as_str());
+        ask(workers.of_region(region.as_str(), hinted).await, mapped).await.unwrap_or(false)
     }
 
-    /// Reports to the worker that all changes up to `event` were ordered. Without room the order is dropped: that of a
-    /// later event has the same effect.
+    /// Number of the worker that serves the region `name`; `None` for one that this node does not know.
+    pub fn worker_of_region(&self, name: &str) -> Option<usize> {
+        self.lock().attachments.worker_of_region(name)
+    }
+
+    /// Decides which worker will serve a region that is to come to this node, and returns that worker's number.
+    pub fn expect(&self, name: Name) -> usize {
+        self.lock().attachments.expect(name)
+    }
+
+    /// Reports to the workers that all changes up to `event` were ordered.
     pub fn followed(&self, event: u64) {
-        let _ = self.lock().orders.try_give(WorkerOrder::Quiet(event));
+        self.lock().workers.await_quiet(event);
     }
 }
 
@@ -362,9 +377,5 @@ impl ControllerState {
     fn publish_peers(&self) {
         let peer = |(mac, address): (cxloe_fabric::model::Mac, _)| Peer { mac: Mac(mac.octets()), address };
         self.peers.set_from_manager(self.attachments.udp_peers().into_iter().map(peer));
-    }
-
-    fn give(&self, changes: Vec<AttachmentChange>) -> Result<(), OrdersGone> {
-        changes.into_iter().try_for_each(|change| self.orders.give(WorkerOrder::Follow(Box::new(change))))
     }
 }

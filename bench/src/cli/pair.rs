@@ -253,7 +253,7 @@ fn start_agent(
         c.arg("--socket").arg(&socket).arg("--data-dir").arg(state.join("cn"));
         daemons::protect(c, wanted.insecure, &state.join("cn.key"));
         if let Some(cpu) = cpu {
-            c.args(["--cpu", &cpu.to_string()]);
+            c.args(["--cpus", &cpu.to_string()]);
         }
     })?;
     region("mapped", "cn1", "mn2", wanted.size.0, interrupt)?;

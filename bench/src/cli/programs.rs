@@ -424,7 +424,7 @@ impl Fabric {
             daemons::protect(c, args.choice.insecure, &state.join("cn.key"));
             // The agent runs on the program's core: waking a thread on another core takes longer than fetching a page.
             if let [first, _, ..] = cores[..] {
-                c.args(["--cpu", &first.to_string()]);
+                c.args(["--cpus", &first.to_string()]);
             }
         })?;
         wait_until(interrupt, "cn-agent does not answer", || regions(&socket).is_ok())?;

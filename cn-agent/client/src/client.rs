@@ -22,36 +22,26 @@
 //! # Ok::<(), cxloe_client::client::ClientError>(())
 //! ```
 
-pub mod bulk;
+pub mod port;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use cxloe_cn_core::attachments::worker_of;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::model::Name;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, recv, send};
+use cxloe_wire::frame::SHARDS_MAX;
 
-use crate::defaults::this_cpu;
-use crate::memory::{SharedMemory, receive_with_descriptor};
 use crate::message::{
     self, ANSWER_MAX, AgentAnswer, AgentCall, AgentRequest, AttachedRegion, Counters, NodeView, PagingView,
     RefusalReason, Session, VERSION,
 };
-use crate::ring::{ClientEnd, Completion, ENTRIES, Operation, Submission};
-use crate::status::Status;
-use cxloe_cn_core::cache::Line;
-use cxloe_cn_core::engine::EngineError;
+use crate::ring::Operation;
+pub use port::Port;
 
-/// Longest spin before a wait sleeps: one or two round trips to a memory node.
-const SPIN_TIME: Duration = Duration::from_micros(50);
-/// Number of ring polls between two readings of the clock.
-const SPINS: u32 = 64;
-/// Longest sleep before the ring is polled again, in milliseconds.
-const NAP_MS: u8 = 100;
 /// Longest wait for an answer that requires a request of the agent to the manager.
 const MANAGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for any other answer.
@@ -115,15 +105,14 @@ pub enum ClientError {
     Engine(#[from] EngineError),
 }
 
-/// A port of a running agent, for one thread: each further thread needs a port of its own.
+/// A client of a running agent, for one thread: each further thread needs one of its own.
+///
+/// It has a port of the agent's first worker, and opens those of other workers when it uses their addresses.
 #[derive(Debug)]
 pub struct Client {
-    end: ClientEnd,
-    socket: UnixStream,
     path: PathBuf,
-    next_tag: u32,
-    /// Whether the agent has ended or the port has failed; then every call returns an error.
-    gone: bool,
+    /// Ports by worker; the first is open from the start.
+    ports: Vec<Option<Port>>,
 }
 
 /// Sends a request to the agent at `path`, and waits for the answer.
@@ -333,37 +322,41 @@ fn done(path: &Path, answer: AgentAnswer) -> Result<(), ClientError> {
 }
 
 impl Client {
-    /// Opens a port of the agent whose socket is at `path`.
+    /// Connects to the agent whose socket is at `path`.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        let mut socket = call(path, AgentCall::Port)?;
-        let mut prefix = [0; 4];
-        let (length, descriptor) =
-            receive_with_descriptor(&socket, &mut prefix).map_err(|e| unanswered(path, e))?;
-        if length < prefix.len() {
-            return Err(ClientError::AgentGone(path.into()));
+        let (first, workers) = Port::open(path, 0)?;
+        let mut ports = vec![Some(first)];
+        ports.resize_with(workers.clamp(1, usize::from(SHARDS_MAX)), || None);
+        Ok(Client { path: path.into(), ports })
+    }
+
+    /// The port of the worker that serves `hpa`; opens it first if need be.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but [`ClientError::Engine`].
+    pub fn port_at(&mut self, hpa: u64) -> Result<&mut Port, ClientError> {
+        self.port(worker_of(hpa, self.ports.len()))
+    }
+
+    /// The port of the worker that serves `hpa`, without the others.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but [`ClientError::Engine`].
+    pub fn into_port_at(mut self, hpa: u64) -> Result<Port, ClientError> {
+        self.port_at(hpa)?;
+        let worker = worker_of(hpa, self.ports.len());
+        Ok(self.ports.swap_remove(worker).expect("the port was opened"))
+    }
+
+    fn port(&mut self, worker: usize) -> Result<&mut Port, ClientError> {
+        let Client { path, ports } = self;
+        if ports[worker].is_none() {
+            ports[worker] = Some(Port::open(path, worker)?.0);
         }
-        let announced = message::announced(prefix, ANSWER_MAX).map_err(|e| unanswered(path, e))?;
-        let mut bytes = vec![0; announced];
-        io::Read::read_exact(&mut socket, &mut bytes).map_err(|e| unanswered(path, e))?;
-        let answer: AgentAnswer = message::decode(&bytes).map_err(|e| unanswered(path, e))?;
-        let size = match answer {
-            AgentAnswer::Port { bytes } => bytes,
-            AgentAnswer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
-            other => {
-                return Err(protocol(path, format!("an answer that does not match the request: {other:?}")));
-            }
-        };
-        if size != crate::ring::PORT_BYTES as u64 {
-            return Err(protocol(path, format!("rings of {size} bytes")));
-        }
-        let descriptor = descriptor.ok_or_else(|| protocol(path, "no memory came with the answer"))?;
-        let memory =
-            SharedMemory::open(descriptor, size as usize).map_err(|e| protocol(path, e.to_string()))?;
-        let end = ClientEnd::new(memory).ok_or_else(|| protocol(path, "rings of another layout"))?;
-        Ok(Client { end, socket, path: path.into(), next_tag: 0, gone: false })
+        Ok(ports[worker].as_mut().expect("it is open"))
     }
 
     /// Regions that the agent has attached, in order of HPA.
@@ -380,9 +373,7 @@ impl Client {
     /// [`ClientError::Engine`] with the error of the agent's engine; [`ClientError::AgentGone`],
     /// [`ClientError::Silent`] or [`ClientError::Protocol`].
     pub fn read(&mut self, hpa: u64) -> Result<Line, ClientError> {
-        let mut line = [0; 64];
-        self.many(1, |_| (Operation::Read, hpa, None), |_, data| line = *data)?;
-        Ok(line)
+        self.port_at(hpa)?.read(hpa)
     }
 
     /// Writes the line at `hpa` into the agent's cache. [`flush`](Self::flush) waits until the memory node has the
@@ -391,7 +382,7 @@ impl Client {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn write(&mut self, hpa: u64, line: &Line) -> Result<(), ClientError> {
-        self.many(1, |_| (Operation::Write, hpa, Some(line)), |_, _| {})
+        self.port_at(hpa)?.write(hpa, line)
     }
 
     /// Reads the lines at `hpas` into `out`, as many at a time as the rings hold. The first error is returned once all
@@ -404,7 +395,20 @@ impl Client {
     /// If the slices differ in length.
     pub fn read_batch(&mut self, hpas: &[u64], out: &mut [Line]) -> Result<(), ClientError> {
         assert_eq!(hpas.len(), out.len(), "a place for each line");
-        self.many(hpas.len(), |i| (Operation::Read, hpas[i], None), |i, data| out[i] = *data)
+        if let [Some(only)] = &mut self.ports[..] {
+            return only.many(hpas.len(), |i| (Operation::Read, hpas[i], None), |i, data| out[i] = *data);
+        }
+        self.by_worker(
+            hpas.len(),
+            |i| hpas[i],
+            |port, which| {
+                port.many(
+                    which.len(),
+                    |i| (Operation::Read, hpas[which[i]], None),
+                    |i, data| out[which[i]] = *data,
+                )
+            },
+        )
     }
 
     /// Writes each line to its HPA, as many at a time as the rings hold. Lines with the same HPA are written in order.
@@ -413,7 +417,17 @@ impl Client {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn write_batch(&mut self, lines: &[(u64, Line)]) -> Result<(), ClientError> {
-        self.many(lines.len(), |i| (Operation::Write, lines[i].0, Some(&lines[i].1)), |_, _| {})
+        if let [Some(only)] = &mut self.ports[..] {
+            return only.many(lines.len(), |i| (Operation::Write, lines[i].0, Some(&lines[i].1)), |_, _| {});
+        }
+        self.by_worker(
+            lines.len(),
+            |i| lines[i].0,
+            |port, which| {
+                let operation = |i: usize| (Operation::Write, lines[which[i]].0, Some(&lines[which[i]].1));
+                port.many(which.len(), operation, |_, _| {})
+            },
+        )
     }
 
     /// Waits until every line that any client wrote earlier through this agent is at its memory node.
@@ -421,145 +435,45 @@ impl Client {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn flush(&mut self) -> Result<(), ClientError> {
-        self.many(1, |_| (Operation::Flush, 0, None), |_, _| {})
+        (0..self.ports.len()).try_for_each(|worker| self.port(worker)?.flush())
     }
 
-    /// Submits `count` operations and waits for all of them; `done` receives each line that was read.
-    fn many<'a>(
+    /// Reads `out.len()` bytes (whole lines) from `hpa` on.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); `out` may have been changed in part.
+    ///
+    /// # Panics
+    /// If the length is not a multiple of the line size.
+    pub fn read_bytes(&mut self, hpa: u64, out: &mut [u8]) -> Result<(), ClientError> {
+        self.port_at(hpa)?.read_bytes(hpa, out)
+    }
+
+    /// Writes `data` (whole lines) from `hpa` on, and returns once memory nodes have the data.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); a part may have been written.
+    ///
+    /// # Panics
+    /// If the length is not a multiple of the line size.
+    pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), ClientError> {
+        self.port_at(hpa)?.write_bytes(hpa, data)
+    }
+
+    /// Calls `run` for each worker that serves any of `count` addresses, with the indices of its addresses.
+    fn by_worker(
         &mut self,
         count: usize,
-        operation: impl Fn(usize) -> (Operation, u64, Option<&'a Line>),
-        mut done: impl FnMut(usize, &Line),
+        hpa: impl Fn(usize) -> u64,
+        mut run: impl FnMut(&mut Port, &[usize]) -> Result<(), ClientError>,
     ) -> Result<(), ClientError> {
-        if self.gone {
-            return Err(ClientError::AgentGone(self.path.clone()));
-        }
-        let first = self.next_tag;
-        let (mut begun, mut ended) = (0, 0);
-        let mut error = None;
-        let mut line = [0; 64];
-        while ended < begun || (begun < count && error.is_none()) {
-            let before = begun;
-            while begun < count && begun - ended < ENTRIES && error.is_none() {
-                let (operation, hpa, line) = operation(begun);
-                let tag = first.wrapping_add(begun as u32);
-                self.end.submit(Submission { tag, operation, hpa }, line);
-                begun += 1;
-            }
-            self.next_tag = first.wrapping_add(begun as u32);
-            if begun > before && self.end.wake_wanted() {
-                self.wake_agent()?;
-            }
-            self.wait()?;
-            while let Some(Completion { tag, status }) = self.end.take(&mut line) {
-                let index = tag.wrapping_sub(first) as usize;
-                if index >= begun {
-                    return Err(self.broken(format!("unknown operation tag {tag}")));
-                }
-                ended += 1;
-                match status {
-                    Status::Done => done(index, &line),
-                    Status::Failed(failed) => drop(error.get_or_insert(failed)),
-                    Status::BadOperation => return Err(self.broken("it does not know the operation")),
-                    Status::Unknown(code) => return Err(self.broken(format!("status {code}"))),
-                }
+        let workers = self.ports.len();
+        for worker in 0..workers {
+            let which: Vec<usize> = (0..count).filter(|i| worker_of(hpa(*i), workers) == worker).collect();
+            if !which.is_empty() {
+                run(self.port(worker)?, &which)?;
             }
         }
-        error.map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    fn broken(&mut self, reason: impl Into<String>) -> ClientError {
-        self.gone = true;
-        protocol(&self.path, reason)
-    }
-
-    fn is_gone(&mut self) -> ClientError {
-        self.gone = true;
-        ClientError::AgentGone(self.path.clone())
-    }
-
-    fn wake_agent(&mut self) -> Result<(), ClientError> {
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(self.socket.as_raw_fd(), &[1], flags) {
-            // A full socket already holds enough wake-ups.
-            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
-            Err(_) => Err(self.is_gone()),
-        }
-    }
-
-    /// Waits until there is a completion.
-    #[inline]
-    fn wait(&mut self) -> Result<(), ClientError> {
-        if self.spin() { Ok(()) } else { self.wait_longer() }
-    }
-
-    /// Polls for a completion while that is likely to be faster than sleeping. Returns whether there is a completion.
-    #[inline]
-    pub fn spin(&mut self) -> bool {
-        let mut started = None;
-        loop {
-            // The agent, if it is on this CPU, cannot run while this thread spins.
-            if this_cpu().is_some_and(|cpu| self.end.shares_cpu(cpu)) {
-                std::thread::yield_now();
-            } else if self.poll_completions() {
-                return true;
-            }
-            if self.end.news() {
-                return true;
-            }
-            if started.get_or_insert_with(Instant::now).elapsed() >= SPIN_TIME {
-                return false;
-            }
-        }
-    }
-
-    /// Polls [`SPINS`] times for a completion.
-    #[inline]
-    fn poll_completions(&self) -> bool {
-        (0..SPINS).any(|_| {
-            std::hint::spin_loop();
-            self.end.news()
-        })
-    }
-
-    /// Sleeps until there is a completion.
-    #[cold]
-    fn wait_longer(&mut self) -> Result<(), ClientError> {
-        let started = Instant::now();
-        loop {
-            self.end.set_asleep(true);
-            let outcome = if self.end.news() { Ok(()) } else { self.sleep() };
-            self.end.set_asleep(false);
-            // Completions that the agent published before it ended are valid.
-            if self.end.news() {
-                return Ok(());
-            }
-            outcome?;
-            if started.elapsed() > OPERATION_TIMEOUT {
-                self.gone = true;
-                return Err(ClientError::Silent { path: self.path.clone(), limit: OPERATION_TIMEOUT });
-            }
-        }
-    }
-
-    /// Sleeps for at most [`NAP_MS`], until the agent wakes this client or ends.
-    fn sleep(&mut self) -> Result<(), ClientError> {
-        let mut set = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut set, PollTimeout::from(NAP_MS)) {
-            Ok(0) | Err(Errno::EINTR) => return Ok(()),
-            Ok(_) => {}
-            Err(_) => return Err(self.is_gone()),
-        }
-        self.take_wakes()
-    }
-
-    /// Reads wake-ups off the socket.
-    fn take_wakes(&mut self) -> Result<(), ClientError> {
-        let mut bytes = [0; 64];
-        match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
-            Ok(length) if length > 0 => Ok(()),
-            Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
-            Ok(_) | Err(_) => Err(self.is_gone()),
-        }
+        Ok(())
     }
 }

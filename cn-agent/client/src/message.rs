@@ -52,8 +52,14 @@ pub enum AgentCall {
     Sessions,
     /// Return the counters.
     Counters,
-    /// Open a port, which has rings to submit reads and writes.
+    /// Open a port of the first worker, which has rings to submit reads and writes.
     Port,
+    /// Open a port of another worker.
+    PortOf {
+        /// Number of the worker: the one of the addresses that will be used
+        /// ([`worker_of`](cxloe_cn_core::attachments::worker_of)).
+        worker: usize,
+    },
     /// Map a region. From then on the connection owns the region's space.
     Map(MapRequest),
     /// Join a space as a member. From then on the connection belongs to the member; the answer is a
@@ -127,6 +133,11 @@ pub enum AgentCall {
     },
 }
 
+/// Default of a field that older agents did not send.
+fn one() -> usize {
+    1
+}
+
 /// Default of a field that older programs did not send.
 fn yes() -> bool {
     true
@@ -183,6 +194,9 @@ pub enum AgentAnswer {
     Port {
         /// Size of the memfd in bytes.
         bytes: u64,
+        /// Number of the agent's workers.
+        #[serde(default = "one")]
+        workers: usize,
     },
     /// The region is mapped.
     Mapped {
@@ -446,6 +460,24 @@ pub struct Counters {
     /// Durations of faults, in all regions that are or were mapped.
     #[serde(default)]
     pub fault_times: FaultTimes,
+}
+
+impl Counters {
+    /// Counters of two workers together. What describes the link and the system is that of `self`.
+    #[must_use]
+    pub fn plus(self, other: &Counters) -> Counters {
+        Counters {
+            engine: self.engine.plus(&other.engine),
+            link: self.link.plus(&other.link),
+            clients: self.clients + other.clients,
+            in_flight: self.in_flight + other.in_flight,
+            stranded: self.stranded + other.stranded,
+            broken_clients: self.broken_clients + other.broken_clients,
+            paging: self.paging.plus(&other.paging),
+            fault_times: self.fault_times.with(&other.fault_times),
+            ..self
+        }
+    }
 }
 
 /// Encodes a message, preceded by its length.

@@ -282,6 +282,18 @@ impl SessionSettings {
         (0..ways).map(target).collect()
     }
 
+    /// Opens sessions with the memory nodes of a region that another worker serves. A memory node admits sessions of a
+    /// node's further addresses only beside the session of its own address, which the first worker has.
+    pub fn open_sessions(&self, engine: &mut Engine, attachment: &Attachment, now: Time) {
+        let Attachment { region, backing, .. } = attachment;
+        let decoders = region.decoders.iter().enumerate().filter(|(_, decoder)| !backing.serves(decoder));
+        let legs = decoders.flat_map(|(index, _)| region.legs_of(index as u32));
+        for mac in legs.filter_map(Leg::mac) {
+            engine.add_peer(self.requester(Mac(mac.0)), now);
+        }
+        engine.bar(|mac| self.keys.bars(mac), now);
+    }
+
     /// Takes over which legs of an attached region are in sync. Operations go on.
     ///
     /// # Errors

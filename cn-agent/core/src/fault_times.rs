@@ -118,6 +118,16 @@ pub struct FaultTimes {
 }
 
 impl FaultTimes {
+    /// Durations in either of two sets.
+    #[must_use]
+    pub fn with(&self, other: &FaultTimes) -> FaultTimes {
+        FaultTimes {
+            local: self.local.with(&other.local),
+            fetch: self.fetch.with(&other.fetch),
+            room: self.room.with(&other.room),
+        }
+    }
+
     /// Histogram of all faults on absent pages.
     pub fn all(&self) -> Histogram {
         self.local.with(&self.fetch).with(&self.room)

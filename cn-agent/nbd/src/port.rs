@@ -67,7 +67,7 @@ pub struct Port {
     place: RegionLocation,
     hpa: u64,
     /// Port of the present agent, or of a dead agent until a successor is found: data waits in the port's memory.
-    client: Client,
+    client: client::Port,
     is_there: bool,
 }
 
@@ -110,7 +110,7 @@ impl Port {
     }
 
     /// The port of the present agent; `None` without an agent.
-    pub fn client(&mut self) -> Option<&mut Client> {
+    pub fn client(&mut self) -> Option<&mut client::Port> {
         self.is_there.then_some(&mut self.client)
     }
 
@@ -155,12 +155,12 @@ impl Port {
     }
 }
 
-fn connect(place: &RegionLocation, expected: u64) -> Result<Client, PortError> {
+fn connect(place: &RegionLocation, expected: u64) -> Result<client::Port, PortError> {
     let AgentRegion { hpa: found, .. } = place.find()?;
     if found != expected {
         return Err(PortError::Moved { region: place.region.clone(), expected, found });
     }
-    Ok(Client::connect(&place.agent)?)
+    Ok(Client::connect(&place.agent)?.into_port_at(found)?)
 }
 
 /// Whether the error may be temporary: an agent that is starting, or a session that is being opened.

@@ -435,7 +435,7 @@ impl Spaces {
         self.transfers.abandon(at as u16);
         self.active.retain(|place| usize::from(*place) != at);
         self.close_lines();
-        self.over = sum(self.over, space.pager.counters());
+        self.over = self.over.plus(&space.pager.counters());
         tracing::info!(region = space.options().region, "region no longer mapped");
     }
 
@@ -481,7 +481,7 @@ impl Spaces {
     /// Sum of all pagers' counters, including those of spaces that have ended.
     pub fn counters(&self) -> PagerCounters {
         let all = self.list.0.iter().flatten().map(|space| space.pager.counters());
-        all.fold(self.over, sum)
+        all.fold(self.over, |sum, each| sum.plus(&each))
     }
 
     /// Durations of faults of all spaces, including those that have ended.
@@ -494,36 +494,6 @@ impl Spaces {
         let spaces = self.list.0.iter().flatten();
         spaces.filter(|space| id.is_none_or(|id| space.options().id == id)).map(|space| view(space)).collect()
     }
-}
-
-fn sum(a: PagerCounters, b: PagerCounters) -> PagerCounters {
-    macro_rules! sum {
-        ($($field:ident),* $(,)?) => { PagerCounters { $($field: a.$field + b.$field),* } };
-    }
-    sum!(
-        faults,
-        zero_fills,
-        held_hits,
-        second_chances,
-        write_faults,
-        waits_for_room,
-        fetched,
-        prefetched,
-        prefetch_hits,
-        prefetch_wasted,
-        copied,
-        evicted,
-        refaulted,
-        shared,
-        written_back,
-        lines_written_back,
-        cancelled,
-        no_slot,
-        discarded,
-        lost,
-        write_back_failures,
-        forks,
-    )
 }
 
 fn view(space: &Space) -> PagingView {

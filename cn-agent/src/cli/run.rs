@@ -1,9 +1,10 @@
-//! `cn-agent run`: assembles link, engine, worker, the monitor of CXL devices, the link to the manager and the socket
+//! `cn-agent run`: assembles links, engines, workers, the monitor of CXL devices, the link to the manager and the socket
 //! for programs, and shuts them down in order.
 //!
-//! Start: options, socket, link, state, worker, manager, then requests on the socket. End (SIGTERM, SIGINT, or the
-//! worker's error): socket, manager link, worker (which writes back dirty lines and ends its sessions).
+//! Start: options, socket, links, state, workers, manager, then requests on the socket. End (SIGTERM, SIGINT, or the
+//! worker's error): socket, manager link, workers (which write back dirty lines and end their sessions).
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cxloe_client::message::NodeView;
@@ -13,7 +14,7 @@ use cxloe_cn::metrics;
 use cxloe_cn::region_controller::RegionController;
 use cxloe_cn::server::{self, Server, ServerContext};
 use cxloe_cn::state_file::StateFile;
-use cxloe_cn::worker::{WorkerHandle, WorkerOptions};
+use cxloe_cn::worker::{WorkerHandle, WorkerOptions, WorkerResults, Workers};
 use cxloe_cn_core::attach::{SessionKeys, SessionSettings};
 use cxloe_cn_core::backing::Preference;
 use cxloe_cn_core::engine::Engine;
@@ -25,7 +26,7 @@ use cxloe_daemon::options::Protection;
 use cxloe_daemon::{NodeIdentity, Shutdown, Supervisor, log, raise_limit, read_key, wait_for_interface};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::keys::SYSTEM;
-use cxloe_link::{LinkConfig, Middlewares, join_queues, open_persistent};
+use cxloe_link::{Link, LinkConfig, LinkError, LinkHealth, Middlewares, join_queues, open_persistent};
 use cxloe_node::exit_of_link;
 use cxloe_port::signals::Signals;
 use cxloe_rings::client_slot::ClientSlots;
@@ -67,46 +68,47 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     keys.named = config.node.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
     let public = keys.own.as_ref().map(|key| key.public());
     let link_config = config.node.link(config.node.udp());
-    let queues = u32::from(config.queues);
-    let sharded = queues > 1;
-    let queue = |queue| LinkConfig { queue, queues, sharded, ..link_config.clone() };
-    let (links, health) = open_persistent(&(0..queues).map(queue).collect::<Vec<_>>())?;
-    // Faults are injected at each queue separately; frames of all queues are recorded together.
-    let faults = Middlewares { faults: config.node.fault_plan(), pcap: None };
-    let links = links.into_iter().map(|link| faults.around(link)).collect::<Result<Vec<_>, _>>()?;
-    let pcap = config.node.recording();
-    let link = Middlewares { faults: None, pcap }.around(join_queues(links)?)?;
-    let own = link.info().mac;
+    let (links, health) = links(config, &link_config)?;
+    let own = links[0].info().mac;
     let cn = CnId::new(Mac(own.0))?;
     let state = StateFile::lock(&config.node.data_dir, own)?;
     let instance = rand::random();
-    let options = WorkerOptions {
-        station: SessionSettings {
-            own,
-            ethertype: config.node.ethertype,
-            max_frame: link.info().max_frame,
-            streams: config.streams,
-            instance,
-            key,
-            keys,
-            timing: config.timing(),
-        },
-        health: health.clone(),
-        wait: config.node.wait,
-        cpu: config.cpu,
-        clients_max: config.clients_max,
-        shares: config.shares,
-    };
-    let mut engine = Engine::new(config.cache);
-    engine.set_queues(queues as usize);
-    let signals = match &config.rate_control {
-        // The worker's clock is created later, so zero precedes all of its times.
-        Some(rates) => {
-            rates.apply(&mut engine, link.info(), config.node.priority.unwrap_or(0), Time::ZERO)?
-        }
-        None => Signals::default(),
-    };
-    let mut worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
+    let (results, drained, leg_reports) = WorkerResults::channels(links.len());
+    let mut handles = Vec::with_capacity(links.len());
+    for (index, link) in links.into_iter().enumerate() {
+        let options = WorkerOptions {
+            index,
+            station: SessionSettings {
+                own,
+                ethertype: config.node.ethertype,
+                max_frame: link.info().max_frame,
+                streams: config.streams,
+                instance,
+                key: key.clone(),
+                keys: keys.clone(),
+                timing: config.timing(),
+            },
+            health: health.clone(),
+            wait: config.node.wait,
+            cpu: config.cpus.get(index).copied(),
+            clients_max: config.clients_max,
+            shares: config.shares,
+        };
+        let mut engine = Engine::new(config.cache);
+        engine.set_shard(index as u8 * config.queues);
+        engine.set_queues(config.queues.into());
+        let signals = match &config.rate_control {
+            // The worker's clock is created later, so zero precedes all of its times.
+            Some(rates) => {
+                rates.apply(&mut engine, link.info(), config.node.priority.unwrap_or(0), Time::ZERO)?
+            }
+            None => Signals::default(),
+        };
+        handles.push(WorkerHandle::start(link, engine, signals, options, results.clone(), ending.worker())?);
+    }
+    // Once all workers have ended, there are no further reports.
+    drop(results);
+    let workers = Workers::new(handles.iter().map(WorkerHandle::orders).collect());
     let options = ManagerLinkOptions {
         identity: NodeIdentity::read_if_given(config.node.identity.as_deref())?,
         link: health.clone(),
@@ -127,8 +129,8 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         state,
         preference,
         waker,
-        worker.orders(),
-        worker.drained(),
+        workers.clone(),
+        drained,
         link_config.udp.peers.clone(),
     )?;
     let joined = options.identity.as_ref().map(|identity| identity.joined());
@@ -141,12 +143,12 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let start = |(monitor, waker)| HandOver::start(config.cxl.clone(), controller.clone(), monitor, waker);
     let hand_over = listening.map(start).transpose()?;
     let identity = options.identity.clone();
-    let manager = ManagerLink::start(options, controller.clone(), worker.take_leg_reports())?;
+    let manager = ManagerLink::start(options, controller.clone(), Some(leg_reports))?;
     let context = ServerContext {
         identity,
         listing: controller.listing(),
         controller: controller.clone(),
-        orders: worker.orders(),
+        workers: workers.clone(),
         slots: ClientSlots::new(config.clients_max, config.shares.ports),
         shares: config.shares,
         allow_kernel_faults: config.allow_kernel_faults,
@@ -156,7 +158,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         name: config.node.name.to_string(),
         interface: config.node.interface.clone(),
         listing: context.listing.clone(),
-        orders: context.orders.clone(),
+        workers: workers.clone(),
     };
     let metrics = metrics.map(|at| at.serve(move || metrics::sample(watched.clone()))).transpose()?;
     let server = Server::start(socket, context)?;
@@ -164,20 +166,56 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
 
     let serving = format!("serving on {}", config.node.interface);
     supervisor.ready(&serving);
-    let orders = worker.orders();
-    supervisor.watch(&ending, |wait_limit| match orders.is_alive(wait_limit) {
+    supervisor.watch(&ending, |wait_limit| match workers.silent(wait_limit) {
         // An agent without a link counts as healthy: a restart would not bring the interface back.
-        true => Ok(health.down().map_or_else(|| serving.clone(), |down| format!("no link: {}", down.why))),
-        false => Err(format!("the worker has not completed a round for {wait_limit:?}")),
+        None => Ok(health.down().map_or_else(|| serving.clone(), |down| format!("no link: {}", down.why))),
+        Some(worker) => Err(format!("worker {worker} has not completed a round for {wait_limit:?}")),
     });
     supervisor.stopping("writing back what is modified");
-    // Stops in order: new programs, then changes of regions; then the worker writes back all dirty lines.
+    // Stops in order: new programs, then changes of regions; then the workers write back all dirty lines.
     drop((server, metrics));
     drop(hand_over);
-    worker.stop();
-    let result = worker.join();
+    let result = end(handles);
     drop(manager);
     result?;
     info!("ended");
     Ok(())
+}
+
+/// Opens a link for each worker, of its queues: worker `i` has the queues from `i * queues` on.
+fn links(config: &Config, link_config: &LinkConfig) -> Result<(Vec<Box<dyn Link>>, LinkHealth), LinkError> {
+    let queues = u32::from(config.queues) * u32::from(config.workers);
+    let sharded = queues > 1;
+    let queue = |queue| LinkConfig { queue, queues, sharded, ..link_config.clone() };
+    let (links, health) = open_persistent(&(0..queues).map(queue).collect::<Vec<_>>())?;
+    // Faults are injected at each queue separately; frames of all queues of a worker are recorded together.
+    let faults = Middlewares { faults: config.node.fault_plan(), pcap: None };
+    let mut links = links.into_iter().map(|link| faults.around(link)).collect::<Result<Vec<_>, _>>()?;
+    let mut of_workers = Vec::with_capacity(config.workers.into());
+    for worker in 0..config.workers {
+        let later = links.split_off(config.queues.into());
+        let pcap = config.node.recording().map(|(path, bytes)| (recording_of(path, worker), bytes));
+        of_workers.push(Middlewares { faults: None, pcap }.around(join_queues(links)?)?);
+        links = later;
+    }
+    Ok((of_workers, health))
+}
+
+/// Path of a worker's recording: that of a further worker has its number before the extension.
+fn recording_of(path: PathBuf, worker: u8) -> PathBuf {
+    if worker == 0 {
+        return path;
+    }
+    let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy()));
+    path.with_extension(format!("{worker}{}", extension.unwrap_or_default()))
+}
+
+/// Ends the workers, the first one last: the sessions of the others belong to its sessions.
+fn end(mut handles: Vec<WorkerHandle>) -> Result<(), LinkError> {
+    let others = handles.split_off(1);
+    others.iter().for_each(WorkerHandle::stop);
+    let mut results: Vec<_> = others.into_iter().map(WorkerHandle::join).collect();
+    handles.iter().for_each(WorkerHandle::stop);
+    results.extend(handles.into_iter().map(WorkerHandle::join));
+    results.into_iter().collect()
 }

@@ -73,6 +73,7 @@ pub(super) mod tests {
             sealed: false,
             state: "active".into(),
             attachment: Attaching::Attached,
+            worker: 0,
             served_by: "ethernet".into(),
             note: None,
             window: 16 << 30,

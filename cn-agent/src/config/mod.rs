@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Args;
 use cxloe_daemon::options::{self, in_range, wrong};
-use cxloe_daemon::{ConfigError, OptionSources, PfcTrust, Span, Switch};
+use cxloe_daemon::{ConfigError, CpuList, OptionSources, PfcTrust, Span, Switch};
 use cxloe_fabric::model::ByteSize;
 use cxloe_node::NodeConfig;
 use cxloe_wire::frame::SHARDS_MAX;
@@ -65,7 +65,10 @@ Examples:
     cn-agent join https://10.0.0.1:7440 --token \"$TOKEN\" -i enp3s0f0
 
   The fastest, once it has joined: a spinning worker on CPU 2, PFC class 3, a larger line cache:
-    cn-agent run --config /etc/cxloe/cn-agent.toml --wait busy --cpu 2 --priority 3 --cache-size 256K
+    cn-agent run --config /etc/cxloe/cn-agent.toml --wait busy --cpus 2 --priority 3 --cache-size 256K
+
+  For many programs at once: four workers, each with a queue of the interface and a CPU:
+    cn-agent run --config /etc/cxloe/cn-agent.toml --workers 4 --cpus 2-5
 
   Serve regions from a CXL device of this machine where one fits:
     cn-agent run --config /etc/cxloe/cn-agent.toml --backend auto
@@ -83,10 +86,12 @@ pub struct Config {
     pub manager: String,
     /// Preference for serving new regions, and paths under which CXL devices are sought.
     pub cxl: HandOverOptions,
-    /// Number of queues of the interface in use: 1, 2, 4, 8 or 16.
+    /// Number of worker threads, 1 to 16.
+    pub workers: u8,
+    /// CPU number for each worker; empty: workers are not pinned.
+    pub cpus: Vec<usize>,
+    /// Number of queues of the interface for each worker: 1, 2, 4, 8 or 16.
     pub queues: u8,
-    /// CPU to which the worker is pinned; `None` if it is not pinned.
-    pub cpu: Option<usize>,
     /// Lifetime of a session's keys.
     pub rekey_every: Duration,
     /// Number of streams of each session, 1 to [`STREAMS_MAX`].
@@ -120,12 +125,26 @@ impl RunArgs {
     }
 }
 
-/// Checks the number of queues: a power of two, because bits of a page's address select its queue.
-fn queues(asked: Option<u8>) -> Result<u8, ConfigError> {
+/// Checks the number of queues of each worker: a power of two, because bits of a page's address select its queue.
+fn queues(asked: Option<u8>, workers: u8) -> Result<u8, ConfigError> {
     let queues = asked.unwrap_or(1);
-    match queues.is_power_of_two() && queues <= SHARDS_MAX {
-        true => Ok(queues),
-        false => Err(wrong("queues", format!("{queues} is not one of 1, 2, 4, 8 and {SHARDS_MAX}"))),
+    if !queues.is_power_of_two() || queues > SHARDS_MAX {
+        return Err(wrong("queues", format!("{queues} is not one of 1, 2, 4, 8 and {SHARDS_MAX}")));
+    }
+    if u32::from(queues) * u32::from(workers) > u32::from(SHARDS_MAX) {
+        let reason = format!("{workers} workers with {queues} queues each are more than {SHARDS_MAX} queues");
+        return Err(wrong("queues", reason));
+    }
+    Ok(queues)
+}
+
+/// Checks the CPUs of the workers.
+fn cpus(asked: Option<CpuList>, workers: u8) -> Result<Vec<usize>, ConfigError> {
+    let cpus = asked.unwrap_or_default().0;
+    match cpus.len() {
+        0 => Ok(cpus),
+        count if count == usize::from(workers) => Ok(cpus),
+        count => Err(wrong("cpus", format!("{count} CPUs for {workers} workers; name one for each"))),
     }
 }
 
@@ -176,6 +195,7 @@ impl Config {
             processes: share("user-processes", s.user_processes, processes_max())?,
             memory: s.user_memory.map(|size| size.0),
         };
+        let workers = in_range("workers", s.workers.unwrap_or(1), 1, SHARDS_MAX)?;
         Ok(Config {
             node,
             manager,
@@ -184,8 +204,9 @@ impl Config {
                 sysfs_root: s.sysfs_root.unwrap_or_else(|| SYSFS_ROOT.into()),
                 dev_root: s.dev_root.unwrap_or_else(|| DEV_ROOT.into()),
             },
-            queues: queues(s.queues)?,
-            cpu: s.cpu,
+            workers,
+            cpus: cpus(s.cpus, workers)?,
+            queues: queues(s.queues, workers)?,
             rekey_every,
             streams: in_range("streams", s.streams.unwrap_or(STREAMS_DEFAULT), 1, STREAMS_MAX as u8)?,
             session_timeout,
@@ -224,8 +245,9 @@ impl Config {
             backend: Some(self.cxl.preference),
             sysfs_root: Some(self.cxl.sysfs_root.clone()),
             dev_root: Some(self.cxl.dev_root.clone()),
+            workers: Some(self.workers),
+            cpus: (!self.cpus.is_empty()).then(|| CpuList(self.cpus.clone())),
             queues: Some(self.queues),
-            cpu: self.cpu,
             rekey_every: (self.rekey_every != Timing::default().rekey_every)
                 .then_some(Span(self.rekey_every)),
             streams: Some(self.streams),
@@ -289,11 +311,11 @@ mod tests {
     fn flags_win_over_the_file_and_what_is_printed_is_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cn.toml");
-        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --queues 4 --backend auto --sysfs-root /x/sys --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc trust --pfc-counter rx_prio{{}}_pause")).unwrap();
+        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --workers 2 --queues 4 --backend auto --sysfs-root /x/sys --streams 2 --cpus 1,2 --cc-t4 1ms --link-rate 25Gbit/s --pfc trust --pfc-counter rx_prio{{}}_pause")).unwrap();
         std::fs::write(&path, first.to_toml()).unwrap();
         let second = resolve(&format!("--config {} --streams 3", path.display())).unwrap();
         assert_eq!((second.streams, second.cache, second.node.wait), (3, first.cache, WaitStyle::Sleep));
-        assert_eq!(second.queues, 4);
+        assert_eq!((second.workers, second.queues, &second.cpus[..]), (2, 4, &[1, 2][..]));
         assert_eq!((second.cxl.preference, &*second.cxl.sysfs_root), (Preference::Auto, "/x/sys".as_ref()));
         let third = Config { streams: 2, ..second };
         assert_eq!(third.to_toml(), first.to_toml());

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use cxloe_cn_core::backing::Preference;
-use cxloe_daemon::{PfcTrust, Span, Switch};
+use cxloe_daemon::{CpuList, PfcTrust, Span, Switch};
 use cxloe_fabric::model::ByteSize;
 use cxloe_link::limit::Rate;
 use cxloe_node::{DiagnosticsSettings, LinkSettings, NodeSettings};
@@ -46,16 +46,23 @@ pub struct Settings {
     #[serde(flatten)]
     pub link: LinkSettings,
 
-    /// Queues of the interface in use: 1, 2, 4, 8 or 16. Each has an address of its own and a session with every memory
-    /// node; pages are distributed over them, so that several workers of a memory node serve this node [default: 1]
+    /// Worker threads, each with queues of the interface, sessions and a line cache of its own. Each region is served by
+    /// one worker: new ones by that with the fewest bytes [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u8>,
+
+    /// CPUs to pin the workers to, one each, for example 2,3 or 4-7; best on the NUMA node of the interface
+    #[arg(long, value_name = "LIST", help_heading = "Link", alias = "cpu")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuList>,
+
+    /// Queues of the interface for each worker: 1, 2, 4, 8 or 16, and at most 16 for all workers. Each has an address of its
+    /// own and a session with every memory node; pages are distributed over them, so that several workers of a memory
+    /// node serve one worker of this node [default: 1]
     #[arg(long, value_name = "N", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<u8>,
-
-    /// CPU to pin the worker to; best on the NUMA node of the interface
-    #[arg(long, value_name = "CPU", help_heading = "Link")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu: Option<usize>,
 
     /// A session between keys gets new ones this often [default: 2min]
     #[arg(long, value_name = "TIME", hide = true)]

@@ -1,7 +1,7 @@
 //! The agent's metrics for Prometheus: the figures of `cn-agent list`, `sessions`, `counters` and `paging`.
 //!
 //! ```text
-//!   metrics thread --Order::Report, Order::Paging--> worker: copies its counters, between two rounds
+//!   metrics thread --Order::Report, Order::Paging--> each worker: copies its counters, between two rounds
 //!                  --RegionListing--> regions, from the manager's last answer
 //! ```
 //!
@@ -17,13 +17,14 @@ use cxloe_wire::session::RequesterCounters;
 use tokio::time::timeout;
 
 use crate::region_controller::RegionListing;
-use crate::worker::Orders;
-use crate::worker::order::{ask, report};
+use crate::worker::Workers;
+use crate::worker::order::WorkerReport;
+use crate::worker::workers::named;
 use cxloe_client::message::{AttachedRegion, Attaching, Counters, PagingView, Session};
 use cxloe_cn_core::fault_times::{BOUNDS_NS, Histogram};
 use table::*;
 
-/// Longest wait for the worker's report.
+/// Longest wait for the workers' reports.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// All states of a region in the manager's answer, as values of a label.
 const REGION_STATES: [&str; 8] =
@@ -47,8 +48,8 @@ pub struct MetricsSource {
     pub interface: String,
     /// Shared view of the attached regions.
     pub listing: RegionListing,
-    /// Sender of orders, by which the worker is asked for its report.
-    pub orders: Orders,
+    /// Senders of orders, by which the workers are asked for their reports.
+    pub workers: Workers,
 }
 
 /// Collects the agent's figures at this moment.
@@ -59,17 +60,24 @@ pub async fn sample(source: MetricsSource) -> Sample {
     scrape.set(&BUILD, &[release, &source.name, &node.cn, &source.interface], true);
     scrape.set(&HELD, &[], node.held);
     source.listing.regions().iter().for_each(|region| of_region(&mut scrape, region));
-    let asked =
-        async { (report(&source.orders).await, ask(&source.orders, |spaces| spaces.report(None)).await) };
+    let asked = async {
+        (source.workers.reports().await, source.workers.ask_all(|spaces| spaces.report(None)).await)
+    };
     let (responding, unwell) = match timeout(ANSWER_MAX, asked).await {
-        Ok((Some(report), Some(views))) => {
-            report.sessions.iter().for_each(|session| of_session(&mut scrape, session));
-            of_counters(&mut scrape, &report.counters);
-            views.iter().for_each(|view| of_mapping(&mut scrape, view));
-            (true, report.counters.link_down.map(|down| format!("no link: {}", down.why)))
+        Ok((Some(reports), Some(views))) => {
+            let mut sum = None;
+            for (worker, WorkerReport { sessions, counters }) in reports.into_iter().enumerate() {
+                named(worker, sessions).iter().for_each(|session| of_session(&mut scrape, session));
+                of_worker(&mut scrape, worker, &counters);
+                sum = Some(sum.map_or_else(|| counters.clone(), |sum: Counters| sum.plus(&counters)));
+            }
+            let sum = sum.unwrap_or_default();
+            of_counters(&mut scrape, &sum);
+            views.iter().flatten().for_each(|view| of_mapping(&mut scrape, view));
+            (true, sum.link_down.map(|down| format!("no link: {}", down.why)))
         }
-        Ok(_) => (false, Some("the worker has ended, or takes no orders".to_owned())),
-        Err(_) => (false, Some(format!("the worker has not answered within {}s", ANSWER_MAX.as_secs()))),
+        Ok(_) => (false, Some("a worker has ended, or takes no orders".to_owned())),
+        Err(_) => (false, Some(format!("a worker has not answered within {}s", ANSWER_MAX.as_secs()))),
     };
     scrape.set(&RESPONDING, &[], responding);
     Sample { scrape, unwell }
@@ -114,6 +122,14 @@ fn of_session(scrape: &mut Scrape, session: &Session) {
     scrape.set(&PAUSES, peer, pace.pauses);
     scrape.set(&PAUSES_DUPLICATE, peer, pace.duplicates);
     scrape.set(&PACE_WAITS, peer, pace.delayed);
+}
+
+fn of_worker(scrape: &mut Scrape, worker: usize, counters: &Counters) {
+    let worker: &[&str] = &[&worker.to_string()];
+    scrape.set(&WORKER_PORTS, worker, counters.clients);
+    scrape.set(&WORKER_FAULTS, worker, counters.paging.faults);
+    scrape.set(&WORKER_FRAMES_IN, worker, counters.link.rx_frames);
+    scrape.set(&WORKER_FRAMES_OUT, worker, counters.link.tx_frames);
 }
 
 fn session_counters(c: &RequesterCounters) -> [(&'static Definition, u64); 14] {

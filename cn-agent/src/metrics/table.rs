@@ -10,10 +10,19 @@ cxloe_daemon::metrics_table! {
     BUILD: Gauge "cxloe_cn_build_info" ["version", "node", "cn", "interface"];
     /// Always 1; the label says what carries the frames: xdp, packet, pnet.
     LINK: Gauge "cxloe_cn_link_info" ["backend"];
-    /// Whether the worker, which serves all programs, answers. Where it is 0, only what is known without it is served.
+    /// Whether the workers, which serve all programs, answer. Where it is 0, only what is known without them is served.
     RESPONDING: Gauge "cxloe_cn_worker_responding" [];
     /// Whether the manager has suspended this node.
     HELD: Gauge "cxloe_cn_held" [];
+
+    /// Ports that programs have open at a worker.
+    WORKER_PORTS: Gauge "cxloe_cn_worker_ports_open" ["worker"];
+    /// Page faults that a worker has served.
+    WORKER_FAULTS: Counter "cxloe_cn_worker_page_faults_total" ["worker"];
+    /// Frames that a worker has received.
+    WORKER_FRAMES_IN: Counter "cxloe_cn_worker_frames_received_total" ["worker"];
+    /// Frames that a worker has sent.
+    WORKER_FRAMES_OUT: Counter "cxloe_cn_worker_frames_sent_total" ["worker"];
 
     /// Bytes of an attached region, and what serves it: ethernet, or cxl and the name of a DAX device.
     REGION_BYTES: Gauge "cxloe_cn_region_size_bytes" ["region", "served_by"];

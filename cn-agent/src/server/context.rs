@@ -7,7 +7,7 @@ use cxloe_daemon::NodeIdentity;
 use cxloe_rings::client_slot::ClientSlots;
 
 use crate::region_controller::{RegionController, RegionListing};
-use crate::worker::Orders;
+use crate::worker::Workers;
 
 /// Access of the server to the other parts of the agent.
 #[derive(Clone, Debug)]
@@ -18,8 +18,8 @@ pub struct ServerContext {
     pub listing: RegionListing,
     /// Controller of regions, which also keeps the leases of temporary regions.
     pub controller: RegionController,
-    /// Sender of orders to the worker.
-    pub orders: Orders,
+    /// Senders of orders to the workers.
+    pub workers: Workers,
     /// Places of ports.
     pub slots: ClientSlots,
     /// Shares of each user.

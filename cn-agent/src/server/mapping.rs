@@ -16,10 +16,12 @@ use tokio::time::{Instant, sleep};
 use super::caller::Caller;
 use super::context::ServerContext;
 use super::sent::{self, SentDescriptor, SentDescriptors};
-use crate::worker::order::ask;
+use crate::worker::order::{Orders, ask};
 use cxloe_client::message::{self, AgentAnswer, JoinRequest, MapRequest, RefusalReason, ShownFiles};
+use cxloe_cn_core::attachments::worker_of;
 use cxloe_cn_core::mapped::{MappingKind, SpaceOptions, limit_pages, view_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
+use cxloe_fabric::model::Name;
 use cxloe_paging::descriptor_kinds::{is_unix_socket, is_userfaultfd};
 use cxloe_paging::process::MemoryFiles;
 use cxloe_paging::spare_files::NO_FILE_LEFT;
@@ -99,7 +101,10 @@ pub async fn map(
         ));
     }
     if let Some(bytes) = request.incoming.filter(|_| !request.resume) {
-        let made = add(context, create_held(caller, &request, bytes).await?).await?;
+        let name = Name::new(request.region.as_str());
+        let worker = name.map_or(0, |name| context.controller.expect(name));
+        let id = context.workers.space_number(worker);
+        let made = add(context, worker, create_held(caller, id, &request, bytes).await?).await?;
         let made = made.ok_or(RefusalReason::NoSpace)?;
         return Ok(Mapped { made, device: device(context, caller), sealed: false });
     }
@@ -117,8 +122,8 @@ pub async fn map(
         made = claim_in_time(context, caller, &request).await?;
     }
     if made.is_none() {
-        let space = create(context, caller, &request).await?;
-        made = add(context, space).await?;
+        let (worker, space) = create(context, caller, &request).await?;
+        made = add(context, worker, space).await?;
     }
     if made.is_none() {
         // A concurrent request has added the space first.
@@ -132,7 +137,7 @@ pub async fn map(
                 space.keep_with(keeper);
             }
         };
-        ask(&context.orders, keep).await.ok_or(RefusalReason::Ending)?;
+        ask(context.workers.of_space(id).await, keep).await.ok_or(RefusalReason::Ending)?;
     }
     let device = device(context, caller);
     // A region that is mapped is not sealed meanwhile: it is sealed once no program maps it.
@@ -148,7 +153,12 @@ fn device(context: &ServerContext, caller: Caller) -> Option<OwnedFd> {
 }
 
 /// A space for a region of `bytes` bytes that is not attached here yet.
-async fn create_held(caller: Caller, request: &MapRequest, bytes: u64) -> Result<Box<Space>, RefusalReason> {
+async fn create_held(
+    caller: Caller,
+    id: u64,
+    request: &MapRequest,
+    bytes: u64,
+) -> Result<Box<Space>, RefusalReason> {
     let pages = bytes / PAGE;
     if pages == 0 || pages > PAGES_MAX {
         return Err(RefusalReason::TooLarge(request.region.clone()));
@@ -156,16 +166,16 @@ async fn create_held(caller: Caller, request: &MapRequest, bytes: u64) -> Result
     if request.kind != MappingKind::Shared || request.fresh {
         return Err(RefusalReason::NotSuspendable);
     }
-    let options = options(caller, request, pages as u32);
+    let options = options(caller, id, request, pages as u32);
     let made = spawn_blocking(|| Space::create(options).map(|space| Box::new(space.held()))).await;
     made.map_err(|error| RefusalReason::System(error.to_string()))?
         .map_err(|error| RefusalReason::System(error.to_string()))
 }
 
-/// Options of a space of `pages` pages for a region that nothing is known of, owned by the caller.
-fn options(caller: Caller, request: &MapRequest, pages: u32) -> SpaceOptions {
+/// Options of space `id` of `pages` pages for a region that nothing is known of, owned by the caller.
+fn options(caller: Caller, id: u64, request: &MapRequest, pages: u32) -> SpaceOptions {
     SpaceOptions {
-        id: rand::random(),
+        id,
         region: request.region.clone(),
         kind: request.kind,
         hpa: 0,
@@ -196,7 +206,8 @@ async fn claim_in_time(
             Some(owner) if !caller.may_use(owner) => Ok(MapClaim::Taken),
             _ => spaces.claim(&wish),
         };
-        let claimed = ask(&context.orders, claim).await.ok_or(RefusalReason::Ending)?;
+        let orders = of_region(context, &request.region).await;
+        let claimed = ask(orders, claim).await.ok_or(RefusalReason::Ending)?;
         let late = |limit: Duration| request.resume || since.elapsed() >= limit;
         match claimed.map_err(|error| RefusalReason::System(error.to_string()))? {
             MapClaim::Owned(made) => return Ok(Some(made)),
@@ -212,11 +223,17 @@ async fn claim_in_time(
     }
 }
 
+/// The worker that has the space of a region, or would get it.
+async fn of_region<'a>(context: &'a ServerContext, name: &str) -> &'a Orders {
+    context.workers.of_region(name, context.controller.worker_of_region(name)).await
+}
+
+/// Creates the space of a region; returns also the number of the region's worker.
 async fn create(
     context: &ServerContext,
     caller: Caller,
     request: &MapRequest,
-) -> Result<Box<Space>, RefusalReason> {
+) -> Result<(usize, Box<Space>), RefusalReason> {
     let name = &request.region;
     let region = caller.region(context.listing.regions(), name)?;
     if region.sealed && request.kind != MappingKind::Shared {
@@ -226,6 +243,7 @@ async fn create(
     if pages == 0 || pages > PAGES_MAX {
         return Err(RefusalReason::TooLarge(name.clone()));
     }
+    let worker = worker_of(region.hpa, context.workers.count());
     let options = SpaceOptions {
         hpa: region.hpa,
         // The content of a private mapping belongs to its user, even if all may use the region. The pages of a sealed one
@@ -234,17 +252,22 @@ async fn create(
             .uid
             .or_else(|| (request.kind != MappingKind::Shared || region.sealed).then_some(caller.uid)),
         created_ms: region.created_ms,
-        ..options(caller, request, pages as u32)
+        ..options(caller, context.workers.space_number(worker), request, pages as u32)
     };
     let made = spawn_blocking(|| Space::create(options).map(Box::new)).await;
-    made.map_err(|error| RefusalReason::System(error.to_string()))?
-        .map_err(|error| RefusalReason::System(error.to_string()))
+    let made = made.map_err(|error| RefusalReason::System(error.to_string()))?;
+    Ok((worker, made.map_err(|error| RefusalReason::System(error.to_string()))?))
 }
 
-/// Adds a space owned by the requester; `None` if a concurrent request has added one first.
-async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<NewSpace>, RefusalReason> {
+/// Adds a space of a worker, owned by the requester; `None` if a concurrent request has added one first.
+async fn add(
+    context: &ServerContext,
+    worker: usize,
+    space: Box<Space>,
+) -> Result<Option<NewSpace>, RefusalReason> {
     let made = space.made().map_err(|error| RefusalReason::System(error.to_string()))?;
-    let added = ask(&context.orders, |spaces| {
+    let orders = context.workers.get(worker).ok_or(RefusalReason::Ending)?;
+    let added = ask(orders, |spaces| {
         let SpaceOptions { id, user, .. } = *space.options();
         // A rejected space is dropped here, not in the worker's thread.
         if let Err(full) = spaces.check_room(user) {
@@ -268,11 +291,11 @@ async fn resume(
     caller: Caller,
     shared_state: SentDescriptor,
     memory: Option<SentDescriptor>,
-    there: impl FnOnce(&mut Spaces) -> bool + Send + 'static,
+    there: impl Fn(&mut Spaces) -> bool + Clone + Send + 'static,
     is_meant: impl FnOnce(&SpaceOptions) -> bool + Send + 'static,
 ) -> Result<(), RefusalReason> {
     let _one = context.adopting.lock().await;
-    if ask(&context.orders, there).await.ok_or(RefusalReason::Ending)? {
+    if context.workers.ask_all(there).await.ok_or(RefusalReason::Ending)?.contains(&true) {
         return Ok(());
     }
     let listing = context.listing.clone();
@@ -294,7 +317,8 @@ async fn resume(
     match adopted.map_err(|error| RefusalReason::NotResumed(error.to_string()))? {
         Some(mut space) => {
             space.charge_to(caller.limited());
-            drop(ask(&context.orders, |spaces| spaces.add(space).err()).await.ok_or(RefusalReason::Ending)?);
+            let orders = context.workers.at(space.options().hpa);
+            drop(ask(orders, |spaces| spaces.add(space).err()).await.ok_or(RefusalReason::Ending)?);
             Ok(())
         }
         None => Err(RefusalReason::NotResumed("its region is not attached here, or is another one".into())),
@@ -360,7 +384,7 @@ pub async fn join(
         socket,
     };
     // If the worker has ended, the connection closes here, by which the process detects the failure.
-    let _ = ask(&context.orders, move |spaces| spaces.join(joining)).await;
+    let _ = ask(context.workers.of_space(space).await, move |spaces| spaces.join(joining)).await;
     Ok(())
 }
 

@@ -27,13 +27,14 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::worker::order::{ask, report};
-use crate::worker::{Orders, WorkerOrder};
+use crate::worker::WorkerOrder;
+use crate::worker::order::{Orders, ask};
 use cxloe_client::memory::{SharedMemory, send_with_descriptor};
 use cxloe_client::message::{
     self, AgentAnswer, AgentCall, AgentRequest, AttachedRegion, REQUEST_MAX, RefusalReason, Session, VERSION,
 };
 use cxloe_client::ring::{AgentEnd, PORT_BYTES};
+use cxloe_cn_core::attachments::worker_of;
 use cxloe_rings::client::Client;
 use cxloe_rings::client_slot::{ClientSlot, NoSlot};
 
@@ -44,7 +45,7 @@ use sent::SentDescriptors;
 
 /// Longest silence of a connection before it is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for the worker's sessions when regions are listed.
+/// Longest wait for the workers' sessions when regions are listed.
 const SESSIONS_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, most likely for lack of free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -138,7 +139,8 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
                     let ended = converse(&mut stream, caller, &context, &mut place).await;
                     stream.into_iter().for_each(sent::close);
                     if let Some(space) = place.owns {
-                        ask(&context.orders, move |spaces| spaces.own(space, false)).await;
+                        let orders = context.workers.of_space(space).await;
+                        ask(orders, move |spaces| spaces.own(space, false)).await;
                     }
                     if let Err(error) = ended {
                         tracing::debug!(%error, "a connection to the agent's socket ended");
@@ -195,20 +197,27 @@ async fn converse(
         let said = match request.ask {
             AgentCall::Regions => AgentAnswer::Regions(regions(context).await),
             AgentCall::Node => AgentAnswer::Node(context.listing.node()),
-            AgentCall::Sessions => report(&context.orders)
-                .await
-                .map_or_else(ending, |report| AgentAnswer::Sessions(report.sessions)),
-            AgentCall::Counters => report(&context.orders)
-                .await
-                .map_or_else(ending, |report| AgentAnswer::Counters(Box::new(report.counters))),
-            AgentCall::Port => match context.slots.take(caller.limited()) {
-                Ok(slot) => {
-                    let Some(stream) = connection.take() else { break };
-                    return open_port(stream, caller, slot, &context.orders).await;
+            AgentCall::Sessions => {
+                context.workers.sessions().await.map_or_else(ending, AgentAnswer::Sessions)
+            }
+            AgentCall::Counters => {
+                let counters = context.workers.counters().await;
+                counters.map_or_else(ending, |counters| AgentAnswer::Counters(Box::new(counters)))
+            }
+            ask @ (AgentCall::Port | AgentCall::PortOf { .. }) => {
+                let worker = if let AgentCall::PortOf { worker } = ask { worker } else { 0 };
+                match (context.workers.get(worker), context.slots.take(caller.limited())) {
+                    (None, _) => {
+                        AgentAnswer::Refused(RefusalReason::Malformed(format!("no worker {worker}")))
+                    }
+                    (Some(orders), Ok(slot)) => {
+                        let Some(stream) = connection.take() else { break };
+                        return open_port(stream, caller, slot, orders, context.workers.count()).await;
+                    }
+                    (_, Err(NoSlot::Full(limit))) => AgentAnswer::Refused(RefusalReason::Full { limit }),
+                    (_, Err(NoSlot::Share(reached))) => AgentAnswer::Refused(RefusalReason::Share(reached)),
                 }
-                Err(NoSlot::Full(limit)) => AgentAnswer::Refused(RefusalReason::Full { limit }),
-                Err(NoSlot::Share(reached)) => AgentAnswer::Refused(RefusalReason::Share(reached)),
-            },
+            }
             AgentCall::Map(_) if place.owns.is_some() => AgentAnswer::Refused(RefusalReason::Malformed(
                 "a connection maps one region; open another".into(),
             )),
@@ -243,15 +252,18 @@ async fn converse(
                 AgentAnswer::Refused(RefusalReason::NoSpace)
             }
             AgentCall::SetLimit { space, limit } => {
-                let set = ask(&context.orders, move |spaces| spaces.set_limit(space, limit)).await;
+                let orders = context.workers.of_space(space).await;
+                let set = ask(orders, move |spaces| spaces.set_limit(space, limit)).await;
                 set.map_or_else(ending, |set| done(set.map_err(RefusalReason::from)))
             }
-            AgentCall::Paging { space } => ask(&context.orders, move |spaces| spaces.report(space))
-                .await
-                .map_or_else(ending, |spaces| AgentAnswer::Paging(caller.seen(spaces))),
+            AgentCall::Paging { space } => {
+                let spaces = context.workers.ask_all(move |spaces| spaces.report(space)).await;
+                spaces.map_or_else(ending, |spaces| AgentAnswer::Paging(caller.seen(spaces.concat())))
+            }
             AgentCall::Discard { space } if place.owns == Some(space) => {
                 place.owns = None;
-                let gone = ask(&context.orders, move |spaces| spaces.discard(space)).await;
+                let orders = context.workers.of_space(space).await;
+                let gone = ask(orders, move |spaces| spaces.discard(space)).await;
                 gone.map_or_else(ending, |()| AgentAnswer::Done)
             }
             AgentCall::Discard { .. } => AgentAnswer::Refused(RefusalReason::NoSpace),
@@ -260,10 +272,12 @@ async fn converse(
                 into_answer(temporary::grow(context, caller, region, bytes).await)
             }
             AgentCall::Destroy { region } => into_answer(temporary::destroy(context, caller, region).await),
-            AgentCall::CleanAll { space, zeros } => clean_all(&context.orders, space, zeros).await,
-            AgentCall::Suspend { space } => into_answer(suspension::suspend(&context.orders, space).await),
+            AgentCall::CleanAll { space, zeros } => {
+                clean_all(context.workers.of_space(space).await, space, zeros).await
+            }
+            AgentCall::Suspend { space } => into_answer(suspension::suspend(context, space).await),
             AgentCall::Note { space, hot, zeros } => {
-                into_answer(suspension::note(&context.orders, space, PageNotes { hot, zeros }).await)
+                into_answer(suspension::note(context, space, PageNotes { hot, zeros }).await)
             }
             AgentCall::ServeAgain { space, wait_ms } => {
                 into_answer(suspension::serve_again(context, caller, space, wait_ms).await)
@@ -278,20 +292,21 @@ async fn converse(
 async fn regions(context: &ServerContext) -> Vec<AttachedRegion> {
     let mut regions = context.listing.regions();
     if !regions.is_empty()
-        && let Ok(Some(report)) = timeout(SESSIONS_WAIT_MAX, report(&context.orders)).await
+        && let Ok(Some(reports)) = timeout(SESSIONS_WAIT_MAX, context.workers.reports()).await
     {
-        show_sessions(&mut regions, &report.sessions);
+        for region in &mut regions {
+            show_sessions(region, &reports[worker_of(region.hpa, reports.len())].sessions);
+        }
     }
     regions
 }
 
-/// Marks regions whose memory nodes are not connected as connecting.
-fn show_sessions(regions: &mut [AttachedRegion], sessions: &[Session]) {
-    let is_open = |mac: &str| {
+/// Marks a region as connecting, unless its worker's `sessions` with its memory nodes are open.
+fn show_sessions(region: &mut AttachedRegion, sessions: &[Session]) {
+    region.show_sessions(|mac| {
         let mut of_it = sessions.iter().map(|session| &session.status).filter(|status| status.peer == mac);
         of_it.any(|status| matches!(status.state.as_str(), "open" | "suspect"))
-    };
-    regions.iter_mut().for_each(|region| region.show_sessions(is_open));
+    });
 }
 
 fn done(outcome: Result<(), RefusalReason>) -> AgentAnswer {
@@ -304,7 +319,8 @@ fn into_answer(outcome: Result<AgentAnswer, RefusalReason>) -> AgentAnswer {
 
 /// Whether the space exists and belongs to memory that the caller may use.
 async fn sees(context: &ServerContext, caller: Caller, space: u64) -> bool {
-    let owner = ask(&context.orders, move |spaces| spaces.get(space).map(|space| space.options().owner));
+    let orders = context.workers.of_space(space).await;
+    let owner = ask(orders, move |spaces| spaces.get(space).map(|space| space.options().owner));
     owner.await.flatten().is_some_and(|owner| caller.may_use(owner))
 }
 
@@ -362,6 +378,7 @@ async fn open_port(
     caller: Caller,
     slot: ClientSlot,
     orders: &Orders,
+    workers: usize,
 ) -> io::Result<()> {
     let memory = match SharedMemory::create(PORT_BYTES) {
         Ok(memory) => memory,
@@ -374,7 +391,7 @@ async fn open_port(
     };
     let end = AgentEnd::new(memory);
     let socket = stream.into_std()?;
-    let hello = message::encode(&AgentAnswer::Port { bytes: PORT_BYTES as u64 });
+    let hello = message::encode(&AgentAnswer::Port { bytes: PORT_BYTES as u64, workers });
     send_with_descriptor(&socket, &hello, end.memory().descriptor())?;
     // If the worker has ended, the socket closes here, by which the client detects the failure.
     let _ = orders.try_give(WorkerOrder::Serve(Box::new(Client::new(end, socket, slot, caller.limited()))));

@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep};
 
 use super::caller::Caller;
 use super::context::ServerContext;
-use crate::worker::Orders;
 use crate::worker::order::ask;
 use cxloe_client::message::{AgentAnswer, Attaching, RefusalReason};
 use cxloe_cn_core::pager::PAGE_BYTES;
@@ -23,7 +22,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// The reason why it cannot be suspended, or why that was given up.
-pub async fn suspend(orders: &Orders, space: u64) -> Result<AgentAnswer, RefusalReason> {
+pub async fn suspend(context: &ServerContext, space: u64) -> Result<AgentAnswer, RefusalReason> {
+    let orders = context.workers.of_space(space).await;
     let (sender, receiver) = oneshot::channel();
     let done = Box::new(move |notes| drop(sender.send(notes)));
     ask(orders, move |spaces| spaces.suspend(space, done)).await.ok_or(RefusalReason::Ending)??;
@@ -35,7 +35,12 @@ pub async fn suspend(orders: &Orders, space: u64) -> Result<AgentAnswer, Refusal
 ///
 /// # Errors
 /// The reason why the space takes none.
-pub async fn note(orders: &Orders, space: u64, notes: PageNotes) -> Result<AgentAnswer, RefusalReason> {
+pub async fn note(
+    context: &ServerContext,
+    space: u64,
+    notes: PageNotes,
+) -> Result<AgentAnswer, RefusalReason> {
+    let orders = context.workers.of_space(space).await;
     ask(orders, move |spaces| spaces.note(space, &notes)).await.ok_or(RefusalReason::Ending)??;
     Ok(AgentAnswer::Done)
 }
@@ -51,7 +56,8 @@ pub async fn serve_again(
     wait_ms: u64,
 ) -> Result<AgentAnswer, RefusalReason> {
     let of = move |space: &cxloe_paging::Space| (space.options().region.clone(), space.options().pages);
-    let named = ask(&context.orders, move |spaces| spaces.get(space).map(of)).await;
+    let orders = context.workers.of_space(space).await;
+    let named = ask(orders, move |spaces| spaces.get(space).map(of)).await;
     let (name, pages) = named.ok_or(RefusalReason::Ending)?.ok_or(RefusalReason::NoSpace)?;
     let until = Instant::now() + Duration::from_millis(wait_ms).min(WAIT_MAX);
     let region = loop {
@@ -72,7 +78,12 @@ pub async fn serve_again(
     if bytes != expected {
         return Err(RefusalReason::OtherSize { region: name, bytes, expected });
     }
-    let served = ask(&context.orders, move |spaces| spaces.serve_again(space, region.hpa)).await;
+    if !std::ptr::eq(orders, context.workers.at(region.hpa)) {
+        return Err(RefusalReason::System(
+            "another worker of the agent serves the region now: map it anew".into(),
+        ));
+    }
+    let served = ask(orders, move |spaces| spaces.serve_again(space, region.hpa)).await;
     served.ok_or(RefusalReason::Ending)??;
     Ok(AgentAnswer::Done)
 }

@@ -20,6 +20,7 @@ fn region(name: &str, size: u64) -> AttachedRegion {
         sealed: false,
         state: "active".into(),
         attachment: Attaching::Attached,
+        worker: 0,
         served_by: "ethernet".into(),
         note: None,
         window: 16 << 30,

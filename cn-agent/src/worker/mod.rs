@@ -1,8 +1,8 @@
-//! The running agent: one worker thread with the link, the engine, the clients' rings and the faults of programs that
-//! map regions; control runs on other threads.
+//! The running agent: workers, each a thread with a link, an engine, the rings of clients and the faults of programs that
+//! map regions; control runs on other threads. Workers share nothing: each serves the regions in its bands of addresses.
 //!
 //! ```text
-//!   clients == rings ===> Worker <== frames ==> link       one thread, waits for all at once
+//!   clients == rings ===> Worker <== frames ==> link       a thread each, waits for all at once
 //!   programs = faults ==>  ^  orders (bounded)
 //!       +------------------+-------------------+
 //!   ManagerLink: changes of regions       Server: new clients, requests
@@ -11,7 +11,8 @@
 //! The clients' rings are served by `cxloe-rings`.
 //!
 //! * [`thread`]: the thread.
-//! * [`order`]: orders from control to the worker, and their results.
+//! * [`order`]: orders from control to a worker, and their results.
+//! * [`workers`]: orders to all workers, and which worker serves what.
 //! * [`placement`]: the CPU of the thread.
 //! * [`sleeper`]: waiting for the link, the clients and control in one system call.
 
@@ -19,6 +20,8 @@ pub mod order;
 pub mod placement;
 pub mod sleeper;
 pub mod thread;
+pub mod workers;
 
-pub use order::{DrainedTickets, LegReport, LegReports, Orders, OrdersGone, WorkerOrder};
+pub use order::{DrainedTickets, LegReport, LegReports, Orders, OrdersGone, WorkerOrder, WorkerResults};
 pub use thread::{WorkerHandle, WorkerOptions};
+pub use workers::Workers;

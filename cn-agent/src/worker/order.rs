@@ -2,7 +2,7 @@
 //! results.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::sleeper::Waker;
 use cxloe_client::message::{Counters, Session};
-use cxloe_cn_core::attachments::AttachmentChange;
+use cxloe_cn_core::attachments::{Attachment, AttachmentChange};
 use cxloe_paging::Spaces;
 use cxloe_rings::client::Client;
 use cxloe_wire::frame::Mac;
@@ -28,6 +28,8 @@ const REPORT_MAX: Duration = Duration::from_secs(8);
 pub enum WorkerOrder {
     /// Apply a change of attached regions from the manager.
     Follow(Box<AttachmentChange>),
+    /// Open sessions with the memory nodes of a region that another worker serves.
+    OpenSessions(Box<Attachment>),
     /// Report when no operation is in flight that began before the changes up to this event, all of which were ordered.
     Quiet(u64),
     /// Serve the rings of a new client.
@@ -49,12 +51,12 @@ impl std::fmt::Debug for PagingOrder {
     }
 }
 
-/// Receiver of the tickets of regions that the worker has drained.
+/// Receiver of the tickets of regions that workers have drained.
 #[derive(Clone, Debug)]
 pub struct DrainedTickets(Receiver<u64>);
 
 impl DrainedTickets {
-    /// A channel from the worker; it never holds more tickets than there were orders.
+    /// A channel from all workers; it never holds more tickets than there were orders.
     pub fn channel() -> (Sender<u64>, DrainedTickets) {
         let (sender, receiver) = unbounded();
         (sender, DrainedTickets(receiver))
@@ -79,23 +81,49 @@ pub struct LegReport {
     pub filled: Option<u64>,
 }
 
-/// Reports of the worker about legs.
+/// Reports of all workers about legs.
 #[derive(Debug)]
 pub struct LegReports {
     /// Reports; those that find no room are repeated.
     pub reports: mpsc::Receiver<LegReport>,
-    /// Set when the worker has ended and every write that it made is complete.
-    pub settled: Arc<AtomicBool>,
+    /// Number of workers that have not ended with every write complete.
+    unsettled: Arc<AtomicUsize>,
+}
+
+impl LegReports {
+    /// Whether all workers have ended, and every write that they made is complete.
+    pub fn are_settled(&self) -> bool {
+        self.unsettled.load(Ordering::Acquire) == 0
+    }
 }
 
 /// Most reports that wait for the link to the manager.
 const REPORTS_MAX: usize = 64;
 
-/// A channel of reports about legs, and the flag of the worker's end.
-pub fn leg_reports() -> (mpsc::Sender<LegReport>, Arc<AtomicBool>, LegReports) {
-    let (sender, reports) = mpsc::channel(REPORTS_MAX);
-    let settled = Arc::<AtomicBool>::default();
-    (sender, Arc::clone(&settled), LegReports { reports, settled })
+/// What a worker sends to control of its own accord; workers have clones.
+#[derive(Clone, Debug)]
+pub struct WorkerResults {
+    /// Tickets of drained regions.
+    pub drained: Sender<u64>,
+    /// Reports about legs.
+    pub legs: mpsc::Sender<LegReport>,
+    unsettled: Arc<AtomicUsize>,
+}
+
+impl WorkerResults {
+    /// Channels from `workers` workers to control.
+    pub fn channels(workers: usize) -> (WorkerResults, DrainedTickets, LegReports) {
+        let (legs, reports) = mpsc::channel(REPORTS_MAX);
+        let (drained, tickets) = DrainedTickets::channel();
+        let unsettled = Arc::new(AtomicUsize::new(workers));
+        let results = WorkerResults { drained, legs, unsettled: Arc::clone(&unsettled) };
+        (results, tickets, LegReports { reports, unsettled })
+    }
+
+    /// Records that a worker has ended, and that every write that it made is complete.
+    pub fn settle(&self) {
+        self.unsettled.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// The number of the last event for which all operations that began before it was applied have ended.

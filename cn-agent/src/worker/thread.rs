@@ -1,4 +1,4 @@
-//! The worker: one thread that drives the link, the engine and the clients' rings in rounds.
+//! A worker: one thread that drives a link, an engine and the rings of clients in rounds.
 //!
 //! A round ([`node::round`]) handles frames from the link, then submissions of clients and faults of programs that map
 //! regions, runs due timers, flushes the link and wakes sleeping clients; `EngineUsers` takes its steps. That path
@@ -18,9 +18,8 @@ use cxloe_link::wait::WaitStyle;
 use cxloe_link::wait::idle::{IdlePolicy, Rest, Seen};
 use cxloe_link::{Link, LinkError, LinkHealth};
 use cxloe_wire::time::Time;
-use tokio::sync::mpsc;
 
-use super::order::{LegReport, PagingOrder, QuietEvent, WorkerOrder};
+use super::order::{LegReport, PagingOrder, QuietEvent, WorkerOrder, WorkerResults};
 use super::placement::{Placement, Thread, cpu_of};
 use super::sleeper::Sleeper;
 use cxloe_client::defaults::this_cpu;
@@ -50,6 +49,8 @@ const BATCH: usize = 64;
 /// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
+    /// Number of the worker, from 0.
+    pub index: usize,
     /// Common parameters of the sessions.
     pub station: SessionSettings,
     /// State of the link, shared with reports.
@@ -78,10 +79,8 @@ struct Worker {
     sleeper: Sleeper,
     /// Reasons for which memory nodes refuse this node.
     refusals: Refusals,
-    /// Reports about legs, for the manager.
-    leg_reports: mpsc::Sender<LegReport>,
-    /// Set at the end, if every write is complete.
-    settled: Arc<AtomicBool>,
+    /// Tickets of drained regions and reports about legs, for the manager.
+    results: WorkerResults,
     /// Result for control: the last event before which no operation is in flight.
     quiet: QuietEvent,
     quiet_mark: QuietMark,
@@ -221,7 +220,7 @@ impl Worker {
         };
         // Without room, or without a link to the manager, the engine repeats the report.
         if let Some(report) = report {
-            let _ = self.leg_reports.try_send(report);
+            let _ = self.results.legs.try_send(report);
         }
         match self.refusals.record(event, self.clock.now()) {
             LogAs::Event => events::log(event),
@@ -234,6 +233,10 @@ impl Worker {
     fn apply(&mut self, order: WorkerOrder) {
         match order {
             WorkerOrder::Follow(change) => self.users.follow(*change, &mut self.engine, self.clock.now()),
+            WorkerOrder::OpenSessions(region) => {
+                let now = self.clock.now();
+                self.users.station.open_sessions(&mut self.engine, &region, now);
+            }
             WorkerOrder::Quiet(event) => {
                 self.quiet_mark.follow(event);
                 self.poll_quiet();

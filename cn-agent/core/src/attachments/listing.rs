@@ -7,7 +7,7 @@ use cxloe_fabric::api::VppbError;
 use cxloe_fabric::model::{HdmDecoder, Leg, LogicalDevice, Region};
 
 use super::view::{AttachedDecoder, AttachedDevice, AttachedLeg, AttachedRegion, Attaching};
-use super::{Attachment, AttachmentPhase, Attachments};
+use super::{Attachment, AttachmentPhase, Attachments, worker_of};
 use crate::backing::Backing;
 
 impl Attachments {
@@ -35,6 +35,7 @@ impl Attachments {
                 AttachmentPhase::Unknown if *backing == Backing::Undecided => Attaching::Waiting,
                 AttachmentPhase::Detached | AttachmentPhase::Unknown => Attaching::Detached,
             },
+            worker: worker_of(*hpa, self.workers),
             served_by: backing.carrier(region),
             note: self.note(attachment),
             window: *window,

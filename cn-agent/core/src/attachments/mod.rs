@@ -15,6 +15,7 @@
 //!        +------------------------- draining <----+
 //! ```
 
+mod addresses;
 mod backings;
 mod listing;
 mod reach;
@@ -34,6 +35,7 @@ use cxloe_fabric::model::{
 use serde::{Deserialize, Serialize};
 
 use crate::backing::{Backing, Preference};
+pub use addresses::worker_of;
 pub use backings::BackingQuery;
 pub use reach::reach;
 pub(crate) use reach::reach_of;
@@ -46,8 +48,6 @@ pub(crate) const HPA_LIMIT: u64 = 1 << 52;
 pub(crate) const HPA_ALIGN: u64 = 256 << 20;
 /// Smallest window of a region, in bytes.
 pub(crate) const WINDOW_MIN: u64 = 16 << 30;
-/// Window of a region as a multiple of its size, before rounding up to a power of two.
-const WINDOW_FACTOR: u64 = 4;
 
 /// A region of this node, with its addresses and its backing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,10 +133,11 @@ enum AttachmentPhase {
 }
 
 /// All regions of this compute node that have addresses, and the state that the agent stores on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachments {
-    /// The next HPA to be assigned; only grows.
-    next_hpa: u64,
+    /// The next HPA to be assigned, by band; it only grows.
+    #[serde(default)]
+    next: BTreeMap<u64, u64>,
     by_name: BTreeMap<Name, Attachment>,
     held: bool,
     /// Watermark of the manager that described these regions.
@@ -167,26 +168,12 @@ pub struct Attachments {
     /// Notes on the backings of regions, by region.
     #[serde(skip)]
     notes: BTreeMap<Name, String>,
-}
-
-impl Default for Attachments {
-    fn default() -> Self {
-        Attachments {
-            next_hpa: HPA_FIRST,
-            by_name: BTreeMap::new(),
-            held: false,
-            seen: Watermark::default(),
-            joined: None,
-            phases: BTreeMap::new(),
-            wanted_back: Vec::new(),
-            devices: Vec::new(),
-            tickets: 0,
-            keys: BTreeMap::new(),
-            revoked: BTreeSet::new(),
-            preference: Preference::default(),
-            notes: BTreeMap::new(),
-        }
-    }
+    /// Number of workers among which regions are distributed; 0 is one.
+    #[serde(skip)]
+    workers: usize,
+    /// Workers of regions that are to come to this node.
+    #[serde(skip)]
+    expected: BTreeMap<Name, usize>,
 }
 
 /// The part of a region's description that determines the destinations and permissions of its requests: its committed
@@ -477,24 +464,6 @@ impl Attachments {
 
     fn phase(&self, name: &Name) -> AttachmentPhase {
         self.phases.get(name).copied().unwrap_or_default()
-    }
-
-    /// Assigns addresses to a new region; `None` if no addresses are left.
-    fn place(&mut self, region: &Region) -> Option<Attachment> {
-        let (name, size, hpa) = (&region.name, region.size, self.next_hpa);
-        let left = HPA_LIMIT - hpa;
-        if size > left {
-            tracing::error!(
-                region = %name, size, next = format_args!("{hpa:#x}"),
-                "no host physical addresses are left for this region; stop the agent, remove its state file \
-                 in the data directory, and start it again"
-            );
-            return None;
-        }
-        let wanted = size.saturating_mul(WINDOW_FACTOR).checked_next_power_of_two().unwrap_or(u64::MAX);
-        let window = wanted.max(WINDOW_MIN).min(left);
-        self.next_hpa = (hpa + window).next_multiple_of(HPA_ALIGN);
-        Some(Attachment { region: region.clone(), hpa, window, backing: self.first_backing() })
     }
 
     /// Records that the worker has drained the region of `ticket`. Returns the region's name, unless the region need

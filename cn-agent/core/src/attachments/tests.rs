@@ -63,7 +63,7 @@ pub(crate) fn spread(name: &str, size: u64, ways: u32) -> Region {
     region
 }
 
-fn region(name: &str, size: u64, state: RegionState) -> Region {
+pub(super) fn region(name: &str, size: u64, state: RegionState) -> Region {
     Region { state, ..spread(name, size, 1) }
 }
 
@@ -321,7 +321,7 @@ fn a_held_node_attaches_nothing_and_everything_when_it_is_released() {
 
 #[test]
 fn addresses_run_out_without_harm() {
-    let mut table = Attachments { next_hpa: HPA_LIMIT - HPA_ALIGN, ..Attachments::default() };
+    let mut table = Attachments::almost_full(HPA_ALIGN);
     assert_eq!(table.follow(&[region("big", 2 * HPA_ALIGN, RegionState::Active)], false), []);
     assert_eq!(table.follow(&[region("huge", u64::MAX / 4096 * 4096, RegionState::Active)], false), []);
     let fits = table.follow(&[region("fits", HPA_ALIGN, RegionState::Active)], false);

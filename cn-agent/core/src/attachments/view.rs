@@ -86,6 +86,9 @@ pub struct AttachedRegion {
     pub state: String,
     /// Usability of the region on this node.
     pub attachment: Attaching,
+    /// Number of the worker that serves the region.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub worker: usize,
     /// Backing of the region: `ethernet`; `cxl:` and the name of a DAX device; that and `+ethernet`, if the region
     /// has grown beyond the device's part; or `undecided`.
     pub served_by: String,
@@ -115,6 +118,10 @@ impl AttachedRegion {
             self.attachment = Attaching::Connecting;
         }
     }
+}
+
+fn is_first(worker: &usize) -> bool {
+    *worker == 0
 }
 
 fn is_zero(bytes: &u64) -> bool {

@@ -189,6 +189,35 @@ pub struct EngineCounters {
     pub pauses_mn: u64,
 }
 
+impl EngineCounters {
+    /// Sums of the counters of `self` and `other`.
+    #[must_use]
+    pub fn plus(&self, other: &EngineCounters) -> EngineCounters {
+        macro_rules! sum {
+            ($($field:ident),* $(,)?) => { EngineCounters { $($field: self.$field + other.$field),* } };
+        }
+        sum!(
+            read_hits,
+            read_misses,
+            write_hits,
+            write_misses,
+            burst_reads,
+            burst_writes,
+            write_backs,
+            failures,
+            unmapped_errors,
+            unmapped_poisoned,
+            unmapped_ones,
+            unmapped_dropped,
+            local_reads,
+            local_writes,
+            pauses_link,
+            pauses_nic,
+            pauses_mn
+        )
+    }
+}
+
 /// Result of beginning a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {

@@ -21,21 +21,22 @@ impl Engine {
     /// before the first memory node is added.
     ///
     /// # Panics
-    /// If `queues` is no power of two up to [`SHARDS_MAX`], or a peer was added.
+    /// If `queues` is no power of two up to [`SHARDS_MAX`], there are not that many shards, or a peer was added.
     pub fn set_queues(&mut self, queues: usize) {
-        assert!(queues.is_power_of_two() && queues <= usize::from(SHARDS_MAX) && self.peers.is_empty());
-        (self.queues_log2, self.shard) = (queues.trailing_zeros(), 0);
+        assert!(queues.is_power_of_two() && self.peers.is_empty());
+        assert!(usize::from(self.shard) + queues <= usize::from(SHARDS_MAX));
+        self.queues_log2 = queues.trailing_zeros();
     }
 
-    /// Makes the engine one shard of this compute node, with its own link and cache and one session with each memory
-    /// node. The other shards are other engines; their user ensures that no line is accessed through two of them. The
-    /// session of shard 0 opens first. To be called before the first peer is added.
+    /// Makes the engine one of several of this compute node, with its own link and cache and with sessions of its own:
+    /// that of its first queue is shard `first`. The user of the engines ensures that no line is accessed through two of
+    /// them. The session of shard 0 opens first. To be called before the first peer is added.
     ///
     /// # Panics
     /// If there is no such shard, or a peer was added.
-    pub fn set_shard(&mut self, shard: u8) {
-        assert!(shard < SHARDS_MAX && self.peers.is_empty());
-        (self.queues_log2, self.shard) = (0, shard);
+    pub fn set_shard(&mut self, first: u8) {
+        assert!(first < SHARDS_MAX && self.peers.is_empty());
+        self.shard = first;
     }
 
     /// Number of sessions with each memory node.

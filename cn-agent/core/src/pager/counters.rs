@@ -55,6 +55,38 @@ pub struct PagerCounters {
 }
 
 impl PagerCounters {
+    /// Sums of the counters of `self` and `other`.
+    #[must_use]
+    pub fn plus(&self, other: &PagerCounters) -> PagerCounters {
+        macro_rules! sum {
+            ($($field:ident),* $(,)?) => { PagerCounters { $($field: self.$field + other.$field),* } };
+        }
+        sum!(
+            faults,
+            zero_fills,
+            held_hits,
+            second_chances,
+            write_faults,
+            waits_for_room,
+            fetched,
+            prefetched,
+            prefetch_hits,
+            prefetch_wasted,
+            copied,
+            evicted,
+            refaulted,
+            shared,
+            written_back,
+            lines_written_back,
+            cancelled,
+            no_slot,
+            discarded,
+            lost,
+            write_back_failures,
+            forks,
+        )
+    }
+
     /// Faults on pages that were not in memory and needed no fetch.
     pub fn local_faults(&self) -> u64 {
         self.zero_fills + self.held_hits + self.second_chances

@@ -28,7 +28,7 @@ Exit codes:
 Examples:
   cn-agent doctor                                as it is installed
   cn-agent doctor --config cn.toml --json | jq '.checks[] | select(.level != \"ok\")'
-  cn-agent doctor -i enp3s0f0 --manager https://10.0.0.1:7440 --wait busy --cpu 2")]
+  cn-agent doctor -i enp3s0f0 --manager https://10.0.0.1:7440 --wait busy --cpus 2")]
 pub struct DoctorArgs {
     /// Read options from FILE, as the agent does
     #[arg(short, long, value_name = "FILE")]
@@ -53,7 +53,7 @@ pub fn run(args: DoctorArgs) -> ExitCode {
 fn examine(config: &Config, machine: &NodeHost) -> Vec<Check> {
     let nic = Nic::read(&machine.host, &config.node.interface);
     let link = config.node.link(config.node.udp());
-    let workers = Workers { count: 1, cpus: config.cpu.into_iter().collect(), flag: "--cpu" };
+    let workers = Workers { count: config.workers.into(), cpus: config.cpus.clone(), flag: "--cpus" };
     let mut checks = machine.examine::<Settings>(&config.node, workers, &nic, &link);
 
     let sessions = client::sessions(&config.socket);

@@ -20,7 +20,7 @@ use cxloe_rings::clients::Clients;
 
 use super::users::EngineUsers;
 use super::{Worker, WorkerOptions};
-use crate::worker::order::{DrainedTickets, LegReports, Orders, leg_reports};
+use crate::worker::order::{Orders, WorkerResults};
 use crate::worker::placement::{Placement, Thread};
 use crate::worker::sleeper::{Sleeper, Waker};
 
@@ -29,14 +29,12 @@ use crate::worker::sleeper::{Sleeper, Waker};
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
     orders: Orders,
-    drained: DrainedTickets,
-    reports: Option<LegReports>,
     thread: JoinHandle<Result<(), LinkError>>,
 }
 
 impl WorkerHandle {
-    /// Starts a worker over `link`, with pause signals from `signals`. `on_end` is called when the worker has stopped
-    /// for any reason.
+    /// Starts a worker over `link`, with pause signals from `signals`. What it has to report goes to `results`. `on_end`
+    /// is called when the worker has stopped for any reason.
     ///
     /// # Errors
     /// Failure to create the worker's waker or thread.
@@ -45,14 +43,13 @@ impl WorkerHandle {
         engine: Engine,
         signals: Signals,
         options: WorkerOptions,
+        results: WorkerResults,
         on_end: impl FnOnce() + Send + 'static,
     ) -> io::Result<WorkerHandle> {
         let waker = Waker::new()?;
         let (orders, inbox) = Orders::channel(waker.clone());
-        let (sender, drained) = DrainedTickets::channel();
-        let (leg_reports, settled, reports) = leg_reports();
         let clock = Clock::new();
-        let WorkerOptions { mut station, health, wait, cpu, clients_max, shares } = options;
+        let WorkerOptions { index, mut station, health, wait, cpu, clients_max, shares } = options;
         station.keys.epoch_ns = epoch_ns(&clock);
         let handshaker = station.keys.own.is_some().then(Handshaker::start).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -61,13 +58,19 @@ impl WorkerHandle {
         let paging = Some(spaces.descriptor().as_raw_fd());
         let mut worker = Worker {
             sleeper: Sleeper::new(waker, link.readiness(), paging, clients_max),
-            users: EngineUsers::new(Clients::new(clients_max), spaces, signals, handshaker, sender, station),
+            users: EngineUsers::new(
+                Clients::new(clients_max),
+                spaces,
+                signals,
+                handshaker,
+                results.drained.clone(),
+                station,
+            ),
             idle: IdlePolicy::new(wait),
             clock,
             stop: Arc::clone(&stop),
             refusals: Refusals::default(),
-            leg_reports,
-            settled,
+            results,
             quiet: orders.quiet().clone(),
             quiet_mark: QuietMark::default(),
             client_on_our_cpu: false,
@@ -79,7 +82,9 @@ impl WorkerHandle {
             health,
             inbox,
         };
-        let thread = thread::Builder::new().name("worker".into()).spawn(move || {
+        // The name of a single worker is the one that tools and the book know.
+        let name = if index == 0 { "worker".into() } else { format!("worker-{index}") };
+        let thread = thread::Builder::new().name(name).spawn(move || {
             match cpu {
                 Some(cpu) => pin(cpu),
                 None => worker.seat = Thread::this(),
@@ -90,22 +95,12 @@ impl WorkerHandle {
             on_end();
             result.unwrap_or_else(|panic| resume_unwind(panic))
         })?;
-        Ok(WorkerHandle { stop, orders, drained, reports: Some(reports), thread })
+        Ok(WorkerHandle { stop, orders, thread })
     }
 
     /// Sender of orders to the worker.
     pub fn orders(&self) -> Orders {
         self.orders.clone()
-    }
-
-    /// Receiver of the tickets of regions that the worker has drained.
-    pub fn drained(&self) -> DrainedTickets {
-        self.drained.clone()
-    }
-
-    /// Receiver of the worker's reports about legs of mirrored regions; `None` once it was taken.
-    pub fn take_leg_reports(&mut self) -> Option<LegReports> {
-        self.reports.take()
     }
 
     /// Makes the worker write back dirty lines, end its sessions and stop.

@@ -1,6 +1,5 @@
 //! The worker's end, in order: dirty lines are written back, sessions ended, then ports closed with the worker.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cxloe_cn_core::node::Users;
@@ -51,8 +50,9 @@ impl Worker {
         self.write_back()?;
         // Mapped pages stay in the memory of programs, and their state in the shared states, until a successor comes.
         self.users.spaces.notify_shutdown();
-        let settled = self.engine.stranded() == 0 && self.engine.in_flight() == 0;
-        self.settled.store(settled, Ordering::Release);
+        if self.engine.stranded() == 0 && self.engine.in_flight() == 0 {
+            self.results.settle();
+        }
         self.engine.close(self.clock.now(), self.users.sink());
         let until = self.clock.now() + CLOSE_MAX;
         while !self.engine.is_closed() && self.clock.now() < until {

@@ -17,7 +17,7 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::session::Timing;
 
 use super::{WorkerHandle, WorkerOptions};
-use crate::worker::order::{PagingOrder, WorkerOrder};
+use crate::worker::order::{PagingOrder, WorkerOrder, WorkerResults};
 
 /// Time limit that no step reaches.
 const LONG: Duration = Duration::from_secs(20);
@@ -98,6 +98,7 @@ fn start() -> (WorkerHandle, Sender<WorkerActivity>, Receiver<WorkerActivity>) {
         timing: Timing::default(),
     };
     let options = WorkerOptions {
+        index: 0,
         station,
         health: LinkHealth::default(),
         wait: WaitStyle::Sleep,
@@ -107,7 +108,8 @@ fn start() -> (WorkerHandle, Sender<WorkerActivity>, Receiver<WorkerActivity>) {
     };
     let engine = Engine::new(CacheConfig::default());
     let link = Box::new(SilentLink(info, sender.clone()));
-    let worker = WorkerHandle::start(link, engine, Signals::default(), options, || {}).unwrap();
+    let (results, _, _) = WorkerResults::channels(1);
+    let worker = WorkerHandle::start(link, engine, Signals::default(), options, results, || {}).unwrap();
     (worker, sender, seen)
 }
 

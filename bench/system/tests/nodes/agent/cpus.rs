@@ -46,7 +46,7 @@ pub fn clients_work_on_the_agents_cpu_and_on_others() -> Outcome {
     for (round, style) in ["adaptive", "busy", "sleep"].into_iter().enumerate() {
         for (own, home) in cpus.iter().enumerate() {
             rig.stop("agent")?;
-            rig.start_agent(&["--cache-size", "0", "--wait", style, "--cpu", &home.to_string()])?;
+            rig.start_agent(&["--cache-size", "0", "--wait", style, "--cpus", &home.to_string()])?;
             let seed = 40 + (round * 2 + own) as u64;
             let _unpin = Unpin::later()?;
             pin(*home)?;
@@ -107,7 +107,7 @@ pub fn killed_agent_ends_a_wait_on_any_cpu() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     let cpus = two_cpus()?;
     for (round, home) in cpus.iter().enumerate() {
-        let rig = Pair::with_region("anon", &["--cache-size", "0", "--cpu", &home.to_string()])?;
+        let rig = Pair::with_region("anon", &["--cache-size", "0", "--cpus", &home.to_string()])?;
         let (mut port, hpa) = rig.written(33)?;
         rig.pause("mn", true)?;
         let cpu = cpus[0];

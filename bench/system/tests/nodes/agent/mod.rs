@@ -8,6 +8,7 @@ mod hostile;
 mod interface;
 mod queues;
 mod udp;
+mod workers;
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -30,6 +31,9 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         udp::a_router_with_a_narrow_hop_is_named_over_udp,
         queues::lines_over_four_queues,
         queues::queues_and_throughput_are_measured,
+        workers::lines_over_four_workers,
+        workers::lines_over_four_workers_over_udp,
+        workers::workers_and_their_options_are_checked,
         the_command_line_reads_and_writes,
         a_new_region_can_be_used_at_once,
         a_region_after_the_last_one_can_be_used_at_once,

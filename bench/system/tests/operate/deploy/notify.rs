@@ -157,7 +157,7 @@ pub fn the_agent_tells_its_supervisor() -> Outcome {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let agent = start(&rig, "cn", "cn-agent", &socket, &arguments)?;
     eventually("the agent runs", || fs::read(rig.path("cn-agent.log")).ok())?;
-    life(&supervisor, agent, "worker", "serving on cn0", "the worker has not completed a round")
+    life(&supervisor, agent, "worker", "serving on cn0", "worker 0 has not completed a round")
 }
 
 /// A service whose interface comes late waits for it, and says so, instead of being started again and again.

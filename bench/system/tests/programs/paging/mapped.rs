@@ -176,6 +176,39 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
     unmapped(&rig)
 }
 
+/// Three programs, each with a region and a worker of its own; the agent is killed, and its successors have other numbers
+/// of workers.
+pub fn several_workers_serve_several_programs() -> Outcome {
+    let rig = rig(&["--workers", "3"])?;
+    for name in ["pages1", "pages2"] {
+        rig.gmm(&["create-region", "-s", &BYTES.to_string(), "--owner", CN, name])?;
+    }
+    let names = ["pages", "pages1", "pages2"];
+    let workers = |rig: &Pair| -> Outcome<Vec<usize>> {
+        names.iter().map(|name| Ok(rig.attached(name, "active")?.worker)).collect()
+    };
+    ensure(workers(&rig)? == [0, 1, 2], format!("{:?}", workers(&rig)?))?;
+    let start =
+        |name: &&str| Program::start(&rig, &Job { threads: 2, region: (*name).into(), ..job(&rig, "lines") });
+    let programs = names.iter().map(start).collect::<Outcome<Vec<_>>>()?;
+    programs.iter().try_for_each(|program| program.works(Duration::from_millis(300)))?;
+    let served = client::paging(&rig.socket(), None)?;
+    ensure(served.len() == 3 && served.iter().all(|view| view.counters.faults > 0), format!("{served:?}"))?;
+    client::set_limit(&rig.socket(), served[2].space, 256 << 10)?;
+    for number in ["2", "1", "3"] {
+        rig.kill("agent")?;
+        rig.start_agent(&["--workers", number])?;
+        programs.iter().try_for_each(|program| program.makes_progress(1000))?;
+    }
+    ensure(workers(&rig)? == [0, 1, 2], format!("{:?}", workers(&rig)?))?;
+    for program in programs {
+        program.finish()?;
+    }
+    let lost = counters(&rig)?.lost;
+    ensure(lost == 0, format!("{lost} pages lost"))?;
+    unmapped(&rig)
+}
+
 pub fn an_agent_that_ends_is_taken_over_from() -> Outcome {
     let rig = rig(&[])?;
     let program = Program::start(&rig, &job(&rig, "lines"))?;

@@ -29,6 +29,7 @@ pub fn tests(_: LabPrivilege) -> Vec<Test> {
         frames_may_be_lost,
         a_killed_agent_is_taken_over_from,
         an_agent_that_ends_is_taken_over_from,
+        several_workers_serve_several_programs,
         without_a_successor_the_program_ends,
         lost_data_is_a_signal_and_never_zeros,
         the_manager_may_be_gone,

@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use cxloe_wire::frame::LINE_SIZE;
 
-use super::{Client, ClientError};
+use super::Port;
+use crate::client::{ClientError, OPERATION_TIMEOUT};
 use crate::memory::SharedMemory;
 use crate::ring::{Completion, DATA_BYTES, Lines, Operation, Submission};
 use crate::status::Status;
@@ -34,7 +35,7 @@ impl Bytes<'_> {
     }
 }
 
-impl Client {
+impl Port {
     /// Reads `out.len()` bytes (whole lines) from `hpa` on.
     ///
     /// # Errors
@@ -165,12 +166,12 @@ impl Client {
     /// Marks the port as unusable because the agent has not answered in time, and returns the error.
     pub fn silent(&mut self) -> ClientError {
         self.gone = true;
-        ClientError::Silent { path: self.path.clone(), limit: super::OPERATION_TIMEOUT }
+        ClientError::Silent { path: self.path.clone(), limit: OPERATION_TIMEOUT }
     }
 }
 
-/// Descriptor to poll for completions; call [`Client::set_asleep`] before polling.
-impl AsFd for Client {
+/// Descriptor to poll for completions; call [`Port::set_asleep`] before polling.
+impl AsFd for Port {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,0 +1,117 @@
+//! An agent with several workers: regions are distributed over them, a client reaches all of them, and a restart with
+//! another number of workers changes nothing but which worker serves a region.
+
+use std::collections::BTreeSet;
+
+use cxloe_client::client;
+use cxloe_lab::Builder;
+use cxloe_system::cable::{cable, with_addresses};
+use cxloe_system::pair::*;
+
+const REGIONS: [&str; 4] = ["one", "two", "three", "four"];
+/// Lines of each region that are written.
+const EACH: u64 = 512;
+
+/// Content for the same lines of all regions, mixed so that consecutive lines have different workers.
+fn lines_of(hpas: &[u64], seed: u64) -> Vec<(u64, [u8; 64])> {
+    let at = |i: u64| hpas.iter().map(move |hpa| hpa + i * 64);
+    (0..EACH).flat_map(at).map(|hpa| (hpa, line(hpa, seed))).collect()
+}
+
+/// Reads all lines, one by one and in a batch, and compares them.
+fn verify_all(rig: &Pair, hpas: &[u64], seed: u64) -> Outcome {
+    let mut client = rig.connect()?;
+    let written = lines_of(hpas, seed);
+    let addresses: Vec<u64> = written.iter().map(|(hpa, _)| *hpa).collect();
+    let mut read = vec![[0; 64]; addresses.len()];
+    eventually("all regions are served", || client.read_batch(&addresses, &mut read).ok())?;
+    let wrong = written.iter().zip(&read).find(|((_, expected), found)| expected != *found);
+    ensure(wrong.is_none(), format!("another line than was written: {wrong:?}"))?;
+    for (hpa, expected) in written.iter().step_by(37) {
+        ensure(client.read(*hpa)? == *expected, format!("{hpa:#x}, read alone"))?;
+    }
+    Ok(())
+}
+
+/// The workers of the regions, in their order.
+fn workers(rig: &Pair) -> Outcome<Vec<usize>> {
+    REGIONS.iter().map(|name| Ok(rig.attached(name, "active")?.worker)).collect()
+}
+
+fn over(cable: Builder, link: &'static str) -> Outcome {
+    let mut rig = Pair::on(cable)?;
+    rig.link = link;
+    rig.start_gmm()?;
+    rig.start_mn_with("file", &["--workers", "2"])?;
+    rig.start_agent(&["--workers", "4"])?;
+    REGIONS.iter().try_for_each(|name| rig.create_region(name).map(drop))?;
+    ensure(workers(&rig)? == [0, 1, 2, 3], format!("{:?}", workers(&rig)?))?;
+    let hpas =
+        REGIONS.iter().map(|name| Ok(rig.attached(name, "active")?.hpa)).collect::<Outcome<Vec<_>>>()?;
+    let mut client = rig.connect()?;
+    let written = lines_of(&hpas, 7);
+    eventually("all regions can be written", || client.write_batch(&written).ok())?;
+    client.flush()?;
+    verify_all(&rig, &hpas, 7)?;
+    // Bulk transfers, and the command line.
+    let pages: Vec<u8> = (0..64 << 10).map(|at: usize| (at / 64) as u8).collect();
+    client.write_bytes(hpas[3] + (1 << 20), &pages)?;
+    let mut back = vec![0; pages.len()];
+    client.read_bytes(hpas[3] + (1 << 20), &mut back)?;
+    ensure(back == pages, "other bytes than were written")?;
+    succeeded(rig.cli(&["write", "three+2M", "--text", "by a worker", "--flush"])?)?;
+    ensure(succeeded(rig.cli(&["read", "three+2M"])?)?.contains("|by a worker"), "read by the command line")?;
+    // Each worker has a session of its own, and answers came by each.
+    let sessions = client::sessions(&rig.socket())?;
+    let peers: BTreeSet<String> = sessions.iter().map(|session| session.status.peer.clone()).collect();
+    let worker = |worker| format!("{MN} worker {worker}");
+    ensure(peers == [MN.to_owned(), worker(1), worker(2), worker(3)].into(), format!("{peers:?}"))?;
+    let used = sessions.iter().all(|session| session.status.counters.answered > 0);
+    ensure(used, "a worker has sent nothing")?;
+    let counters = client::counters(&rig.socket())?;
+    ensure(counters.clients == 4, format!("{} ports", counters.clients))?;
+    drop(client);
+
+    // After a restart with fewer workers, each region is where it was, with its content.
+    rig.kill("agent")?;
+    rig.start_agent(&["--workers", "3", "--cache-size", "0"])?;
+    ensure(workers(&rig)? == [0, 1, 2, 0], format!("{:?}", workers(&rig)?))?;
+    verify_all(&rig, &hpas, 7)?;
+    // The end of the memory node is followed by all workers.
+    rig.stop("mn")?;
+    rig.start_mn_with("file", &["--workers", "3"])?;
+    verify_all(&rig, &hpas, 7)?;
+    // Where the first worker has no region, its session is opened all the same: those of the others need it.
+    rig.stop("agent")?;
+    rig.gmm(&["destroy-region", "--force", "one"])?;
+    rig.gmm(&["destroy-region", "--force", "four"])?;
+    rig.start_agent(&["--workers", "3"])?;
+    verify_all(&rig, &hpas[1..3], 7)?;
+    rig.stop("agent")?;
+    rig.start_agent(&[])?;
+    verify_all(&rig, &hpas[1..3], 7)
+}
+
+pub fn lines_over_four_workers() -> Outcome {
+    over(cable().queues(4), "packet")
+}
+
+/// Each worker has a port of its own.
+pub fn lines_over_four_workers_over_udp() -> Outcome {
+    over(with_addresses(cable()), "udp")
+}
+
+/// Options that do not go together are refused with the reason.
+pub fn workers_and_their_options_are_checked() -> Outcome {
+    let rig = Pair::bare()?;
+    for (options, why) in [
+        (&["--workers", "17"][..], "choose 1 to 16"),
+        (&["--workers", "8", "--queues", "4"], "more than 16 queues"),
+        (&["--workers", "2", "--cpus", "0"], "1 CPUs for 2 workers"),
+    ] {
+        let all = rig.agent_arguments("agent", options);
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        failed_with(&run("cn-agent", &all, None)?, 2, &[why])?;
+    }
+    Ok(())
+}

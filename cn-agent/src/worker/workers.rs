@@ -1,0 +1,189 @@
+//! Orders to all workers of the agent, and the choice of the worker that serves an address, a region or a space.
+//!
+//! ```text
+//!   address --band--> worker          a region lies in one band
+//!   space   --the lowest bits of its number: the worker at its creation--> worker
+//! ```
+//!
+//! Workers share nothing. What concerns all of them is ordered from each, and their reports are added up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cxloe_client::message::{Counters, Session};
+use cxloe_cn_core::attachments::{AttachmentChange, worker_of};
+use cxloe_paging::Spaces;
+
+use super::order::{Orders, OrdersGone, WorkerOrder, WorkerReport, ask, report};
+
+/// Senders of orders to the workers, by number; clones share the channels.
+#[derive(Clone, Debug)]
+pub struct Workers(Arc<[Orders]>);
+
+impl Workers {
+    /// The workers that take `orders`, at least one.
+    pub fn new(orders: Vec<Orders>) -> Workers {
+        assert!(!orders.is_empty(), "an agent has a worker");
+        Workers(orders.into())
+    }
+
+    /// Number of workers.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Worker number `index`, if there is one.
+    pub fn get(&self, index: usize) -> Option<&Orders> {
+        self.0.get(index)
+    }
+
+    /// All workers.
+    pub fn iter(&self) -> impl Iterator<Item = &Orders> {
+        self.0.iter()
+    }
+
+    /// The worker that serves an address.
+    pub fn at(&self, hpa: u64) -> &Orders {
+        &self.0[worker_of(hpa, self.0.len())]
+    }
+
+    /// A number for a new space of worker `index`, from which [`of_space`](Self::of_space) tells the worker.
+    pub fn space_number(&self, index: usize) -> u64 {
+        let random: u64 = rand::random();
+        random - random % NUMBERED + index as u64
+    }
+
+    /// The worker that serves space `id`. After a restart of the agent with another number of workers, or where the
+    /// region has gone to another address since, it is not the one named by the number: so all are asked.
+    pub async fn of_space(&self, id: u64) -> &Orders {
+        let hinted = &self.0[(id % NUMBERED) as usize % self.0.len()];
+        if self.0.len() == 1 {
+            return hinted;
+        }
+        for orders in std::iter::once(hinted).chain(self.iter()) {
+            if ask(orders, move |spaces| spaces.get(id).is_some()).await == Some(true) {
+                return orders;
+            }
+        }
+        hinted
+    }
+
+    /// The worker with a space for the region `name`, or else the one at `hinted`, which a new space would be given.
+    pub async fn of_region(&self, name: &str, hinted: Option<usize>) -> &Orders {
+        if let Some(orders) = hinted.and_then(|index| self.get(index)) {
+            return orders;
+        }
+        for orders in &self.0[1..] {
+            let name = name.to_owned();
+            if ask(orders, move |spaces| spaces.is_mapped(&name)).await == Some(true) {
+                return orders;
+            }
+        }
+        &self.0[0]
+    }
+
+    /// Runs a function on the spaces of all workers; `None` if a worker has ended.
+    pub async fn ask_all<T: Send + 'static>(
+        &self,
+        what: impl Fn(&mut Spaces) -> T + Clone + Send + 'static,
+    ) -> Option<Vec<T>> {
+        let mut answers = Vec::with_capacity(self.count());
+        for orders in self.iter() {
+            answers.push(ask(orders, what.clone()).await?);
+        }
+        Some(answers)
+    }
+
+    /// Has each change carried out by the workers that it concerns.
+    ///
+    /// # Errors
+    /// [`OrdersGone`].
+    pub fn follow(&self, changes: Vec<AttachmentChange>) -> Result<(), OrdersGone> {
+        for change in changes {
+            let region = match &change {
+                AttachmentChange::Keys(_) | AttachmentChange::Hold(_) => {
+                    for orders in self.iter() {
+                        orders.give(WorkerOrder::Follow(Box::new(change.clone())))?;
+                    }
+                    continue;
+                }
+                AttachmentChange::Attach(region)
+                | AttachmentChange::Extend { attachment: region, .. }
+                | AttachmentChange::Legs(region)
+                | AttachmentChange::Move(region)
+                | AttachmentChange::Drain { attachment: region, .. }
+                | AttachmentChange::Drop(region) => region,
+            };
+            let index = worker_of(region.hpa, self.count());
+            if index > 0 && adds_memory_nodes(&change) {
+                self.0[0].give(WorkerOrder::OpenSessions(Box::new(region.clone())))?;
+            }
+            self.0[index].give(WorkerOrder::Follow(Box::new(change)))?;
+        }
+        Ok(())
+    }
+
+    /// Has all workers report when no operation is in flight that began before the changes up to `event`. Without room
+    /// the order is dropped: that of a later event has the same effect.
+    pub fn await_quiet(&self, event: u64) {
+        for orders in self.iter() {
+            let _ = orders.try_give(WorkerOrder::Quiet(event));
+        }
+    }
+
+    /// The last event up to which all earlier operations of all workers have ended.
+    pub fn quiet(&self) -> u64 {
+        self.iter().map(|orders| orders.quiet().get()).min().unwrap_or(0)
+    }
+
+    /// Number of the first worker that does not confirm within `wait_limit` that it takes orders; `None` if all do.
+    pub fn silent(&self, wait_limit: Duration) -> Option<usize> {
+        self.iter().position(|orders| !orders.is_alive(wait_limit))
+    }
+
+    /// The reports of all workers, by number; `None` if one does not answer in time.
+    pub async fn reports(&self) -> Option<Vec<WorkerReport>> {
+        let mut reports = Vec::with_capacity(self.count());
+        for orders in self.iter() {
+            reports.push(report(orders).await?);
+        }
+        Some(reports)
+    }
+
+    /// The sessions of all workers; those of further workers are named so.
+    pub async fn sessions(&self) -> Option<Vec<Session>> {
+        let reports = self.reports().await?;
+        Some(
+            reports
+                .into_iter()
+                .enumerate()
+                .flat_map(|(index, report)| named(index, report.sessions))
+                .collect(),
+        )
+    }
+
+    /// The counters of all workers together.
+    pub async fn counters(&self) -> Option<Counters> {
+        let counters = self.reports().await?.into_iter().map(|report| report.counters);
+        counters.reduce(|sum, each| sum.plus(&each))
+    }
+}
+
+/// Spaces are numbered by worker modulo this: as many as a node may have workers.
+const NUMBERED: u64 = cxloe_wire::frame::SHARDS_MAX as u64;
+
+/// Whether a region may lie on further memory nodes after a change.
+fn adds_memory_nodes(change: &AttachmentChange) -> bool {
+    matches!(
+        change,
+        AttachmentChange::Attach(_) | AttachmentChange::Extend { .. } | AttachmentChange::Legs(_)
+    )
+}
+
+/// Sessions as they are shown: those of further workers are named by memory node and worker.
+pub fn named(worker: usize, mut sessions: Vec<Session>) -> Vec<Session> {
+    if worker > 0 {
+        sessions.iter_mut().for_each(|session| session.status.peer += &format!(" worker {worker}"));
+    }
+    sessions
+}
