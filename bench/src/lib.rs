@@ -23,3 +23,4 @@ pub mod keys;
 pub mod moves;
 pub mod outages;
 pub mod standard;
+pub mod workers;

@@ -82,7 +82,7 @@ enum Command {
     Pattern(Box<pattern::Args>),
     /// Measure streams of lines and bursts beside a pipelined bare echo
     Bandwidth(bandwidth::Args),
-    /// Measure how throughput grows with the queues of an interface
+    /// Measure how throughput grows with queues, or what workers cost
     Scale(scale::Args),
     /// Write a pattern over a whole region and compare every byte read back
     Verify(verify::Args),

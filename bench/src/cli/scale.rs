@@ -1,27 +1,34 @@
-//! `cxloe-bench scale`: throughput by number of queues.
+//! `cxloe-bench scale`: throughput by number of queues, or CPU time by number of an agent's workers.
 
 use std::time::Duration;
 
-use cxloe_daemon::to_stdout;
+use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_lab::Interrupt;
+use cxloe_measure::machine::Machine;
 use cxloe_sim::scaling::{ScalingSetting, simulate};
 use cxloe_wire::frame::SHARDS_MAX;
+use serde::Serialize;
 
 use super::Failure;
-use super::common::{LinkArgs, OutputArgs, RegionArgs, frames, report, shown};
+use super::common::{OutputArgs, RegionArgs, frames, report, shown, write};
+use super::pair::OptionalLink;
 use crate::connect::{ConnectOptions, Shards};
+use crate::workers::{self, WorkersOptions, WorkersTrial};
 use cxloe_measure::report::Throughput;
 use cxloe_measure::scale::{ScalePlan, scale};
 
-/// Measure how throughput grows with the queues of an interface
+/// Measure how throughput grows with queues, or what workers cost
 ///
 /// For 1, 2, 4, ... queues as many shards of this compute node, a thread each, read lines and read and write bulk in a
-/// part of a region each. The memory node needs as many workers (--workers), and both machines as many cores: with fewer, the table
+/// part of a region each. The memory node needs as many workers, and both machines as many cores: with fewer, the table
 /// shows that it works, and not how fast it is.
+///
+/// With --workers, in a lab of its own: the CPU time that an agent's workers take for a line and for a page fault, by
+/// their number, whatever the number of cores.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    link: LinkArgs,
+    link: OptionalLink,
     #[command(flatten)]
     region: RegionArgs,
 
@@ -29,6 +36,15 @@ pub struct Args {
     /// neither the interface nor a memory node is touched
     #[arg(long, value_name = "NS")]
     simulate: Option<u64>,
+
+    /// Measure the CPU time of an agent with so many workers for each operation, in a lab: numbers from 1 to 8, as 1,2,4,8
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=8),
+        conflicts_with_all = ["interface", "simulate"])]
+    workers: Vec<u8>,
+
+    /// With --workers: operations of each kind on each of eight regions, in a trial
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
 
     /// Most queues: 1, 2, 4, 8 or 16
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = queues)]
@@ -92,11 +108,19 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     if let Some(worker_frame_ns) = args.simulate {
         return simulated(worker_frame_ns, args.queues);
     }
+    if !args.workers.is_empty() {
+        return by_workers(args, &interrupt);
+    }
+    let link = args
+        .link
+        .0
+        .as_ref()
+        .ok_or("name the interface, as in -i enp3s0f0, or use --workers or --simulate")?;
     let options = ConnectOptions {
         name: "bench".into(),
-        link: args.link.config(),
-        extras: args.link.extras(),
-        wait: args.link.wait,
+        link: link.config(),
+        extras: link.extras(),
+        wait: link.wait,
         manager: args.region.manager.clone(),
         region: args.region.region.clone(),
         size: args.region.size.0,
@@ -118,9 +142,8 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         let mut shards = Shards::open(&options, count)?;
         let info = shards.ports[0].link().info().clone();
         let frames = frames(&mut shards.ports[0]);
-        let report = written.get_or_insert_with(|| {
-            report(&info, &frames, vec![info.interface.clone()], args.link.wait, None)
-        });
+        let report = written
+            .get_or_insert_with(|| report(&info, &frames, vec![info.interface.clone()], link.wait, None));
         let (shards, throughputs) =
             shown(format!("{count} queues"), || scale(shards, &plan, &|| Ok(interrupt.check()?)))?;
         let Shards { ports, lease, .. } = shards;
@@ -141,6 +164,58 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         );
     }
     written.map_or(Ok(()), |report| args.output.write(&report, &[]))
+}
+
+/// Results of `--workers`, in the layout of `--json`.
+#[derive(Serialize)]
+struct WorkersResults {
+    machine: Machine,
+    trials: Vec<WorkersTrial>,
+}
+
+/// Measures and prints the CPU time for each operation by number of workers.
+fn by_workers(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
+    let options =
+        WorkersOptions { workers: args.workers.clone(), trials: args.trials, operations: args.operations };
+    let folder = tempfile::Builder::new().prefix("cxloe-workers-").tempdir()?;
+    let said = |trial: &WorkersTrial| {
+        to_stderr!(
+            "{} workers: {:.0} ns for a line, {:.0} ns for a fault",
+            trial.workers,
+            trial.line_ns,
+            trial.fault_ns
+        );
+    };
+    let trials = match workers::run(&options, folder.path(), interrupt, &said) {
+        Ok(trials) => trials,
+        Err(error) if interrupt.check().is_ok() => {
+            return Err(format!("{error}; the logs are in {}", folder.keep().display()).into());
+        }
+        Err(error) => return Err(error),
+    };
+    to_stdout!("{}", workers_table(&args.workers, &trials));
+    let results = WorkersResults { machine: Machine::describe(), trials };
+    args.output
+        .json
+        .as_deref()
+        .map_or(Ok(()), |path| write(path, serde_json::to_string_pretty(&results)?.as_bytes()))
+}
+
+/// Table with a row for each number of workers: medians, and their multiples of the first row's.
+fn workers_table(workers: &[u8], trials: &[WorkersTrial]) -> String {
+    let mut text = String::from("workers   ns/line     x   ns/fault     x\n");
+    let median = |number: u8, of: fn(&WorkersTrial) -> f64| {
+        let mut values: Vec<f64> = trials.iter().filter(|trial| trial.workers == number).map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    let Some(first) = workers.first() else { return text };
+    for number in workers {
+        let [line, fault] = [|trial: &WorkersTrial| trial.line_ns, |trial: &WorkersTrial| trial.fault_ns]
+            .map(|of| (median(*number, of), median(*number, of) / median(*first, of)));
+        text += &format!("{number:>7} {:>9.0} {:>5.2} {:>10.0} {:>5.2}\n", line.0, line.1, fault.0, fault.1);
+    }
+    text
 }
 
 /// Table with a row for each number of queues: total rate, and its multiple of the rate with one queue.
@@ -181,6 +256,22 @@ mod tests {
         let text = table(&[row(1, 1024.0), row(4, 3072.0)]);
         let last = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(last, ["4", "3072", "3.00", "3.00", "3.00", "6.00", "3.00"]);
+    }
+
+    #[test]
+    fn a_row_has_the_median_of_its_trials() {
+        let trial = |workers, line_ns, fault_ns| WorkersTrial { workers, line_ns, fault_ns };
+        let all = [
+            (1, 100.0, 10.0),
+            (2, 90.0, 20.0),
+            (1, 300.0, 10.0),
+            (2, 210.0, 5.0),
+            (1, 200.0, 10.0),
+            (2, 220.0, 15.0),
+        ];
+        let text = workers_table(&[1, 2], &all.map(|(workers, line, fault)| trial(workers, line, fault)));
+        let last = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(last, ["2", "210", "1.05", "15", "1.50"]);
     }
 
     #[test]

@@ -1,0 +1,252 @@
+//! CPU time of an agent's workers for each operation, by number of workers. More workers must not make an operation dearer:
+//! then what a node can do grows with its cores.
+//!
+//! ```text
+//!   regions 0..8, one after the other: 64 lines, or one page   --->  agent with 1, 2, 4 or 8 workers  --->  memory node
+//!                                                                    CPU time: /proc/PID/task/TID/schedstat
+//! ```
+//!
+//! One thread does the same operations whatever the number of workers, region by region: so one worker at a time has
+//! work, and a figure does not depend on how many cores there are.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use cxloe_client::client::{self, Client};
+use cxloe_client::mapping::{MapOptions, Mapping};
+use cxloe_fabric::api::CreateRegion;
+use cxloe_fabric::model::{CnId, Health, Name};
+use cxloe_lab::{Interrupt, Lab, Process, program};
+use cxloe_wire::random::Random;
+use nix::sys::signal::Signal;
+use serde::Serialize;
+
+use crate::eventually::eventually;
+
+/// Error of a run that could not be made.
+pub type WorkersError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Longest wait for a daemon or a region.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Number of regions: as many as the most workers that are compared.
+pub const REGIONS: usize = 8;
+/// Bytes of each region.
+const REGION: u64 = 4 << 20;
+/// Bytes of each region that may be resident.
+const RESIDENT: u64 = 256 << 10;
+/// Lines of one request.
+const BATCH: usize = 64;
+const PAGE: u64 = 4096;
+
+/// Options of a run.
+#[derive(Clone, Debug)]
+pub struct WorkersOptions {
+    /// Numbers of workers to be compared.
+    pub workers: Vec<u8>,
+    /// Number of times that each of them is measured, in turn.
+    pub trials: u32,
+    /// Operations of each kind on each region, in a trial: batches of 64 lines, or pages.
+    pub operations: u32,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkersTrial {
+    /// Number of workers.
+    pub workers: u8,
+    /// CPU time of all workers for a line read in a batch of 64, in nanoseconds.
+    pub line_ns: f64,
+    /// CPU time of all workers for a page fault with its eviction, in nanoseconds.
+    pub fault_ns: f64,
+}
+
+struct Rig {
+    folder: PathBuf,
+    daemons: BTreeMap<&'static str, Process>,
+    lab: Lab,
+}
+
+/// Makes a memory node and a compute node with files below `folder`, and measures. `said` gets a line for each trial.
+///
+/// # Errors
+/// The nodes cannot be made, or an operation fails.
+pub fn run(
+    options: &WorkersOptions,
+    folder: &Path,
+    interrupt: &Interrupt,
+    said: &dyn Fn(&WorkersTrial),
+) -> Result<Vec<WorkersTrial>, WorkersError> {
+    let mut rig = Rig { folder: folder.to_owned(), daemons: BTreeMap::new(), lab: Lab::star(1, 1).build()? };
+    rig.start("gmm", &["serve", "--listen", "127.0.0.1:0", "--store"], &[])?;
+    let pool = (REGION * REGIONS as u64 + (32 << 20)).to_string();
+    rig.start("mn-server", &["--pool-size", &pool], &[])?;
+    // The first agent has most workers: so the regions lie in as many bands of addresses.
+    let most = options.workers.iter().max().copied().unwrap_or(1);
+    rig.start("cn-agent", &["run"], &["--workers", &most.to_string()])?;
+    rig.create_regions(interrupt)?;
+    let mut trials = Vec::new();
+    for _ in 0..options.trials {
+        for workers in &options.workers {
+            if let Some(mut agent) = rig.daemons.remove("cn-agent") {
+                agent.signal(Signal::SIGTERM)?;
+                agent.wait(LIMIT)?;
+            }
+            rig.start("cn-agent", &["run"], &["--workers", &workers.to_string(), "--cache-size", "0"])?;
+            let trial = rig.trial(*workers, options.operations, interrupt)?;
+            said(&trial);
+            trials.push(trial);
+        }
+    }
+    Ok(trials)
+}
+
+impl Rig {
+    fn socket(&self) -> PathBuf {
+        self.folder.join("cn-agent.sock")
+    }
+
+    fn manager(&self) -> String {
+        format!("unix:{}", self.folder.join("gmm.sock").display())
+    }
+
+    fn start(&mut self, name: &'static str, first: &[&str], last: &[&str]) -> Result<(), WorkersError> {
+        let path = |end: &str| self.folder.join(format!("{name}{end}"));
+        let mut command = Command::new(program(name)?);
+        command.args(first);
+        let node = match name {
+            "gmm" => {
+                command.arg(path(".redb"));
+                "switch"
+            }
+            _ => {
+                let node = if name == "mn-server" { "mn0" } else { "cn0" };
+                command.args([
+                    "--name",
+                    node,
+                    "-i",
+                    node,
+                    "--link",
+                    "packet",
+                    "--wait",
+                    "sleep",
+                    "--manager",
+                ]);
+                command.arg(self.manager()).arg("--data-dir").arg(path(".data"));
+                command.arg("--node-key").arg(path(".key"));
+                node
+            }
+        };
+        command.args(last).arg("--socket").arg(path(".sock"));
+        Process::log_to(&mut command, &path(".log"))?;
+        self.daemons.insert(name, self.lab.spawn(node, command)?);
+        Ok(())
+    }
+
+    fn create_regions(&self, interrupt: &Interrupt) -> Result<(), WorkersError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let manager = cxloe_fabric::Client::new(&self.manager())?;
+        let is_ready = |health: &Health| *health == Health::Reachable;
+        eventually("the nodes register", LIMIT, interrupt, || {
+            runtime.block_on(async {
+                let memory = manager.memory_nodes().await.unwrap_or_default();
+                let compute = manager.compute_nodes().await.unwrap_or_default();
+                memory.iter().any(|status| is_ready(&status.node.health))
+                    && compute.iter().any(|node| is_ready(&node.health))
+            })
+        })?;
+        let owner: CnId = cxloe_lab::compute_node_mac(0).parse()?;
+        for number in 0..REGIONS {
+            let name = Name::new(region_name(number))?;
+            let wait_ms = LIMIT.as_millis() as u64;
+            let create = CreateRegion { wait_ms, ..CreateRegion::new(name, REGION, owner) };
+            runtime.block_on(manager.create_region(&create))?;
+            // One after the other, so that each is placed when the ones before it have a worker.
+            let there = || client::regions(&self.socket()).is_ok_and(|regions| regions.len() > number);
+            eventually("the region is attached", LIMIT, interrupt, there)?;
+        }
+        Ok(())
+    }
+
+    fn trial(
+        &self,
+        workers: u8,
+        operations: u32,
+        interrupt: &Interrupt,
+    ) -> Result<WorkersTrial, WorkersError> {
+        let socket = self.socket();
+        let mut hpas = Vec::new();
+        eventually("the agent has all regions", LIMIT, interrupt, || {
+            let Ok(mut client) = Client::connect(&socket) else { return false };
+            hpas = client.regions().unwrap_or_default().iter().map(|region| region.hpa).collect();
+            hpas.len() == REGIONS && hpas.iter().all(|hpa| client.read(*hpa).is_ok())
+        })?;
+        let line_ns = self.lines(&hpas, operations, interrupt)?;
+        let fault_ns = self.faults(operations, interrupt)?;
+        Ok(WorkersTrial { workers, line_ns, fault_ns })
+    }
+
+    fn lines(&self, hpas: &[u64], operations: u32, interrupt: &Interrupt) -> Result<f64, WorkersError> {
+        let mut client = Client::connect(&self.socket())?;
+        let (mut addresses, mut lines) = (Random::new(1), [[0; 64]; BATCH]);
+        let mut batches = |count: u32| -> Result<(), WorkersError> {
+            for hpa in hpas {
+                interrupt.check()?;
+                for _ in 0..count {
+                    let batch: [u64; BATCH] =
+                        std::array::from_fn(|_| hpa + addresses.below(REGION / 64) * 64);
+                    client.read_batch(&batch, &mut lines)?;
+                }
+            }
+            Ok(())
+        };
+        batches(operations / 10 + 1)?;
+        let before = self.cpu_ns()?;
+        batches(operations)?;
+        let count = f64::from(operations) * (hpas.len() * BATCH) as f64;
+        Ok((self.cpu_ns()? - before) as f64 / count)
+    }
+
+    fn faults(&self, operations: u32, interrupt: &Interrupt) -> Result<f64, WorkersError> {
+        let options = || MapOptions { limit: RESIDENT, prefetch: false, ..MapOptions::default() };
+        let open = |number| Mapping::open(&self.socket(), &region_name(number), options());
+        let mappings = (0..REGIONS).map(open).collect::<Result<Vec<_>, _>>()?;
+        let mut pages = Random::new(2);
+        let mut touch = |count: u32| -> Result<(), WorkersError> {
+            for mapping in &mappings {
+                interrupt.check()?;
+                for _ in 0..count {
+                    let at = pages.below(mapping.len() as u64 / PAGE) * PAGE;
+                    // SAFETY: the byte lies in the mapping, which lives as long as this loop; nothing writes to it.
+                    std::hint::black_box(unsafe { mapping.as_ptr().add(at as usize).read_volatile() });
+                }
+            }
+            Ok(())
+        };
+        touch(operations / 10 + 1)?;
+        let faults = || Ok::<_, WorkersError>(client::counters(&self.socket())?.paging.faults);
+        let (before, faulted) = (self.cpu_ns()?, faults()?);
+        touch(operations)?;
+        let (after, count) = (self.cpu_ns()?, faults()? - faulted);
+        Ok((after - before) as f64 / count.max(1) as f64)
+    }
+
+    /// CPU time of the agent's workers so far, in nanoseconds.
+    fn cpu_ns(&self) -> Result<u64, WorkersError> {
+        let agent = self.daemons.get("cn-agent").ok_or("no agent runs")?;
+        let mut sum = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", agent.id()))? {
+            let task = task?.path();
+            if std::fs::read_to_string(task.join("comm"))?.starts_with("worker") {
+                let times = std::fs::read_to_string(task.join("schedstat"))?;
+                sum += times.split_whitespace().next().ok_or("no CPU time")?.parse::<u64>()?;
+            }
+        }
+        Ok(sum)
+    }
+}
+
+fn region_name(number: usize) -> String {
+    format!("scale{number}")
+}
