@@ -124,6 +124,8 @@ impl PendingGate {
                 let mut descriptors = Descriptors::new();
                 receive_some(self.here.as_fd(), &mut [0], &mut descriptors, libc::MSG_DONTWAIT)?;
                 (received, gate.listener) = (true, descriptors.take());
+                // Before the program is executed: from then on this process may be killed at any moment.
+                gate.post_keeper()?;
             } else if over {
                 return Ok(gate);
             } else if received && gate.listener.is_none() {
@@ -181,12 +183,8 @@ impl Gate {
         self.executions
     }
 
-    /// Starts the keeper, which answers the calls of processes that outlive this one. To be called while this process
-    /// has one thread.
-    ///
-    /// # Errors
-    /// Errors of the system calls.
-    pub fn post_keeper(&self) -> io::Result<()> {
+    /// Starts the keeper, which answers the calls of processes that outlive this one.
+    fn post_keeper(&self) -> io::Result<()> {
         self.descriptor().map_or(Ok(()), |listener| keeper::post(listener, &self.open, self.policy))
     }
 

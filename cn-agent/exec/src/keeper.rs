@@ -13,13 +13,14 @@ use nix::unistd::{ForkResult, fork, getpid, setsid};
 use super::open_question::OpenQuestion;
 use super::questions::{self, GatePolicy};
 
-/// Starts the keeper of the gate with this listener. To be called while this process has one thread.
+/// Starts the keeper of the gate with this listener.
 ///
 /// # Errors
 /// Errors of the system calls.
 pub(crate) fn post(listener: BorrowedFd<'_>, open: &OpenQuestion, policy: GatePolicy) -> io::Result<()> {
     let supervisor = pidfd(getpid().as_raw())?;
-    // SAFETY: this process has one thread, so the child may go on as it was.
+    // SAFETY: another thread of this process is starting the program, so the child has this thread alone. It makes system
+    // calls and allocates, which the C library permits after such a fork, and ends without a destructor.
     match unsafe { fork() }? {
         ForkResult::Parent { .. } => Ok(()),
         ForkResult::Child => keep(listener, open, &supervisor, policy),

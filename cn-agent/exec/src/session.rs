@@ -206,7 +206,6 @@ impl Session {
                  programs that get no remote memory are not named",
             );
         }
-        gate.post_keeper().map_err(SessionError::NoGate)?;
         session.gate = Some(gate);
         Ok(session)
     }
