@@ -22,7 +22,7 @@ RUNS ?= 50
 RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help build measured quickstart test test-all stress fmt lint doc book man deb wheel repo fuzz bench licences clean
+.PHONY: help build measured quickstart test test-all stress fmt lint doc book man deb dpdk wheel repo fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
@@ -67,7 +67,9 @@ stress: test-build ## One test many times, at rest, with pauses and beside busy 
 # `checked`: what runs is optimised as a release is.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb repo tshark python-protocol peers promtool tmux ethtool ansible kubernetes-validate openapi-python-client pytest
+	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb repo tshark python-protocol peers promtool tmux ethtool ansible kubernetes-validate openapi-python-client pytest dpdk
+	@wire/dpdk/build $(TARGET)/dpdk
+	@mkdir -p $(TARGET)/checked && ln -sfn ../dpdk/libcxloe_dpdk.so $(TARGET)/checked/libcxloe_dpdk.so
 	cargo build --profile checked --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the
@@ -111,10 +113,15 @@ man: build ## Manual pages of all programs, in target/man
 	for program in gmm mn-server cn-agent cxloe-bench; do $(TARGET)/release/$$program man --dir $(TARGET)/man || exit; done
 	@echo 'Read one with: man -l $(TARGET)/man/gmm.1'
 
-deb: measured ## Debian packages of all programs, in target/deb
+deb: measured dpdk ## Debian packages of all programs, in target/deb
 	@$(NEED) deb
+	@ln -sfn ../dpdk/libcxloe_dpdk.so $(TARGET)/measured/libcxloe_dpdk.so
 	deploy/debian/build $(TARGET)/measured $(TARGET)/deb
 	@echo 'Install them with: apt-get install ./$(TARGET)/deb/cxloe-*.deb ./$(TARGET)/deb/libcxloe0_*.deb'
+
+dpdk: ## The plug-in for links by DPDK, in target/dpdk
+	@$(NEED) cc dpdk
+	@wire/dpdk/build $(TARGET)/dpdk
 
 wheel: ## The Python package cxloe for this machine's kind, in target/wheels
 	@$(NEED) rust cc python3 strip

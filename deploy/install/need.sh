@@ -53,6 +53,8 @@ is_here() {
         # A library, which programs look for in these places; libclang-cpp is another, and may be there alone.
         libclang) ls /usr/lib/*/libclang[-.]*so* /usr/lib/llvm-*/lib/libclang[-.]*so* /usr/lib*/libclang[-.]*so* 2>/dev/null | grep -qv libclang-cpp ;;
         # Packages of the system's own Python, where another comes first as well.
+        # The driver that the tests use, and a header that DPDK's include; the driver's folder has the version in its name.
+        dpdk) ls /usr/lib/*/dpdk/pmds-*/librte_net_memif.so* /usr/include/bsd/string.h >/dev/null 2>&1 ;;
         numpy | cryptography) /usr/bin/python3 -c "import $1" 2>/dev/null || python3 -c "import $1" 2>/dev/null ;;
         venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         php-*) php -m 2>/dev/null | grep -qix "${1#php-}" ;;
@@ -77,6 +79,7 @@ fetch() {
     for name in "$@"; do
         case $name in
             qemu) "$(dirname "$0")/../vm/guest/guest" --prepare >/dev/null ;;
+            dpdk) fetch_dpdk_headers ;;
             schemathesis | openapi-python-client | kubernetes-validate) fetch_from_pypi "$name" "$(version_of "$name")" ;;
             # With what the tests of the Python package import.
             pytest) fetch_from_pypi pytest "$(version_of pytest)" "numpy==$(version_of numpy)" ;;
@@ -93,6 +96,21 @@ fetch_from_pypi() {
     echo "Installing $program $version into $place"
     python3 -m venv --clear "$place" && "$place/bin/pip" install --quiet "$program==$version" "$@" ||
         fail "$program could not be installed: PyPI has to be reached, or $place/bin/$program be there already."
+}
+
+# The headers of DPDK without the package of them, which brings 200 others: taken out of it, into the folder of the build.
+fetch_dpdk_headers() {
+    place=${CARGO_TARGET_DIR:-$(dirname "$0")/../../target}/dpdk/headers
+    if pkg-config --exists libdpdk 2>/dev/null || [ -d "$place/usr/include" ]; then return 0; fi
+    echo "Taking the headers out of libdpdk-dev, into $place"
+    mkdir -p "$place"
+    (cd "$place" && apt-get download -qq libdpdk-dev && dpkg -x libdpdk-dev_*.deb . && rm libdpdk-dev_*.deb) ||
+        fail "The headers of DPDK could not be fetched: install libdpdk-dev."
+}
+
+# The latest of the packages whose names begin so; the version of DPDK's libraries is in their names.
+latest_package() {
+    apt-cache pkgnames "$1" | grep -E "^$1[0-9]+\$" | sort -V | tail -n 1
 }
 
 # The packages that bring a tool, with what they bring to run it.
@@ -147,6 +165,7 @@ packages_of() {
         java | javac) echo default-jdk-headless ;;
         node) echo nodejs ;;
         php-xml | php-mbstring) echo "$1" ;;
+        dpdk) for library in net-memif net-af-packet mempool-ring; do latest_package "librte-$library"; done && echo libbsd-dev ;;
         bwrap) echo bubblewrap ;;
         qemu-img | qemu-io) echo qemu-utils ;;
         nbd-client) echo nbd-client ;;

@@ -19,8 +19,8 @@ use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample
 use cxloe_daemon::options::Protection;
 use cxloe_daemon::to_stderr;
 use cxloe_daemon::{
-    Bound, NodeIdentity, Shutdown, SocketError, StateFile, Supervisor, log, raise_limit, read_key,
-    wait_for_interface,
+    Bound, NodeIdentity, Shutdown, SocketError, StateFile, Supervisor, is_outside_kernel, log, raise_limit,
+    read_key, wait_for_interface,
 };
 use cxloe_fabric::model::Watermark;
 use cxloe_link::keys::SYSTEM;
@@ -161,7 +161,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         let mut service = Service::new(responder, Arc::clone(&table), config.tlb_entries);
         service.set_congestion(config.congestion());
         service.set_keys(ring.admitted());
-        let pauses = config.pfc && !config.node.is_over_udp();
+        let pauses = config.pfc && !config.node.is_over_udp() && !is_outside_kernel(&config.node.interface);
         let pfc = if pauses { Some(PfcSocket::open(&config.node.interface)?) } else { None };
         let options = WorkerOptions {
             index,

@@ -130,11 +130,12 @@ impl Pair {
     pub fn start_mn_with(&self, pool: &str, more: &[&str]) -> Outcome {
         let pool = if pool == "file" { format!("file:{}", self.path("pool").display()) } else { pool.into() };
         let manager = self.manager_url();
-        let arguments = ["--name", "mn0", "-i", "mn0", "--link", self.link, "--manager", &manager];
+        let arguments = ["--name", "mn0", "--link", self.link, "--manager", &manager];
+        let interface: &[&str] = if more.contains(&"-i") { &[] } else { &["-i", "mn0"] };
         let sizes = ["--pool", &pool, "--pool-size", self.pool_size, "--data-dir", text(self.dir.path())];
         // Unless the test sets the option, a killed node loses its memory at once.
         let kept: &[&str] = if more.contains(&"--pool-keep") { &[] } else { &["--pool-keep", "0s"] };
-        let all = [&arguments[..], &sizes, kept, more, plain(more)].concat();
+        let all = [&arguments[..], interface, &sizes, kept, more, plain(more)].concat();
         self.start("mn", "mn", self.command("mn-server", &all)?)?;
         self.says("mn", "registered with the manager")
     }

@@ -112,9 +112,9 @@ impl RateControl {
         let control = self.config(rate);
         engine.set_pacing(Some(Pacing { control, bucket: self.bucket, class }), now);
         tracing::info!(interface = %link.interface, %rate, class, "rate control is on");
-        if over_udp || !self.trust_pfc {
+        if over_udp || link.backend == "dpdk" || !self.trust_pfc {
             // Over UDP, pause frames at the interface do not concern this link: only memory nodes' Congestion frames
-            // do.
+            // do. The kernel sees no frames of a device of DPDK.
             return Ok(Signals::default());
         }
         Signals::open(&SignalConfig {

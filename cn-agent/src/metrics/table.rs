@@ -8,7 +8,7 @@ pub static LINK_METRICS: LinkMetrics = cxloe_node::link_metrics!("cxloe_cn", [])
 cxloe_daemon::metrics_table! {
     /// Always 1; the labels say which release this is, the node's name in the fabric, its CN id and its interface.
     BUILD: Gauge "cxloe_cn_build_info" ["version", "node", "cn", "interface"];
-    /// Always 1; the label says what carries the frames: xdp, packet, pnet.
+    /// Always 1; the label says what carries the frames: xdp, packet, pnet, udp, dpdk.
     LINK: Gauge "cxloe_cn_link_info" ["backend"];
     /// Whether the workers, which serve all programs, answer. Where it is 0, only what is known without them is served.
     RESPONDING: Gauge "cxloe_cn_worker_responding" [];

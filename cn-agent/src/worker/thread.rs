@@ -120,7 +120,7 @@ impl Worker {
                         return self.finish();
                     }
                 }
-                Rest::Sleep(most) => self.sleep(most),
+                Rest::Sleep(most) => self.sleep(most.min(self.link.sleep_max())),
             }
             now = self.clock.now();
         }

@@ -3,6 +3,11 @@
 
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
+/// Whether the name is that of a device that the kernel does not have: one of DPDK.
+pub fn is_outside_kernel(name: &str) -> bool {
+    name.starts_with("dpdk:")
+}
+
 /// Name under which `/sys` has the interface `name`, which may be an alternative one; `name` itself if there is no such
 /// interface in this network namespace.
 pub fn interface_name(name: &str) -> String {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
 
-use super::{Backoff, Shutdown, Supervisor, interface_name};
+use super::{Backoff, Shutdown, Supervisor, interface_name, is_outside_kernel};
 
 /// Interval of checks, in the first minute and at most.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -18,6 +18,9 @@ const UP: u32 = 1;
 
 /// Whether an interface can be used; else the reason.
 fn usable(name: &str) -> Result<(), String> {
+    if is_outside_kernel(name) {
+        return Ok(());
+    }
     if_nametoindex(name).map_err(|_| format!("there is no interface `{name}` yet"))?;
     let flags = fs::read_to_string(format!("/sys/class/net/{}/flags", interface_name(name))).ok();
     let flags = flags.and_then(|text| u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok());

@@ -63,7 +63,7 @@ pub use backoff::Backoff;
 pub use cpus::{CpuList, pin};
 pub use ethertype::EtherType;
 pub use identity::{NodeIdentity, NodeIdentityError};
-pub use interface_name::interface_name;
+pub use interface_name::{interface_name, is_outside_kernel};
 pub use interface_wait::wait_for_interface;
 pub use key_file::{KeyError, read_key};
 pub use log::LogFormat;

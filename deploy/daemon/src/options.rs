@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
-use super::EtherType;
+use super::{EtherType, is_outside_kernel};
 use cxloe_fabric::model::Name;
 
 /// The longest name of a network interface in bytes: Linux's IFNAMSIZ without the zero at the end.
@@ -204,10 +204,10 @@ pub fn node_name(name: Option<String>, other: &str) -> Result<Name, ConfigError>
 /// Network interface of a node: the option `interface`.
 ///
 /// # Errors
-/// [`ConfigError::Field`] when it is missing, or not valid as a name on Linux.
+/// [`ConfigError::Field`] when it is missing, or neither valid as a name on Linux nor a device of DPDK.
 pub fn interface(name: Option<String>) -> Result<String, ConfigError> {
     let name = name.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
-    if name.is_empty() || name.len() > INTERFACE_LEN_MAX {
+    if name.is_empty() || (name.len() > INTERFACE_LEN_MAX && !is_outside_kernel(&name)) {
         let reason = format!("`{name}` is no interface name (1 to {INTERFACE_LEN_MAX} characters)");
         return Err(wrong("interface", reason));
     }

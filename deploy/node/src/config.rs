@@ -7,7 +7,7 @@ use cxloe_daemon::command_line::Failure;
 use cxloe_daemon::join::mac_of;
 use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::options::{self, Protection, wrong};
-use cxloe_daemon::{ConfigError, EtherType, LogFormat, default_paths, log};
+use cxloe_daemon::{ConfigError, EtherType, LogFormat, default_paths, is_outside_kernel, log};
 use cxloe_fabric::model::{ByteSize, Mac, Name};
 use cxloe_link::fault::FaultPlan;
 use cxloe_link::keys::{KeyFileError, PeerKey, node_key};
@@ -85,6 +85,14 @@ impl NodeConfig {
     ) -> Result<NodeConfig, ConfigError> {
         let name = options::node_name(node.name, unnamed)?;
         let interface = options::interface(link.interface)?;
+        let is_chosen =
+            !link.link.unwrap_or_default().is_auto() || link.encap.unwrap_or_default() != Encap::None;
+        if is_outside_kernel(&interface) && is_chosen {
+            return Err(wrong(
+                "interface",
+                "a device of DPDK is a link of its own: leave --link and --encap out",
+            ));
+        }
         if let Some(url) = &node.manager {
             cxloe_fabric::Client::new(url).map_err(|error| wrong("manager", error))?;
         }
@@ -208,6 +216,10 @@ impl NodeConfig {
             true => {
                 let link = LinkConfig { udp: self.udp(), ..LinkConfig::new(&self.interface) };
                 own_mac(&link).map_err(Failure::failed)
+            }
+            // The plug-in knows the address.
+            false if is_outside_kernel(&self.interface) => {
+                cxloe_link::own_mac(&LinkConfig::new(&self.interface)).map_err(Failure::failed)
             }
             false => mac_of(&self.interface),
         }

@@ -11,11 +11,11 @@ use cxloe_daemon::doctor::nic::{Demand, Nic};
 use cxloe_daemon::doctor::permissions::{Process, Xdp};
 use cxloe_daemon::doctor::quota::CpuQuota;
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
-use cxloe_daemon::{ConfigError, OptionSources, Unit, instance_socket};
+use cxloe_daemon::{ConfigError, OptionSources, Unit, instance_socket, is_outside_kernel};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkDown, LinkError};
-use cxloe_wire::frame::{Gcm, HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
+use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkDown, LinkError, own_mac};
+use cxloe_wire::frame::{Gcm, HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT, Mac};
 
 use crate::config::NodeConfig;
 use crate::program::ProgramSettings;
@@ -119,7 +119,9 @@ impl NodeHost {
             flag: workers.flag,
             near: nic.numa_node,
         }));
-        if config.is_over_udp() {
+        if is_outside_kernel(&config.interface) {
+            checks.push(judge_device(&own_mac(link)));
+        } else if config.is_over_udp() {
             checks.push(self.process.judge_udp(&self.host));
             checks.push(judge_address(&own_address(link)));
         } else {
@@ -138,6 +140,15 @@ impl NodeHost {
 pub fn print<S: ProgramSettings>(checks: Vec<Check>, json: bool) -> ExitCode {
     let output = if json { Output::Json } else { Output::Table };
     Report::new(S::PROGRAM, RELEASE, checks).print(output)
+}
+
+/// Judges a device of DPDK, for which the plug-in is loaded and DPDK started.
+fn judge_device(mac: &Result<Mac, LinkError>) -> Check {
+    let (group, name) = (Group::Interface, "DPDK device");
+    match mac {
+        Ok(mac) => Check::ok(group, name, mac.to_string()),
+        Err(error) => Check::fail(group, name, error.to_string(), "the link cannot be opened"),
+    }
 }
 
 /// Judges the local address of a `udp` link.

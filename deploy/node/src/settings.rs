@@ -44,7 +44,8 @@ pub struct NodeSettings {
 #[serde(rename_all = "kebab-case")]
 pub struct LinkSettings {
     /// The network interface by which this node reaches the other nodes, for example enp3s0f0, or an alternative name of up
-    /// to 15 characters; the MAC address of a compute node's interface is its CN id
+    /// to 15 characters; or a device of DPDK, as dpdk:0000:03:00.0 or dpdk:0000:03:00.0,mtu=9000. The MAC address of a
+    /// compute node's interface is its CN id
     #[arg(short, long, value_name = "NAME", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,

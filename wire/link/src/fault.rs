@@ -317,7 +317,7 @@ fn hand_over_due(
 }
 
 impl<L: Link> Link for FaultInjector<L> {
-    pass_on!(self => self.inner; info holds has_unsent readiness reopened);
+    pass_on!(self => self.inner; info holds has_unsent readiness sleep_max reopened);
 
     /// Takes at most `budget` frames from the link below; fewer are passed on if some are lost or held back.
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {

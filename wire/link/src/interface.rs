@@ -5,8 +5,8 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::LinkError;
 use super::socket::owned;
+use super::{LinkError, dpdk};
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, Mac};
 
 pub use cxloe_net::ETHERNET_HEADER;
@@ -25,8 +25,14 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// Finds `name` in this thread's network namespace and checks that frames can pass.
+    /// Finds `name` in this thread's network namespace, or the device of DPDK that it names, and checks that frames can
+    /// pass.
     pub fn find(name: &str) -> Result<Interface, LinkError> {
+        if dpdk::is_device(name) {
+            // The kernel gives no interface the index 0.
+            let (mac, mtu) = dpdk::address_and_mtu(name)?;
+            return Ok(Interface { name: name.to_owned(), index: 0, mac, mtu });
+        }
         let (interface, kind) = Interface::look_up(name)?;
         if kind != libc::ARPHRD_ETHER {
             return Err(LinkError::Unsupported {

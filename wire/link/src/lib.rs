@@ -11,8 +11,8 @@
 //!                               | limit: slows      |   `open_with`, `open_persistent`
 //!                               | persistent: opens again
 //!                               |          v
-//!            xdp  |  packet  |  pnet  |  udp  |  sim
-//!             kernel's rings, sockets            virtual time
+//!            xdp  |  packet  |  pnet  |  udp  |    dpdk    |  sim
+//!             kernel's rings, sockets            without it   virtual time
 //! ```
 //!
 //! Frames above this layer never carry an 802.1Q tag: a link that was opened with a priority inserts it on
@@ -24,6 +24,7 @@
 //! | [`xdp`], [`packet`], [`pnet`] | the links on real interfaces, fastest first |
 //! | `encap` | raw links with the frames inside UDP, under headers of our own ([`Encap`]) |
 //! | [`udp`] | frames inside datagrams, over sockets that need no rights |
+//! | [`dpdk`] | devices without the kernel, by an optional plug-in |
 //! | [`outer`] | local address of a `udp` link, and outer address of each MAC |
 //! | `persistent` | links that are opened again when their interface has been away ([`open_persistent`]) |
 //! | `queues` | the links of several queues as one ([`join_queues`]) |
@@ -49,6 +50,7 @@ mod persistent;
 mod queues;
 mod socket;
 
+pub mod dpdk;
 pub mod echo;
 pub mod ethtool;
 pub mod fault;

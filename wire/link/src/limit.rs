@@ -124,7 +124,7 @@ impl<L: Link> Transmit for RateLimit<L> {
 }
 
 impl<L: Link> Link for RateLimit<L> {
-    pass_on!(self => self.inner; info holds has_unsent flush readiness reopened);
+    pass_on!(self => self.inner; info holds has_unsent flush readiness sleep_max reopened);
 
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let gate = &mut self.gate;

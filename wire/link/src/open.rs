@@ -1,5 +1,6 @@
 //! Opening a link: the order in which implementations are tried, and the reason for the choice.
 
+use crate::dpdk::{self, DpdkLink};
 use crate::encap::EncapLink;
 use crate::interface::Interface;
 use crate::link_detail::LinkDetail;
@@ -17,13 +18,29 @@ use cxloe_wire::frame::Mac;
 /// # Errors
 /// Errors of the interface or of the implementation.
 pub fn open(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
-    let link = if config.backend.is_auto() { choose(config) } else { one(config, config.backend, None) }?;
+    let link = match dpdk::is_device(&config.interface) {
+        true => by_dpdk(config),
+        false if config.backend.is_auto() => choose(config),
+        false => one(config, config.backend, None),
+    }?;
     let info = link.info();
     tracing::info!(
         interface = %info.interface, backend = info.backend, detail = %info.detail, mac = %info.mac,
         mtu = info.mtu, max_frame = info.max_frame, "link open"
     );
     Ok(link)
+}
+
+/// Opens a device of DPDK, with which no other choice goes.
+fn by_dpdk(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
+    if !config.backend.is_auto() || config.encap != Encap::None {
+        return Err(LinkError::Unsupported {
+            backend: "dpdk",
+            interface: config.interface.clone(),
+            why: "the device is a link of its own: leave --link and --encap out".into(),
+        });
+    }
+    Ok(Box::new(DpdkLink::open(config)?))
 }
 
 /// MAC of a link opened with `config` in this thread's network namespace: the node's identity. A shard's address
@@ -45,6 +62,9 @@ pub fn check(config: &LinkConfig) -> Result<(), LinkError> {
         return udp::own_mac(config).map(drop);
     }
     let interface = Interface::find(&config.interface)?;
+    if dpdk::is_device(&config.interface) {
+        return Ok(());
+    }
     let needs = if config.backend == Backend::Xdp { xdp::NEEDS } else { packet::NEEDS };
     let opened = packet::open_socket();
     opened.map(drop).map_err(|error| interface.error("open a packet socket", needs, error))

@@ -214,7 +214,7 @@ impl<L: Link> Transmit for PcapWriter<L> {
 }
 
 impl<L: Link> Link for PcapWriter<L> {
-    pass_on!(self => self.inner; info holds has_unsent flush wait readiness counters reopened);
+    pass_on!(self => self.inner; info holds has_unsent flush wait readiness sleep_max counters reopened);
 
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let recorder = &mut self.recorder;

@@ -12,7 +12,7 @@ use crate::LinkError;
 /// Properties of a link; constant while it is open.
 #[derive(Clone, Debug)]
 pub struct LinkInfo {
-    /// The implementation that carries the frames: `packet`, `xdp`, `pnet`, `udp` or `sim`.
+    /// The implementation that carries the frames: `packet`, `xdp`, `pnet`, `udp`, `dpdk` or `sim`.
     pub backend: &'static str,
     /// Further properties for the log, for example `native, copy, prefer-busy-poll, queue 0`.
     pub detail: String,
@@ -117,8 +117,13 @@ pub trait Link: Send {
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
 
     /// Descriptor that polls readable when [`receive`](Link::receive) may return frames, for waiting on several
-    /// descriptors; `None` for a simulated link.
+    /// descriptors; `None` for links without one, which [`sleep_max`](Link::sleep_max) bounds, and simulated ones.
     fn readiness(&self) -> Option<RawFd>;
+
+    /// Longest sleep of a user that does not call [`wait`](Link::wait), where arrivals end no sleep.
+    fn sleep_max(&self) -> Duration {
+        Duration::MAX
+    }
 
     /// Makes the link drop Hellos that the sieve does not pass, before they are received; `None`: no Hello is dropped.
     /// Frames of sessions always pass. Returns whether this link can drop Hellos; if it cannot, all pass.
@@ -196,6 +201,11 @@ macro_rules! pass_on {
     (@readiness $self:ident $inner:expr) => {
         fn readiness(&$self) -> Option<::std::os::fd::RawFd> {
             $inner.readiness()
+        }
+    };
+    (@sleep_max $self:ident $inner:expr) => {
+        fn sleep_max(&$self) -> ::std::time::Duration {
+            $inner.sleep_max()
         }
     };
     (@sift $self:ident $inner:expr) => {

@@ -203,6 +203,10 @@ impl Link for PersistentLink {
         self.link.as_ref().and_then(|link| link.readiness())
     }
 
+    fn sleep_max(&self) -> Duration {
+        self.link.as_ref().map_or(Duration::MAX, |link| link.sleep_max())
+    }
+
     /// Without a link no frame arrives; the next link is given the sieve when it is opened.
     fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
         self.link.as_mut().map_or(Ok(true), |link| link.sift(sieve))

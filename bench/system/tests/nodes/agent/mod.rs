@@ -4,6 +4,7 @@
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
 mod cpus;
+mod dpdk;
 mod hostile;
 mod interface;
 mod queues;
@@ -29,6 +30,9 @@ pub fn tests(standing: LabPrivilege) -> Vec<Test> {
         udp::addresses_over_udp_come_from_the_manager,
         udp::an_address_that_changes_is_followed_over_udp,
         udp::a_router_with_a_narrow_hop_is_named_over_udp,
+        dpdk::lines_and_pages_without_the_kernel,
+        dpdk::both_ends_may_end_and_come_back,
+        dpdk::what_is_missing_is_named,
         queues::lines_over_four_queues,
         queues::queues_and_throughput_are_measured,
         workers::lines_over_four_workers,

@@ -13,7 +13,7 @@ use super::repository;
 use super::unit::source;
 use cxloe_system::pair::{Outcome, ensure, succeeded};
 
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     "cxloe-common",
     "cxloe-gmm",
     "cxloe-mn",
@@ -21,6 +21,7 @@ const PACKAGES: [&str; 8] = [
     "libcxloe0",
     "libcxloe-dev",
     "cxloe-bench",
+    "cxloe-dpdk",
     "cxloe-observe",
 ];
 

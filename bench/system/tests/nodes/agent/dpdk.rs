@@ -1,0 +1,107 @@
+//! Nodes whose link is DPDK: its driver `net_memif` carries frames through memory that both processes share.
+
+use std::process::Command;
+
+use cxloe_client::client;
+use cxloe_client::mapping::{MapOptions, Mapping};
+use cxloe_lab::program;
+use cxloe_system::pair::*;
+
+/// Name of the interface of a node with this MAC.
+fn device(rig: &Pair, role: &str, mac: &str, more: &str) -> String {
+    let socket = rig.path("memif.sock");
+    format!("dpdk:net_memif0,role={role},socket={},socket-abstract=no,mac={mac}{more}", socket.display())
+}
+
+fn start_mn(rig: &Pair, more: &str) -> Outcome {
+    rig.start_mn_with("file", &["-i", &device(rig, "server", MN, more)])
+}
+
+fn start_agent(rig: &Pair, more: &str) -> Outcome {
+    rig.start_agent(&["-i", &device(rig, "client", CN, more), "--cache-size", "0"])
+}
+
+fn started(more: &str) -> Outcome<Pair> {
+    let mut rig = Pair::bare()?;
+    rig.link = "auto";
+    rig.start_gmm()?;
+    start_mn(&rig, more)?;
+    start_agent(&rig, more)?;
+    rig.create_region("scratch")?;
+    Ok(rig)
+}
+
+pub fn lines_and_pages_without_the_kernel() -> Outcome {
+    for mtu in ["", ",mtu=9000"] {
+        let rig = started(mtu)?;
+        let (mut port, hpa) = rig.written(61)?;
+        verify(&mut port, hpa, 61)?;
+        let all: Vec<u8> = (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8).collect();
+        port.write_bytes(hpa, &all)?;
+        let mut back = vec![0; all.len()];
+        port.read_bytes(hpa, &mut back)?;
+        ensure(back == all, "other bytes than were written")?;
+        let counters = client::counters(&rig.socket())?;
+        ensure(
+            counters.backend == "dpdk" && counters.link_detail.contains("net_memif"),
+            counters.link_detail,
+        )?;
+        ensure(
+            counters.link.rx_frames > 1000 && counters.link.rx_foreign == 0,
+            format!("{:?}", counters.link),
+        )?;
+        // Page faults, of which each evicts another page.
+        let options = MapOptions { limit: 256 << 10, ..MapOptions::default() };
+        let mapping = Mapping::open(&rig.socket(), "scratch", options)?;
+        for at in (0..REGION as usize).step_by(4096) {
+            // SAFETY: the byte lies in the mapping, and nothing else refers to it.
+            let found = unsafe { mapping.as_ptr().add(at).read_volatile() };
+            ensure(found == all[at], format!("byte {at} of the mapping"))?;
+        }
+    }
+    Ok(())
+}
+
+pub fn both_ends_may_end_and_come_back() -> Outcome {
+    cxloe_lab::expect_error("has not answered within the limit");
+    let rig = started("")?;
+    let (port, hpa) = rig.written(62)?;
+    drop(port);
+    rig.kill("agent")?;
+    start_agent(&rig, "")?;
+    let mut port = rig.connect()?;
+    recovered(&mut port, hpa)?;
+    verify(&mut port, hpa, 62)?;
+    rig.kill("mn")?;
+    failure(&mut port, hpa)?;
+    start_mn(&rig, "")?;
+    recovered(&mut port, hpa)?;
+    eventually("every line is served again", || verify(&mut port, hpa, 62).ok())
+}
+
+/// A missing plug-in, one of another version, an unknown device, and options that do not go with it.
+pub fn what_is_missing_is_named() -> Outcome {
+    let mut rig = Pair::bare()?;
+    rig.link = "auto";
+    let other = rig.path("other.so");
+    let source = rig.path("other.c");
+    std::fs::write(&source, "unsigned cxloe_dpdk_version(void) { return 99; }\n")?;
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&other).arg(&source).output()?;
+    succeeded(compiled)?;
+    let run = |plugin: Option<&str>, interface: &str, more: &[&str]| -> Outcome<_> {
+        let all = [&["-i", interface], more].concat();
+        let mut agent = Command::new(program("cn-agent")?);
+        agent.args(rig.agent_arguments("agent", &all));
+        if let Some(plugin) = plugin {
+            agent.env("CXLOE_DPDK", plugin);
+        }
+        Ok(agent.output()?)
+    };
+    let memif = device(&rig, "client", CN, "");
+    failed_with(&run(Some("/none/such.so"), &memif, &[])?, 2, &["/none/such.so", "make dpdk", "CXLOE_DPDK"])?;
+    failed_with(&run(Some(text(&other)), &memif, &[])?, 2, &["version 99", "this program 1"])?;
+    failed_with(&run(None, "dpdk:net_nothing0", &[])?, 2, &["no driver of DPDK takes `net_nothing0`"])?;
+    failed_with(&run(None, "dpdk:", &[])?, 2, &["names no device"])?;
+    failed_with(&run(None, &memif, &["--encap", "udp"])?, 2, &["leave --link and --encap out"])?;
+    failed_with(&run(None, &memif, &["--workers", "2"])?, 2, &["it serves one queue"])
+}

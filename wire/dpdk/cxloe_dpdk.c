@@ -1,0 +1,222 @@
+/* The plug-in: DPDK's inline functions behind the few calls of cxloe_dpdk.h. */
+#include "cxloe_dpdk.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_mbuf.h>
+
+/* Descriptors of each ring. */
+#define RING 1024
+/* Buffers of a port for each of its queues: both rings full, and bursts in the hands of the program. */
+#define BUFFERS (2 * RING + 8 * CXLOE_DPDK_BURST)
+#define ETHERNET_HEADER 14
+/* An 802.1Q tag. */
+#define TAG 4
+
+struct cxloe_dpdk_queue {
+    uint16_t port, number;
+    /* Frames received last. */
+    uint32_t received;
+    /* Frames to be sent; the one lent follows them. */
+    uint32_t queued;
+    /* Spare buffers for frames to be sent. */
+    uint32_t spare;
+    uint32_t room;
+    int lent;
+    struct rte_mbuf *rx[CXLOE_DPDK_BURST];
+    struct rte_mbuf *tx[CXLOE_DPDK_BURST];
+    struct rte_mbuf *spares[CXLOE_DPDK_BURST];
+    struct rte_mempool *pool;
+    /* Frames dropped because they came in several pieces. */
+    uint64_t pieces;
+};
+
+static struct rte_mempool *pools[RTE_MAX_ETHPORTS];
+static uint64_t dropped[RTE_MAX_ETHPORTS];
+
+__attribute__((format(printf, 3, 4))) static int fail(char *why, size_t room, const char *text, ...) {
+    va_list list;
+    va_start(list, text);
+    vsnprintf(why, room, text, list);
+    va_end(list);
+    return -1;
+}
+
+uint32_t cxloe_dpdk_version(void) { return CXLOE_DPDK_VERSION; }
+
+int cxloe_dpdk_start(int count, char **arguments, char *why, size_t room) {
+    if (rte_eal_init(count, arguments) < 0)
+        return fail(why, room, "DPDK does not start: %s", rte_strerror(rte_errno));
+    return 0;
+}
+
+static int describe(uint16_t port, struct cxloe_dpdk_device *found, char *why, size_t room) {
+    struct rte_eth_dev_info info;
+    struct rte_ether_addr mac;
+    struct rte_eth_link link = {0};
+    uint16_t mtu = 0;
+    if (rte_eth_dev_info_get(port, &info) || rte_eth_macaddr_get(port, &mac) || rte_eth_dev_get_mtu(port, &mtu))
+        return fail(why, room, "the device does not describe itself");
+    rte_eth_link_get_nowait(port, &link);
+    memset(found, 0, sizeof *found);
+    memcpy(found->mac, mac.addr_bytes, sizeof found->mac);
+    found->mtu = mtu;
+    found->speed = link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : link.link_speed;
+    found->queues = RTE_MIN(info.max_rx_queues, info.max_tx_queues);
+    found->numa = (int16_t)rte_eth_dev_socket_id(port);
+    snprintf(found->driver, sizeof found->driver, "%s", info.driver_name ? info.driver_name : "");
+    return port;
+}
+
+int cxloe_dpdk_find(const char *device, struct cxloe_dpdk_device *found, char *why, size_t room) {
+    char name[RTE_ETH_NAME_MAX_LEN];
+    size_t length = strcspn(device, ",");
+    uint16_t port;
+    if (length >= sizeof name) return fail(why, room, "the name of the device is too long");
+    memcpy(name, device, length);
+    name[length] = 0;
+    if (rte_eth_dev_get_port_by_name(name, &port) == 0) return describe(port, found, why, room);
+    if (rte_dev_probe(device) < 0)
+        return fail(why, room, "no driver of DPDK takes `%s`: %s", device, rte_strerror(rte_errno));
+    if (rte_eth_dev_get_port_by_name(name, &port) == 0) return describe(port, found, why, room);
+    /* Some drivers give their ports names of their own; of a device that was just probed, the last port is it. */
+    uint16_t last = RTE_MAX_ETHPORTS, each;
+    RTE_ETH_FOREACH_DEV(each) last = each;
+    if (last == RTE_MAX_ETHPORTS) return fail(why, room, "`%s` has no port", device);
+    return describe(last, found, why, room);
+}
+
+int cxloe_dpdk_open(uint16_t port, uint16_t queues, uint16_t mtu, char *why, size_t room) {
+    struct rte_eth_conf conf = {0};
+    struct rte_eth_dev_info info;
+    uint16_t ring_in = RING, ring_out = RING, has = 0;
+    char name[32];
+    int code;
+    if (rte_eth_dev_info_get(port, &info) || rte_eth_dev_get_mtu(port, &has)) return fail(why, room, "the device is gone");
+    if (mtu == 0) mtu = has;
+    /* Shared memory carries frames of any length, and says that it does not. */
+    const int shared = info.driver_name && !strcmp(info.driver_name, "net_memif");
+    conf.rxmode.mtu = shared ? has : mtu;
+    if ((code = rte_eth_dev_configure(port, queues, queues, &conf)) != 0)
+        return fail(why, room, "the device takes no %u queues with an MTU of %u: %s", queues, mtu, rte_strerror(-code));
+    if (mtu != has && !shared && (code = rte_eth_dev_set_mtu(port, mtu)) != 0 && code != -ENOTSUP)
+        return fail(why, room, "the device takes no MTU of %u: %s", mtu, rte_strerror(-code));
+    if ((code = rte_eth_dev_adjust_nb_rx_tx_desc(port, &ring_in, &ring_out)) != 0)
+        return fail(why, room, "the device takes no rings of %u frames: %s", RING, rte_strerror(-code));
+    if (!pools[port]) {
+        const uint32_t frame = RTE_ALIGN((uint32_t)mtu + ETHERNET_HEADER + TAG, 64u);
+        const uint32_t bytes = RTE_PKTMBUF_HEADROOM + RTE_MAX(2048u, frame);
+        snprintf(name, sizeof name, "cxloe-%u", port);
+        pools[port] = rte_pktmbuf_pool_create(name, queues * BUFFERS, 256, 0, (uint16_t)bytes, rte_eth_dev_socket_id(port));
+        if (!pools[port]) return fail(why, room, "no memory for %u buffers: %s", queues * BUFFERS, rte_strerror(rte_errno));
+    }
+    for (uint16_t queue = 0; queue < queues; queue++) {
+        const unsigned int socket = rte_eth_dev_socket_id(port);
+        if ((code = rte_eth_rx_queue_setup(port, queue, ring_in, socket, NULL, pools[port])) != 0 ||
+            (code = rte_eth_tx_queue_setup(port, queue, ring_out, socket, NULL)) != 0)
+            return fail(why, room, "queue %u is not set up: %s", queue, rte_strerror(-code));
+    }
+    if ((code = rte_eth_dev_start(port)) != 0) return fail(why, room, "the device does not start: %s", rte_strerror(-code));
+    return 0;
+}
+
+void cxloe_dpdk_close(uint16_t port) { rte_eth_dev_stop(port); }
+
+int cxloe_dpdk_is_up(uint16_t port) {
+    struct rte_eth_link link = {0};
+    return rte_eth_link_get_nowait(port, &link) == 0 && link.link_status;
+}
+
+void cxloe_dpdk_count(uint16_t port, struct cxloe_dpdk_counters *counters) {
+    struct rte_eth_stats stats = {0};
+    rte_eth_stats_get(port, &stats);
+    counters->rx_missed = stats.imissed;
+    counters->rx_dropped = stats.rx_nombuf + stats.ierrors + dropped[port];
+    counters->tx_errors = stats.oerrors;
+}
+
+struct cxloe_dpdk_queue *cxloe_dpdk_queue(uint16_t port, uint16_t number) {
+    struct cxloe_dpdk_queue *queue = calloc(1, sizeof *queue);
+    if (!queue) return NULL;
+    queue->port = port;
+    queue->number = number;
+    queue->pool = pools[port];
+    queue->room = rte_pktmbuf_data_room_size(queue->pool) - RTE_PKTMBUF_HEADROOM;
+    return queue;
+}
+
+void cxloe_dpdk_free(struct cxloe_dpdk_queue *queue) {
+    cxloe_dpdk_release(queue);
+    /* The buffer that is lent is the last one of the spares. */
+    rte_pktmbuf_free_bulk(queue->tx, queue->queued);
+    rte_pktmbuf_free_bulk(queue->spares, queue->spare);
+    dropped[queue->port] += queue->pieces;
+    free(queue);
+}
+
+/* The pool keeps a cache for each thread that it knows. */
+static inline void know_thread(void) {
+    if (unlikely(rte_lcore_id() == LCORE_ID_ANY)) rte_thread_register();
+}
+
+uint32_t cxloe_dpdk_receive(struct cxloe_dpdk_queue *queue, struct cxloe_dpdk_frame *frames, uint32_t most) {
+    know_thread();
+    most = RTE_MIN(most, CXLOE_DPDK_BURST);
+    const uint16_t count = rte_eth_rx_burst(queue->port, queue->number, queue->rx, (uint16_t)most);
+    uint32_t whole = 0;
+    for (uint16_t i = 0; i < count; i++) {
+        struct rte_mbuf *mbuf = queue->rx[i];
+        if (unlikely(mbuf->nb_segs != 1)) {
+            queue->pieces++;
+            rte_pktmbuf_free(mbuf);
+            continue;
+        }
+        queue->rx[whole] = mbuf;
+        frames[whole].bytes = rte_pktmbuf_mtod(mbuf, uint8_t *);
+        frames[whole].length = mbuf->data_len;
+        whole++;
+    }
+    queue->received = whole;
+    return whole;
+}
+
+void cxloe_dpdk_release(struct cxloe_dpdk_queue *queue) {
+    if (queue->received) rte_pktmbuf_free_bulk(queue->rx, queue->received);
+    queue->received = 0;
+}
+
+uint8_t *cxloe_dpdk_slot(struct cxloe_dpdk_queue *queue, uint32_t length) {
+    if (length > queue->room || queue->queued == CXLOE_DPDK_BURST) return NULL;
+    if (unlikely(queue->spare == 0)) {
+        know_thread();
+        if (rte_pktmbuf_alloc_bulk(queue->pool, queue->spares, CXLOE_DPDK_BURST) != 0) return NULL;
+        queue->spare = CXLOE_DPDK_BURST;
+    }
+    struct rte_mbuf *mbuf = queue->spares[queue->spare - 1];
+    mbuf->data_len = (uint16_t)length;
+    mbuf->pkt_len = length;
+    queue->lent = 1;
+    return rte_pktmbuf_mtod(mbuf, uint8_t *);
+}
+
+void cxloe_dpdk_commit(struct cxloe_dpdk_queue *queue) {
+    if (!queue->lent) return;
+    queue->lent = 0;
+    queue->tx[queue->queued++] = queue->spares[--queue->spare];
+    if (queue->queued == CXLOE_DPDK_BURST) cxloe_dpdk_flush(queue);
+}
+
+uint32_t cxloe_dpdk_flush(struct cxloe_dpdk_queue *queue) {
+    if (queue->queued == 0) return 0;
+    const uint16_t sent = rte_eth_tx_burst(queue->port, queue->number, queue->tx, (uint16_t)queue->queued);
+    queue->queued -= sent;
+    if (unlikely(queue->queued)) memmove(queue->tx, queue->tx + sent, queue->queued * sizeof queue->tx[0]);
+    return queue->queued;
+}

@@ -1,0 +1,248 @@
+//! The plug-in `libcxloe_dpdk.so`: finding it, checking its version, and its functions. Their contract is in
+//! `wire/dpdk/cxloe_dpdk.h`.
+
+use std::env;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+
+use libloading::Library;
+
+/// Version of the interface; that of the plug-in must be the same.
+pub const VERSION: u32 = 1;
+/// Most frames of one burst.
+pub const BURST: usize = 32;
+/// Environment variable with the path of the plug-in.
+pub const PLUGIN: &str = "CXLOE_DPDK";
+/// File name of the plug-in.
+const FILE: &str = "libcxloe_dpdk.so";
+/// Folder of the package `cxloe-dpdk`.
+const INSTALLED: &str = "/usr/lib/cxloe";
+/// Room for the plug-in's reason of a failure, in bytes.
+const WHY: usize = 256;
+
+/// A device, as the plug-in describes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceInfo {
+    pub mac: [u8; 6],
+    /// MTU in bytes, without the Ethernet header.
+    pub mtu: u16,
+    /// Speed in megabits per second; 0 if it is not known.
+    pub speed: u32,
+    /// Queues of each direction that the device has.
+    pub queues: u16,
+    /// NUMA node, or a negative number.
+    pub numa: i16,
+    driver: [u8; 32],
+}
+
+impl DeviceInfo {
+    /// Name of the driver.
+    pub fn driver(&self) -> String {
+        let end = self.driver.iter().position(|byte| *byte == 0).unwrap_or(self.driver.len());
+        String::from_utf8_lossy(&self.driver[..end]).into_owned()
+    }
+}
+
+/// A received frame in the plug-in's memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    pub bytes: *mut u8,
+    pub length: u32,
+}
+
+// SAFETY: an address and a length; whoever has the queue of the frame may use it.
+unsafe impl Send for Frame {}
+
+/// Counts of frames that a device lost.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceCounters {
+    pub rx_missed: u64,
+    pub rx_dropped: u64,
+    pub tx_errors: u64,
+}
+
+/// The plug-in's functions.
+pub struct Plugin {
+    start: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut c_char, usize) -> c_int,
+    find: unsafe extern "C" fn(*const c_char, *mut DeviceInfo, *mut c_char, usize) -> c_int,
+    open: unsafe extern "C" fn(u16, u16, u16, *mut c_char, usize) -> c_int,
+    close: unsafe extern "C" fn(u16),
+    is_up: unsafe extern "C" fn(u16) -> c_int,
+    count: unsafe extern "C" fn(u16, *mut DeviceCounters),
+    queue: unsafe extern "C" fn(u16, u16) -> *mut c_void,
+    pub(super) free: unsafe extern "C" fn(*mut c_void),
+    pub(super) receive: unsafe extern "C" fn(*mut c_void, *mut Frame, u32) -> u32,
+    pub(super) release: unsafe extern "C" fn(*mut c_void),
+    pub(super) slot: unsafe extern "C" fn(*mut c_void, u32) -> *mut u8,
+    pub(super) commit: unsafe extern "C" fn(*mut c_void),
+    pub(super) flush: unsafe extern "C" fn(*mut c_void) -> u32,
+    // Never unloaded: DPDK's threads run its code until the process ends.
+    _library: &'static Library,
+}
+
+impl Plugin {
+    /// Loads the plug-in.
+    ///
+    /// # Errors
+    /// A sentence: it is not there, cannot be loaded, or is of another version.
+    pub fn load() -> Result<Plugin, String> {
+        let path = place(env::var_os(PLUGIN).map(PathBuf::from), env::current_exe().ok().as_deref());
+        let missing = |error: libloading::Error| {
+            format!(
+                "the plug-in {} cannot be loaded ({error}); install it with `apt install cxloe-dpdk`, or build it with \
+                 `make dpdk` and name its path by the variable {PLUGIN}",
+                path.display()
+            )
+        };
+        // SAFETY: the library's initialisers are those of DPDK, which register drivers and touch nothing of ours.
+        let library = unsafe { Library::new(&path) }.map_err(missing)?;
+        let library: &'static Library = Box::leak(Box::new(library));
+        let wrong = |error: libloading::Error| format!("{} is no such plug-in: {error}", path.display());
+        macro_rules! function {
+            ($name:literal) => {{
+                // SAFETY: the types are those of cxloe_dpdk.h at this version, which is checked before all other functions.
+                let found = unsafe { library.get(concat!("cxloe_dpdk_", $name, "\0").as_bytes()) };
+                *found.map_err(wrong)?
+            }};
+        }
+        let version: unsafe extern "C" fn() -> u32 = function!("version");
+        // SAFETY: the function takes nothing and returns a constant.
+        let found = unsafe { version() };
+        if found != VERSION {
+            return Err(format!(
+                "the plug-in {} has version {found} of the interface, this program {VERSION}: install both of one release",
+                path.display()
+            ));
+        }
+        Ok(Plugin {
+            start: function!("start"),
+            find: function!("find"),
+            open: function!("open"),
+            close: function!("close"),
+            is_up: function!("is_up"),
+            count: function!("count"),
+            queue: function!("queue"),
+            free: function!("free"),
+            receive: function!("receive"),
+            release: function!("release"),
+            slot: function!("slot"),
+            commit: function!("commit"),
+            flush: function!("flush"),
+            _library: library,
+        })
+    }
+
+    /// Starts DPDK. To be called once.
+    ///
+    /// # Errors
+    /// The plug-in's sentence.
+    pub fn start(&self, arguments: &[String]) -> Result<(), String> {
+        let text = |argument: &String| CString::new(argument.as_str()).map_err(|error| error.to_string());
+        let texts = arguments.iter().map(text).collect::<Result<Vec<_>, _>>()?;
+        // DPDK keeps pointers to its arguments.
+        let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
+        pointers.push(std::ptr::null_mut());
+        let pointers = pointers.leak();
+        let count = (pointers.len() - 1) as c_int;
+        // SAFETY: as many texts as announced, and a null pointer, all of which live as long as the process.
+        said(|why, room| unsafe { (self.start)(count, pointers.as_mut_ptr(), why, room) }).map(drop)
+    }
+
+    /// Finds a device; returns the number of its port.
+    ///
+    /// # Errors
+    /// The plug-in's sentence.
+    pub fn find(&self, device: &str) -> Result<(u16, DeviceInfo), String> {
+        let text = CString::new(device).map_err(|error| error.to_string())?;
+        let mut found = DeviceInfo::default();
+        // SAFETY: the text and the description outlive the call.
+        let port = said(|why, room| unsafe { (self.find)(text.as_ptr(), &mut found, why, room) })?;
+        Ok((port as u16, found))
+    }
+
+    /// Configures and starts a port; an `mtu` of 0 leaves the device's.
+    ///
+    /// # Errors
+    /// The plug-in's sentence.
+    pub fn open(&self, port: u16, queues: u16, mtu: u16) -> Result<(), String> {
+        // SAFETY: the call takes plain values.
+        said(|why, room| unsafe { (self.open)(port, queues, mtu, why, room) }).map(drop)
+    }
+
+    /// Stops a port that has no queue any more.
+    pub fn close(&self, port: u16) {
+        // SAFETY: the call takes a plain value; the caller has freed all queues.
+        unsafe { (self.close)(port) }
+    }
+
+    /// Whether frames can pass.
+    pub fn is_up(&self, port: u16) -> bool {
+        // SAFETY: the call takes a plain value.
+        unsafe { (self.is_up)(port) != 0 }
+    }
+
+    /// Counts of a port since it was opened.
+    pub fn count(&self, port: u16) -> DeviceCounters {
+        let mut counters = DeviceCounters::default();
+        // SAFETY: the counters outlive the call.
+        unsafe { (self.count)(port, &mut counters) };
+        counters
+    }
+
+    /// A queue of an open port; `None` without memory.
+    pub fn queue(&self, port: u16, number: u16) -> Option<std::ptr::NonNull<c_void>> {
+        // SAFETY: the call takes plain values.
+        std::ptr::NonNull::new(unsafe { (self.queue)(port, number) })
+    }
+}
+
+/// Calls a function that writes the reason of its failure, a text of so many bytes.
+fn said(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<c_int, String> {
+    let mut why = [0_u8; WHY];
+    match call(why.as_mut_ptr().cast(), why.len()) {
+        code if code >= 0 => Ok(code),
+        _ => {
+            why[WHY - 1] = 0;
+            Err(CStr::from_bytes_until_nul(&why).unwrap_or_default().to_string_lossy().into_owned())
+        }
+    }
+}
+
+/// Where the plug-in is: as named, else beside the program, else where the package has it.
+fn place(named: Option<PathBuf>, program: Option<&Path>) -> PathBuf {
+    if let Some(named) = named {
+        return named;
+    }
+    let beside = program.map(|program| program.with_file_name(FILE)).filter(|path| path.exists());
+    beside.unwrap_or_else(|| Path::new(INSTALLED).join(FILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plug_in_is_sought_where_it_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("cn-agent");
+        assert_eq!(place(Some("/x/y.so".into()), Some(&program)), Path::new("/x/y.so"));
+        assert_eq!(place(None, Some(&program)), Path::new("/usr/lib/cxloe/libcxloe_dpdk.so"));
+        std::fs::write(folder.path().join(FILE), "").unwrap();
+        assert_eq!(place(None, Some(&program)), folder.path().join(FILE));
+        assert_eq!(place(None, None), Path::new("/usr/lib/cxloe/libcxloe_dpdk.so"));
+    }
+
+    #[test]
+    fn a_reason_ends_at_its_zero() {
+        let fill = |why: *mut c_char, room: usize| {
+            // SAFETY: as many bytes as there is room.
+            unsafe { std::ptr::copy_nonoverlapping(b"no device\0rest".as_ptr(), why.cast(), 14.min(room)) };
+            -1
+        };
+        assert_eq!(said(fill), Err("no device".into()));
+        assert_eq!(said(|_, _| 3), Ok(3));
+    }
+}
