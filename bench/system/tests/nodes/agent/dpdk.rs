@@ -1,4 +1,5 @@
-//! Nodes whose link is DPDK: its driver `net_memif` carries frames through memory that both processes share.
+//! Nodes whose link is DPDK: its driver `net_memif` carries frames through memory that both processes share, and
+//! `net_af_packet` through a virtual cable.
 
 use std::process::Command;
 
@@ -62,19 +63,27 @@ pub fn lines_and_pages_without_the_kernel() -> Outcome {
     Ok(())
 }
 
+/// Over a cable: `net_memif` unmaps the shared memory when one process ends, whether or not the other is reading it.
 pub fn both_ends_may_end_and_come_back() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
-    let rig = started("")?;
+    let mut rig = Pair::bare()?;
+    rig.link = "auto";
+    let start_mn = || rig.start_mn_with("file", &["-i", "dpdk:net_af_packet0,iface=mn0"]);
+    let start_agent = || rig.start_agent(&["-i", "dpdk:net_af_packet0,iface=cn0", "--cache-size", "0"]);
+    rig.start_gmm()?;
+    start_mn()?;
+    start_agent()?;
+    rig.create_region("scratch")?;
     let (port, hpa) = rig.written(62)?;
     drop(port);
     rig.kill("agent")?;
-    start_agent(&rig, "")?;
+    start_agent()?;
     let mut port = rig.connect()?;
     recovered(&mut port, hpa)?;
     verify(&mut port, hpa, 62)?;
     rig.kill("mn")?;
     failure(&mut port, hpa)?;
-    start_mn(&rig, "")?;
+    start_mn()?;
     recovered(&mut port, hpa)?;
     eventually("every line is served again", || verify(&mut port, hpa, 62).ok())
 }
