@@ -343,7 +343,18 @@ fn run(
             changes.extend(outcome.changes);
         }
         if !changes.is_empty() {
-            match store.commit(&changes) {
+            let committed = store.commit(&changes);
+            // Nodes get their answers after the write, and send nothing before.
+            let written_ms = clock.now_ms();
+            let took_ms = written_ms.saturating_sub(now_ms);
+            if took_ms >= PAUSE_MIN_MS {
+                tracing::warn!(
+                    took_ms,
+                    "the store was slow to be written: nodes get as long again to answer"
+                );
+                manager.note_pause(took_ms, written_ms);
+            }
+            match committed {
                 Ok(()) => {
                     manager.keep();
                     CommandOutcome::events_of(&changes).for_each(event_log::log);
