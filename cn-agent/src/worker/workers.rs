@@ -68,7 +68,8 @@ impl Workers {
         hinted
     }
 
-    /// The worker with a space for the region `name`, or else the one at `hinted`, which a new space would be given.
+    /// The worker at `hinted`, which serves the region `name`; without one, that with a space of the region, which may
+    /// have outlived it, or else the first.
     pub async fn of_region(&self, name: &str, hinted: Option<usize>) -> &Orders {
         if let Some(orders) = hinted.and_then(|index| self.get(index)) {
             return orders;
