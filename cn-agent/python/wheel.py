@@ -82,7 +82,8 @@ def make(library: pathlib.Path, folder: pathlib.Path, strip: bool) -> pathlib.Pa
     content = stripped(library) if strip else library.read_bytes()
     tag = f"cp{PYTHON[0]}{PYTHON[1]}-abi3-{platform(content)}"
     about = f"cxloe-{version()}.dist-info"
-    files = {f"cxloe/{file.name}": file.read_bytes() for file in sorted((HERE / "cxloe").iterdir()) if file.is_file()}
+    sources = [file for file in sorted((HERE / "cxloe").rglob("*")) if file.suffix in (".py", ".pyi", ".typed")]
+    files = {str(file.relative_to(HERE)): file.read_bytes() for file in sources}
     files["cxloe/_cxloe.abi3.so"] = content
     files[f"{about}/METADATA"] = metadata(version()).encode()
     files[f"{about}/WHEEL"] = (
