@@ -1,17 +1,16 @@
-//! A token bucket: limits a sender to a rate, with a burst of bytes at once after idle time.
+//! Token bucket: limits a sender to a rate, but lets a burst of bytes leave at once after idle time.
 
 use core::time::Duration;
 
 use crate::BitsPerSecond;
 
-/// Tokens are kept in bits times nanoseconds per second, so that no rate loses a fraction.
+/// One bit in the unit of the token level: bits times nanoseconds per second, so that no rate is rounded.
 const UNIT: u128 = 1_000_000_000;
 
-/// Token bucket of one sender.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     rate: BitsPerSecond,
-    /// In [`UNIT`]s of a bit; negative while a large request is paid off.
+    /// Tokens in [`UNIT`]s of a bit; negative while a large request is paid off.
     level: i128,
     capacity: i128,
     filled_at: Duration,
@@ -21,10 +20,10 @@ impl TokenBucket {
     /// Makes a full bucket that holds `burst` bytes and fills at `rate`.
     pub fn new(rate: BitsPerSecond, burst: u64, now: Duration) -> TokenBucket {
         let capacity = i128::from(burst) * 8 * UNIT as i128;
+        // A rate of 0 would divide by zero in `ready`.
         TokenBucket { rate: rate.max(1), level: capacity, capacity, filled_at: now }
     }
 
-    /// Changes the rate from `now` on.
     pub fn set_rate(&mut self, rate: BitsPerSecond, now: Duration) {
         self.fill(now);
         self.rate = rate.max(1);
@@ -38,17 +37,18 @@ impl TokenBucket {
         self.level += passed.saturating_mul(u128::from(self.rate)).min(room) as i128;
     }
 
-    /// Drops the tokens saved up, and any debt.
+    /// Drops the tokens saved up, and clears any debt.
     pub fn empty(&mut self, now: Duration) {
         self.fill(now);
         self.level = 0;
     }
 
-    /// Checks whether a request may leave: the bucket is not empty. The request's size does not matter, so that no
-    /// request is too large ever to leave; its debt delays the next one.
+    /// Checks that a request may leave: the bucket has tokens left. The request's size does not matter.
+    /// Otherwise a request larger than the bucket could never leave; instead, its debt delays the next
+    /// request.
     ///
     /// # Errors
-    /// Time of the next attempt that can succeed.
+    /// Returns the time of the next attempt that can succeed.
     #[inline]
     pub fn ready(&mut self, now: Duration) -> Result<(), Duration> {
         self.fill(now);
@@ -59,13 +59,14 @@ impl TokenBucket {
         Err(now + Duration::from_nanos(wait.min(u128::from(u64::MAX)) as u64))
     }
 
-    /// Pays for `bytes` on the wire: the larger of a request's own size and its response's (R13).
+    /// Takes tokens for `bytes` on the wire: a request's own size or its response's, whichever is larger
+    /// (R13).
     #[inline]
     pub fn charge(&mut self, bytes: u64) {
         self.level -= i128::from(bytes) * 8 * UNIT as i128;
     }
 
-    /// Takes tokens for `bytes`, if the bucket is not empty.
+    /// Takes tokens for `bytes`, unless the bucket is empty.
     ///
     /// # Errors
     /// As for [`ready`](Self::ready).

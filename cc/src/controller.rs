@@ -15,38 +15,43 @@
 //!                      (CR+TR)/2 each t3 -----pause---->   three quarters again at each pause
 //! ```
 //!
-//! CR is the current rate, TR the target it recovers to. The paper leaves these points open: a pause within t2 of the
-//! last one that counted is a duplicate in every phase; CR never exceeds the link's rate nor falls below a floor; the
-//! first speed-up and the first increment come one interval after their phase began; a pause before the first increment
-//! of (e) undoes nothing; (e) rests once it has reached the link's rate.
+//! CR is the current rate, TR the target rate of recovery. The paper leaves some points open; here they are
+//! decided so:
 //!
-//! A pause without a known sender, a bare 802.1Qbb frame, may be forged: any station at the cable can send a million of
-//! them. Such pauses count as others do, within two bounds: none brings CR below a floor of their own, and after a span
-//! in which they counted none does for as long again, so that the rate recovers.
+//! - In every phase, a pause within t2 of the last one that counted is a duplicate.
+//! - CR never exceeds the link's rate and never falls below a floor.
+//! - The first speed-up and the first increment come one interval after their phase began.
+//! - A pause before the first increment of (e) lowers nothing.
+//! - Once (e) has reached the link's rate, it makes no further increments.
+//!
+//! A bare pause, an 802.1Qbb frame that does not name the node that caused it, may be forged: any station on
+//! the cable can send a million of them. Bare pauses count like others, within two bounds. They cannot bring
+//! CR below a floor of their own. And after a span in which they counted, they are ignored for an equally
+//! long span, so that the rate recovers.
 
 use core::time::Duration;
 
 use crate::BitsPerSecond;
 
-/// A phase of the controller, with the paper's letter.
+/// Phase of the controller; each doc begins with the paper's letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// a: no congestion.
+    /// a: no congestion seen.
     Stable,
-    /// b: rate halved; waits for the pauses to end.
+    /// b: the rate was halved; waits until no pause has come for t1.
     PfcResponse,
     /// c: halves the distance to the target rate at each step.
     FastRecovery,
-    /// d: paused during recovery, since the target was too high.
+    /// d: a pause came during recovery, so the target rate was too high.
     RecoveryPfcResponse,
-    /// e: raises the rate step by step to find more room.
+    /// e: raises the rate step by step to find unused bandwidth.
     IncrementExploration,
-    /// f: paused after an increment; waits for another pause, which would show congestion (b).
+    /// f: a pause came during exploration; a second one would show congestion and lead to (b).
     IncrementGuessing,
 }
 
 impl Phase {
-    /// All phases, in the paper's order.
+    /// All phases, in the paper's order of letters.
     pub const ALL: [Phase; 6] = [
         Phase::Stable,
         Phase::PfcResponse,
@@ -65,35 +70,35 @@ impl Phase {
 /// Times and rates of a controller; names as in the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Wait of (b) and (d) after the last pause.
+    /// Time in (b) and (d) without another pause.
     pub t1: Duration,
-    /// A pause this soon after the last one that counted is a duplicate.
+    /// A pause within this time of the last one that counted is a duplicate.
     pub t2: Duration,
     /// Interval of speed-ups in (c).
     pub t3: Duration,
-    /// Duration of (a) before exploring.
+    /// Time in (a) before (e) explores.
     pub t4: Duration,
     /// Interval of increments in (e).
     pub t5: Duration,
-    /// Wait of (f) for another pause.
+    /// Time in (f) without another pause, before (a).
     pub t6: Duration,
-    /// Rate of the link: initial and highest CR.
+    /// Rate of the link: the initial and the highest CR.
     pub link: BitsPerSecond,
     /// Lowest CR.
     pub floor: BitsPerSecond,
-    /// A step of (e): the paper's 1 Gbit/s at 100 Gbit/s, a hundredth of other links' rates.
+    /// Step of (e): the paper's 1 Gbit/s on a link of 100 Gbit/s, so 1 % of the link's rate on others.
     pub increment: BitsPerSecond,
-    /// Speed-ups after which (c) is over.
+    /// Number of speed-ups after which (c) ends.
     pub speed_ups: u32,
     /// Lowest CR that [bare pauses](Controller::on_bare_pause) can cause.
     pub bare_floor: BitsPerSecond,
-    /// Span from the first bare pause on in which bare pauses count; for as long again after that, none counts. Zero:
-    /// no bare pause counts.
+    /// Time, from the first bare pause, in which bare pauses count. After it they are ignored for the same
+    /// time. Zero: no bare pause ever counts.
     pub bare_span: Duration,
 }
 
 impl Config {
-    /// The paper's times (V, Congestion Control) on a link of `link` bits per second.
+    /// Uses the paper's times (V, Congestion Control) on a link of `link` bits per second.
     pub fn for_link(link: BitsPerSecond) -> Config {
         let us = Duration::from_micros;
         Config {
@@ -113,7 +118,7 @@ impl Config {
     }
 }
 
-/// The controller of one sender.
+/// Decides the rate of one sender.
 ///
 /// Call [`on_pause`](Self::on_pause) for each signal and [`poll`](Self::poll) when
 /// [`deadline`](Self::deadline) has come; read [`rate`](Self::rate) after either.
@@ -123,12 +128,12 @@ pub struct Controller {
     phase: Phase,
     current: BitsPerSecond,
     target: BitsPerSecond,
-    /// End of the phase's timer.
+    /// Time at which the timer of the current phase expires.
     timer: Duration,
     last_pause: Option<Duration>,
-    /// Start of the present span of bare pauses.
+    /// Time of the first bare pause of the current span.
     bare_since: Option<Duration>,
-    /// Speed-ups or increments since the phase began.
+    /// Number of speed-ups or increments since the phase began.
     steps: u32,
     pauses: u64,
     duplicates: u64,
@@ -157,7 +162,7 @@ impl Controller {
         }
     }
 
-    /// Present rate to send at (CR).
+    /// Current rate to send at (CR).
     #[inline]
     pub fn rate(&self) -> BitsPerSecond {
         self.current
@@ -168,37 +173,38 @@ impl Controller {
         self.target
     }
 
-    /// Phase since the last signal or expired timer.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Number of pauses that counted, and of those that did not: duplicates, and bare pauses out of their bounds.
+    /// Returns the number of pauses that counted, and the number ignored: duplicates, and bare pauses beyond
+    /// their bounds.
     pub fn pauses(&self) -> (u64, u64) {
         (self.pauses, self.duplicates)
     }
 
-    /// Time of the next [`poll`](Self::poll); [`Duration::MAX`] if only a pause changes anything.
+    /// Time of the next [`poll`](Self::poll); [`Duration::MAX`] if only a pause can change anything.
     #[inline]
     pub fn deadline(&self) -> Duration {
         self.timer
     }
 
-    /// Applies a pause of the sender's class, with quanta other than 0, from a known sender. Returns whether it
-    /// counted.
+    /// Applies a pause of the sender's class, with quanta other than 0, that names its sender. Returns
+    /// whether the pause counted.
     pub fn on_pause(&mut self, now: Duration) -> bool {
         self.poll(now);
         self.pause(now, self.config.floor)
     }
 
-    /// Applies a pause of the sender's class, with quanta other than 0, without a known sender. Returns whether it
-    /// counted.
+    /// Applies a pause of the sender's class, with quanta other than 0, that does not name its sender.
+    /// Returns whether the pause counted.
     pub fn on_bare_pause(&mut self, now: Duration) -> bool {
         self.poll(now);
         let span = self.config.bare_span;
         let passed = self.bare_since.map(|since| now.saturating_sub(since));
         match passed {
             Some(passed) if passed < span => {}
+            // The second half of the bound: bare pauses are ignored as long as they counted before.
             Some(passed) if passed < span * 2 => {
                 self.duplicates += 1;
                 return false;
@@ -212,7 +218,7 @@ impl Controller {
         self.pause(now, self.config.bare_floor.max(self.config.floor))
     }
 
-    /// Applies a pause that may bring the rate down to `floor`.
+    /// Applies a pause that may lower the rate to `floor`, not further. Returns whether the pause counted.
     fn pause(&mut self, now: Duration, floor: BitsPerSecond) -> bool {
         if self.last_pause.is_some_and(|last| now.saturating_sub(last) < self.config.t2) {
             self.duplicates += 1;
@@ -240,6 +246,7 @@ impl Controller {
                 self.timer = now + self.config.t1;
             }
             Phase::IncrementExploration => {
+                // Takes back the last increment; before the first one there is nothing to take back.
                 if self.steps > 0 {
                     self.set_rate(self.current.saturating_sub(self.config.increment).max(floor));
                 }
@@ -249,8 +256,8 @@ impl Controller {
         true
     }
 
-    /// Applies the timers that have expired; may be called at any time. A late call takes few steps: increments that
-    /// are overdue are made at once, and (e) ends at the link's rate.
+    /// Applies all timers that have expired; may be called at any time. A late call still takes few steps:
+    /// overdue increments are made in one step, and (e) stops at the link's rate.
     #[inline]
     pub fn poll(&mut self, now: Duration) {
         while now >= self.timer {
@@ -258,7 +265,7 @@ impl Controller {
         }
     }
 
-    /// Applies the end of the phase's timer at `self.timer`, a time not after `now`.
+    /// Handles the expired timer of the current phase. `now` is at or after `self.timer`.
     fn expire(&mut self, now: Duration) {
         let at = self.timer;
         match self.phase {
@@ -280,7 +287,7 @@ impl Controller {
         }
     }
 
-    /// Makes the increments due by `now`. At the link's rate nothing is left to explore until the next pause.
+    /// Makes the increments due by `now` in one step.
     fn explore(&mut self, now: Duration) {
         let missing = (self.config.link - self.current).div_ceil(self.config.increment.max(1));
         let t5 = self.config.t5.max(Duration::from_nanos(1));
@@ -288,6 +295,7 @@ impl Controller {
         let steps = u128::from(missing).min(due) as u64;
         self.set_rate(self.current.saturating_add(self.config.increment.saturating_mul(steps)));
         self.steps = self.steps.saturating_add(steps.min(u64::from(u32::MAX)) as u32);
+        // At the link's rate there is nothing left to explore until the next pause.
         self.timer = if self.current == self.config.link {
             Duration::MAX
         } else {

@@ -1,14 +1,15 @@
-//! # cxloe-cc: how fast a compute node may send
+//! # cxloe-cc: congestion control of a compute node
 //!
-//! Priority flow control (IEEE 802.1Qbb) stops a whole class of traffic on a link when a queue behind it fills. The
-//! paper takes the pause frame as a signal instead: slow down by steps, creep back, and settle just below the rate at
-//! which the next pause would come. It needs no support from switches.
+//! Priority flow control (IEEE 802.1Qbb) stops a whole class of traffic on a link when a queue behind the
+//! link fills. The paper uses the pause frame as a signal instead: the sender slows down in steps, recovers
+//! step by step, and settles just below the rate at which the next pause would come. Switches need no extra
+//! feature for that.
 //!
 //! ```text
-//!   pause and congestion signals          a request of so many bytes
+//!   pause and congestion signals               bytes of a request
 //!               |                                   |
 //!               v                                   v
-//!          Controller ---- rate in bits/s ----> TokenBucket ----> now, or when to ask again
+//!          Controller ---- rate in bits/s ----> TokenBucket ----> send now, or time of the next attempt
 //!          (six phases)                         (tokens in bytes)
 //!               '-------------- Pacer --------------'
 //! ```
@@ -19,8 +20,8 @@
 //! | [`bucket`] | tokens in bytes that arrive at the controller's rate |
 //! | [`pacer`] | both together, as a sender uses them |
 //!
-//! All of it is without I/O, which the compiler checks (`no_std`): the time is an argument ([`core::time::Duration`]
-//! since any fixed start), and the result is a rate or the time of the next call.
+//! The crate does no I/O, which the compiler checks (`no_std`). Callers pass the time as an argument
+//! ([`core::time::Duration`] since any fixed start) and get a rate or the time of the next call.
 
 #![cfg_attr(not(test), no_std)]
 // `println!` and the like panic when standard output is closed.
@@ -37,5 +38,4 @@ pub use pacer::{Pacer, PacerStatus};
 /// Rate in bits per second on the wire (R13).
 pub type BitsPerSecond = u64;
 
-/// 10^9 bits per second.
 pub const GBIT: BitsPerSecond = 1_000_000_000;

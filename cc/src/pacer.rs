@@ -1,42 +1,43 @@
-//! The pacer of a sender: the controller gives the rate, the bucket the time of the next request.
+//! Pacer of a sender: the controller sets the rate, the token bucket the time of the next request.
 //!
-//! At the link's rate the wire itself is the limit, and a request costs a comparison. Below it, the controller's
-//! changes of rate are applied at each call, each for the moment it was due, so that a pacer needs no timer of its own.
+//! At the link's rate the wire itself is the limit, and a request costs one comparison. Below the link's
+//! rate, each call applies the rate changes that have come due since the last call, each at its due time. So
+//! a pacer needs no timer.
 
 use core::time::Duration;
 
 use crate::{BitsPerSecond, Config, Controller, Phase, TokenBucket};
 
-/// Pacer of the requests of one sender to one receiver.
+/// Limits the requests of one sender to one receiver.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     controller: Controller,
     bucket: TokenBucket,
     link: BitsPerSecond,
-    /// Set while the rate is below the link's.
+    /// True while the rate is below the link's rate.
     limiting: bool,
     delayed: u64,
 }
 
-/// Rate and counts of a pacer, for status output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacerStatus {
     /// Phase of the congestion control.
     pub phase: Phase,
-    /// The present rate of requests (CR), in bits per second of the wire.
+    /// Current rate of requests (CR), in bits per second on the wire.
     pub rate: BitsPerSecond,
-    /// Target rate of recovery (TR).
+    /// Target rate of recovery (TR), in bits per second on the wire.
     pub target: BitsPerSecond,
-    /// Pause signals that changed the phase or the rate.
+    /// Number of pause signals that changed the phase or the rate.
     pub pauses: u64,
-    /// Pause signals too close to the one before, or bare ones out of their bounds.
+    /// Number of pause signals ignored: too soon after the previous one, or bare ones beyond their bounds.
     pub duplicates: u64,
-    /// Number of times that a request had to wait for tokens.
+    /// Number of attempts to send that had to wait for tokens.
     pub delayed: u64,
 }
 
 impl Pacer {
-    /// A pacer at the link's rate. After a rest below that rate, `burst` bytes may leave at once.
+    /// Makes a pacer that starts at the link's rate. After idle time below that rate, `burst` bytes may leave
+    /// at once.
     pub fn new(config: Config, burst: u64, now: Duration) -> Pacer {
         Pacer {
             controller: Controller::new(config, now),
@@ -47,10 +48,10 @@ impl Pacer {
         }
     }
 
-    /// Checks whether a request may leave now.
+    /// Checks that a request may leave now.
     ///
     /// # Errors
-    /// Time of the next attempt that can succeed.
+    /// Returns the time of the next attempt that can succeed.
     #[inline]
     pub fn ready(&mut self, now: Duration) -> Result<(), Duration> {
         if !self.limiting {
@@ -66,11 +67,12 @@ impl Pacer {
         }
         let ready = self.bucket.ready(now);
         self.delayed += u64::from(ready.is_err());
-        // A change of rate may let the request leave earlier.
+        // The next change may raise the rate, so the request may leave before the bucket's time.
         ready.map_err(|at| at.min(self.controller.deadline()))
     }
 
-    /// Pays for `bytes` on the wire (R13): of a request that has left, or of a repetition, which needs no permission.
+    /// Takes tokens for `bytes` on the wire (R13): for a request that was sent, or for a retransmission,
+    /// which does not ask [`ready`](Self::ready) first.
     #[inline]
     pub fn charge(&mut self, bytes: u64) {
         if self.limiting {
@@ -78,7 +80,7 @@ impl Pacer {
         }
     }
 
-    /// Applies a pause of this sender's class from a known sender. Returns whether it counted.
+    /// Applies a pause of this sender's class that names its sender. Returns whether the pause counted.
     pub fn on_pause(&mut self, now: Duration) -> bool {
         self.catch_up(now);
         let counted = self.controller.on_pause(now);
@@ -86,8 +88,8 @@ impl Pacer {
         counted
     }
 
-    /// Applies a pause of this sender's class without a known sender: its effect is bounded. Returns whether it
-    /// counted.
+    /// Applies a pause of this sender's class that does not name its sender. It may be forged, so its effect
+    /// is bounded. Returns whether the pause counted.
     pub fn on_bare_pause(&mut self, now: Duration) -> bool {
         self.catch_up(now);
         let counted = self.controller.on_bare_pause(now);
@@ -97,7 +99,7 @@ impl Pacer {
         counted
     }
 
-    /// Status once the changes of rate due by `now` are applied.
+    /// Returns the status after all rate changes due by `now`.
     pub fn status(&mut self, now: Duration) -> PacerStatus {
         self.catch_up(now);
         let (pauses, duplicates) = self.controller.pauses();
@@ -111,7 +113,6 @@ impl Pacer {
         }
     }
 
-    /// Applies every change of rate that was due by `now`, each at its due time.
     fn catch_up(&mut self, now: Duration) {
         while self.limiting && self.controller.deadline() <= now {
             let at = self.controller.deadline();
@@ -125,7 +126,8 @@ impl Pacer {
         let rate = self.controller.rate();
         let limiting = rate < self.link;
         if limiting && !self.limiting {
-            // At the link's rate no tokens are saved up.
+            // No tokens may be saved up from the time at the link's rate: they would let a burst leave into
+            // congestion.
             self.bucket.empty(now);
         }
         self.limiting = limiting;
@@ -144,7 +146,7 @@ mod tests {
         Pacer::new(Config::for_link(100 * GBIT), 4096, Duration::ZERO)
     }
 
-    /// Sends frames of 125 bytes (a microsecond at 1 Gbit/s) whenever allowed; returns how many.
+    /// Sends frames of 125 bytes (one takes 1 us at 1 Gbit/s) whenever allowed; returns the number of frames.
     fn send(pacer: &mut Pacer, from: Duration, until: Duration) -> u64 {
         let (mut now, mut sent) = (from, 0);
         while now < until {
@@ -183,7 +185,7 @@ mod tests {
         assert!(status.delayed > 0);
     }
 
-    /// A pacer called late has the same state, tokens included, as one that is called all the time.
+    /// A pacer that is called rarely has the same state, tokens included, as one that is called all the time.
     #[test]
     fn catching_up_misses_nothing() {
         let (mut asked, mut left_alone) = (pacer(), pacer());

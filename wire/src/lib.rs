@@ -1,7 +1,7 @@
-//! # cxloe-wire: what travels between a compute node and a memory node
+//! # cxloe-wire: the protocol between a compute node and a memory node
 //!
-//! A 64-byte line of remote memory is asked for in one Ethernet frame and arrives in another. This crate
-//! holds everything about those frames, in two layers, the first usable without the second:
+//! A request for a 64-byte line of remote memory travels in one Ethernet frame, the answer in another. This
+//! crate has everything about those frames, in two layers; the first can be used without the second:
 //!
 //! ```text
 //!      compute node (CN)                                            memory node (MN)
@@ -19,18 +19,19 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`frame`] | the bytes: the checked view of a received frame, every message of the protocol, the integrity trailer, and the IEEE 802.1Qbb frames it is paced by. No state |
-//! | [`session`] | the rules (R1-R13 of `PROTOCOL.md`): [`session::Requester`] at the CN, [`session::Responder`] at the MN, plain state machines that take bytes and time and give frames and events |
-//! | [`mod@spelled`] | one spelling of a value, as text and in files |
-//! | [`time`] | time as the state machines see it: a number handed to them |
+//! | [`frame`] | the bytes: the checked view of a received frame, every message of the protocol, the integrity trailer, and the IEEE 802.1Qbb frames of rate control. No state |
+//! | [`session`] | the rules (R1-R13 of `PROTOCOL.md`): [`session::Requester`] at the CN and [`session::Responder`] at the MN. Both are state machines: bytes and time in, frames and events out |
+//! | [`mod@spelled`] | one text form of a value, in output and in files |
+//! | [`time`] | time in the state machines: a number that the caller passes in |
 //! | `transmit` | [`Transmit`], the slots that sessions write frames into |
 //!
-//! Nothing here uses the operating system, which the compiler checks (`no_std`): no sockets, no clock, no threads. The
-//! crate `cxloe-link` sends and receives the frames.
+//! The crate does not use the operating system, which the compiler checks (`no_std`): no sockets, no clock,
+//! no threads. The crate `cxloe-link` sends and receives the frames.
 //!
-//! The data path never allocates: a frame is read in the kernel's receive slot and written into its transmit slot. A
-//! received frame is delimited and its command decoded once, by [`frame::FrameView`].
+//! The data path never allocates: a frame is read in the kernel's receive slot and written into its transmit
+//! slot. [`frame::FrameView`] finds the end of a received frame and decodes its command once.
 
+#![warn(missing_docs)]
 #![cfg_attr(not(test), no_std)]
 // `println!` and the like panic when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]

@@ -1,15 +1,16 @@
-//! Randomness that repeats: a small generator with a fixed algorithm, so that a seed gives the same faults on
+//! Repeatable randomness: a small generator with a fixed algorithm, so that a seed gives the same faults on
 //! every machine and in every version.
 //!
-//! [`Random`] is SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function, 8 bytes of state,
-//! about a nanosecond a number. It drives faults and simulations; it is not for keys, nor for session ids outside of simulations.
+//! [`Random`] is SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function. It has 8 bytes of
+//! state and takes about a nanosecond for a number. It serves fault injection and simulations; it is not fit
+//! for keys, nor for session ids outside of simulations.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
-/// Generator of random numbers that repeat for a seed.
+/// Generator of random numbers that are the same in every run with the same seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Random(u64);
 
@@ -19,33 +20,35 @@ impl Random {
         Random(seed)
     }
 
-    /// Makes a generator of its own for part `label` of a run under `seed`. Another part does not change the numbers of
-    /// the existing ones.
+    /// Makes the generator for part `label` of a run under `seed`. Each part has its own, so a new part does
+    /// not change the numbers that the existing parts draw.
     pub fn part(seed: u64, label: u64) -> Self {
         Random(mix(seed ^ mix(label.wrapping_add(GAMMA))))
     }
 
-    /// Next number, all 64 bits random.
+    /// Draws the next number, all 64 bits random.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         mix(self.0)
     }
 
-    /// The next number in `0..bound` (0 if `bound` is 0), by multiply and shift: for the small bounds used
-    /// here the bias is far below anything observable.
+    /// Draws the next number in `0..bound` (0 if `bound` is 0), by multiply and shift: for the small bounds
+    /// used here the bias is too small to observe.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Whether an event of this probability happens now. Takes exactly one number, also for 0 and 1.
+    /// Decides whether an event of this probability happens now. Draws exactly one number, also for 0 and 1,
+    /// so that a changed probability does not shift the later numbers.
     #[inline]
     pub fn chance(&mut self, probability: Probability) -> bool {
         ((self.bits() >> 11) as f64) < probability.0 * (1u64 << 53) as f64
     }
 }
 
+// Increment and multipliers of SplitMix64.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 const fn mix(mut z: u64) -> u64 {
@@ -54,27 +57,30 @@ const fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Probability from 0 (never) to 1 (always). Written `0.5%` or `0.005`.
+/// Probability from 0 (never) to 1 (always), written `0.5%` or `0.005`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Probability(f64);
 
-/// A number or text that is no probability.
+/// A number or text that is not a probability.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a probability: write a number from 0 to 1, or from 0% to 100%")]
 pub struct ProbabilityError(String);
 
 impl Probability {
-    /// Probability of an event that never happens.
+    /// Probability 0: the event never happens.
     pub const NEVER: Probability = Probability(0.0);
-    /// Probability of an event that always happens.
+    /// Probability 1: the event always happens.
     pub const ALWAYS: Probability = Probability(1.0);
 
-    /// Makes a probability; an error if `p` is outside `0.0..=1.0`.
+    /// Makes a probability.
+    ///
+    /// # Errors
+    /// If `p` is outside `0.0..=1.0`.
     pub fn new(p: f64) -> Result<Self, ProbabilityError> {
         if (0.0..=1.0).contains(&p) { Ok(Probability(p)) } else { Err(ProbabilityError(p.to_string())) }
     }
 
-    /// Value from 0 to 1.
+    /// Returns the probability as a number from 0 to 1.
     pub const fn get(self) -> f64 {
         self.0
     }

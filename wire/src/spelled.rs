@@ -1,18 +1,18 @@
-//! One spelling of a value everywhere: serde reads and writes a type with `FromStr` and `Display` in the same text
-//! form.
+//! The same text form of a value everywhere: serde reads and writes a type by the type's `FromStr` and
+//! `Display`.
 
 use alloc::string::ToString;
 use core::fmt::Display;
 
 pub use alloc::string::String as Text;
 
-/// Text of a value as its `Display` writes it; used by `spelled!` in other crates.
+/// Returns what `Display` writes. The expansion of `spelled!` in other crates calls it.
 pub fn text(value: &impl Display) -> Text {
     value.to_string()
 }
 
-/// Implements the conversions that `#[serde(try_from = "String", into = "String")]` needs, for a type with `FromStr` and
-/// `Display`.
+/// Implements the conversions that `#[serde(try_from = "String", into = "String")]` needs, for a type with
+/// `FromStr` and `Display`.
 #[macro_export]
 macro_rules! spelled {
     ($type:ty) => {

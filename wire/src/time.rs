@@ -1,17 +1,18 @@
-//! Time in the state machines: an argument of each call; no machine reads a clock.
+//! Time in the state machines: an argument of each call. No state machine reads a clock.
 //!
-//! The I/O code has a clock (`cxloe_link::Clock`) and passes `clock.now()`; the simulation passes virtual time.
+//! The I/O code has a clock (`cxloe_link::Clock`) and passes `clock.now()`; the simulation passes virtual
+//! time.
 
 use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A point in time: nanoseconds since an arbitrary start, monotonic, never wrapping in practice (584 years).
+/// Nanoseconds since an arbitrary start; monotonic, and in practice never wraps (584 years).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// Earliest time; no clock returns an earlier one.
+    /// The arbitrary start; no clock returns an earlier time.
     pub const ZERO: Time = Time(0);
 
     /// Nanoseconds from `earlier` to `self`, 0 if `earlier` is later.

@@ -1,5 +1,6 @@
-//! Every frame of the protocol as literal bytes, which are read, compared field by field, and written again. These
-//! bytes define the format: if a test fails here, two versions of this program cannot communicate.
+//! Every frame of the protocol as literal bytes. They are decoded, compared field by field, and encoded
+//! again. These bytes define the format: if a test fails here, two versions of this program cannot
+//! communicate.
 
 use cxloe_wire::frame::*;
 
@@ -24,12 +25,12 @@ const LINE: [u8; 64] = {
 const LINE_HEX: &str = "000102030405060708090a0b0c0d0e0f 101112131415161718191a1b1c1d1e1f \
                         202122232425262728292a2b2c2d2e2f 303132333435363738393a3b3c3d3e3f";
 
-/// A frame to the memory node: stream 5, tag 6, sequence number 0x1234, the second line of a page.
+/// Makes a frame to the memory node: stream 5, tag 6, sequence number 0x1234, the second line of a page.
 fn to_mn(command: &str, payload: &str) -> Vec<u8> {
     hex(&format!("020000000002 020000000001 88b5 {command} 1234 0506 0a0b0c0d0040 {payload}"))
 }
 
-/// A frame to the compute node with the same stream, tag, number and address.
+/// Makes a frame to the CN with the same stream, tag, number and address.
 fn to_cn(command: &str, payload: &str) -> Vec<u8> {
     hex(&format!("020000000001 020000000002 88b5 {command} 1234 0506 0a0b0c0d0040 {payload}"))
 }
@@ -51,13 +52,13 @@ fn check(bytes: &[u8], expected: Message<'_>) {
     assert_eq!(expected.command() as u8, bytes[14]);
     assert_eq!(expected.body_len(), bytes.len());
 
-    // The command comes from the message, and no byte beyond the frame is written.
+    // The command must come from the message, and no byte beyond the frame may be written.
     let mut out = vec![0xee; bytes.len() + 3];
     expected.emit(&Header { command: 0, ..header }, &mut out);
     assert_eq!(out[..bytes.len()], *bytes);
     assert_eq!(out[bytes.len()..], [0xee; 3]);
 
-    // Trailer and padding are ignored.
+    // A trailer and padding must be ignored.
     assert_eq!(Message::parse(&out).unwrap().1, expected);
 
     let view = FrameView::new_checked(&out).unwrap();
@@ -70,7 +71,7 @@ fn check(bytes: &[u8], expected: Message<'_>) {
     assert_eq!(view.payload(), &bytes[25..]);
     assert_eq!(view.body_len(), bytes.len());
 
-    // One byte less is no frame.
+    // With one byte less, the frame must be refused.
     for short in 0..bytes.len() {
         let error = body_len(&bytes[..short]).unwrap_err();
         assert!(matches!(error, FrameError::Truncated { have, need } if have == short && need > short));
@@ -254,7 +255,7 @@ fn control_and_measuring() {
     check(&to_cn("f0", "0002"), Message::EchoReply { index: 2 });
 }
 
-/// Checks that a frame is delimited, so that its trailer can be verified, but malformed (R9).
+/// Checks that a frame has a known end, so that its trailer can be verified, but is malformed (R9).
 fn check_malformed(bytes: &[u8], expected: FrameError) {
     assert_eq!(body_len(bytes), Ok(bytes.len()));
     assert_eq!(Message::parse(bytes), Err(expected));
@@ -276,7 +277,7 @@ fn r9_unaligned_requests() {
             check_malformed(&bytes, FrameError::Unaligned { addr: 0x0a0b_0c0d_0000 | u64::from(low) });
         }
     }
-    // A Fault bears the address of its request.
+    // A Fault repeats the address of its request, which need not be a line's.
     let mut bytes = to_cn("87", "05");
     bytes[24] = 0x41;
     assert!(Message::parse(&bytes).is_ok());
@@ -292,7 +293,7 @@ fn r9_impossible_bursts() {
     let lines = LINE_HEX.repeat(65);
     check_malformed(&to_cn("86", &format!("41 {lines}")), FrameError::LineCount { lines: 65 });
 
-    // The address is that of a page's second line: 63 lines fit, 64 do not.
+    // The address is that of a page's second line, so 63 lines fit and 64 do not.
     let addr = 0x0a0b_0c0d_0040;
     assert!(Message::parse(&to_mn("03", "3f")).is_ok());
     check_malformed(&to_mn("03", "40"), FrameError::LeavesPage { addr, lines: 64 });
@@ -314,7 +315,7 @@ fn r9_impossible_counts_of_many() {
         check_malformed(&to_cn("88", &format!("{lines:02x} {data}")), error);
         check_malformed(&to_cn("89", &format!("{lines:02x}")), error);
     }
-    // Each address is checked with its own request, the header's too.
+    // Each address is checked with its own request, even the header's.
     let mut bytes = to_mn("05", "02 000000000041");
     bytes[24] = 0x41;
     assert!(Message::parse(&bytes).is_ok());

@@ -1,11 +1,11 @@
-//! Replays the fuzzers' corpus: every input under `fuzz/corpus` goes through its parser's check.
+//! Replays the fuzzers' corpus: every input under `fuzz/corpus` must pass its parser's check.
 
 #[path = "../fuzz/src/lib.rs"]
 mod checks;
 
 use std::path::Path;
 
-/// Runs `check` over every input of `target`; there has to be at least one.
+/// Runs `check` over every input of `target`, at least one.
 fn replay(target: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut inputs = 0;
@@ -14,7 +14,7 @@ fn replay(target: &str, check: fn(&[u8])) {
         let data = std::fs::read(&path).unwrap();
         println!("{}", path.display());
         check(&data);
-        // A received frame may be cut off anywhere.
+        // A received frame may be cut off anywhere, so every prefix must pass too.
         for len in 0..data.len() {
             check(&data[..len]);
         }

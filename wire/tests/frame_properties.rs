@@ -1,11 +1,11 @@
-//! Properties of the frame layer over arbitrary input: frames written are read back equal, and no bytes make a parser
-//! panic.
+//! Properties of the frame layer over arbitrary input: a frame written must be read back equal, and no bytes
+//! may make a parser panic.
 
 use cxloe_wire::frame::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A message that owns its lines.
+/// Message that owns its lines, so that it can be generated.
 #[derive(Clone, Debug)]
 struct Owned {
     message: Message<'static>,
@@ -98,7 +98,7 @@ fn message() -> impl Strategy<Value = (Owned, u64)> {
         hello_ack().prop_map(Message::HelloAck),
     ];
     let fixed = (fixed, 0u64..1 << 42).prop_map(|(message, line)| (message, 0, line));
-    // First line of the burst within its page, and the number of lines that it spans.
+    // First line of the burst within its page, and the number of lines from the first to the last.
     let span =
         || (0u64..64, 0u64..1 << 36).prop_flat_map(|(first, page)| (1..=64 - first, Just(page << 6 | first)));
     let burst_read = span().prop_map(|(lines, line)| (Message::BurstReadReq { lines: lines as u8 }, 0, line));
@@ -183,7 +183,7 @@ proptest! {
         command in proptest::sample::select(Command::ALL.to_vec()),
         force in any::<bool>(),
     ) {
-        // Half of the inputs get a valid command.
+        // Half of the inputs get a valid command, which random bytes rarely have.
         if let Some(code) = bytes.get_mut(14).filter(|_| force) {
             *code = command as u8;
         }
@@ -265,7 +265,7 @@ proptest! {
     ) {
         for (lines, overhead, each) in [
             (multi_read_lines_max(max_frame, trailer), 26 + trailer, 64),
-            // The header holds the first address.
+            // The header has the first address, so the payload has one less.
             (multi_write_lines_max(max_frame, trailer), 20 + trailer, 70),
         ] {
             prop_assert!(lines == 0 || (MULTI_LINES_MIN..=MULTI_LINES_MAX).contains(&lines));

@@ -1,5 +1,5 @@
-//! The integrity trailer: known frames (computed by independent programs), and frames that must be refused: with any
-//! bit changed, of another session, direction, space or turn of the counter.
+//! Integrity trailer: known frames, computed by independent programs, and frames that must be refused: with
+//! any bit changed, or of another session, direction, space or turn of the counter.
 
 use cxloe_wire::frame::*;
 use proptest::collection::vec;
@@ -53,7 +53,7 @@ fn seals() -> [Seal; 3] {
     [Seal::Plain { session: SESSION }, aead(), gcm()]
 }
 
-/// Makes a frame with room for `seal`'s trailer, padded if short; returns its body length too.
+/// Makes a frame with space for `seal`'s trailer, padded if short. Returns the length of its body too.
 fn frame(message: Message<'_>, seq: u64, stream: u8, tag: u8, addr: u64, seal: &Seal) -> (Vec<u8>, usize) {
     let (dst, src) = if message.command().is_response() { (CN, MN) } else { (MN, CN) };
     let header = Header {
@@ -65,7 +65,7 @@ fn frame(message: Message<'_>, seq: u64, stream: u8, tag: u8, addr: u64, seal: &
         axi: Axi { stream, tag },
         addr,
     };
-    // Earlier content of the buffer must not be sent.
+    // Shows up if earlier content of the buffer is sent as padding.
     let mut bytes = vec![0xee; frame_len(message.body_len(), seal.len())];
     message.emit(&header, &mut bytes);
     (bytes, message.body_len())
@@ -162,7 +162,7 @@ fn no_changed_bit_passes() {
                     !seal.open(direction, Space::Stream(2), &mut bad, len, 77),
                     "bit {bit} of {message:?}"
                 );
-                // The frame does not pass either if its header states that length.
+                // The frame must not pass either if its header states that length.
                 let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
                 if let Ok(len) = body_len(&bad) {
@@ -172,7 +172,7 @@ fn no_changed_bit_passes() {
                     );
                 }
             }
-            // Padding is not authenticated.
+            // Padding is not authenticated, so a change of it must not matter.
             if let Some(padding) = bytes.get_mut(len + seal.len()..) {
                 padding.fill(0xff);
                 assert!(seal.open(direction, Space::Stream(2), &mut bytes, len, 77));
@@ -193,7 +193,7 @@ fn no_other_place_in_the_session_passes() {
         assert!(!opens(ToCn, Space::Stream(0), 0x2_0005));
         assert!(!opens(ToMn, Space::Stream(1), 0x2_0005));
         assert!(!opens(ToMn, Space::Control, 0x2_0005));
-        // A number with equal low 16 bits, one period of the counter away (R11).
+        // A number with equal low 16 bits, one period of the counter away, must not pass (R11).
         assert!(!opens(ToMn, Space::Stream(0), 0x1_0005));
         assert!(!opens(ToMn, Space::Stream(0), 0x3_0005));
         for bit in 0..64 {
@@ -238,7 +238,8 @@ fn no_other_session_passes() {
 
 #[test]
 fn one_number_may_be_answered_twice_with_different_bytes() {
-    // First a SackNak, then the line, then the line with other content: the nonce repeats, each frame opens.
+    // First a SackNak, then the line, then the line with other content. The nonce repeats, and each frame
+    // must open.
     let seal = aead();
     let (line, other) = (line(), [0x5a; 64]);
     let mut sealed = Vec::new();
@@ -253,7 +254,7 @@ fn one_number_may_be_answered_twice_with_different_bytes() {
         assert!(seal.open(Direction::ToCn, Space::Stream(0), &mut bytes, len, 9));
         assert_eq!(Message::parse(&bytes).unwrap().1, message);
     }
-    // Under a mode that must not repeat a nonce, the key stream would cancel out here.
+    // In a mode that must not repeat a nonce, the key stream would cancel out here.
     let difference: Vec<u8> = sealed[1][25..89].iter().zip(&sealed[2][25..89]).map(|(a, b)| a ^ b).collect();
     let plain: Vec<u8> = line.iter().zip(other).map(|(a, b)| a ^ b).collect();
     assert_ne!(difference, plain);
@@ -285,7 +286,7 @@ fn seal_of(integrity: u8, session: u64) -> Seal {
     }
 }
 
-/// A frame sent twice has other bytes under another number; each opens in its own place only.
+/// A frame sent twice has other bytes under another number, and each must open only at its own place.
 #[test]
 fn no_number_of_a_counter_is_used_twice() {
     let seal = gcm();

@@ -1,5 +1,5 @@
-//! The example handshake of `PROTOCOL.md`, byte for byte: an implementation that produces these bytes interoperates
-//! with this one.
+//! The example handshake of `PROTOCOL.md`, byte for byte: an implementation that produces these bytes
+//! interoperates with this one.
 
 mod session_common;
 
@@ -31,7 +31,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Runs the handshake; returns its frames Hello, HelloAck, Start, StartAck.
+/// Runs the handshake. Returns its frames Hello, HelloAck, Start and StartAck.
 fn handshake() -> (Pair, Vec<Vec<u8>>) {
     let cn = Arc::new(NodeKey::from_bytes([0x11; 32]));
     let mn = Arc::new(NodeKey::from_bytes([0x22; 32]));
@@ -72,7 +72,8 @@ fn the_documents_handshake_is_this_one() {
     let (_, frames) = handshake();
     let document = document();
     for (name, frame) in ["Hello", "HelloAck", "Start", "StartAck"].into_iter().zip(&frames) {
-        // A Start and its answer are as long as the session's longest frame; the document leaves out that padding.
+        // A Start and its answer are as long as the session's longest frame; the document leaves out that
+        // padding.
         let padded = frame.len() == MAX_FRAME;
         let (bytes, padding) = frame.split_at(if padded { MIN_FRAME } else { frame.len() });
         assert!(padding.iter().all(|byte| *byte == 0) && padded == name.starts_with("Start"), "{name}");

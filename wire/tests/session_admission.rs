@@ -1,4 +1,4 @@
-//! Admission of sessions: limits that hold against invented compute nodes (R10).
+//! Admission of sessions: limits that must hold against invented CNs (R10).
 
 mod session_common;
 
@@ -22,14 +22,14 @@ fn who_may_have_a_session_and_how_many() {
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert_eq!(p.events(), [refused(HelloStatus::NoResources)]);
-    // The place of the first session becomes free when that session has been silent for long enough.
+    // The slot of the first session becomes free once that session has been silent for long enough.
     drop(first);
     p.run(20_000 * MS);
     assert!(p.requester.is_open());
     assert!(p.mn_events().contains(&ResponderEvent::Expired(CN)));
 }
 
-/// Makes an invented CN; returns it with its Hello, and the Start after its HelloAck.
+/// Makes an invented CN. Returns it with its Hello, and with the Start after its HelloAck.
 fn invented(p: &mut Pair, number: u32) -> (Requester, Vec<Vec<u8>>) {
     let [a, b, c, d] = number.to_be_bytes();
     let mut config = requester_config();
@@ -62,7 +62,7 @@ fn r10_invented_cns_hold_few_sessions_and_none_that_a_cn_with_memory_needs() {
     p.connect();
     assert!(p.responder.has_session(CN) && p.responder.sessions() == 4);
 
-    // If guests may have all sessions, a CN with memory displaces one of them.
+    // Even if guests may have all sessions, a CN with memory must displace one of them.
     let config = ResponderConfig { sessions_max: 4, guests_max: 9, ..responder_config() };
     let mut p = Pair::with(requester_config(), config);
     p.memory.strangers = true;
@@ -77,7 +77,7 @@ fn r10_invented_cns_hold_few_sessions_and_none_that_a_cn_with_memory_needs() {
     assert!(p.responder.has_session(CN) && p.responder.sessions() == 4);
     let first = Mac([6, 1, 0, 0, 0, 0]);
     assert!(!p.responder.has_session(first) && p.mn_events().contains(&ResponderEvent::Ended(first)));
-    // Guests that are given memory are no guests any more, so their places are free for others.
+    // A guest that is given memory is no longer a guest, so its slot must be free for another.
     let mut p = Pair::with(requester_config(), ResponderConfig { sessions_max: 4, ..responder_config() });
     for number in 0..4 {
         let (_, start) = invented(&mut p, number);
@@ -101,8 +101,8 @@ fn r10_an_offer_outlasts_those_to_others_and_a_few_in_its_own_name() {
     for number in 0..3_000 {
         invented(&mut p, number);
     }
-    // Another station sends Hellos in this CN's name repeatedly. It is answered, but cannot start a session with the
-    // answers.
+    // Another station sends Hellos in this CN's name repeatedly. It is answered, but must not be able to
+    // start a session with the answers.
     for seed in 0..10 {
         let mut other = Requester::new(RequesterConfig { seed: (900 + seed).into(), ..requester_config() });
         let mut up = Sent::default();
@@ -132,11 +132,11 @@ fn r10_a_flood_of_hellos_takes_bounded_room_and_disturbs_nobody() {
         assert_eq!(codes(&p.take_down()), [HelloAck]);
     }
     assert_eq!(p.responder.sessions(), 1);
-    // Hellos with other versions cause events as well; the number of these is limited too.
+    // Hellos with other versions cause events as well, and their number must be limited too.
     p.write(0, 0, 1, 1);
     p.run(MS);
     assert_eq!(p.done.0, [Done::Written(1)]);
-    // Frames that are not for this node, or come from a group address.
+    // Frames that are not for this node, or that come from a group address, must be dropped.
     let dropped = p.responder.totals().dropped_foreign;
     let mut q = Pair::new();
     q.requester.connect(q.now);

@@ -1,5 +1,7 @@
-//! Once a session is open, no request and no answer allocates: single lines, bursts, and recovery from lost frames.
-//! Counted by the allocator itself, so this test is alone in its process.
+//! Once a session is open, no request and no answer may allocate: single lines, bursts, and recovery from
+//! lost frames. The allocator itself counts, so this test is alone in its process.
+
+#![expect(unsafe_code, reason = "a counting allocator implements GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +41,7 @@ const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const FRAME: usize = 1514;
 const SLOTS: usize = 2048;
 
-/// A transmit ring that returns its frames in order.
+/// Transmit ring that returns its frames in order.
 struct Ring {
     bytes: Vec<[u8; FRAME]>,
     lens: Vec<usize>,
@@ -126,7 +128,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Lets 20 us pass, in which all frames move except every `lose`th one (0: none is lost).
+    /// Lets 20 us pass. All frames are delivered except every `lose`th one; with 0, none is lost.
     fn step(&mut self, lose: usize) {
         let Ends { requester, responder, pool, up, down, count, now, passed } = self;
         let mut passes = || {
@@ -171,7 +173,7 @@ impl Ends {
         self.finish(lose);
     }
 
-    /// Sends many reads and many writes per frame, until all are complete.
+    /// Sends frames of many reads and of many writes, until all requests are complete.
     fn work_many(&mut self, lose: usize) {
         let line = [7; LINE_SIZE];
         for round in 0..500_u64 {
@@ -209,7 +211,8 @@ fn an_open_session_does_not_allocate() {
             streams: 4,
             instance: 1,
             key: key.clone(),
-            // So long that losses of a third of the frames are not taken for silence: a session is not replaced.
+            // Long enough that losses of a third of the frames do not count as silence, which would replace
+            // the session.
             timing: Timing { suspect_after: Duration::from_secs(4), ..Timing::default() },
             keys: None,
             seed: 1.into(),

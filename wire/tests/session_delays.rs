@@ -1,5 +1,5 @@
-//! R11 and related rules: frames that arrive very late, a whole period of the 16-bit numbers later or in the next
-//! session, change nothing.
+//! R11 and related rules: frames that arrive very late, a whole period of the 16-bit numbers later or in the
+//! next session, must have no effect.
 
 mod session_common;
 
@@ -57,8 +57,8 @@ fn count_up_to(p: &mut Pair, next: u64) {
     assert_eq!((p.requester.unanswered(), p.requester.counters().requests), (0, next - 1));
 }
 
-/// One period later the numbers of old frames are those of requests under way, expected, or yet to come; the frames
-/// pass neither form of the trailer.
+/// One period later, the numbers of old frames are those of requests under way, expected, or yet to come. The
+/// frames must pass neither form of the trailer.
 #[test]
 fn r11_a_turn_later_old_frames_pass_neither_trailer() {
     for key in [None, Some(b"a key of sixteen bytes at least"[..].into())] {
@@ -66,7 +66,8 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
         (cn.key, mn.key) = (key.clone(), key);
         let mut p = Pair::with(cn, mn);
         p.connect();
-        // Numbers 1 to 8: a read of a line that is overwritten later, writes, and one of each that a SACK acknowledges.
+        // Numbers 1 to 8: a read of a line that is overwritten later, writes, and one of each that a SACK
+        // acknowledges.
         p.read(0, 64, 1);
         (2..=8).for_each(|i| p.write(0, i * 64, 1, i));
         let requests = p.take_up();
@@ -93,7 +94,7 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
         assert_eq!(after.dropped_trailer - before.dropped_trailer, 16);
         assert_eq!((after.executed, after.early), (before.executed, before.early));
 
-        // Requests 65,537 + 1 to + 8 are under way: old answers and SACKs fit them by number and kind.
+        // Requests 65,536 + 2 to + 9 are under way, so old answers and SACKs fit them by number and kind.
         (0..8).for_each(|i| p.read(0, 64, 100 + i));
         let sent = p.take_up();
         let before = *p.requester.counters();
@@ -110,8 +111,8 @@ fn r11_a_turn_later_old_frames_pass_neither_trailer() {
     }
 }
 
-/// After a new session has started, frames of the old one arrive again, with numbers and commands that are under way in
-/// the new one.
+/// After a new session has started, frames of the old one arrive again, with numbers and commands that are
+/// under way in the new one. They must have no effect.
 #[test]
 fn frames_of_an_earlier_session_change_nothing() {
     let mut p = Pair::open();

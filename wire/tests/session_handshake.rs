@@ -88,7 +88,7 @@ fn delayed_and_replayed_handshakes_change_nothing() {
     p.write(0, 0, 1, 1);
     p.run(MS);
     assert_eq!(p.done.0, [Done::Written(1)]);
-    // A replayed Hello between HelloAck and Start does not remove the offer.
+    // A replayed Hello between HelloAck and Start must not remove the offer.
     let old_hello = &seen[0];
     let mut q = Pair::with(
         RequesterConfig { seed: 123.into(), ..requester_config() },
@@ -110,7 +110,7 @@ fn other_versions_are_refused_and_both_are_named() {
     p.requester.connect(p.now);
     p.poll();
     let frame = p.take_up().remove(0);
-    // A Hello of a CN that requests version 7.
+    // A Hello of a CN that asks for version 7.
     let Ok((header, Message::Hello(mut hello))) = Message::parse(&frame) else { panic!("a Hello") };
     hello.version = 7;
     let mut frame = vec![0; 69];
@@ -142,7 +142,7 @@ fn close_ends_in_order_also_when_both_do() {
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert!(p.requester.is_open(), "and can be opened again");
-    // The Bye gets no answer.
+    // The Byes are lost, so the CN must close the session without an answer.
     p.events();
     p.requester.close(p.now, &mut p.done);
     p.run_with(200 * MS, |_| false, |_| true);
@@ -164,7 +164,7 @@ fn draining_says_bye_and_takes_nobody_new() {
     p.run(300 * MS);
     assert_eq!(p.events(), [SessionEvent::PeerLeft, refused(HelloStatus::Draining)]);
     assert_eq!((p.responder.sessions(), p.mn_events().last()), (0, Some(&ResponderEvent::Ended(CN))));
-    // Requests made now wait until the node is back.
+    // Requests made now must wait until the node is back.
     p.write(0, 0, 3, 1);
     p.run(1_000 * MS);
     restart(&mut p, 1000, |_| {});
@@ -230,7 +230,7 @@ fn control_frames_repeated_or_of_another_session_are_ignored() {
     p.deliver_down(&pong);
     p.deliver_down(&pong);
     assert_eq!(p.requester.counters().duplicates, 1);
-    // A Bye of another session does not end this one.
+    // A Bye of another session must not end this one.
     let mut q = Pair::with(requester_config(), ResponderConfig { seed: 1_234.into(), ..responder_config() });
     q.connect();
     exchange(&mut q, 1);
@@ -250,7 +250,7 @@ fn control_frames_repeated_or_of_another_session_are_ignored() {
 
 #[test]
 fn an_offer_can_be_started_for_a_while_only() {
-    // The Bye comes late, with and without the node draining.
+    // The Start comes when the offer is too old, or when the node is about to stop.
     for drains in [false, true] {
         let mut p = Pair::new();
         p.requester.connect(p.now);

@@ -1,4 +1,4 @@
-//! Sessions between keys: their admission, refusals, and attacks by a stranger on the segment.
+//! Sessions between nodes' keys: admission, refusals, and attacks by a stranger on the network segment.
 
 mod session_common;
 
@@ -33,14 +33,14 @@ fn keyed_mn() -> ResponderConfig {
     ResponderConfig { node_key: Some(mn_key()), ..responder_config() }
 }
 
-/// Makes both ends with keys; the memory node has the CN's key registered.
+/// Makes both ends with keys; the CN's key is registered at the memory node.
 fn keyed() -> Pair {
     let mut p = Pair::with(keyed_cn(), keyed_mn());
     p.memory.key = Some(cn_key().public());
     p
 }
 
-/// Hello that the CN sends first.
+/// Returns the Hello that the CN sends first.
 fn hello_of(p: &mut Pair) -> Vec<u8> {
     p.requester.connect(p.now);
     p.compute();
@@ -50,7 +50,6 @@ fn hello_of(p: &mut Pair) -> Vec<u8> {
     hello
 }
 
-/// Number of frames that the MN has sent.
 fn sent_by_mn(p: &mut Pair) -> usize {
     p.compute();
     p.take_down().len()
@@ -100,7 +99,7 @@ fn without_keys_a_session_says_that_it_is_insecure() {
     assert_eq!(p.responder.statuses(p.now)[0].integrity, "insecure");
 }
 
-/// Configurations appear in logged errors, so they must not show keys.
+/// Configurations appear in logged errors, so their debug output must not show keys.
 #[test]
 fn no_key_is_shown() {
     let key = b"not for the log file"[..].into();
@@ -133,7 +132,7 @@ fn who_has_another_key_gets_no_session() {
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert!(!p.requester.is_open());
-    // The CN has a wrong key for the memory node: its Hello gets no answer.
+    // The CN has a wrong key for the memory node, so its Hello must get no answer.
     let keys = Some(pair_of(&cn_key(), other.public()));
     let mut p = Pair::with(RequesterConfig { keys, ..requester_config() }, keyed_mn());
     p.memory.key = Some(cn_key().public());
@@ -145,7 +144,7 @@ fn who_has_another_key_gets_no_session() {
 
 #[test]
 fn no_session_downgrades_to_no_keys() {
-    // The CN shows no key, though one is registered for its address.
+    // The CN proves no key, though one is registered for its address.
     let mut p = Pair::with(requester_config(), keyed_mn());
     p.memory.key = Some(cn_key().public());
     p.requester.connect(p.now);
@@ -153,7 +152,7 @@ fn no_session_downgrades_to_no_keys() {
     assert!(!p.requester.is_open());
     let refused = SessionEvent::Refused { status: HelloStatus::KeyNeeded, version_min: 1, version_max: 2 };
     assert_eq!(p.events(), [refused]);
-    // The memory node has no key: an error of its own, and no fallback to version 1.
+    // The memory node has no key: the CN must report that, and must not fall back to version 1.
     let mut p = Pair::with(keyed_cn(), responder_config());
     p.requester.connect(p.now);
     p.run_with(5_000 * MS, |hello| hello[26] == 2, |_| true);
@@ -161,7 +160,7 @@ fn no_session_downgrades_to_no_keys() {
     let refused =
         SessionEvent::Refused { status: HelloStatus::VersionMismatch, version_min: 1, version_max: 1 };
     assert_eq!(p.events(), [refused]);
-    // A CN without a registered key gets a session without keys from a memory node that has a key.
+    // A CN without a registered key must get a session without keys from a memory node that has a key.
     let mut p = Pair::with(requester_config(), keyed_mn());
     p.connect();
 }
@@ -175,7 +174,7 @@ fn a_hello_that_was_changed_or_is_repeated_leads_to_nothing() {
         p.deliver_up(&[hello]);
         assert_eq!(sent_by_mn(&mut p), 0, "byte {at}");
     }
-    // The Hello has a valid mac1, which any station can make that has the node's public key.
+    // The Hello has a valid mac1, which any station with the node's public key can make.
     let mut p = keyed();
     p.connect();
     let mut q = keyed();
@@ -258,8 +257,8 @@ fn a_session_ends_when_its_key_is_revoked() {
     assert_eq!((p.responder.sessions(), p.requester.counters().sessions), (0, 1));
 }
 
-/// A CN without memory is answered differently from one with a withdrawn key. With new memory it gets a session at
-/// once, whatever it was answered in between.
+/// A CN without memory must be answered differently from one with a withdrawn key. With new memory it must
+/// get a session at once, whatever it was answered in between.
 #[test]
 fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
     for pause in [2, 8].map(Duration::from_secs) {
@@ -274,7 +273,7 @@ fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
         assert!(events.contains(&refused) && !events.contains(&SessionEvent::Dead), "{events:?}");
         assert!(!p.requester.is_expected());
         let sessions = p.requester.counters().sessions;
-        // The CN is given memory a moment before the memory node has the mapping.
+        // The CN is given memory a moment before the memory node gets the mapping.
         p.requester.expect(p.now);
         p.run(5 * MS);
         assert!(p.requester.is_expected(), "operations wait");
@@ -284,7 +283,7 @@ fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
         p.run(5 * MS);
         assert_eq!((p.requester.counters().sessions, p.requester.is_expected()), (sessions + 1, false));
     }
-    // Without an answer, operations wait no longer than for a silent memory node.
+    // Without an answer, operations must wait no longer than for a silent memory node.
     let mut p = keyed();
     p.connect();
     p.memory.key = Some(PublicKey::NOBODY);
@@ -297,7 +296,7 @@ fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
     assert!(!p.requester.is_expected());
 }
 
-/// A CN's requests fail at once when its key is withdrawn: the memory node is not merely silent.
+/// A CN's requests must fail at once when its key is withdrawn, because the memory node is not merely silent.
 #[test]
 fn a_cn_is_notified_of_its_withdrawn_key() {
     let dead = [Done::Failed(1, OpError::SessionDead, vec![])];
@@ -319,13 +318,13 @@ fn a_cn_is_notified_of_its_withdrawn_key() {
         assert_eq!(p.done.0, dead, "{lost}");
         let events = p.events();
         assert!(events.contains(&withdrawn) && events.contains(&SessionEvent::Dead), "{events:?}");
-        // The CN sends Hellos at the long interval, and gets a session when it has a key again.
+        // The CN sends Hellos at the long interval, and must get a session once it has a key again.
         (p.memory.key, p.memory.key_withdrawn) = (Some(cn_key().public()), false);
         p.run(Timing::default().hello_max + 50 * MS);
         assert!(p.requester.is_open());
     }
-    // A memory node that lacks a key only for now, for example after its start, may get it later: requests under way
-    // wait. Forged refusals of any length have no effect.
+    // A memory node that has no key for this CN yet, for example after its start, may get it later, so
+    // requests under way must wait. Forged refusals of any length must have no effect.
     let mut p = keyed();
     p.connect();
     p.memory.key = None;
@@ -359,7 +358,7 @@ fn a_cn_is_notified_of_its_withdrawn_key() {
     assert!(p.done.0.is_empty() && p.events().contains(&refused));
 }
 
-/// The key is withdrawn between the offer and the Start: no session starts, not even for a moment.
+/// The key is withdrawn between the offer and the Start: no session may start, not even for a moment.
 #[test]
 fn an_offer_is_void_when_its_key_is_revoked() {
     let mut p = keyed();
@@ -379,8 +378,8 @@ fn an_offer_is_void_when_its_key_is_revoked() {
     p.connect();
 }
 
-/// A node that joins again has another key and perhaps another clock: time stamps under the former key do not keep it
-/// out.
+/// A node that joins again has another key and perhaps another clock. Time stamps under the former key must
+/// not lock it out.
 #[test]
 fn another_key_has_another_clock() {
     let mut p = keyed();
@@ -396,8 +395,8 @@ fn another_key_has_another_clock() {
     assert_eq!((p.responder.sessions(), p.responder.totals().dropped_handshake), (1, 0));
 }
 
-/// Hellos forged for one address, and Hellos from addresses without a key, do not take the handshakes that other nodes
-/// need.
+/// Hellos forged for one address, and Hellos from addresses without a key, must not use up the handshakes
+/// that other nodes need.
 #[test]
 fn one_address_and_strangers_have_few_handshakes() {
     let made = |from: Mac, seed: u64| {
@@ -410,7 +409,7 @@ fn one_address_and_strangers_have_few_handshakes() {
     p.deliver_up(&flood);
     assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 4);
     assert_eq!((p.take_down().len(), p.responder.totals().cookies), (64, 64));
-    // The CN receives the cookie that the forgers do not receive.
+    // The CN receives the cookie; the forgers do not.
     p.pass(MS);
     p.connect();
     let mut p = keyed();
@@ -423,7 +422,8 @@ fn one_address_and_strangers_have_few_handshakes() {
     p.connect();
 }
 
-/// A station that receives an address's frames gets a cookie for each Hello, but only eight handshakes at once.
+/// A station that receives an address's frames gets a cookie for each Hello, but only eight handshakes at
+/// once.
 #[test]
 fn one_address_has_eight_handshakes_with_cookies() {
     let caller =
@@ -455,7 +455,8 @@ fn a_hello_that_comes_twice_is_computed_once() {
     assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 1);
 }
 
-/// Hellos forged for one address cost the memory node a few computations per second, whatever their number.
+/// Hellos forged for one address must cost the memory node only a few computations a second, whatever their
+/// number.
 #[test]
 fn a_flood_in_its_name_is_computed_now_and_then_only() {
     let other = Arc::new(NodeKey::from_bytes([9; 32]));
@@ -474,8 +475,8 @@ fn a_flood_in_its_name_is_computed_now_and_then_only() {
     p.connect();
 }
 
-/// In a flood of Hellos in its name a node receives cookies for others' Hellos and retries more often: it soon gets its
-/// session, though one in ten Hellos is answered.
+/// In a flood of Hellos in its name, a CN receives cookies for Hellos of others and so retries more often. It
+/// must get its session soon, although only one in ten Hellos is answered.
 #[test]
 fn a_node_gets_through_a_flood_in_its_name() {
     let other = Arc::new(NodeKey::from_bytes([9; 32]));
@@ -496,7 +497,7 @@ fn a_node_gets_through_a_flood_in_its_name() {
         }
         p.poll();
         let up = p.take_up();
-        // A hundred Hellos per millisecond, with the node's own at different places among them.
+        // A hundred Hellos in each millisecond, with the CN's own at different places among them.
         for place in 0..11 {
             match place == step * 7 % 11 {
                 true => p.deliver_up(&up),
@@ -514,7 +515,7 @@ fn a_node_gets_through_a_flood_in_its_name() {
     assert!(p.now - begun < Duration::from_millis(300), "{:?} of its own time", p.now - begun);
 }
 
-/// Jobs that are never computed are removed with their handshakes.
+/// Jobs that are never computed must be removed with their handshakes.
 #[test]
 fn handshakes_that_nobody_computes_do_not_pile_up() {
     let mut p = keyed();
@@ -536,8 +537,8 @@ fn handshakes_that_nobody_computes_do_not_pile_up() {
 #[test]
 fn above_64_handshakes_a_cookie_is_required() {
     let mut p = keyed();
-    // Hellos from other addresses, by a station that has the node's public key: 64 handshakes begin, and none is
-    // computed.
+    // A station with the node's public key sends Hellos from other addresses: 64 handshakes begin, and none
+    // is computed.
     let flood: Vec<_> = (0..200)
         .map(|seed: u64| {
             let mut config = RequesterConfig { seed: (1_000 + seed).into(), ..keyed_cn() };
@@ -551,10 +552,10 @@ fn above_64_handshakes_a_cookie_is_required() {
     assert_eq!((cookies.len(), cookies[0].len()), (64, COOKIE_FRAME_LEN));
     assert_eq!((p.responder.totals().cookies, p.responder.totals().dropped_full), (64, 72));
     p.pass(MS);
-    // A node that receives frames at its address gets a session.
+    // A CN that receives frames at its address must still get a session.
     p.connect();
     assert_eq!(p.responder.totals().cookies, 65);
-    // Handshakes whose jobs were lost are removed after their time limit.
+    // Handshakes whose jobs were lost must be removed after their time limit.
     p.run(Duration::from_secs(6));
     assert!(!p.responder.has_handshakes());
 }
@@ -578,8 +579,8 @@ fn a_flood_without_mac1_is_free_and_blocks_no_session() {
     assert!(p.requester.is_open());
 }
 
-/// Forged answers do not keep out the genuine one, whichever is first, and whatever their number: no second Hello is
-/// needed.
+/// Forged answers must not crowd out the genuine one, whatever their number and order, and no second Hello
+/// may be needed.
 #[test]
 fn forged_answers_do_not_keep_the_genuine_one_out() {
     for (before, after) in [(1, 0), (5, 5), (0, 12), (200, 0)] {
@@ -613,8 +614,8 @@ fn forged_answers_do_not_keep_the_genuine_one_out() {
     }
 }
 
-/// A barred memory node is sent nothing: its session ends, unanswered requests fail as after silence, and no Hello is
-/// sent, with or without keys, until the node is no longer barred.
+/// A barred memory node must be sent nothing: its session ends, unanswered requests fail as after silence,
+/// and no Hello is sent, with or without keys, until the node is no longer barred.
 #[test]
 fn who_is_barred_is_not_spoken_with() {
     let mut p = keyed();
@@ -631,7 +632,7 @@ fn who_is_barred_is_not_spoken_with() {
     assert_eq!(p.events(), [SessionEvent::Barred]);
     let refused = p.requester.read(0, 0x40, 2, p.now, &mut p.up);
     assert_eq!(refused, Err(Rejected::NotConnected));
-    // The memory node gets the Bye, under the session's keys, and nothing else.
+    // The memory node must get the Bye, under the session's keys, and nothing else.
     let mut sent = p.take_up();
     for _ in 0..200 {
         p.pass(100 * MS);

@@ -1,5 +1,5 @@
-//! Many requests in one frame: packed if both ends have agreed on that; each request has a number, an order and an
-//! answer of its own, whatever happens to the frame. Frames are carried by hand.
+//! Many requests in one frame, if both ends have agreed on that. Each request has its own number, order and
+//! answer, whatever happens to the frame. The tests carry frames by hand.
 
 mod session_common;
 

@@ -1,5 +1,5 @@
-//! Paths that lose frames which both ends' links carry, as behind a switch with a smaller MTU: they are found before a
-//! request is lost, and left once the path carries long frames.
+//! Paths that lose frames which both ends' links carry, as behind a switch with a smaller MTU. The requester
+//! must detect such a path before a request is lost, and use long frames again once the path carries them.
 
 mod session_common;
 
@@ -9,7 +9,7 @@ use cxloe_wire::frame::Command::Start;
 use cxloe_wire::session::{RequesterConfig, ResponderConfig, SessionEvent};
 use session_common::*;
 
-/// Longest frame of both links.
+/// Length of the longest frame of both links.
 const LONG: usize = 4_151;
 
 fn pair() -> Pair {
@@ -22,7 +22,7 @@ fn run_narrow(p: &mut Pair, time: Duration, up: usize, down: usize) {
     p.run_with(time, |f| f.len() <= up, |f| f.len() <= down);
 }
 
-/// Whichever direction is narrow, the session gets frames that pass both ways, and requests are answered.
+/// Whichever direction is narrow, the session must get frames that pass both ways, and requests be answered.
 #[test]
 fn frames_fit_the_path_and_not_only_the_links() {
     for (up, down) in [(1_514, LONG), (LONG, 1_514), (1_600, 1_514)] {
@@ -43,7 +43,7 @@ fn frames_fit_the_path_and_not_only_the_links() {
     }
 }
 
-/// A path is tried at shorter and shorter frames.
+/// The requester must try shorter and shorter frames.
 #[test]
 fn a_path_may_be_narrower_than_ethernet() {
     let mut p = pair();
@@ -52,7 +52,7 @@ fn a_path_may_be_narrower_than_ethernet() {
     assert!(p.events().contains(&SessionEvent::PathNarrow { lost: LONG, used: 1_294 }));
 }
 
-/// A path that carries all frames costs nothing: the session opens at once, with the longest.
+/// A path that carries all frames must cost nothing: the session opens at once, with the longest.
 #[test]
 fn a_wide_path_is_not_suspected() {
     let mut p = pair();
@@ -61,7 +61,8 @@ fn a_wide_path_is_not_suspected() {
     assert_eq!((status.max_frame, status.path_loses, p.events()), (LONG, None, vec![]));
 }
 
-/// Once the path carries long frames, a session with these takes over, while requests are answered.
+/// Once the path carries long frames, a session with long frames must replace the narrow one, while requests
+/// are answered.
 #[test]
 fn a_path_that_was_widened_is_used() {
     let mut p = pair();
@@ -84,12 +85,12 @@ fn a_path_that_was_widened_is_used() {
     );
 }
 
-/// A memory node that stops between its HelloAck and the StartAck does not make the path narrow.
+/// A memory node that stops between its HelloAck and the StartAck must not make the path count as narrow.
 #[test]
 fn a_node_that_stops_is_not_taken_for_a_narrow_path() {
     let mut p = pair();
     p.requester.connect(p.now);
-    // Two offers without a StartAck, then silence, then all is well.
+    // Two offers without a StartAck, then silence, then a network that loses nothing.
     let mut starts = 0;
     p.run_with(
         Duration::from_secs(5),
@@ -104,7 +105,7 @@ fn a_node_that_stops_is_not_taken_for_a_narrow_path() {
     assert_eq!(p.requester.status().path_loses, None);
 }
 
-/// Another link has another path.
+/// After a change of the link, nothing of the old path may be kept.
 #[test]
 fn a_change_of_the_link_forgets_the_path() {
     let mut p = pair();

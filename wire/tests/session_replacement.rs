@@ -1,5 +1,5 @@
-//! One session after another, between two ends without a network: after silence, restarts, other instances and other
-//! limits.
+//! One session after another, between two ends without a network: after silence, restarts, other instances
+//! and other limits.
 
 mod session_common;
 
@@ -7,7 +7,8 @@ use cxloe_wire::frame::{Command::*, HelloStatus, LINE_SIZE};
 use cxloe_wire::session::{OpError, Requester, RequesterConfig, ResponderEvent, SessionEvent};
 use session_common::*;
 
-/// Makes the requester's session suspect, so that it sends a Hello, while the frames sent before wait; returns these.
+/// Makes the requester's session suspect, so that it sends a Hello, while the frames sent before wait.
+/// Returns these frames.
 fn suspect(p: &mut Pair) -> Vec<Vec<u8>> {
     let mut held = Vec::new();
     p.run_with(
@@ -30,13 +31,13 @@ fn the_old_session_goes_on_until_start() {
     let hello = held.iter().rev().find(|f| code(f) == Hello).expect("a Hello").clone();
     p.deliver_up([&hello]);
     assert_eq!(codes(&p.take_down()), [HelloAck]);
-    // The Hello has not ended the session.
+    // The Hello must not have ended the session.
     p.write(0, 64, 2, 2);
     let frames: Vec<_> = held.into_iter().filter(|f| code(f) == WriteReq).chain(p.take_up()).collect();
     p.deliver_up(&frames);
     p.carry_down();
     assert_eq!(p.done.0, [Done::Written(1), Done::Written(2)]);
-    // The memory node has answered after all, so the session is kept.
+    // The memory node has answered after all, so the session must be kept.
     assert_eq!(p.requester.status().state, "open");
     p.run(100 * MS);
     assert_eq!(p.responder.totals().sessions, 1);
@@ -114,7 +115,7 @@ fn after_a_restart_with_its_memory_everything_unanswered_goes_again_in_order() {
         p.write(0, 0, i as u8, i);
     }
     p.read(0, 0, 20);
-    // Some requests were executed before, and some answers have arrived already, out of order.
+    // Some requests were executed before, and some answers have already arrived, out of order.
     let frames = p.take_up();
     p.deliver_up(&frames[..10]);
     let answers = p.take_down();
@@ -185,7 +186,7 @@ fn smaller_frames_after_a_restart_fail_only_what_does_not_fit() {
     );
     assert_eq!((p.requester.burst_read_lines_max(), p.requester.burst_write_lines_max()), (4, 3));
     p.assert_at_rest();
-    // The change back: larger frames and more streams than in the last session.
+    // Back again: longer frames and more streams than in the last session.
     p.requester.read(0, 0, 6, p.now, &mut p.up).unwrap();
     p.take_up();
     restart(&mut p, 1000, |_| {});
@@ -212,7 +213,7 @@ fn another_number_of_streams_after_a_restart() {
     p.assert_at_rest();
 }
 
-/// The MTU shrinks at either end: unanswered requests move to a session with shorter frames.
+/// The MTU shrinks at either end. Unanswered requests must move to a session with shorter frames.
 #[test]
 fn a_link_of_another_length_is_followed() {
     for at_mn in [false, true] {
@@ -232,7 +233,7 @@ fn a_link_of_another_length_is_followed() {
         assert_eq!(p.responder.dismiss_outgrown(&mut p.down), 0);
         assert_eq!((p.responder.sessions(), p.responder.totals().sessions), (1, 2));
         if !at_mn {
-            // The MTU grows again; the frames stay within the length that the buffers were allocated for.
+            // The MTU grows again. Frames must stay within the length that the buffers were allocated for.
             p.requester.set_max_frame(9_000, p.now);
             p.run(200 * MS);
             assert_eq!(p.requester.burst_read_lines_max(), lines);
@@ -240,7 +241,7 @@ fn a_link_of_another_length_is_followed() {
     }
 }
 
-/// An unanswered Start is given up; the old session goes on until there is a new one.
+/// An unanswered Start must be given up, and the old session used until there is a new one.
 #[test]
 fn a_start_without_answer_is_given_up() {
     let mut p = Pair::open();

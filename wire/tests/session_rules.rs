@@ -1,5 +1,5 @@
-//! The rules R1 to R10, one by one, between two ends without a network (R8 and R11 have files of their own). Frames are
-//! carried by hand, so that each test determines which are lost, late or duplicated.
+//! The rules R1 to R10, one by one, between two ends without a network (R8 and R11 have their own files).
+//! Frames are carried by hand, so that each test determines which are lost, late or duplicated.
 
 mod session_common;
 
@@ -10,7 +10,7 @@ use session_common::*;
 /// Number and AXI id of an acknowledged write.
 type Acked = (u16, Axi);
 
-/// Content of a SACK: number of its request, last number in order, acknowledged write.
+/// Returns the content of a SACK: number of its request, last number in order, acknowledged write.
 fn sack(frame: &[u8]) -> Option<(u16, u16, Option<Acked>)> {
     match Message::parse(frame).ok()? {
         (h, Message::SackNak { last_in_order }) => Some((h.seq, last_in_order, None)),
@@ -34,7 +34,7 @@ fn r1_numbers_run_per_stream_and_the_window_is_256_reads_and_256_writes() {
     let frames = p.take_up();
     let expected: Vec<u16> = (1..=512).chain([1]).collect();
     assert_eq!(numbers(&frames), expected, "each stream counts from 1");
-    // An answered read makes room for one read, not for a write.
+    // An answered read makes space in the window for one read, not for a write.
     p.deliver_up(&frames[..1]);
     p.carry_down();
     assert_eq!(p.requester.write(0, 0, &[0; LINE_SIZE], 0, p.now, &mut p.up), Err(Rejected::Busy));
@@ -78,17 +78,17 @@ fn r4_a_gap_is_reported_when_the_next_request_arrives() {
     let mut p = Pair::open();
     (1..=4).for_each(|i| p.write(0, i * 64, 1, i));
     let frames = p.take_up();
-    // In separate batches, the acknowledgement has already left in a frame of its own.
+    // In separate batches, the acknowledgement was already sent in its own frame.
     p.deliver_up(&frames[..1]);
     assert_eq!(list(&p.take_down()), [(WriteResp, 1)]);
     p.deliver_up(&frames[2..3]);
     let told = p.take_down();
     assert_eq!((told.len(), sack(&told[0])), (1, Some((3, 1, None))));
-    // A second early request is acknowledged selectively too, a repeated one again.
+    // A second early request must be acknowledged selectively too, and a repeated one again.
     p.deliver_up(&frames[3..4]);
     p.deliver_up(&frames[2..3]);
     assert_eq!(list(&p.take_down()), [(SackNak, 4), (SackNak, 3)]);
-    // The gap closes: all requests are answered, and no further SACK is sent.
+    // The gap is filled: all requests are answered, and no further SACK may be sent.
     p.deliver_up(&frames[1..2]);
     assert_eq!(list(&p.take_down()), [(WriteResp, 2), (WriteResp, 3), (WriteResp, 4)]);
 }
@@ -104,7 +104,7 @@ fn r4_in_one_batch_the_acknowledgement_rides_with_the_sack() {
     assert_eq!(sack(&told[1]), Some((4, 2, Some((2, Axi { stream: 0, tag: 2 })))));
     p.deliver_down(&told);
     assert_eq!(p.done.0, [Done::Written(1), Done::Written(2)]);
-    // A frame of another stream does not carry this acknowledgement.
+    // A SACK of another stream must not include this acknowledgement.
     p.write(0, 0, 1, 5);
     p.read(1, 0, 6);
     p.read(1, 0, 7);
@@ -136,7 +136,7 @@ fn r5_what_is_unmarked_goes_at_once_then_once_per_round_trip() {
     p.deliver_down(&told);
     p.poll();
     assert_eq!(p.take_up().len(), 0, "told again at the same time changes nothing");
-    // Both repetitions are lost too. The next round trip makes them be sent again without a time-out.
+    // Both repetitions are lost too. After one more round trip they must be sent again, without a time-out.
     p.pass(99 * US);
     p.poll();
     assert_eq!(p.take_up().len(), 0);
@@ -146,7 +146,7 @@ fn r5_what_is_unmarked_goes_at_once_then_once_per_round_trip() {
     assert_eq!(p.requester.counters().timeouts, 0);
 }
 
-/// A dead memory node is not sent a window of frames per round trip.
+/// A dead memory node must not be sent a whole window in each round trip.
 #[test]
 fn r5_repetitions_into_silence_become_rare() {
     let mut p = Pair::open();
@@ -248,7 +248,7 @@ fn r9_an_invalid_request_uses_its_number_and_gets_fault_5() {
         let parsed = Message::parse(&answers[0]).unwrap();
         assert_eq!(parsed.1, Message::Fault { status: FaultStatus::Malformed }, "case {i}");
         assert_eq!((answers.len(), parsed.0.seq), (1, 1 + i as u16));
-        // A repeated request gets the same answer.
+        // A repeated request must get the same answer.
         p.deliver_up([&frame]);
         assert_eq!(p.take_down(), answers);
     }
@@ -324,7 +324,7 @@ fn r10_all_sessions_share_a_limit_of_early_writes() {
     let frames = p.take_up();
     p.deliver_up(&frames[1..]);
     assert_eq!(numbers(&p.take_down()), [2, 3, 4]);
-    // Buffers of a session are freed when it ends, and when their request's turn comes.
+    // Buffers must be freed when their session ends, and when their request is executed.
     p.deliver_up(&frames[..1]);
     p.run(100 * MS);
     (0..8).for_each(|i| p.write(0, i * 64, i as u8, 10 + i));
@@ -376,8 +376,8 @@ fn r10_numbers_outside_the_window_are_dropped() {
     assert_eq!(p.take_down().len(), 0, "too old to be answered again");
 }
 
-/// A request whose answer had no room stays unexecuted, and is not mistaken for another one a period of the reorder
-/// buffer later.
+/// A request whose answer found no transmit slot must stay unexecuted, and not be mistaken for another one a
+/// period of the reorder buffer later.
 #[test]
 fn r10_no_room_for_answers_while_a_gap_closes() {
     let mut p = Pair::open();
@@ -391,7 +391,7 @@ fn r10_no_room_for_answers_while_a_gap_closes() {
     let written = p.memory.log.len();
     assert!((2..=3).contains(&written), "{:?}", p.memory.log);
     p.down.room = None;
-    // The next request on the stream makes the others be executed.
+    // The next request on the stream makes the responder execute the others.
     p.deliver_up(&frames[..1]);
     assert_eq!(p.memory.log.len(), 4);
     p.deliver_up(&frames);
@@ -407,7 +407,7 @@ fn r10_no_room_for_answers_while_a_gap_closes() {
     p.assert_at_rest();
 }
 
-/// Requests that wait only for room are answered once there is room, without a further frame.
+/// Requests that wait only for a transmit slot must be answered once there is one, without a further frame.
 #[test]
 fn r10_what_waits_for_room_waits_for_no_other_frame() {
     let mut p = Pair::open();
@@ -434,8 +434,8 @@ fn r10_what_waits_for_room_waits_for_no_other_frame() {
     assert_eq!(writes, 4);
 }
 
-/// Of two different requests with one number, the one that can be answered is; the other is dropped and not executed
-/// when its slot is used again.
+/// Two different requests with one number: the one that can be answered must be; the other must be dropped,
+/// and not executed when its slot is used again.
 #[test]
 fn r10_two_requests_under_one_number() {
     let mut p = Pair::open();

@@ -1,4 +1,4 @@
-//! Sessions of a CN's shards: the memory they reach, their admission, and their end.
+//! Sessions of a CN's shards: the memory they access, their admission, and their end.
 
 mod session_common;
 
@@ -18,7 +18,7 @@ fn shard(shard: u8) -> Pair {
     p
 }
 
-/// Hello from `from` for this shard of `owner`.
+/// Returns a Hello from address `from`, for this shard of `owner`.
 fn hello(from: Mac, owner: Mac, shard: u8, nonce: u64) -> Vec<u8> {
     let message = Message::Hello(cxloe_wire::frame::Hello {
         version: 1,
@@ -84,7 +84,7 @@ fn a_hello_is_refused_unless_its_address_is_that_of_the_shard_it_names() {
         (CN.shard(1), Mac::BROADCAST, 1, false),
         (CN.shard(15), CN, 16, false),
         (CN.shard(15), CN, 255, false),
-        // Shard 0 is the sender itself, whatever owner the Hello has.
+        // Shard 0 is the sender itself, whatever the owner in the Hello.
         (stranger, CN, 0, true),
     ] {
         p.deliver_up(&[hello(from, owner, number, u64::from(number) << 8 | 5)]);
@@ -96,13 +96,13 @@ fn a_hello_is_refused_unless_its_address_is_that_of_the_shard_it_names() {
 
 #[test]
 fn an_end_that_knows_no_shards_is_named() {
-    // The memory node takes the shard for a separate CN.
+    // The memory node does not support shards, so it takes the shard for a separate CN.
     let mut p = shard(1);
     p.responder.set_features(FEATURE_MULTI);
     p.requester.connect(p.now);
     p.run(100 * MS);
     assert_eq!(p.events(), [refused(HelloStatus::Shard)]);
-    // A memory node that grants the feature unrequested, and grants shards only.
+    // A CN that asks for shards only gets a session without frames of many requests.
     let mut p = shard(1);
     p.requester.set_features(FEATURE_SHARDS);
     p.connect();
@@ -131,7 +131,7 @@ fn shards_come_after_their_cn_and_go_with_it() {
     assert!(p.memory.log.is_empty(), "what was on its way is executed no more");
 }
 
-/// A shard whose Hellos have become rare connects at once when its CN has a session.
+/// A shard whose Hellos have become rare must connect at once when its CN has a session.
 #[test]
 fn a_shard_connects_at_once_when_its_cn_arrives() {
     let mut p = shard(1);
@@ -145,7 +145,7 @@ fn a_shard_connects_at_once_when_its_cn_arrives() {
     p.requester.call_soon(p.now);
     p.run(MS);
     assert!(p.requester.is_open());
-    // With an open session no Hello is due; for the replacement of a sound session it is already sent.
+    // With an open session no Hello is due; for the replacement of a sound session it was already sent.
     p.requester.call_soon(p.now);
     p.poll();
     assert!(p.take_up().is_empty());

@@ -1,5 +1,5 @@
-//! R8: silence at a compute node: the probe, time-outs, and the end of a session. Frames are carried by hand, so that
-//! each test determines which are lost and the time that passes.
+//! R8: silence at a CN: the probe, time-outs, and the end of a session. Frames are carried by hand, so that
+//! each test determines which are lost and how much time passes.
 
 mod session_common;
 
@@ -7,7 +7,7 @@ use cxloe_wire::frame::{Command::*, LINE_SIZE};
 use cxloe_wire::session::{OpError, Rejected, SessionEvent};
 use session_common::*;
 
-/// Lets time pass until the CN sends frames; returns these.
+/// Lets time pass until the CN sends frames. Returns these frames.
 fn next_sent(p: &mut Pair) -> Vec<Vec<u8>> {
     for _ in 0..100 {
         p.poll();
@@ -20,7 +20,7 @@ fn next_sent(p: &mut Pair) -> Vec<Vec<u8>> {
     panic!("nothing is sent any more");
 }
 
-/// The last frames of a batch are lost, and no later frame shows that.
+/// The last frames of a batch are lost, and no later frame shows that. The probe must.
 #[test]
 fn r8_a_probe_brings_back_the_tail_without_a_time_out() {
     for (lost_there, lost_back) in [(8..10, 0..0), (0..0, 7..10), (3..10, 2..3), (9..10, 0..9)] {
@@ -62,7 +62,7 @@ fn r8_a_probe_is_one_frame_and_comes_once_per_progress() {
     p.deliver_up(&sent[..1]);
     p.carry_down();
     assert_eq!(numbers(&next_sent(&mut p)), [18], "progress allows another");
-    // While requests are sent, their answers show losses, so that no probe is needed.
+    // While requests are sent, their answers show losses, so no probe is needed.
     p.deliver_up(&sent[1..2]);
     p.carry_down();
     for token in 0..4 {
@@ -75,7 +75,7 @@ fn r8_a_probe_is_one_frame_and_comes_once_per_progress() {
     assert_eq!((p.requester.counters().probes, p.requester.counters().timeouts), (2, 0));
 }
 
-/// The newest request has arrived; its answer waits for the oldest, whose repetition was lost too.
+/// The newest request has arrived, but its answer waits for the oldest, whose repetition was lost too.
 #[test]
 fn r8_a_probe_is_of_the_oldest_when_the_newest_is_known() {
     let mut p = Pair::open();
@@ -96,7 +96,8 @@ fn r8_a_probe_is_of_the_oldest_when_the_newest_is_known() {
     assert_eq!((p.requester.counters().probes, p.requester.counters().timeouts), (1, 0));
 }
 
-/// A thread that did not run for some time finds all requests overdue at once: it probes before it repeats them.
+/// A thread that did not run for some time finds all requests overdue at once. It must probe before it sends
+/// them again.
 #[test]
 fn r8_a_late_poll_probes_before_it_times_out() {
     let mut p = Pair::open();
@@ -115,8 +116,8 @@ fn r8_a_late_poll_probes_before_it_times_out() {
     assert_eq!((p.done.0.len(), p.requester.counters().timeouts), (10, 0));
 }
 
-/// The memory node's thread did not run until after the time-out: no frame was lost, so only the frames that the
-/// time-out sent are repeated.
+/// The memory node's thread did not run until after the time-out. No frame was lost, so only the frames that
+/// the time-out sent may be repeated.
 #[test]
 fn r8_a_pause_is_no_loss() {
     let mut p = Pair::open();
@@ -164,7 +165,7 @@ fn r8_oldest_and_newest_doubled_bounded_and_reset() {
         assert!(pair[1].abs_diff(doubled) <= 10, "{waits:?}");
     }
     assert_eq!(waits[11], 500_000, "bounded");
-    // After progress the time-out is short again, and the other requests are sent as answers arrive.
+    // After progress the time-out must be short again, and the other requests sent as answers arrive.
     p.deliver_up(&lost[..1]);
     p.pass(100 * US);
     p.carry_down();
@@ -196,7 +197,8 @@ fn r8_no_sample_from_a_request_sent_twice_nor_from_one_that_waited_for_others() 
     assert_eq!(p.requester.status().rtt_ns, before.rtt_ns);
 }
 
-/// The delay of a request that waited in a silence is no sample of the round trip, unless such delays persist.
+/// The delay of a request that waited in a silence must not count as a sample of the round trip, unless such
+/// delays persist.
 #[test]
 fn r8_no_sample_from_requests_sent_before_a_probe_unless_it_repeats() {
     let mut p = Pair::open();
@@ -254,7 +256,8 @@ fn r8_a_silent_session_is_dead_and_everything_fails_by_name() {
     p.assert_at_rest();
 }
 
-/// A compute node that was not polled for long, as its host was paused, gives the memory node as long again to answer.
+/// A CN was not polled for a long time, as if its host was paused. The memory node must get as much more time
+/// to answer.
 #[test]
 fn r8_a_pause_of_the_compute_node_is_no_silence_of_the_memory_node() {
     let mut p = Pair::open();
@@ -268,7 +271,7 @@ fn r8_a_pause_of_the_compute_node_is_no_silence_of_the_memory_node() {
     assert!(!p.events().contains(&SessionEvent::Dead));
     p.assert_at_rest();
 
-    // A silent memory node is dead all the same, after at most twice the limit; each pause counts.
+    // A silent memory node must still be dead after at most twice the limit, each pause included.
     let mut p = Pair::open();
     p.read(0, 0, 1);
     for _ in 0..3 {
@@ -280,7 +283,7 @@ fn r8_a_pause_of_the_compute_node_is_no_silence_of_the_memory_node() {
     p.run_with(1_100 * MS, |_| false, |_| false);
     assert_eq!(p.done.0, [Done::Failed(1, OpError::SessionDead, vec![])]);
 
-    // A pause before the request does not count.
+    // A pause before the request must not count.
     let mut p = Pair::open();
     p.pass(4_000 * MS);
     p.run(1_000 * MS);
@@ -298,7 +301,7 @@ fn r8_an_idle_session_notices_silence_by_pings() {
     assert_eq!(p.events(), [SessionEvent::Suspect, SessionEvent::Dead]);
 }
 
-/// Large frames that never pass fail after the time limit, although small frames pass.
+/// Large frames that never pass must fail after the time limit, although small frames pass.
 #[test]
 fn r8_a_request_that_never_gets_through_fails_though_others_pass() {
     let mut p = Pair::open();

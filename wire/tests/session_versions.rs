@@ -1,5 +1,6 @@
-//! Nodes of two releases together, as during a rolling upgrade and back: one supports versions 1 and 2 of the protocol,
-//! the other version 1 alone. (Version 1 is the only one so far; the tests are of the agreement on a version.)
+//! Nodes of two releases together, as during a rolling upgrade and back: one supports versions 1 and 2 of the
+//! protocol, the other only version 1. The tests are about the agreement on a version: no keys are used, so
+//! version 2 has the rules of version 1 here.
 
 mod session_common;
 
@@ -20,7 +21,7 @@ fn pair(cn: RangeInclusive<u16>, mn: RangeInclusive<u16>) -> Pair {
     p
 }
 
-/// Versions of the Hellos that the CN sends until it has a session, for `time` at most.
+/// Returns the versions of the Hellos that the CN sends until it has a session, for `time` at most.
 fn asked(p: &mut Pair, time: std::time::Duration) -> Vec<u16> {
     let (end, mut versions) = (p.now + time, Vec::new());
     while p.now < end && !p.requester.is_open() {
@@ -61,8 +62,8 @@ fn the_newest_common_version_is_used() {
     }
 }
 
-/// The memory nodes are upgraded first, then the compute nodes, and both back: requests under way are executed once,
-/// and no session is refused.
+/// The memory nodes are upgraded first, then the CNs, and then both go back. Requests under way must be
+/// executed once, and no session refused.
 #[test]
 fn an_upgrade_and_back_loses_nothing() {
     let mut p = pair(BEFORE, BEFORE);
@@ -97,7 +98,8 @@ fn no_common_version_is_reported_once_and_may_change() {
     assert!(p.requester.is_open(), "it asks again by itself");
 }
 
-/// If a refusal of the version was forged, or the memory node is being upgraded, the older version is not kept.
+/// If a refusal of the version was forged, or the memory node is being upgraded, the older version must not
+/// be kept.
 #[test]
 fn an_older_version_than_need_be_is_not_taken() {
     let mut p = pair(AFTER, AFTER);
@@ -108,13 +110,13 @@ fn an_older_version_than_need_be_is_not_taken() {
     p.deliver_up(&hello);
     p.responder.set_versions(AFTER);
     p.carry_down();
-    // Until the memory node drops the older offer, a moment later.
+    // The Hello for version 1 is answered by a node that also supports version 2, so the CN asks for 2 again.
     let versions = asked(&mut p, 1_000 * MS);
     assert_eq!((versions[0], versions[1..].iter().all(|v| *v == 2)), (1, true), "{versions:?}");
     assert!(p.requester.is_open() && versions.len() > 1);
 }
 
-/// Frames of a later release are decoded: the version fields have the same place in all versions.
+/// Frames of a later release must be decoded, as the version fields have the same place in all versions.
 #[test]
 fn hellos_of_any_version_are_understood() {
     for version in [0, 2, 3, u16::MAX] {

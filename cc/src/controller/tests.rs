@@ -1,10 +1,13 @@
+//! The controller, phase by phase: pauses and times in, rates out.
+
 use super::*;
 use crate::GBIT;
 
 const US: Duration = Duration::from_micros(1);
 const LINK: BitsPerSecond = 100 * GBIT;
 
-/// Makes a controller and brings it into `phase` by signals and time alone; returns it with the time reached.
+/// Makes a controller and brings it into `phase` by signals and time alone. Returns the controller and the
+/// time then.
 fn in_phase(phase: Phase) -> (Controller, Duration) {
     let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);
     let mut now = 100 * US;
@@ -38,7 +41,7 @@ fn in_phase(phase: Phase) -> (Controller, Duration) {
     (c, now)
 }
 
-/// The next phase of each phase, after a pause and after the timer.
+/// From each phase, a pause and an expired timer each lead to the next phase of the paper's figure.
 #[test]
 fn transition_table() {
     use Phase::*;
@@ -83,7 +86,7 @@ fn five_speed_ups_and_it_is_stable() {
     assert_eq!(c.phase(), Phase::FastRecovery);
     c.poll(now + 55 * US);
     assert_eq!(c.phase(), Phase::Stable);
-    // 50, 75, 87.5, 93.75, 96.875, 98.4375
+    // Five speed-ups from 50 to 100 Gbit/s: 75, 87.5, 93.75, 96.875, 98.4375.
     assert_eq!(c.rate(), 98_437_500_000);
 }
 
@@ -124,8 +127,8 @@ fn rate_stays_between_floor_and_link() {
     assert_eq!(c.rate(), LINK, "left alone, it finds the link's rate again");
 }
 
-/// A flood of bare pauses takes seven eighths of a node's rate for half of the time, and nothing after the flood;
-/// pauses of a known sender count as before.
+/// A flood of bare pauses costs a node at most seven eighths of its rate for half of the time, and nothing
+/// after the flood. Pauses that name their sender count as before.
 #[test]
 fn bare_pauses_are_bounded() {
     let config = Config::for_link(LINK);
@@ -149,7 +152,7 @@ fn bare_pauses_are_bounded() {
     assert_eq!(flood(false).0, config.floor);
 }
 
-/// Bare pauses neither raise nor lower a rate that a known sender has lowered below their floor.
+/// Bare pauses neither raise nor lower a rate that named pauses have lowered below the floor of bare pauses.
 #[test]
 fn bare_pauses_change_nothing_below_their_floor() {
     let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);

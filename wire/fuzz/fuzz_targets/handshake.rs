@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_wire_fuzz::handshake`].
+//! Runs [`cxloe_wire_fuzz::handshake`] on the inputs of libFuzzer.
 
 #![no_main]
 

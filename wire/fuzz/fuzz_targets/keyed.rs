@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_wire_fuzz::keyed`].
+//! Runs [`cxloe_wire_fuzz::keyed`] on the inputs of libFuzzer.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_wire_fuzz::message`].
+//! Runs [`cxloe_wire_fuzz::message`] on the inputs of libFuzzer.
 
 #![no_main]
 

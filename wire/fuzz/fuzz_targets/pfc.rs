@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_wire_fuzz::pfc`].
+//! Runs [`cxloe_wire_fuzz::pfc`] on the inputs of libFuzzer.
 
 #![no_main]
 

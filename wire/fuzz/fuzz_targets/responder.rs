@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_wire_fuzz::responder`].
+//! Runs [`cxloe_wire_fuzz::responder`] on the inputs of libFuzzer.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_wire_fuzz::trailer`].
+//! Runs [`cxloe_wire_fuzz::trailer`] on the inputs of libFuzzer.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_wire_fuzz::view`].
+//! Runs [`cxloe_wire_fuzz::view`] on the inputs of libFuzzer.
 
 #![no_main]
 

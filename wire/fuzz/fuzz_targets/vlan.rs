@@ -1,4 +1,4 @@
-//! libFuzzer around [`cxloe_wire_fuzz::vlan`].
+//! Runs [`cxloe_wire_fuzz::vlan`] on the inputs of libFuzzer.
 
 #![no_main]
 

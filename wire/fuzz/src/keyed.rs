@@ -1,5 +1,5 @@
-//! The handshake between keys: the input changes a genuine Hello or HelloAck. A changed frame leads to no session and
-//! makes neither end panic.
+//! Handshake between nodes' keys. The input changes a genuine Hello or HelloAck; a changed frame must not
+//! lead to a session, nor make either end panic.
 
 use std::sync::{Arc, OnceLock};
 
@@ -68,7 +68,7 @@ fn responder() -> Responder {
     })
 }
 
-/// Makes a CN that has sent a Hello; returns the CN and that Hello.
+/// Makes a CN that has sent a Hello. Returns the CN and the Hello.
 fn requester() -> (Requester, Vec<u8>) {
     let (own, mn) = keys();
     let mut requester = Requester::new(RequesterConfig {
@@ -89,7 +89,7 @@ fn requester() -> (Requester, Vec<u8>) {
     (requester, sent.0.pop().expect("a Hello"))
 }
 
-/// Answer of the responder to a Hello.
+/// Passes a Hello to the responder and returns the answer, if any.
 fn answer(responder: &mut Responder, hello: &mut [u8]) -> Option<Vec<u8>> {
     let mut sent = SentFrames::default();
     responder.handle(hello, NOW, &mut DiscardCompletions, &mut sent);
@@ -100,7 +100,7 @@ fn answer(responder: &mut Responder, hello: &mut [u8]) -> Option<Vec<u8>> {
     sent.0.pop()
 }
 
-/// Hello and HelloAck of a handshake without changes.
+/// Returns Hello and HelloAck of an unchanged handshake.
 fn genuine() -> &'static (Vec<u8>, Vec<u8>) {
     static GENUINE: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
     GENUINE.get_or_init(|| {
@@ -110,7 +110,8 @@ fn genuine() -> &'static (Vec<u8>, Vec<u8>) {
     })
 }
 
-/// Mixes the input into one of the two frames, from the place that the input names on.
+/// Mixes the input into one of the two frames; its first three bytes choose the frame, the offset and the
+/// length.
 pub fn keyed(data: &[u8]) {
     let Some(([which, at, cut], mix)) = data.split_first_chunk::<3>() else { return };
     let (hello, ack) = genuine();
@@ -119,7 +120,7 @@ pub fn keyed(data: &[u8]) {
     frame.iter_mut().skip(usize::from(*at)).zip(mix).for_each(|(byte, mix)| *byte ^= mix);
     frame.truncate(frame.len() - usize::from(*cut) % 64);
     if which & 1 == 0 {
-        // mac2 is not checked while few handshakes are under way.
+        // mac2 is not checked while few handshakes are under way, so a change of it does not count.
         let changed = frame.get(..MAC2_AT) != original.get(..MAC2_AT) || frame.len() < original.len();
         let offered = answer(&mut responder(), &mut frame).and_then(|answer| {
             Message::parse(&answer).ok().map(

@@ -1,6 +1,6 @@
-//! Properties that must hold for any bytes, with one function per parser and one for a whole end of a session. The fuzz
-//! targets run them on the inputs of libFuzzer; `wire/tests/frame_corpus.rs` runs them on the inputs stored under
-//! `corpus/`, so that an ordinary test run repeats all findings.
+//! Properties that must hold for any bytes, with one function for each parser and one for a whole end of a
+//! session. The fuzz targets run them on the inputs of libFuzzer; `wire/tests/frame_corpus.rs` runs them on
+//! the inputs stored under `corpus/`, so that an ordinary test run repeats all findings.
 
 mod keyed;
 mod responder;
@@ -10,8 +10,8 @@ pub use responder::responder;
 
 use cxloe_wire::frame::*;
 
-/// Parsing of a frame: the frame is delimited or dropped; if delimited, it is decoded or malformed; a decoded message
-/// can be written and decoded again.
+/// Decoding of a frame. A frame of unknown length must be dropped, another one decoded or reported as
+/// malformed, and a decoded message must survive encoding and decoding.
 pub fn message(data: &[u8]) {
     let end = body_len(data);
     match Message::parse(data) {
@@ -22,7 +22,7 @@ pub fn message(data: &[u8]) {
             let mut again = vec![0xee; end];
             message.emit(&header, &mut again);
             assert_eq!(Message::parse(&again), Ok((header, message)));
-            // Only these messages have reserved bytes, which are not written again.
+            // Not for these messages: they have reserved bytes, which are not written again.
             if !matches!(message, Message::Hello(_) | Message::HelloAck(_) | Message::Congestion(_)) {
                 assert_eq!(again, data[..end]);
             }
@@ -35,7 +35,7 @@ pub fn message(data: &[u8]) {
     }
 }
 
-/// The checked view: agrees with the parsed header and never leaves the frame.
+/// Checked view: it must agree with the decoded header and must not read beyond the frame.
 pub fn view(data: &[u8]) {
     let Ok(view) = FrameView::new_checked(data) else {
         assert!(body_len(data).is_err_and(|error| !error.is_malformed()));
@@ -58,7 +58,7 @@ pub fn view(data: &[u8]) {
     }
 }
 
-/// Parsing of both payloads of the handshake.
+/// Hello and HelloAck: decoding followed by encoding must keep every field.
 pub fn handshake(data: &[u8]) {
     if let Some(bytes) = data.first_chunk() {
         let hello = Hello::parse(bytes);
@@ -72,7 +72,7 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// Parsing of a whole 802.1Qbb frame.
+/// Whole 802.1Qbb frame: if it is decoded, encoding must give the same frame again.
 pub fn pfc(data: &[u8]) {
     if let Some((source, vector)) = PfcVector::parse_frame(data) {
         let frame = vector.frame(source);
@@ -85,7 +85,7 @@ pub fn pfc(data: &[u8]) {
     }
 }
 
-/// Removal of a tag, and insertion and removal of one.
+/// 802.1Q tag: removal must leave an untagged frame, and insertion followed by removal the same frame.
 pub fn vlan(data: &[u8]) {
     let mut frame = data.to_vec();
     let tagged = data.len() >= 16 && data[12..14] == [0x81, 0x00];
@@ -98,8 +98,8 @@ pub fn vlan(data: &[u8]) {
     }
 }
 
-/// The integrity trailer. The first 16 bytes choose the seal; the rest is a frame, which is opened as received, then
-/// sealed, damaged in one byte, and must not open.
+/// Integrity trailer. The first 16 bytes choose the seal; the rest is a frame, which is opened as received,
+/// then sealed, then damaged in one byte. The damaged frame must not open.
 pub fn trailer(data: &[u8]) {
     let Some(([choice, stream, at_high, at_low, change, _, _, _, seq @ ..], frame)) =
         data.split_first_chunk::<16>()
@@ -142,7 +142,7 @@ pub fn trailer(data: &[u8]) {
     assert!(bytes[frame.len() + seal.len()..].iter().all(|byte| *byte == 0));
 }
 
-/// Keys of a session: from a pre-shared key, and from a handshake between keys of nodes.
+/// Returns a seal with a pre-shared key, and one from a handshake between nodes' keys.
 fn sealed() -> (Seal, Seal) {
     let (hello, ack) = (Hello::parse(&[1; Hello::LEN]), HelloAck::parse(&[2; HelloAck::LEN]));
     let mac = Mac([2, 0, 0, 0, 0, 1]);

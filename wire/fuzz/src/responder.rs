@@ -1,14 +1,14 @@
-//! Properties of a memory node's end for any frames from compute nodes, in any order, and any course of time.
+//! Properties of a memory node's end for any frames from CNs, in any order and at any times.
 //!
-//! The input is a list of steps. Some are raw bytes; most build a frame that is genuine but senseless: commands, streams,
-//! numbers, addresses and payloads as the input says, under the seal of a session that was really agreed, since no
-//! fuzzer finds a checksum. Checked after each step:
+//! The input is a list of steps. Some steps send raw bytes. Most build a frame that is genuine but may make
+//! no sense: command, stream, number, address and payload come from the input, under the seal of a session
+//! that was really agreed on, since no fuzzer finds a checksum. After each step these properties are checked:
 //!
-//! * what the memory is asked for is whole lines of one page, by who has a session;
-//! * requests of a stream are executed in order, each once (R2): those that name their session, stream and number in
-//!   their address are counted where they arrive;
-//! * what waits for room for its answer goes on when there is some;
-//! * what is sent is a frame of the protocol, to whom it is for, under a seal of that CN's;
+//! * every memory access is for whole lines of one page, by a CN with a session;
+//! * requests of a stream are executed in order, each once (R2); requests whose address encodes their
+//!   session, stream and number are counted in the memory;
+//! * requests that wait for a transmit slot are executed once there is one;
+//! * every frame sent is a frame of the protocol, to the right CN, under a seal of that CN;
 //! * sessions and buffers stay within their limits.
 
 use std::collections::HashMap;
@@ -25,16 +25,16 @@ const MAX_FRAME: usize = 1514;
 const SESSIONS_MAX: usize = 3;
 const EARLY_BUFFERS: usize = 4;
 const EARLY_BUFFERS_TOTAL: usize = 5;
-/// Number of compute nodes; the last one has no memory, the one before may have no session.
+/// Number of CNs; the last one has no memory, and the one before may not have a session.
 const CNS: u8 = 6;
-/// Bit of addresses that encode the request that they belong to.
+/// Bit set in addresses that encode the request that they belong to.
 const NAMED: u64 = 1 << 47;
 
 fn mac(cn: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, cn])
 }
 
-/// Reader of an input; bytes beyond its end are 0.
+/// Reads an input field by field; bytes beyond its end are 0.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -66,7 +66,7 @@ impl Transmit for Ring {
         if self.frames.len() >= self.room || len > MAX_FRAME {
             return None;
         }
-        // Earlier content of a slot must not be sent.
+        // Shows up in a frame that does not fill its slot, as earlier content must not be sent.
         self.slot = vec![0xee; len];
         Some(&mut self.slot)
     }
@@ -78,7 +78,7 @@ impl Transmit for Ring {
     }
 }
 
-/// Last number executed of each session's stream, according to the addresses.
+/// For each stream of each session, the last number executed, as the addresses show it.
 #[derive(Default)]
 struct Pages {
     executed: HashMap<(u64, u64), u64>,
@@ -122,7 +122,7 @@ fn check_span(addr: u64, lines: usize) {
     assert!(burst_fits_page(addr, lines - 1), "{lines} lines from {addr:#x}");
 }
 
-/// A session in the view of its CN.
+/// Session as its CN sees it.
 struct Agreed {
     session: u64,
     seal: Seal,
@@ -132,7 +132,7 @@ struct Agreed {
     next: [u64; 4],
 }
 
-/// State of a CN: the Hello that it sent last and the sessions that it was offered.
+/// State of a CN: the Hello that it sent last, and the sessions that it was offered.
 #[derive(Default)]
 struct Cn {
     hello: Option<Hello>,
@@ -147,11 +147,11 @@ struct World {
     sealed: bool,
     cns: Vec<Cn>,
     offers: u64,
-    /// Last frame sent to the memory node.
+    /// Last frame sent to the memory node, so that it can be repeated.
     last: Vec<u8>,
 }
 
-/// Runs the steps of an input.
+/// Runs the steps of an input and checks the properties after each.
 pub fn responder(data: &[u8]) {
     let mut input = Input(data);
     let sealed = input.u8() & 1 == 1;
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// Requests that wait for room are executed as far as there is room, and no further.
+    /// Requests that wait for a transmit slot must be executed as far as there are slots, and no further.
     fn resume(&mut self) {
         let before = self.ring.frames.len();
         self.responder.resume(&mut self.memory, &mut self.ring);
@@ -258,7 +258,7 @@ impl World {
         self.deliver(frame);
     }
 
-    /// Sends a Start of an offered session: the last one, or an earlier one.
+    /// Sends a Start of an offered session: of the last offer, or of an earlier one.
     fn start(&mut self, cn: u8, back: u8) {
         let Some(agreed) = self.agreed(cn, back) else { return };
         agreed.control += 1;
@@ -271,7 +271,8 @@ impl World {
         self.cns[usize::from(cn)].agreed.iter_mut().rev().nth(usize::from(back % 3))
     }
 
-    /// Sends a write, or many, whose address encodes session, stream and number; a repetition has the same address.
+    /// Sends a write, or many, with an address that encodes session, stream and number; a repetition has the
+    /// same address.
     fn write(&mut self, cn: u8, input: &mut Input<'_>) {
         let (stream, ahead) = (input.u8(), input.u8());
         if stream >= 128 {
@@ -280,7 +281,7 @@ impl World {
         let stream = stream % 4;
         let Some(agreed) = self.agreed(cn, 0) else { return };
         let next = &mut agreed.next[usize::from(stream)];
-        // Usually the next number; sometimes an earlier or later one.
+        // Usually the next number, sometimes an earlier or later one.
         let seq = match ahead {
             0..128 => {
                 *next += 1;
@@ -306,7 +307,8 @@ impl World {
         self.deliver(frame);
     }
 
-    /// Sends many writes in one frame, whose addresses encode session, stream and numbers; usually the next numbers.
+    /// Sends many writes in one frame, with addresses that encode session, stream and numbers; usually the
+    /// next numbers.
     fn write_many(&mut self, cn: u8, stream: u8, ahead: u8, lines: u64) {
         let Some(agreed) = self.agreed(cn, 0) else { return };
         let next = &mut agreed.next[usize::from(stream)];
@@ -372,7 +374,7 @@ impl World {
         self.responder.handle(&mut frame, self.now, &mut self.memory, &mut self.ring);
     }
 
-    /// Checks the properties that always hold; removes the frames sent.
+    /// Checks the properties that must always hold, and removes the frames sent.
     fn check(&mut self) {
         let statuses = self.responder.statuses(self.now);
         assert_eq!(statuses.len(), self.responder.sessions());
@@ -430,7 +432,7 @@ impl World {
     }
 }
 
-/// Makes a sealed frame of a message, or of a code and a payload.
+/// Makes a sealed frame from a message, or from a code and a payload.
 #[allow(clippy::too_many_arguments, reason = "the parts of a frame")]
 fn frame(
     cn: u8,
@@ -461,7 +463,7 @@ fn frame(
             bytes[HEADER_LEN..HEADER_LEN + payload.len()].copy_from_slice(payload);
         }
     }
-    // Place at which the responder will expect the trailer, if the command determines it.
+    // Offset at which the responder will expect the trailer, if the command determines it.
     let body = body_len(&bytes).map_or(body, |end| end.min(bytes.len() - seal.len()));
     seal.seal(Direction::ToMn, space, &mut bytes, body, seq);
     bytes

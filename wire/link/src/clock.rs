@@ -1,26 +1,29 @@
-//! Clock that I/O code reads; the state machines get its times as arguments.
+//! Clock that I/O code reads; the state machines get the time as an argument.
 
 use cxloe_wire::time::Time;
 
-/// Monotonic clock of the machine, counted from its creation. Reads the processor's time-stamp counter if that is
-/// invariant, which takes a few nanoseconds, else the operating system's clock.
+/// Monotonic clock, counted from its creation. Reads the processor's time-stamp counter if that runs at a
+/// constant rate, which takes a few nanoseconds; otherwise the operating system's clock.
 #[derive(Clone, Debug)]
 pub struct Clock {
     clock: quanta::Clock,
     start: u64,
-    /// Nanoseconds of 2^[`TICKS_LOG2`] ticks of the time-stamp counter; 0 if the operating system's clock is used.
+    /// Nanoseconds that 2^[`TICKS_LOG2`] ticks of the time-stamp counter take; 0 if the operating system's
+    /// clock is used.
     scale: u64,
 }
 
-/// Logarithm of the number of ticks by which the scale is set: some minutes, so that the error is below a nanosecond
-/// per minute.
+/// Logarithm of the number of ticks from which the scale is computed: they take some minutes, so that the
+/// error is below a nanosecond per minute.
 const TICKS_LOG2: u32 = 40;
 
 impl Clock {
-    /// Makes a clock that reads 1 ns now, so that [`Time::ZERO`] is always in the past.
+    /// Makes a clock that reads 1 ns at first, so that [`Time::ZERO`] is always in the past.
     pub fn new() -> Self {
         let clock = quanta::Clock::new();
         let start = clock.raw();
+        // `quanta` uses the counter only where it is reliable: then its raw value lies between two readings
+        // of the counter.
         let counts_ticks = counter().is_some_and(|before| {
             let raw = clock.raw();
             counter().is_some_and(|after| (before..=after).contains(&raw))
@@ -29,8 +32,8 @@ impl Clock {
         Clock { clock, start, scale }
     }
 
-    /// Present time, in nanoseconds since about the clock's creation.
-    // `quanta::Clock` takes three calls per reading; a line read takes two readings.
+    /// Returns the current time, in nanoseconds since about the clock's creation.
+    // Not `quanta::Clock::now`, which takes three calls, while the read of a line needs two readings.
     #[inline]
     pub fn now(&self) -> Time {
         match counter() {
@@ -43,10 +46,11 @@ impl Clock {
     }
 }
 
-/// Reads the time-stamp counter; `None` on processors for which that is not implemented.
+/// Reads the time-stamp counter. Returns `None` on processors for which that is not implemented.
 #[inline(always)]
 fn counter() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
+    #[expect(unsafe_code, reason = "an instruction reads the time-stamp counter")]
     // SAFETY: every x86-64 processor has the instruction, which changes nothing.
     return Some(unsafe { std::arch::x86_64::_rdtsc() });
     #[cfg(not(target_arch = "x86_64"))]
@@ -65,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// The clock advances as the operating system's clock does, and never goes back.
+    /// The clock must advance like the operating system's clock.
     #[test]
     fn goes_as_the_systems_clock() {
         let ours = Clock::new();

@@ -1,4 +1,4 @@
-//! Configuration of a link.
+//! Configuration of a link, as the options of the programs set it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,25 +9,26 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 
 use crate::outer::{Peers, UdpAddress};
 
-/// Implementation of [`Link`](crate::Link) for a real interface, or the rule by which to choose one.
+/// Implementation of [`Link`](crate::Link) for a real interface, or the rule by which one is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Backend {
-    /// The raw link that works on this interface and suits both single lines and streams: AF_XDP if the driver passes
-    /// frames without a copy, else AF_PACKET rings, else pnet.
+    /// The raw link that works on this interface and suits both single lines and streams: AF_XDP if the
+    /// driver passes frames without a copy, else AF_PACKET rings, else pnet.
     #[default]
     Auto,
-    /// As `Auto`, but chosen for the shortest round trip of a line.
+    /// Like `Auto`, but chosen for the shortest round trip of a line.
     AutoLatency,
-    /// As `Auto`, but chosen for the most frames per second.
+    /// Like `Auto`, but chosen for the most frames per second.
     AutoThroughput,
     /// AF_XDP: needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace.
     Xdp,
-    /// AF_PACKET rings: needs CAP_NET_RAW.
+    /// AF_PACKET rings: need CAP_NET_RAW.
     Packet,
-    /// pnet: portable, slow, for kernels without packet rings.
+    /// pnet: portable but slow, for kernels without packet rings.
     Pnet,
-    /// UDP sockets: need no rights, and any network that carries IP. Never chosen by `Auto`, as both ends must use UDP.
+    /// UDP sockets: need no rights, and work on any network that carries IP. `Auto` never chooses them, as
+    /// both ends must use UDP.
     Udp,
 }
 
@@ -35,7 +36,7 @@ impl Backend {
     /// Values of `--link`, separated by `|`.
     pub const VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet|udp";
 
-    /// Values of `--link` that are no UDP sockets, separated by `|`.
+    /// Values of `--link` for raw links, separated by `|`.
     pub const RAW_VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet";
 
     /// Whether the implementation is chosen when the link is opened.
@@ -80,14 +81,14 @@ impl FromStr for Backend {
 
 cxloe_wire::spelled!(Backend);
 
-/// Encapsulation of a raw link's frames.
+/// Encapsulation of the frames of a raw link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encap {
-    /// Frames are directly on Ethernet, with their own EtherType.
+    /// Frames are sent directly on Ethernet, with their own EtherType.
     #[default]
     None,
-    /// Frames are inside UDP over IPv4, as on a `udp` link; this link writes the outer headers.
+    /// Frames are sent inside UDP over IPv4, as on a `udp` link; this link writes the outer headers.
     Udp,
 }
 
@@ -121,30 +122,31 @@ impl FromStr for Encap {
 pub struct LinkConfig {
     /// Name of the network interface, in the network namespace of the opening thread.
     pub interface: String,
-    /// Implementation, or the rule by which to choose one.
+    /// Implementation, or the rule by which one is chosen.
     pub backend: Backend,
     /// Encapsulation of the frames of a raw link.
     pub encap: Encap,
     /// EtherType of the frames ([`ETHERTYPE_DEFAULT`] unless configured).
     pub ethertype: u16,
-    /// Priority (PCP 0-7) of an 802.1Q tag with VID 0 that every frame sent gets, so that PFC acts on this
-    /// class only; `None` sends untagged.
+    /// Priority (PCP 0-7) of an 802.1Q tag with VID 0, which every frame sent then gets, so that PFC pauses
+    /// only this class. `None` sends untagged frames.
     pub priority: Option<u8>,
-    /// Receive queue of the interface that this link serves (AF_XDP).
+    /// Receive queue of the interface that this link serves (AF_XDP); also the number of the shard if
+    /// `sharded` is set.
     pub queue: u32,
-    /// Number of links that this process has on the interface. Several AF_PACKET links form a fan-out group by source
-    /// address.
+    /// Number of links that this process has on the interface. Several AF_PACKET links form a fan-out group
+    /// by source address.
     pub queues: u32,
-    /// Set if each link has an address of its own, the [`Mac::shard`](cxloe_wire::frame::Mac::shard) of the interface's
-    /// address by its queue (over UDP also a port, counted up). If not set, all have the interface's address, and each
-    /// receives from a part of the senders.
+    /// Set if each link has its own address: the [`Mac::shard`](cxloe_wire::frame::Mac::shard) of the
+    /// interface's address with the link's queue as the number (over UDP also its own port, counted up). If
+    /// not set, all links have the interface's address, and each receives from a part of the senders.
     pub sharded: bool,
     /// AF_PACKET: pass frames directly to the driver, without the queueing discipline (and `tc`).
     pub qdisc_bypass: bool,
-    /// AF_XDP: the receiving thread executes the driver's receive path (SO_PREFER_BUSY_POLL). Fastest for a thread that
-    /// spins, useless for one that sleeps.
+    /// AF_XDP: the receiving thread executes the driver's receive path (SO_PREFER_BUSY_POLL). Fastest for a
+    /// thread that spins, useless for a thread that sleeps.
     pub busy_poll: bool,
-    /// Parameters for frames inside UDP.
+    /// Local address and peers, for frames inside UDP.
     pub udp: UdpConfig,
 }
 
@@ -153,27 +155,27 @@ pub struct LinkConfig {
 pub struct UdpConfig {
     /// Local outer address; by default the first address of the interface, with the default port.
     pub address: UdpAddress,
-    /// Outer address registered for each MAC. Clones of this table share it.
+    /// Outer address registered for each MAC; clones share the table.
     pub peers: Peers,
 }
 
 impl LinkConfig {
-    /// Whether frames are inside UDP, on any link, so that nodes have outer addresses.
+    /// Whether frames are sent inside UDP, on any link, so that nodes have outer addresses.
     pub fn is_over_udp(&self) -> bool {
         self.backend == Backend::Udp || self.encap == Encap::Udp
     }
 
-    /// Number of the shard that the link serves; 0 if it has the node's own address.
+    /// Number of the shard that the link serves; 0 if the link has the node's own address.
     pub(crate) fn shard(&self) -> u8 {
         if self.sharded { self.queue as u8 } else { 0 }
     }
 
-    /// Number of links that share this link's address.
+    /// Number of links that share this link's address, this one included.
     pub(crate) fn sharers(&self) -> u32 {
         if self.sharded { 1 } else { self.queues }
     }
 
-    /// Addresses of all links on the interface with the address `interface`.
+    /// Addresses of all links on an interface with the address `interface`.
     pub(crate) fn addresses(&self, interface: Mac) -> Vec<Mac> {
         let count = if self.sharded { self.queues } else { 1 };
         (0..count).map(|shard| interface.shard(shard as u8)).collect()

@@ -1,9 +1,9 @@
 //! Bare echo: measures a link without a protocol.
 //!
-//! One end sends a request, and the other answers with frames of the requested sizes: no session, no trailer, no copy
-//! of a payload (slots keep earlier content). This is the lower bound for a line of remote memory over the same link. A
-//! memory node answers only if it was started for measurements, and in addition to its sessions, as one Echo requests
-//! many frames.
+//! One end sends a request, and the other answers with frames of the requested sizes: no session, no trailer,
+//! no copy of a payload (slots keep earlier content). The result is the lower bound for a line of remote
+//! memory over the same link. A memory node answers only if it was started for measurements, because one Echo
+//! requests many frames.
 
 use std::time::{Duration, Instant};
 
@@ -14,28 +14,28 @@ use cxloe_wire::frame::{Axi, Command, HEADER_LEN, Header, MIN_FRAME, Mac};
 /// Length of an Echo request in bytes: header, reply length, reply count.
 pub const ECHO_BODY: usize = HEADER_LEN + 4;
 
-/// Most frames that one Echo may request.
+/// Maximum number of frames that one Echo may request.
 pub(crate) const REPLIES_MAX: u16 = 64;
 
-/// Most frames taken from the ring before the answers are sent.
+/// Maximum number of frames taken from the ring before the answers are sent.
 const BATCH: usize = 64;
-/// Longest run of [`serve`], and the number of polls between two readings of the clock.
+/// Maximum time that [`serve`] runs, and the number of polls between two readings of the clock.
 const SERVE_MAX: Duration = Duration::from_secs(1);
 const CLOCK_EVERY: u32 = 4096;
 
-/// Whether `frame` is an Echo request.
+/// Whether `frame` has the command code of an Echo and is long enough for one.
 #[inline]
 pub fn is_echo(frame: &[u8]) -> bool {
     frame.len() >= ECHO_BODY && frame[14] == Command::Echo as u8
 }
 
-/// Whether `frame` is a reply to an Echo request.
+/// Whether `frame` has the command code of an EchoReply.
 #[inline]
 pub fn is_reply(frame: &[u8]) -> bool {
     frame.len() >= ECHO_BODY && frame[14] == Command::EchoReply as u8
 }
 
-/// Parameters of an Echo request.
+/// Request of a measurement: what to send, and what to ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo {
     /// Length of the request frame in bytes, at least 60.
@@ -47,7 +47,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Queues one request; returns `false` if the transmit ring is full.
+    /// Queues one request. Returns `false` if the transmit ring is full.
     #[inline]
     pub fn send(&self, from: Mac, to: Mac, ethertype: u16, tx: &mut dyn Transmit) -> bool {
         let Some(slot) = tx.slot(self.request_len.max(MIN_FRAME)) else { return false };
@@ -68,8 +68,8 @@ impl Echo {
     }
 }
 
-/// Answers one request, with at most `most` frames and as many as the transmit ring has room for; returns their number.
-/// Frames that are no request are not answered.
+/// Answers one request with at most `most` frames, or as many as the transmit ring has room for. Returns
+/// their number. A frame that is not an Echo gets no answer.
 #[inline]
 pub fn answer(frame: &[u8], own: Mac, most: u16, tx: &mut dyn Transmit) -> u16 {
     if !is_echo(frame) {
@@ -89,8 +89,8 @@ pub fn answer(frame: &[u8], own: Mac, most: u16, tx: &mut dyn Transmit) -> u16 {
     count
 }
 
-/// Answers requests, spinning, until none has come for `idle`, and at most for a second, as the server has other work
-/// too. Frames that are no Echo are dropped, like frames that a full ring drops. Returns the number of requests
+/// Answers requests, spinning, until none has come for `idle`, but at most for a second, because the server
+/// has other work too. Other frames are dropped, as if the ring had been full. Returns the number of requests
 /// answered.
 pub fn serve(link: &mut dyn Link, idle: Duration) -> Result<u64, LinkError> {
     let own = link.info().mac;

@@ -1,7 +1,9 @@
-//! Ethtool data of an interface's driver: name, speed, statistics (`SIOCETHTOOL`), and the statistics that count PFC
-//! frames handled inside the NIC.
+//! Ethtool queries of an interface's driver (`SIOCETHTOOL`): name, speed, and statistics, among them those
+//! that count PFC frames handled inside the NIC.
 //!
-//! A driver may take a millisecond to gather its statistics: do not read them on the data path.
+//! A driver may take a millisecond to gather its statistics, so they must not be read on the data path.
+
+#![expect(unsafe_code, reason = "SIOCETHTOOL takes raw pointers")]
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,14 +19,14 @@ const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
-/// Length in bytes of a statistic's name.
+/// Length in bytes of a statistic's name (ETH_GSTRING_LEN).
 const NAME_LEN: usize = 32;
-/// Limit above the number of statistics of every driver.
+/// Upper limit that no driver's number of statistics reaches.
 const STATISTICS_MAX: usize = 1 << 16;
-/// Room for more statistics than the driver has just reported, because their number may change in between.
+/// Buffer space for further statistics, as their number may have grown since the driver reported it.
 const SPARE_STATISTICS: usize = 1024;
 
-/// Drivers that count received PFC frames, and the name of their counter for a class (`{}`).
+/// Drivers that count received PFC frames, and the name of the counter, with `{}` for the class.
 const PFC_COUNTERS: &[(&str, &str)] = &[
     ("mlx5_core", "rx_prio{}_pause"),
     ("mlx4_en", "rx_pause_prio_{}"),
@@ -39,18 +41,18 @@ const PFC_COUNTERS: &[(&str, &str)] = &[
     ("qede", "rx_pfc_frames"),
 ];
 
-/// Ethtool queries on one interface.
+/// Makes ethtool queries on one interface; may block for a millisecond.
 pub struct Ethtool {
     interface: Interface,
     socket: OwnedFd,
 }
 
-/// One counter of a driver.
+/// Reads one counter of a driver again and again.
 pub struct DriverCounter {
     ethtool: Ethtool,
     name: String,
     index: usize,
-    /// Answer of the kernel: command and count, then the values.
+    /// Buffer for the kernel's answer: command and count, then the values.
     values: Vec<u64>,
 }
 
@@ -69,7 +71,7 @@ impl Ethtool {
 
     /// Speed of the interface; `None` if the driver reports none or there is no carrier.
     pub fn speed(&self) -> Option<Rate> {
-        // struct ethtool_cmd: 44 bytes, the speed in Mbit/s in two halves at 12 and 28.
+        // struct ethtool_cmd has 44 bytes; the speed in Mbit/s is in two halves, at bytes 12 and 28.
         let mut request = [0; 11];
         request[0] = ETHTOOL_GSET;
         self.ask(&mut request).ok()?;
@@ -82,12 +84,12 @@ impl Ethtool {
         Rate::bits_per_s(u64::from(mbit) * 1_000_000)
     }
 
-    /// Name of the driver; empty if it reports none.
+    /// Name of the driver; empty if the driver reports none.
     pub fn driver(&self) -> String {
         self.info().map(|info| text(&bytes(&info)[4..36])).unwrap_or_default()
     }
 
-    /// Driver information, struct ethtool_drvinfo: 196 bytes.
+    /// Reads the driver's information (struct ethtool_drvinfo, 196 bytes).
     fn info(&self) -> io::Result<[u32; 49]> {
         let mut info = [0; 49];
         info[0] = ETHTOOL_GDRVINFO;
@@ -106,18 +108,18 @@ impl Ethtool {
         if count > STATISTICS_MAX {
             return Err(fail(io::Error::from_raw_os_error(libc::E2BIG)));
         }
-        // The driver writes all its present names, whatever count the request has.
+        // The driver writes all its current names, whatever the count in the request.
         let mut request = vec![0; 3 + (count + SPARE_STATISTICS) * NAME_LEN / 4];
         request[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_STATS, count as u32]);
         self.ask(&mut request).map_err(fail)?;
         Ok(bytes(&request)[12..].chunks_exact(NAME_LEN).take(count).map(text).collect())
     }
 
-    /// Finds the driver's counter of PFC frames received for `class`, if the driver is in the table, or the statistic
-    /// called `name`, in which `{}` stands for the class.
+    /// Finds the driver's counter of PFC frames received for `class`: the statistic called `name`, with `{}`
+    /// for the class, or without a name the one in the table.
     ///
     /// # Errors
-    /// [`LinkError::Unsupported`], with the names of the existing statistics, if that counter does not exist.
+    /// [`LinkError::Unsupported`] if there is no such counter; the message suggests similar ones.
     pub fn pfc_counter(self, class: u8, name: Option<&str>) -> Result<DriverCounter, LinkError> {
         let driver = self.driver();
         let known = PFC_COUNTERS.iter().filter(|(of, _)| *of == driver).map(|(_, name)| *name);
@@ -152,7 +154,7 @@ impl Ethtool {
         Ok(DriverCounter { ethtool: self, name, index, values })
     }
 
-    /// Passes a request to the driver; the kernel writes the answer into it.
+    /// Passes a request to the driver. The kernel writes the answer into it.
     fn ask<T>(&self, request: &mut [T]) -> io::Result<()> {
         // SAFETY: ifreq is plain data for which all zeros is valid.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -160,27 +162,28 @@ impl Ethtool {
             *to = from as libc::c_char;
         }
         ifreq.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
-        // SAFETY: the kernel reads the command at the start of `request` and writes at most the structure of that
-        // command, whose size the callers above have reserved, with counts and some spare.
+        // SAFETY: the kernel reads the command at the start of `request` and writes at most the structure of
+        // that command, whose size the callers above have reserved, with counts and some spare.
         let rc = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, std::ptr::from_mut(&mut ifreq)) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
 impl DriverCounter {
-    /// Name of the statistic that is read.
+    /// Name of the statistic that this counter reads.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Present value of the counter.
+    /// Reads the counter.
     ///
     /// # Errors
-    /// [`LinkError::Io`], also if the driver's statistics have changed (with the number of queues).
+    /// [`LinkError::Io`], also if the driver now has other statistics, as after a change of the number of
+    /// queues.
     pub fn read(&mut self) -> Result<u64, LinkError> {
         let count = self.values.len() - 1;
         let fail = |e| self.ethtool.interface.error("read the driver's statistics", "", e);
-        // The driver writes all its present values, whatever count the request has.
+        // The driver writes all its current values, whatever the count in the request.
         if self.ethtool.info().map_err(fail)?[45] as usize != count {
             return Err(fail(io::Error::other("the driver has other statistics than before")));
         }
@@ -194,18 +197,17 @@ impl DriverCounter {
     }
 }
 
-/// Replaces `{}` in a counter's name by a class.
 fn fill(name: &str, class: u8) -> String {
     name.replace("{}", &class.to_string())
 }
 
-/// Text of a name from the kernel: up to the first zero, without blanks around it.
+/// Text of a name from the kernel: up to the first zero, without surrounding blanks.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
 }
 
-/// Bytes of words in memory order.
+/// Converts words to their bytes, in memory order.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

@@ -1,15 +1,16 @@
-//! The fault injector: a link that behaves like a bad network, reproducibly.
+//! Fault injector: a link that behaves like a bad network, in a repeatable way.
 //!
-//! [`FaultInjector`] wraps any link and loses, duplicates, delays, reorders and damages frames by its [`FaultPlan`]:
-//! frames sent when they are committed, frames received before they are passed on. Each direction has a sequence of
-//! [`Impairments`] of its own, drawn from the plan's seed, so that the same frames in the same order get the same
-//! impairments in every run.
+//! [`FaultInjector`] wraps any link and loses, duplicates, delays, reorders and damages frames by its
+//! [`FaultPlan`]: frames sent when they are committed, frames received before they are passed on. Each
+//! direction has its own sequence of [`Impairments`], drawn from the plan's seed. So the same frames in the
+//! same order get the same impairments in every run.
 //!
-//! A direction with faults costs a copy per frame; without faults frames are written and read in the slots of the link
-//! below. Frames held back lie in buffers allocated at the start, 64 per direction; if all are in use, a frame that
-//! should be held back passes ([`FaultCounters::forgone`]). A held frame leaves when enough others have passed, or
-//! after its time, which every [`receive`](Link::receive), [`flush`](Link::flush) and [`wait`](Link::wait) checks; a
-//! caller that sleeps on [`readiness`](Link::readiness) instead gets the frame with its next call.
+//! A direction with faults costs a copy of each frame; without faults, frames are written and read in the
+//! slots of the link below. Frames held back are kept in buffers allocated at the start, 64 for each
+//! direction. If all are in use, a frame that should be held back passes ([`FaultCounters::forgone`]). A held
+//! frame is sent when enough others have passed, or when its time is over. Every [`receive`](Link::receive),
+//! [`flush`](Link::flush) and [`wait`](Link::wait) checks that; a caller that sleeps on
+//! [`readiness`](Link::readiness) instead gets the frame with its next call.
 
 mod delay_queue;
 
@@ -27,17 +28,17 @@ use cxloe_wire::Transmit;
 use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
-/// Most frames held back per direction.
+/// Maximum number of frames held back in each direction.
 const DELAYED_MAX: usize = 64;
 
 /// Faults of each direction, and the seed of their random numbers.
 ///
-/// Written like [`Faults`], with two more names: `seed=7` and `dir=tx`, `dir=rx` or `dir=both`.
+/// Written like [`Faults`], with two more names: `seed=7`, and `dir=tx`, `dir=rx` or `dir=both`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultPlan {
-    /// Faults of frames sent.
+    /// Faults of the frames that this end sends.
     pub tx: Faults,
-    /// Faults of frames received.
+    /// Faults of the frames that this end receives.
     pub rx: Faults,
     /// Seed from which the impairments of both directions are drawn.
     pub seed: u64,
@@ -91,9 +92,9 @@ impl fmt::Display for FaultPlan {
     }
 }
 
-/// State of one direction: its impairments and its held frames.
+/// Faults of one direction, and the frames that it holds back.
 struct Side {
-    /// Generator of impairments; `None` without faults in this direction.
+    /// `None` if this direction has no faults.
     impairments: Option<Impairments>,
     passed: u64,
     delayed: DelayQueue,
@@ -112,7 +113,8 @@ impl Side {
         }
     }
 
-    /// Draws the impairment of `frame`, damages it if that is drawn, and returns what to do with it.
+    /// Draws the impairment of `frame`, applies damage if that is drawn, and returns what to do with the
+    /// frame.
     fn judge(&mut self, frame: &mut [u8], now: &dyn Fn() -> Time) -> Verdict {
         let Some(impairments) = &mut self.impairments else { return Verdict::Pass { twice: false } };
         let impairment = impairments.next(frame.len());
@@ -136,7 +138,7 @@ impl Side {
         Verdict::Pass { twice: impairment.duplicated }
     }
 
-    /// Adds a copy of `frame`, due at once.
+    /// Keeps a copy of `frame` that is due at once, if a buffer is free.
     fn double(&mut self, frame: &[u8]) {
         match self.delayed.put(frame, 0, Time::ZERO) {
             true => self.counters.duplicated += 1,
@@ -153,7 +155,8 @@ enum Verdict {
     },
 }
 
-/// Transmit direction: frames are written into `staged`, impaired when committed, and copied to the link below.
+/// Transmit direction: frames are written into `staged`, impaired when committed, and copied to the link
+/// below.
 struct Sender {
     side: Side,
     staged: Box<[u8]>,
@@ -166,7 +169,7 @@ impl Sender {
         if self.side.impairments.is_none() {
             return inner.slot(len);
         }
-        // A slot is lent only if the link below has one, as a committed frame must be able to leave.
+        // Lent only if the link below has a slot, because a committed frame must have a slot to be sent in.
         inner.slot(len)?;
         let slot = self.staged.get_mut(..len)?;
         self.lent = Some(len);
@@ -181,7 +184,7 @@ impl Sender {
         let frame = &mut self.staged[..len];
         if let Verdict::Pass { twice } = self.side.judge(frame, &self.now) {
             if !send(inner, frame) {
-                // A flush in between has used the slot for a held frame: this frame waits for the next slot.
+                // A flush in between used the slot for a held frame, so this frame waits for the next slot.
                 let _ = self.side.delayed.put(frame, 0, Time::ZERO);
             }
             if twice {
@@ -191,7 +194,7 @@ impl Sender {
         self.release(inner);
     }
 
-    /// Sends frames that are due, as many as there is room for; returns whether any was sent.
+    /// Sends frames that are due, as many as there are slots for. Returns whether any was sent.
     fn release(&mut self, inner: &mut dyn Transmit) -> bool {
         let mut any = false;
         while let Some(mut held) = self.side.delayed.take_due(self.side.passed, &self.now) {
@@ -213,7 +216,7 @@ fn send(inner: &mut dyn Transmit, frame: &[u8]) -> bool {
     true
 }
 
-/// Transmit side for frames sent during `receive`.
+/// Transmit side for frames sent during `receive`, which are impaired too.
 struct Answers<'a> {
     sender: &'a mut Sender,
     inner: &'a mut dyn Transmit,
@@ -241,13 +244,13 @@ pub struct FaultInjector<L> {
 }
 
 impl<L: Link> FaultInjector<L> {
-    /// Wraps `inner` with the faults of `plan`; the machine's clock times held frames.
+    /// Wraps `inner` with the faults of `plan`. Held frames are timed by the machine's clock.
     pub fn new(inner: L, plan: &FaultPlan) -> Self {
         let clock = Clock::new();
         Self::with_now(inner, plan, move || clock.now())
     }
 
-    /// As [`FaultInjector::new`], with time read from `now`, for a simulation.
+    /// [`FaultInjector::new`] with the time read from `now`, for a simulation.
     pub fn with_now(inner: L, plan: &FaultPlan, now: impl Fn() -> Time + Send + 'static) -> Self {
         let frame_max = inner.info().max_frame;
         let sender = Sender {
@@ -260,19 +263,17 @@ impl<L: Link> FaultInjector<L> {
         FaultInjector { inner, sender, receiver }
     }
 
-    /// Counts of impairments of frames sent.
     #[cfg(test)]
     pub(crate) fn tx_faults(&self) -> FaultCounters {
         self.sender.side.counters
     }
 
-    /// Counts of impairments of frames received.
     #[cfg(test)]
     pub(crate) fn rx_faults(&self) -> FaultCounters {
         self.receiver.counters
     }
 
-    /// Link below the injector.
+    /// Link below the injector, with its own counters.
     pub fn inner(&self) -> &L {
         &self.inner
     }
@@ -300,7 +301,7 @@ impl<L: Link> Transmit for FaultInjector<L> {
     }
 }
 
-/// Passes frames of `side` that are due to the receiver until `handed` reaches `limit`.
+/// Passes frames of `side` that are due to the receiver, until `handed` reaches `limit`.
 fn hand_over_due(
     side: &mut Side,
     answers: &mut Answers<'_>,
@@ -319,7 +320,7 @@ fn hand_over_due(
 impl<L: Link> Link for FaultInjector<L> {
     pass_on!(self => self.inner; info holds has_unsent readiness sleep_max reopened);
 
-    /// Takes at most `budget` frames from the link below; fewer are passed on if some are lost or held back.
+    /// Takes at most `budget` frames from the link below. Fewer are passed on if some are lost or held back.
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         self.release()?;
         let FaultInjector { inner, sender, receiver: side } = self;
@@ -374,7 +375,7 @@ impl<L: Link> Link for FaultInjector<L> {
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let due = |side: &Side| side.delayed.next_deadline(side.passed);
-        // Due frames that found no room are tried again after a moment, without spinning.
+        // Due frames that found no slot are tried again after a short sleep, without spinning.
         let send = due(&self.sender.side).map(|at| at.since((self.sender.now)()).max(RING_FULL_SLEEP));
         let receive = due(&self.receiver).map(|at| at.since((self.sender.now)()));
         let timeout = [send, receive].into_iter().flatten().fold(timeout, Duration::min);
@@ -384,7 +385,8 @@ impl<L: Link> Link for FaultInjector<L> {
         self.release()
     }
 
-    /// Counts of the link below: before the faults on receipt, after those on sending.
+    /// Counters of the link below. They include received frames before the faults, and sent frames after the
+    /// faults.
     fn counters(&mut self) -> LinkCounters {
         self.inner.counters()
     }

@@ -1,5 +1,7 @@
-//! A network interface as the kernel reports it, with the checks that every link makes when it is opened, so that all
-//! links fail with the same messages.
+//! A network interface as the kernel reports it, with the checks that every link makes when it is opened. So
+//! all links fail with the same messages.
+
+#![expect(unsafe_code, reason = "ioctls of interfaces take raw pointers, and fill in unions")]
 
 use std::ffi::CString;
 use std::io;
@@ -11,13 +13,14 @@ use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, Mac};
 
 pub use cxloe_net::ETHERNET_HEADER;
 
-/// Payload of the smallest usable frame: header, one line and the longest trailer.
+/// Minimum MTU: a frame with header, one line and a trailer of 16 bytes.
 const MTU_MIN: usize = HEADER_LEN + LINE_SIZE + 16 - ETHERNET_HEADER;
 
-/// An interface that exists, is up, and has an MTU for at least a line.
+/// An interface that exists and is up.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
-    /// Name under which `/sys` and the kernel's lists have the interface, even if it was found by an alternative name.
+    /// Name of the interface in `/sys` and in the kernel's lists, even if it was found by an alternative
+    /// name.
     pub name: String,
     pub index: u32,
     pub mac: Mac,
@@ -25,11 +28,11 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// Finds `name` in this thread's network namespace, or the device of DPDK that it names, and checks that frames can
-    /// pass.
+    /// Finds the Ethernet interface `name` in this thread's network namespace, or the device of DPDK with
+    /// that name, and checks that a line fits its frames.
     pub fn find(name: &str) -> Result<Interface, LinkError> {
         if dpdk::is_device(name) {
-            // The kernel gives no interface the index 0.
+            // Index 0 shows that it is no interface of the kernel, which never assigns 0.
             let (mac, mtu) = dpdk::address_and_mtu(name)?;
             return Ok(Interface { name: name.to_owned(), index: 0, mac, mtu });
         }
@@ -48,7 +51,7 @@ impl Interface {
         Ok(interface)
     }
 
-    /// Finds `name`, an interface of any kind; one that is not Ethernet has a MAC of all zeros.
+    /// Finds the interface `name` of any kind. One that is not Ethernet gets a MAC of all zeros.
     pub fn find_any(name: &str) -> Result<Interface, LinkError> {
         let (mut interface, kind) = Interface::look_up(name)?;
         if kind != libc::ARPHRD_ETHER {
@@ -57,7 +60,7 @@ impl Interface {
         Ok(interface)
     }
 
-    /// Reads an interface that is up, and its hardware type.
+    /// Reads the properties and the hardware type of an interface that is up.
     fn look_up(name: &str) -> Result<(Interface, u16), LinkError> {
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.bytes().any(|b| b == 0) {
             return Err(LinkError::NoSuchInterface(name.to_owned()));
@@ -103,12 +106,14 @@ impl Interface {
         let req = query(libc::SIOCGIFMTU as libc::Ioctl).map_err(io("read the MTU"))?;
         // SAFETY: SIOCGIFMTU has filled this member of the union.
         let mtu = unsafe { req.ifr_ifru.ifru_mtu } as usize;
-        // `name` may be an alternative one (`ip link property add ... altname`), which ioctls take as well.
+        // `name` may be an alternative name (`ip link property add ... altname`), which ioctls accept as
+        // well.
         let name = name_of(index).unwrap_or_else(|| name.to_owned());
         Ok((Interface { name, index, mac, mtu }, hw.sa_family))
     }
 
-    /// The error of a system call on this interface, with a variant of its own for EPERM and EACCES.
+    /// Converts the error of a system call on this interface. Missing permission and a missing or inactive
+    /// interface become variants of their own.
     pub fn error(&self, what: &'static str, needs: &'static str, source: io::Error) -> LinkError {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => {
@@ -121,7 +126,6 @@ impl Interface {
     }
 }
 
-/// Name of the interface with this index.
 pub(crate) fn name_of(index: u32) -> Option<String> {
     let mut name = [0_u8; libc::IFNAMSIZ];
     // SAFETY: the name with its final zero fits IFNAMSIZ bytes, the length of the buffer.
@@ -130,8 +134,8 @@ pub(crate) fn name_of(index: u32) -> Option<String> {
     (!found.is_null()).then(|| String::from_utf8_lossy(&name[..len]).into_owned())
 }
 
-/// Name under which `/sys` and the kernel's lists have the interface `name`, which may be an alternative one; `name`
-/// itself if there is no such interface.
+/// Returns the name of interface `name` in `/sys` and in the kernel's lists, as `name` may be an alternative
+/// one. Returns `name` if there is no such interface.
 pub(crate) fn true_name(name: &str) -> String {
     let Ok(text) = CString::new(name) else { return name.to_owned() };
     // SAFETY: the text ends with a zero and outlives the call.

@@ -1,6 +1,6 @@
-//! # cxloe-link: how frames enter and leave this machine
+//! # cxloe-link: links on real interfaces, by which frames enter and leave this machine
 //!
-//! The links on real interfaces behind the trait [`Link`] of `cxloe-net`, and links around links.
+//! Implements the trait [`Link`] of `cxloe-net` on real interfaces, and as middlewares around other links.
 //!
 //! ```text
 //!                  a worker: sessions of cxloe-wire
@@ -15,27 +15,28 @@
 //!             kernel's rings, sockets            without it   virtual time
 //! ```
 //!
-//! Frames above this layer never carry an 802.1Q tag: a link that was opened with a priority inserts it on
-//! the way out ([`cxloe_wire::frame::vlan`]) and every link removes it on the way in.
+//! Frames above this layer never have an 802.1Q tag: a link that was opened with a priority inserts the tag
+//! on the way out ([`cxloe_wire::frame::vlan`]), and every link removes it on the way in.
 //!
 //! | module | content |
 //! |---|---|
-//! | `config`, `open`, `extras` | configuration of a link ([`LinkConfig`], [`Backend`]), opening it, middlewares from the command line ([`Middlewares`]) |
-//! | [`xdp`], [`packet`], [`pnet`] | the links on real interfaces, fastest first |
-//! | `encap` | raw links with the frames inside UDP, under headers of our own ([`Encap`]) |
+//! | `config`, `open`, `middlewares` | configuration of a link ([`LinkConfig`], [`Backend`]), opening it, middlewares from the command line ([`Middlewares`]) |
+//! | [`xdp`], [`packet`], [`pnet`] | raw links on real interfaces, fastest first |
+//! | `encap` | raw links with the frames inside UDP, under headers that this crate writes ([`Encap`]) |
 //! | [`udp`] | frames inside datagrams, over sockets that need no rights |
 //! | [`dpdk`] | devices without the kernel, by an optional plug-in |
 //! | [`outer`] | local address of a `udp` link, and outer address of each MAC |
-//! | `persistent` | links that are opened again when their interface has been away ([`open_persistent`]) |
-//! | `queues` | the links of several queues as one ([`join_queues`]) |
-//! | [`pcap`], [`fault`], [`limit`] | links around links: record frames, impair them, send no faster than a given wire |
-//! | [`pfc`] | 802.1Qbb frames, over a socket of their own |
-//! | [`ethtool`], `interface` | data of the driver and the kernel about an interface |
-//! | [`keys`] | the machine's part in sessions between keys: random bytes, a file for the key, a thread for Diffie-Hellman |
-//! | `socket` | calls on sockets, as links make them |
+//! | `persistent` | links that are opened again after their interface was away ([`open_persistent`]) |
+//! | `queues` | the links of several queues, joined into one ([`join_queues`]) |
+//! | [`pcap`], [`fault`], [`limit`] | middlewares: record frames, impair them, send no faster than a given wire |
+//! | [`pfc`] | 802.1Qbb frames, over a separate socket |
+//! | [`ethtool`], `interface` | what the driver and the kernel report about an interface |
+//! | [`keys`] | the parts of sessions between nodes' keys that need the machine: random bytes, a key file, a thread for Diffie-Hellman |
+//! | `socket` | system calls on sockets |
 //! | `clock` | clock of a polling thread |
 //! | [`echo`] | bare echo, to measure a link without the protocol |
 
+#![warn(missing_docs)]
 // `println!` and the like panic when standard output is closed.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 

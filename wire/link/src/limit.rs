@@ -1,9 +1,10 @@
-//! The rate limit: a link that sends no faster than a given wire, so that slow links can be tested on a fast machine.
+//! Rate limit: a link that sends no faster than a given wire, so that slow links can be tested on a fast
+//! machine.
 //!
-//! [`RateLimit`] tracks the time at which all committed frames would have left a wire of its [`Rate`]. While that is
-//! further ahead than the length of its queue, [`slot`](Transmit::slot) lends nothing, like a full transmit ring. A
-//! committed frame leaves at once: the rate is limited, single frames are not delayed, and a burst as long as the queue
-//! passes at full speed. Receiving is not limited.
+//! [`RateLimit`] keeps the time at which all committed frames would have left a wire of its [`Rate`]. While
+//! that time is further ahead than the length of the queue, [`slot`](Transmit::slot) lends no slot, as with a
+//! full transmit ring. A committed frame is sent at once: the rate is limited, but single frames are not
+//! delayed, and a burst as long as the queue passes at full speed. Receiving is not limited.
 
 use std::time::Duration;
 
@@ -15,13 +16,13 @@ pub use cxloe_net::rate::{Rate, RateError};
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
-/// Modelled wire, and the count of refused slots.
+/// Modelled wire, and the number of slots refused.
 struct Gate {
     line: RatedWire,
     queue: Duration,
     lent: Option<usize>,
     refused: u64,
-    /// Set if the last slot was refused: `wait` then ends when the next one can be lent.
+    /// True if the last slot was refused; then `wait` ends when the next one can be lent.
     waiting: bool,
     now: Box<dyn Fn() -> Time + Send>,
 }
@@ -53,14 +54,14 @@ pub struct RateLimit<L> {
 }
 
 impl<L: Link> RateLimit<L> {
-    /// Limits `inner` to `rate`; slots are refused when the frames on the wire would take longer than `queue`. Zero: a
-    /// slot is lent only when the previous frame has left.
+    /// Limits `inner` to `rate`. Slots are refused while the frames on the wire would take longer than
+    /// `queue`. With zero, a slot is lent only after the previous frame has left.
     pub fn new(inner: L, rate: Rate, queue: Duration) -> Self {
         let clock = Clock::new();
         Self::with_now(inner, rate, queue, move || clock.now())
     }
 
-    /// As [`RateLimit::new`], with time read from `now`, for a simulation.
+    /// [`RateLimit::new`] with the time read from `now`, for a simulation.
     pub fn with_now(inner: L, rate: Rate, queue: Duration, now: impl Fn() -> Time + Send + 'static) -> Self {
         let gate = Gate {
             line: RatedWire::new(rate),
@@ -73,23 +74,23 @@ impl<L: Link> RateLimit<L> {
         RateLimit { inner, gate }
     }
 
-    /// Rate of the modelled wire.
+    /// Rate of the modelled wire, preambles and gaps included.
     pub fn rate(&self) -> Rate {
         self.gate.line.rate()
     }
 
-    /// Earliest time at which the rate permits the next slot: `now` or later.
+    /// Earliest time, from `now` on, at which the rate permits the next slot.
     pub(crate) fn next_slot(&self, now: Time) -> Time {
         now + self.gate.line.backlog(now).saturating_sub(self.gate.queue)
     }
 
-    /// Link below the limit.
+    /// Link below the limit, with its own counters.
     pub fn inner(&self) -> &L {
         &self.inner
     }
 }
 
-/// Transmit side for frames sent during `receive`.
+/// Transmit side for frames sent during `receive`, which are limited too.
 struct Answers<'a> {
     gate: &'a mut Gate,
     inner: &'a mut dyn Transmit,
@@ -136,7 +137,7 @@ impl<L: Link> Link for RateLimit<L> {
         self
     }
 
-    /// Ends early when a slot was refused and can be lent now.
+    /// Ends early if a slot was refused and can be lent now.
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let timeout = if self.gate.waiting {
             let now = (self.gate.now)();
@@ -147,7 +148,7 @@ impl<L: Link> Link for RateLimit<L> {
         if timeout.is_zero() { Ok(()) } else { self.inner.wait(timeout) }
     }
 
-    /// Counts of the link below, with the slots refused for the rate added to [`LinkCounters::tx_full`].
+    /// Counters of the link below. Slots refused because of the rate are added to [`LinkCounters::tx_full`].
     fn counters(&mut self) -> LinkCounters {
         let mut counters = self.inner.counters();
         counters.tx_full += self.gate.refused;
@@ -170,7 +171,7 @@ mod tests {
         slot[6..12].copy_from_slice(&A.0);
     }
 
-    /// A sender that uses every slot sends at the rate, after a burst as long as the queue.
+    /// A sender that uses every slot must send at the rate, after a burst as long as the queue.
     #[test]
     fn bounds_the_rate_and_the_burst() {
         let net = SimNetwork::new(1);
@@ -195,14 +196,14 @@ mod tests {
                 assert!(link.next_slot(Time(0)) > Time(0));
             }
         }
-        // 476 + 24 bytes are 4 us at 1 Gbit/s: 250 in a millisecond, and the queue's 10 us ahead.
+        // 476 + 24 bytes take 4 us at 1 Gbit/s: 250 frames in a millisecond, and those of the queue's 10 us.
         assert_eq!(first_burst, 3);
         assert!((250..=253).contains(&sent), "{sent}");
         assert_eq!(link.counters().tx_frames, sent);
         assert_eq!(link.counters().tx_full, 1_000);
     }
 
-    /// Frames sent during `receive` are limited too.
+    /// Frames sent during `receive` must be limited too.
     #[test]
     fn bounds_answers() {
         let net = SimNetwork::new(1);

@@ -1,7 +1,7 @@
-//! Details added to a link's [`LinkInfo`](crate::LinkInfo) while it is opened.
+//! Access to the detail text of a link that is being opened, which shows why the link was chosen.
 
-/// A link whose [`LinkInfo`](crate::LinkInfo) detail can be extended.
+/// A link with an extensible detail in its [`LinkInfo`](crate::LinkInfo).
 pub(crate) trait LinkDetail {
-    /// Text of [`LinkInfo::detail`](crate::LinkInfo::detail), to be extended.
+    /// Text of [`LinkInfo::detail`](crate::LinkInfo::detail), to append to.
     fn detail(&mut self) -> &mut String;
 }

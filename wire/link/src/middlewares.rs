@@ -7,18 +7,18 @@ use super::fault::{FaultInjector, FaultPlan};
 use super::pcap::{PcapFile, PcapWriter};
 use super::{Link, LinkConfig, LinkError, open};
 
-/// Middlewares to wrap a link in.
+/// Middlewares around a link, as the command line asks for them.
 #[derive(Clone, Debug, Default)]
 pub struct Middlewares {
-    /// Faults to inject; `None`: none.
+    /// Faults to inject; `None` for none.
     pub faults: Option<FaultPlan>,
-    /// Path of the capture file, and its limit in bytes; `None`: no capture.
+    /// Path of the capture file and its size limit in bytes; `None` for no capture.
     pub pcap: Option<(PathBuf, u64)>,
 }
 
 impl Middlewares {
-    /// Wraps `link`. The capture shows frames as this program sends and receives them, before faults on sending and
-    /// after faults on receipt.
+    /// Wraps `link`. The capture shows frames as this program sends and receives them, before faults on
+    /// sending and after faults on receipt.
     ///
     /// # Errors
     /// The capture file cannot be written.
@@ -34,8 +34,8 @@ impl Middlewares {
                 interface: interface.clone(),
                 source,
             };
-            // Readable by the owner only: unsealed frames hold memory content, sealed ones show which nodes
-            // communicate.
+            // Readable only by the owner: unsealed frames have memory content in them, and sealed ones show
+            // which nodes communicate.
             let mut new = OpenOptions::new();
             new.write(true).create(true).truncate(true);
             let file = cxloe_private::open(path, &new).map_err(what)?;

@@ -11,9 +11,9 @@ use crate::xdp::{self, XdpLink};
 use crate::{Backend, Encap, Link, LinkConfig, LinkError};
 use cxloe_wire::frame::Mac;
 
-/// Opens the link of `config`. With `auto`, each implementation that does not work is logged with its reason, the
-/// link's [`detail`](crate::LinkInfo::detail) has the reason of the choice, and if none works the error of packet rings
-/// is returned.
+/// Opens the link of `config`. With `auto`, each implementation that does not work is logged with its reason,
+/// and the link's [`detail`](crate::LinkInfo::detail) has the reason of the choice. If no implementation
+/// works, the error of packet rings is returned.
 ///
 /// # Errors
 /// Errors of the interface or of the implementation.
@@ -31,7 +31,7 @@ pub fn open(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
     Ok(link)
 }
 
-/// Opens a device of DPDK, with which no other choice goes.
+/// Opens a device of DPDK, which excludes a choice of the link or of an encapsulation.
 fn by_dpdk(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
     if !config.backend.is_auto() || config.encap != Encap::None {
         return Err(LinkError::Unsupported {
@@ -43,8 +43,8 @@ fn by_dpdk(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
     Ok(Box::new(DpdkLink::open(config)?))
 }
 
-/// MAC of a link opened with `config` in this thread's network namespace: the node's identity. A shard's address
-/// follows from it.
+/// Returns the MAC of a link opened with `config` in this thread's network namespace: the node's identity. A
+/// shard's address follows from it.
 ///
 /// # Errors
 /// Errors of the interface.
@@ -52,8 +52,8 @@ pub fn own_mac(config: &LinkConfig) -> Result<Mac, LinkError> {
     if config.is_over_udp() { udp::own_mac(config) } else { Ok(Interface::find(&config.interface)?.mac) }
 }
 
-/// Checks that the interface exists and that raw sockets may be opened, if the link needs them. For a program that does
-/// much work before it opens its links.
+/// Checks that the interface exists and that raw sockets may be opened, if the link needs them. For a program
+/// that does much work before it opens its links.
 ///
 /// # Errors
 /// Errors of the interface; [`LinkError::Permission`].
@@ -70,7 +70,7 @@ pub fn check(config: &LinkConfig) -> Result<(), LinkError> {
     opened.map(drop).map_err(|error| interface.error("open a packet socket", needs, error))
 }
 
-/// Opens one implementation; `why` is the reason of the choice, if there was one.
+/// Opens the link by one implementation. `why` is the reason of the choice, if there was a choice.
 fn one(config: &LinkConfig, backend: Backend, why: Option<&str>) -> Result<Box<dyn Link>, LinkError> {
     fn boxed(mut link: impl Link + LinkDetail + 'static, why: Option<&str>) -> Box<dyn Link> {
         if let Some(why) = why {
@@ -97,7 +97,7 @@ fn choose(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
         tracing::info!(interface = %config.interface, %backend, %why, "link not taken");
     };
     one(config, first, Some(why)).or_else(|first_error| {
-        // An error of the interface itself applies to every implementation.
+        // An error of the interface itself would come from every implementation.
         if matches!(
             first_error,
             LinkError::NoSuchInterface(_) | LinkError::Down(_) | LinkError::MtuTooSmall { .. }
@@ -107,14 +107,14 @@ fn choose(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
         refused(first, &first_error);
         one(config, second, Some(&format!("{first} does not work here"))).or_else(|second_error| {
             refused(second, &second_error);
-            // The error of the packet ring is the most useful one.
+            // Most of the reasons for which both fail are shown best by the error of the packet ring.
             let error = if first == Backend::Packet { first_error } else { second_error };
             one(config, Backend::Pnet, Some("neither xdp nor packet works here")).map_err(|_| error)
         })
     })
 }
 
-/// Implementation to try first, the reason, and the one to try next.
+/// Returns the implementation to try first with the reason, and the one to try next.
 fn order(wanted: Backend, zero_copy: bool) -> ((Backend, &'static str), Backend) {
     match (zero_copy, wanted) {
         (true, _) => ((Backend::Xdp, "the driver does AF_XDP without a copy"), Backend::Packet),

@@ -1,9 +1,10 @@
-//! The capture: a link that records every frame that passes, for Wireshark and tcpdump.
+//! Capture: a link that records every frame that passes, for Wireshark and tcpdump.
 //!
-//! [`PcapWriter`] wraps any link; frames are written to a [`PcapFile`] when they are committed, or before they are
-//! passed to the receiver. The file is pcapng (draft-ietf-opsawg-pcapng): one section, one Ethernet interface, time
-//! stamps in nanoseconds, and each frame's direction, which the older pcap format cannot store. Writing is buffered; at
-//! a size limit or the first error it ends, and the link continues.
+//! [`PcapWriter`] wraps any link. A frame is written to a [`PcapFile`] when it is committed, or before it is
+//! passed to the receiver. The file is pcapng (draft-ietf-opsawg-pcapng): one section, one Ethernet
+//! interface, time stamps in nanoseconds, and each frame's direction, which the older pcap format cannot
+//! store. Writing is buffered. The capture ends at a size limit or at the first error, and the link
+//! continues.
 
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,26 +13,26 @@ use super::{Link, LinkError, OnFrame};
 use cxloe_net::pass_on;
 use cxloe_wire::Transmit;
 
-/// LINKTYPE_ETHERNET: a frame from its destination MAC on, without FCS.
+/// LINKTYPE_ETHERNET: a frame from its destination MAC on, without frame check sequence.
 const LINKTYPE_ETHERNET: u32 = 1;
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
-/// Length in bytes of an enhanced packet block without the frame: eight words, and three of options.
+/// Length in bytes of an enhanced packet block without the frame: eight words, and three words of options.
 const PACKET_OVERHEAD: usize = 44;
 
-/// Direction of a recorded frame.
+/// Direction of a recorded frame, as Wireshark shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PcapDirection {
-    /// Received by this end.
+    /// The capturing program received the frame.
     Inbound,
-    /// Sent by this end.
+    /// The capturing program sent the frame.
     Outbound,
 }
 
-/// A pcapng file that is being written, to a file or any other writer.
+/// A pcapng file while it is written, to a file or to any other writer.
 pub struct PcapFile {
-    /// Writer of the file; `None` once the limit is reached or a write has failed.
+    /// `None` once the limit was reached or a write has failed.
     out: Option<BufWriter<Box<dyn Write + Send>>>,
     written: u64,
     limit: u64,
@@ -40,13 +41,14 @@ pub struct PcapFile {
 }
 
 impl PcapFile {
-    /// Begins a file in `out` of at most `limit` bytes: the first frame that would exceed the limit ends the capture.
-    /// `u64::MAX` is no limit.
+    /// Begins a file in `out` of at most `limit` bytes: the first frame that would exceed the limit ends the
+    /// capture. `u64::MAX` means no limit.
     pub fn new(out: impl Write + Send + 'static, limit: u64) -> io::Result<Self> {
         let mut header = Vec::with_capacity(60);
         // Section header: byte order, version 1.0, length unknown, no options.
         words(&mut header, &[SECTION_HEADER, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
-        // Interface description: no snapshot length; option 9 (if_tsresol), one byte: 10^-9 s; end of options.
+        // Interface description: no snapshot length; option 9 (if_tsresol), one byte: 10^-9 s; end of
+        // options.
         words(&mut header, &[INTERFACE_DESCRIPTION, 32, LINKTYPE_ETHERNET, 0, 9 | 1 << 16, 9, 0, 32]);
         let mut out: BufWriter<Box<dyn Write + Send>> = BufWriter::with_capacity(1 << 16, Box::new(out));
         out.write_all(&header)?;
@@ -74,7 +76,7 @@ impl PcapFile {
             head.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()))?;
             out.write_all(frame)?;
             out.write_all(&[0; 3][..padding])?;
-            // Option 2 (epb_flags), four bytes; end of options; length again.
+            // Option 2 (epb_flags), four bytes; end of options; the length again.
             let tail = [2 | 4 << 16, flags, 0, block];
             tail.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()))
         };
@@ -87,23 +89,24 @@ impl PcapFile {
         }
     }
 
-    /// Number of frames recorded.
+    /// Number of frames written to the file.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// Whether frames are recorded; `false` without an [`error`](PcapFile::error) means that the limit was reached.
+    /// Whether frames are still recorded. `false` without an [`error`](PcapFile::error) means that the limit
+    /// was reached.
     #[cfg(test)]
     pub(crate) fn is_recording(&self) -> bool {
         self.out.is_some()
     }
 
-    /// Error of the write that ended the capture.
+    /// Write error that ended the capture, if any.
     pub fn error(&self) -> Option<&io::Error> {
         self.error.as_ref()
     }
 
-    /// Writes the buffer to the file. Dropping does the same but reports no errors.
+    /// Writes the buffered blocks. Dropping the file does the same but reports no errors.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.as_mut().map_or(Ok(()), Write::flush)
     }
@@ -121,8 +124,8 @@ fn words(to: &mut Vec<u8>, words: &[u32]) {
 
 /// Wraps a link and records its frames; see the [module](self).
 ///
-/// Frames to send are written into a buffer here and copied to the slot below, so that the capture has the committed
-/// bytes.
+/// A frame to send is written into a buffer here and copied to the slot of the link below, so that the
+/// capture has the committed bytes.
 pub struct PcapWriter<L> {
     inner: L,
     recorder: Recorder,
@@ -160,18 +163,18 @@ impl<L: Link> PcapWriter<L> {
         Self::with_now(inner, file, || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 
-    /// As [`PcapWriter::new`], with the time read from `now`, for a simulation.
+    /// [`PcapWriter::new`] with the time read from `now`, for a simulation.
     pub fn with_now(inner: L, file: PcapFile, now: impl FnMut() -> Duration + Send + 'static) -> Self {
         let staged = vec![0; inner.info().max_frame].into_boxed_slice();
         PcapWriter { inner, recorder: Recorder { file, staged, lent: None, now: Box::new(now) } }
     }
 
-    /// File of the capture, to read its state or to flush it.
+    /// File of the capture, for its state or to flush it.
     pub fn file(&mut self) -> &mut PcapFile {
         &mut self.recorder.file
     }
 
-    /// Ends the capture; returns the link below, and the first write error, if any.
+    /// Ends the capture. Returns the link below, and the first write error, if any.
     pub fn finish(self) -> (L, io::Result<()>) {
         let mut file = self.recorder.file;
         let flushed = file.flush();
@@ -179,7 +182,7 @@ impl<L: Link> PcapWriter<L> {
     }
 }
 
-/// Transmit side for frames sent during `receive`.
+/// Transmit side for frames sent during `receive`, which are recorded too.
 struct Answers<'a> {
     recorder: &'a mut Recorder,
     inner: &'a mut dyn Transmit,
@@ -301,7 +304,7 @@ mod tests {
         assert_eq!(file.error().unwrap().kind(), io::ErrorKind::StorageFull);
     }
 
-    /// Frames of both directions, and answers sent during `receive`, are recorded as they passed.
+    /// Frames of both directions, and answers sent during `receive`, must be recorded as they passed.
     #[test]
     fn records_both_ways() {
         let net = SimNetwork::new(1);

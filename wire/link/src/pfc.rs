@@ -1,9 +1,9 @@
-//! A separate socket for 802.1Qbb frames: receives those from the other end of the cable, and sends this end's.
+//! Separate socket for 802.1Qbb frames: receives those from the other end of the cable, and sends this end's.
 //!
-//! PFC frames have an EtherType and a group address of their own and no 802.1Q tag, so no [`Link`](super::Link)
-//! receives them. They lie in a small receive ring: a check for a frame costs a load from memory, no system call. Many
-//! NICs do not pass these frames on and only count them ([`ethtool`](super::ethtool)); then this socket receives
-//! nothing.
+//! PFC frames have their own EtherType and group address and no 802.1Q tag, so no [`Link`](super::Link)
+//! receives them. They arrive in a small receive ring, so that a check for a frame costs a load from memory
+//! and no system call. Many NICs do not pass these frames on but only count them
+//! ([`ethtool`](super::ethtool)); then this socket receives nothing.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,8 @@ use super::packet::{NEEDS, RxRing, bind, open_socket, receive_ring};
 use super::socket::{send, set_option};
 use cxloe_wire::frame::{ETHERTYPE_MAC_CONTROL, Mac, PFC_DESTINATION, PfcVector};
 
-/// Number of slots of the ring, and their length: the kernel's header and a frame of 60 bytes. One page in all.
+/// Number of slots of the ring, and their length in bytes: the kernel's header and a frame of 60 bytes. The
+/// ring takes one page.
 const SLOTS: usize = 16;
 const SLOT: usize = 256;
 
@@ -50,17 +51,17 @@ impl PfcSocket {
         Ok(PfcSocket { rx: RxRing::new(map, SLOT, SLOTS), socket, interface, sent: 0 })
     }
 
-    /// Opens the socket again after the interface, which may have another name now, was away; the count of frames sent
-    /// continues.
+    /// Opens the socket again after the interface was away; the interface may have another name now. The
+    /// count of frames sent continues.
     ///
     /// # Errors
-    /// As for [`open`](Self::open); the old socket is kept then.
+    /// As for [`open`](Self::open); the old socket then remains.
     pub fn reopen(&mut self, interface: &str) -> Result<(), LinkError> {
         *self = PfcSocket { sent: self.sent, ..PfcSocket::open(interface)? };
         Ok(())
     }
 
-    /// Removes and returns the oldest PFC frame, with its sender.
+    /// Removes and returns the oldest PFC frame received, with its sender.
     #[inline]
     pub fn receive(&mut self) -> Option<(Mac, PfcVector)> {
         if !self.rx.holds(1) { None } else { self.take() }
@@ -68,7 +69,7 @@ impl PfcSocket {
 
     #[cold]
     fn take(&mut self) -> Option<(Mac, PfcVector)> {
-        // Other MAC control frames (the older PAUSE) are skipped.
+        // Other MAC control frames, such as the older PAUSE, are skipped.
         while let Some(frame) = self.rx.front() {
             let pfc = frame.and_then(|frame| PfcVector::parse_frame(frame));
             self.rx.release();
@@ -79,7 +80,7 @@ impl PfcSocket {
         None
     }
 
-    /// Sends a PFC frame to the other end of the cable; a frame for which the queue has no room is lost.
+    /// Sends a PFC frame to the other end of the cable. If the queue has no room, the frame is lost.
     ///
     /// # Errors
     /// [`LinkError`] for every error except a full queue and an interface that is down for now.
@@ -89,13 +90,14 @@ impl PfcSocket {
             self.sent += 1;
             return Ok(());
         };
+        // A lost PFC frame does no harm: the signal is repeated while the queue is long.
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR | libc::ENETDOWN | libc::ENXIO) => Ok(()),
             _ => Err(self.interface.error("send a PFC frame", NEEDS, error)),
         }
     }
 
-    /// Number of PFC frames sent.
+    /// Number of PFC frames that the kernel has taken for sending.
     pub fn sent(&self) -> u64 {
         self.sent
     }

@@ -1,11 +1,13 @@
-//! pnet: the fallback for kernels without packet rings, with several system calls per frame.
+//! pnet: the fallback for kernels without packet rings, with several system calls for each frame.
 //!
-//! A plain packet socket driven by `pnet_datalink`. It needs only CAP_NET_RAW, and it is slow: a frame received costs a
-//! `poll`, a `recvfrom` and a second copy (pnet lends its buffer read-only, and a receiver may decrypt in place), a
-//! frame sent a `poll` and a `sendto`; nothing is batched. The socket is made here and passed to pnet, so that
-//! [`readiness`](Link::readiness) and [`wait`](Link::wait) use the kernel's. pnet binds it to every EtherType: frames
-//! of other protocols wake this link too and are dropped here. A frame leaves at its commit; if the socket has no room,
-//! it waits in its slot.
+//! A plain packet socket, driven by `pnet_datalink`. It needs only CAP_NET_RAW, and it is slow. A frame
+//! received costs a `poll`, a `recvfrom` and a second copy (pnet lends its buffer read-only, and a receiver
+//! may decrypt in place); a frame sent costs a `poll` and a `sendto`; nothing is batched. This crate makes
+//! the socket and passes it to pnet, so that [`readiness`](Link::readiness) and [`wait`](Link::wait) can use
+//! the socket itself. pnet binds it to every EtherType: frames of other protocols wake this link too and are
+//! dropped here. A frame is sent at its commit; if the socket's queue is full, the frame waits in its slot.
+
+#![expect(unsafe_code, reason = "socket returns a raw descriptor")]
 
 use std::io;
 use std::os::fd::{IntoRawFd, RawFd};
@@ -23,10 +25,10 @@ use cxloe_wire::frame::{Mac, vlan};
 const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";
 
-/// Socket option of `linux/if_packet.h` since Linux 4.20, which the libc crate lacks.
+/// Socket option of `linux/if_packet.h` since Linux 4.20, which the libc crate does not define.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 
-/// Length of the socket's receive queue in bytes; `net.core.rmem_max` limits it.
+/// Length of the socket's receive queue in bytes; the kernel limits it to `net.core.rmem_max`.
 const RECEIVE_BUFFER: libc::c_int = 4 << 20;
 
 /// Link over a data link channel of pnet.
@@ -37,7 +39,7 @@ pub struct PnetLink {
     receiver: Box<dyn DataLinkReceiver>,
     frame: Box<[u8]>,
     sender: Sender,
-    /// The channel's socket, which pnet closes when `receiver` and `sender` are dropped.
+    /// Socket of the channel; pnet closes it when `receiver` and `sender` are dropped.
     socket: RawFd,
     rx_frames: u64,
     rx_bytes: u64,
@@ -47,12 +49,12 @@ pub struct PnetLink {
 
 struct Sender {
     channel: Box<dyn DataLinkSender>,
-    /// Buffer of a frame to send, with room for a tag in front.
+    /// Buffer of a frame to send, with space for a tag in front.
     buffer: Box<[u8]>,
     priority: Option<u8>,
     max_frame: usize,
     lent: Option<usize>,
-    /// Start and end in `buffer` of a committed frame that has not left.
+    /// Start and end in `buffer` of a committed frame that has not been sent.
     waiting: Option<(usize, usize)>,
     failed: Option<io::Error>,
     frames: u64,
@@ -62,7 +64,8 @@ struct Sender {
 }
 
 impl PnetLink {
-    /// Opens a channel on `config.interface` for frames of `config.ethertype`. There is one queue only.
+    /// Opens a channel on `config.interface` for frames of `config.ethertype`. A pnet link serves only one
+    /// queue.
     pub fn open(config: &LinkConfig) -> Result<PnetLink, LinkError> {
         let interface = Interface::find(&config.interface)?;
         if config.queues > 1 {
@@ -79,11 +82,12 @@ impl PnetLink {
             let interface = interface.clone();
             move |e| interface.error(what, NEEDS, e)
         };
-        // Protocol 0: nothing arrives before pnet binds the socket.
+        // Protocol 0, so that nothing arrives before pnet binds the socket.
         // SAFETY: plain socket creation; the result is checked.
         let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(fail("open a packet socket"))?;
-        // Both options are optional: without the first, frames sent come back and are dropped by their destination.
+        // Both options may fail: without the first, sent frames come back and are dropped because of their
+        // destination.
         let _ = set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1);
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BUFFER);
 
@@ -156,8 +160,8 @@ impl PnetLink {
         })
     }
 
-    /// Error of the link for a failed call; `None` if the error is temporary. pnet replaces an error pending on the
-    /// socket by its own, so the pending one is read from the socket.
+    /// Converts the error of a failed call; `None` if the error is temporary. pnet replaces an error that is
+    /// pending on the socket by its own, so the pending one is read from the socket.
     fn serious(&self, what: &'static str, error: io::Error) -> Option<LinkError> {
         if is_transient(&error) {
             return None;
@@ -174,12 +178,12 @@ impl PnetLink {
     }
 }
 
-/// Whether a frame from the wire has this protocol's EtherType and this station's address.
+/// Whether a received frame has this protocol's EtherType and this station's address.
 fn is_ours(frame: &[u8], ethertype: u16, mac: Mac) -> bool {
     frame.len() >= ETHERNET_HEADER && frame[12..14] == ethertype.to_be_bytes() && frame[..6] == mac.0
 }
 
-/// Whether a later attempt may succeed: no frame, no room, or the interface is down for now.
+/// Whether a later attempt may succeed: no frame, no space in the queue, or the interface is down for now.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), TimedOut | WouldBlock | Interrupted)
@@ -187,12 +191,12 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 impl Sender {
-    /// Sends the waiting frame, if any; returns whether no frame waits any more.
+    /// Sends the waiting frame, if any. Returns whether none waits any more.
     fn drain(&mut self) -> bool {
         let Some((start, end)) = self.waiting else { return true };
         match self.channel.send_to(&self.buffer[start..end], None) {
             Some(Err(e)) if is_transient(&e) => return false,
-            // The frame is too long for an MTU that has just shrunk: it is lost.
+            // The frame is too long for an MTU that has just shrunk, so it is lost.
             Some(Err(e)) if e.raw_os_error() == Some(libc::EMSGSIZE) => self.errors += 1,
             Some(Err(e)) => {
                 self.errors += 1;
@@ -246,7 +250,7 @@ impl Link for PnetLink {
         &self.info
     }
 
-    /// Reads at most `budget` frames; frames of other protocols count but are not passed on.
+    /// Reads at most `budget` frames, including those of other protocols, which are dropped.
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let mut received = 0;
         for _ in 0..budget {
@@ -296,7 +300,7 @@ impl Link for PnetLink {
     }
 
     fn counters(&mut self) -> LinkCounters {
-        // tpacket_stats: frames seen, frames dropped, since the last call.
+        // tpacket_stats: frames seen and frames dropped since the last call.
         if let Ok([_, dropped]) =
             get_option::<[u32; 2]>(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
         {

@@ -1,4 +1,6 @@
-//! Several queues of an interface as one link: one descriptor to wait for all of them.
+//! Several queues of an interface joined into one link, with one descriptor to wait for all of them.
+
+#![expect(unsafe_code, reason = "epoll takes raw pointers")]
 
 use std::cell::RefCell;
 use std::io;
@@ -10,8 +12,8 @@ use cxloe_net::queues::{JointReadiness, join};
 use crate::socket::{get_option, owned, poll_in};
 use crate::{Link, LinkError};
 
-/// Joins the links of one process on one interface into one; queue `i` is the `i`-th link. A single link is returned
-/// unchanged.
+/// Joins links of one process on one interface into one; queue `i` is the `i`-th link. A single link is
+/// returned as it is.
 ///
 /// # Errors
 /// The descriptor to wait for all links cannot be made.
@@ -28,7 +30,7 @@ pub fn join_queues(links: Vec<Box<dyn Link>>) -> Result<Box<dyn Link>, LinkError
     Ok(join(links, EpollReadiness { interface, readiness }))
 }
 
-/// An epoll descriptor with the descriptors of all links.
+/// Waits for all links by an epoll descriptor that has their descriptors in its set.
 struct EpollReadiness {
     interface: String,
     readiness: RefCell<Readiness>,
@@ -53,7 +55,6 @@ impl JointReadiness for EpollReadiness {
     }
 }
 
-/// State of the epoll set.
 struct Readiness {
     epoll: OwnedFd,
     /// Descriptor of each link in the set, and its [`reopened`](Link::reopened) count when it was added.
@@ -61,29 +62,31 @@ struct Readiness {
 }
 
 impl Readiness {
-    /// Adds the descriptors that have changed.
+    /// Adds the descriptors of links that were opened again.
     fn follow(&mut self, links: &[Box<dyn Link>]) {
         for ((index, link), entered) in links.iter().enumerate().zip(&mut self.entered) {
             let now = (link.readiness(), link.reopened());
             if now == *entered {
                 continue;
             }
-            // A closed descriptor has left the set, and its number may be in use again: so open ones are added only.
+            // The kernel removes a closed descriptor from the set, and its number may be in use again. So
+            // descriptors are only added here, never removed.
             if let Some(fd) = now.0 {
                 let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: index as u64 };
-                // SAFETY: the descriptor is that of an open link, and the event outlives the call. A descriptor already
-                // in the set is left unchanged.
+                // SAFETY: the descriptor is that of an open link, and the event outlives the call. A
+                // descriptor already in the set is left unchanged.
                 unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
             }
             *entered = now;
         }
     }
 
-    /// Clears errors of sockets whose interface has gone down; with such an error every sleep would end at once.
+    /// Clears the errors of sockets whose interface has gone down. A pending error would end every sleep at
+    /// once.
     fn clear_errors(&self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
-        // SAFETY: the kernel writes at most as many events as the array has; the array outlives the call, which does
-        // not wait.
+        // SAFETY: the kernel writes at most as many events as the array has; the array outlives the call,
+        // which does not wait.
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as libc::c_int, 0)
         };
@@ -146,7 +149,7 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3]);
         net.step(Time(2_000_000));
-        // Each frame is answered by its own queue, except that of shard 1, which is steered to queue 3.
+        // Each frame is answered by the queue it came by. Only the answer to shard 1 is steered, to queue 3.
         let mut answers = 0;
         let all = link.receive(64, &mut |frame, tx| {
             let mark = frame[59];

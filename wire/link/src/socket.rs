@@ -1,11 +1,13 @@
 //! System calls on sockets, with pointers and lengths checked in one place.
 
+#![expect(unsafe_code, reason = "system calls on sockets take raw pointers")]
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Takes ownership of a descriptor that a system call has just returned, or returns the call's error.
+/// Takes ownership of the descriptor that a system call has just returned, or returns the call's error.
 pub(crate) fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -14,13 +16,12 @@ pub(crate) fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Result of a system call, or its error.
+/// Converts the return value of a system call to a result.
 #[inline]
 fn checked(rc: isize) -> io::Result<usize> {
     usize::try_from(rc).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sets one socket option.
 pub(crate) fn set_option<T: Copy>(
     fd: &impl AsRawFd,
     level: libc::c_int,
@@ -43,7 +44,7 @@ pub(crate) fn set_option<T: Copy>(
 /// Types that the kernel may write into: any bytes are valid.
 ///
 /// # Safety
-/// All bit patterns of the type's size are valid values.
+/// All bit patterns of the type's size must be valid values.
 pub(crate) unsafe trait Plain: Copy {}
 // SAFETY: an integer.
 unsafe impl Plain for libc::c_int {}
@@ -56,7 +57,6 @@ unsafe impl Plain for libc::xdp_mmap_offsets {}
 // SAFETY: a structure of integers.
 unsafe impl Plain for libc::xdp_statistics {}
 
-/// Reads one socket option.
 pub(crate) fn get_option<T: Plain>(
     fd: &impl AsRawFd,
     level: libc::c_int,
@@ -70,7 +70,7 @@ pub(crate) fn get_option<T: Plain>(
     checked(rc as isize).map(|_| unsafe { value.assume_init() })
 }
 
-/// Binds a socket to an address, which begins with its family.
+/// Binds a socket to an address structure, which begins with the address family.
 pub(crate) fn bind<A: Copy>(socket: &OwnedFd, address: &A) -> io::Result<()> {
     // SAFETY: the pointer and length describe `address`, which outlives the call.
     let rc = unsafe {
@@ -88,12 +88,13 @@ pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     checked(rc).map(drop)
 }
 
-/// Most frames that [`send_many`] sends.
+/// Maximum number of frames that [`send_many`] sends.
 pub(crate) const SEND_MAX: usize = 32;
 
-/// Sends up to [`SEND_MAX`] frames in order by one call, without waiting; returns the number sent, at least one.
+/// Sends up to [`SEND_MAX`] frames in order by one system call, without waiting. Returns the number sent, at
+/// least one.
 pub(crate) fn send_many<'a>(socket: &OwnedFd, frames: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
-    // Not initialised as a whole, which would be most of the work for a few frames.
+    // Not initialised as a whole: for a few frames that would be most of the work.
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_MAX];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_MAX];
     let mut count = 0;
@@ -105,8 +106,8 @@ pub(crate) fn send_many<'a>(socket: &OwnedFd, frames: impl Iterator<Item = &'a [
         (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
         count += 1;
     }
-    // SAFETY: the first `count` messages are initialised; each has one part that describes a live frame, which the
-    // kernel reads.
+    // SAFETY: the first `count` messages are initialised; each has one part that describes a live frame,
+    // which the kernel reads.
     let sent = unsafe {
         let socket = socket.as_raw_fd();
         libc::sendmmsg(socket, messages.as_mut_ptr().cast(), count, libc::MSG_DONTWAIT as _)
@@ -114,7 +115,7 @@ pub(crate) fn send_many<'a>(socket: &OwnedFd, frames: impl Iterator<Item = &'a [
     checked(sent as isize).map(|sent| sent.max(1))
 }
 
-/// Makes the kernel send the marked frames of a ring shared with it, without waiting.
+/// Makes the kernel send the marked frames of a ring that it shares with this process, without waiting.
 #[inline]
 pub(crate) fn kick(socket: &OwnedFd) -> io::Result<()> {
     // SAFETY: the call gets no buffer and no address.
@@ -124,12 +125,12 @@ pub(crate) fn kick(socket: &OwnedFd) -> io::Result<()> {
     checked(rc).map(drop)
 }
 
-/// Sleeps until `fd` is readable or `timeout` is over.
+/// Sleeps until `fd` is readable or `timeout` has passed.
 pub(crate) fn poll_in(fd: &impl AsRawFd, timeout: Duration) -> io::Result<()> {
     poll(fd, libc::POLLIN, timeout)
 }
 
-/// Sleeps until one of `events` occurs at `fd` or `timeout` is over.
+/// Sleeps until one of `events` occurs at `fd` or `timeout` has passed. May return early after a signal.
 pub(crate) fn poll(fd: &impl AsRawFd, events: libc::c_short, timeout: Duration) -> io::Result<()> {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let ts = libc::timespec {
@@ -140,8 +141,8 @@ pub(crate) fn poll(fd: &impl AsRawFd, events: libc::c_short, timeout: Duration) 
     let rc = unsafe { libc::ppoll(&mut p, 1, &ts, std::ptr::null()) };
     if rc >= 0 {
         if p.revents & libc::POLLERR != 0 {
-            // Clears the error that is pending on a socket after its interface has gone down: until then polls return
-            // at once instead of sleeping, even if the interface is up again.
+            // Clears the error that is pending on a socket after its interface has gone down. Until then
+            // polls return at once instead of sleeping, even when the interface is up again.
             let _ = get_option::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
         }
         return Ok(());

@@ -1,5 +1,7 @@
-//! Links without rings in use: middlewares around a boxed link, which do not allocate while they run, and the pnet link
-//! over a veth pair in a network namespace.
+//! Links without rings in use: middlewares around a boxed link, which must not allocate while they run, and
+//! the pnet link over a veth pair in a network namespace.
+
+#![expect(unsafe_code, reason = "a counting allocator implements GlobalAlloc")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,7 +20,7 @@ use cxloe_wire::time::Time;
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-/// Allocator of the system, with a count of each thread's allocations.
+/// The system's allocator, with a count of each thread's allocations.
 struct Counting;
 
 thread_local! {
@@ -26,7 +28,7 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that is ending has no counter any more; its allocations do not matter.
+    // A thread that is about to end has no counter any more; its allocations do not matter.
     let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
 }
 
@@ -62,8 +64,8 @@ fn fill(slot: &mut [u8], to: Mac, from: Mac, ethertype: u16, mark: u8) {
     slot[12..14].copy_from_slice(&ethertype.to_be_bytes());
 }
 
-/// Requests from A, and answers of B sent during `receive`, through all middlewares and a bad network: after the first
-/// rounds nothing is allocated.
+/// Requests from A, and answers of B sent during `receive`, pass all middlewares and a bad network. After the
+/// first rounds nothing may be allocated.
 #[test]
 fn a_stack_of_middlewares_settles() {
     let net = SimNetwork::new(1);
@@ -112,7 +114,7 @@ fn a_stack_of_middlewares_settles() {
     assert!(a.counters().tx_full > 0, "the rate limit was never reached");
 }
 
-/// Runs `body` in a network namespace of its own, by running this test alone in a child process.
+/// Runs `body` in a new network namespace, by running this test alone in a child process.
 fn in_namespace(test: &str, body: fn()) {
     const INSIDE: &str = "CXLOE_TEST_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {
@@ -181,7 +183,7 @@ fn pnet_carries_frames() {
         assert!(a.transmit().slot(1515).is_none());
         assert!(a.readiness().is_some());
 
-        // Frames of others come first: another EtherType, another destination.
+        // Foreign frames come first: another EtherType, another destination.
         let mut stranger =
             PnetLink::open(&LinkConfig { ethertype: 0x88b6, ..LinkConfig::new("va") }).unwrap();
         fill(stranger.transmit().slot(60).unwrap(), mac_b, mac_a, 0x88b6, 0xff);
@@ -197,7 +199,7 @@ fn pnet_carries_frames() {
             sent.push(slot.to_vec());
             a.transmit().commit();
         }
-        // A frame of a link with a priority leaves with a tag and arrives without one.
+        // A frame of a link with a priority must leave with a tag and arrive without one.
         let mut tagging = PnetLink::open(&LinkConfig { priority: Some(3), ..LinkConfig::new("va") }).unwrap();
         let slot = tagging.transmit().slot(1514).unwrap();
         fill(slot, mac_b, mac_a, ETHERTYPE_DEFAULT, 9);
@@ -210,7 +212,7 @@ fn pnet_carries_frames() {
         assert_eq!((a.counters().tx_frames, a.counters().tx_bytes), (5, 60 + 60 + 89 + 1000 + 1514));
         assert_eq!(b.counters().rx_frames, 5);
 
-        // An answer sent during `receive`.
+        // A frame sent during `receive` must arrive too.
         fill(a.transmit().slot(60).unwrap(), mac_b, mac_a, ETHERTYPE_DEFAULT, 1);
         a.transmit().commit();
         a.flush().unwrap();
@@ -236,7 +238,7 @@ fn pnet_carries_frames() {
     });
 }
 
-/// Frames that the kernel drops, because the receiver's socket is full, are counted.
+/// Frames that the kernel drops because the receiver's socket is full must be counted.
 #[test]
 fn pnet_counts_what_the_kernel_drops() {
     in_namespace("pnet_counts_what_the_kernel_drops", || {
@@ -274,7 +276,8 @@ fn pnet_names_what_is_wrong() {
 
         let mut b = pnet("vb");
         let mac_b = b.info().mac;
-        // An interface that is down is no error, like an unplugged cable: nothing arrives, and frames to be sent wait.
+        // An interface that is down must be no error, like an unplugged cable: nothing arrives, and frames to
+        // be sent wait.
         ip("link set vb down");
         assert_eq!(b.receive(1, &mut |_, _| {}).unwrap(), 0);
         fill(b.transmit().slot(60).unwrap(), A, mac_b, ETHERTYPE_DEFAULT, 0);
@@ -282,7 +285,7 @@ fn pnet_names_what_is_wrong() {
         b.flush().unwrap();
         assert!(b.transmit().slot(60).is_none(), "one frame waits, and there is room for one");
         assert_eq!(b.counters().tx_errors, 0);
-        // The same link works once the interface is up again.
+        // The same link must work once the interface is up again.
         ip("link set vb up");
         b.receive(64, &mut |_, _| {}).unwrap();
         let mut a = pnet("va");
@@ -297,7 +300,7 @@ fn pnet_names_what_is_wrong() {
     });
 }
 
-/// A process in its own user namespace has no rights over the network that it came from.
+/// A process in its own user namespace must have no rights over the network that it came from.
 #[test]
 fn pnet_says_which_permission_is_missing() {
     const POWERLESS: &str = "CXLOE_TEST_POWERLESS";

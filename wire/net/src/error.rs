@@ -1,4 +1,4 @@
-//! Errors of opening a link, and of links that have stopped working.
+//! Errors when a link is opened, and of a link that has stopped working.
 
 use std::net::SocketAddr;
 
@@ -7,72 +7,72 @@ use cxloe_wire::frame::Mac;
 /// Reason why a link could not be opened or has stopped working. Each message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// There is no such interface in this network namespace.
+    /// This network namespace has no interface of that name.
     #[error(
         "no network interface named `{0}` here; `ip link` lists them (names differ between network namespaces)"
     )]
     NoSuchInterface(String),
-    /// The interface exists but is not up.
+    /// The interface exists but is set down.
     #[error("interface `{0}` is down; bring it up with `ip link set {0} up`")]
     Down(String),
-    /// Opening raw sockets was refused.
+    /// The kernel refused a system call for lack of rights.
     #[error("no permission to {what} on `{interface}`: {needs}")]
     Permission {
-        /// System call or other operation that failed.
+        /// Operation that failed, as a part of a sentence.
         what: &'static str,
-        /// Name of the interface.
+        /// Name of the network interface, as in the kernel's lists.
         interface: String,
-        /// The missing capability and the way to grant it.
+        /// Missing capability, and the way to grant it.
         needs: &'static str,
     },
-    /// The MTU does not even carry a single line.
+    /// The MTU is too small for a frame with a single line.
     #[error(
         "MTU {mtu} of `{interface}` is too small: at least {needed} bytes are needed; raise it with `ip link set {interface} mtu 1500` (9000 is best where every hop allows it)"
     )]
     MtuTooSmall {
-        /// Name of the interface.
+        /// Name of the network interface, as in the kernel's lists.
         interface: String,
         /// MTU of the interface in bytes.
         mtu: usize,
-        /// Least MTU in bytes: for a line with its header and trailer.
+        /// Minimum MTU in bytes: that of a line with its header and trailer.
         needed: usize,
     },
     /// This kernel or interface lacks a feature that the backend needs.
     #[error("{backend} does not work on `{interface}`: {why}")]
     Unsupported {
-        /// Name of the backend requested.
+        /// Kind of link that was asked for.
         backend: &'static str,
-        /// Name of the interface.
+        /// Name of the network interface, as in the kernel's lists.
         interface: String,
-        /// Feature that is missing, as text.
+        /// Missing feature, as a part of a sentence.
         why: String,
     },
-    /// A `udp` link has no address to listen at.
+    /// The interface of a `udp` link has no IP address to listen at.
     #[error(
         "interface `{0}` has no IP address to listen at; give it one with `ip address add ADDRESS/PREFIX dev {0}`, or name an address of this machine with --udp-address"
     )]
     NoAddress(String),
-    /// Another process has the address of a `udp` link.
+    /// Another process uses the address of a `udp` link.
     #[error(
         "{address} on `{interface}` is in use by another process; end it, or listen elsewhere with --udp-address: `:PORT` takes another port of the same address"
     )]
     AddressInUse {
-        /// Name of the interface.
+        /// Name of the network interface, as in the kernel's lists.
         interface: String,
-        /// Address and port in use.
+        /// Address and port that the other process uses.
         address: SocketAddr,
     },
-    /// Frames were to go to a MAC for which no outer address is known.
+    /// A frame could not be sent, because no outer address is known for its destination MAC.
     #[error(
         "no UDP address is known for {0}: start that node with --link udp, so that the manager learns it, or name it here with --udp-peer {0}=ADDRESS:PORT"
     )]
     NoPeerAddress(Mac),
-    /// Frames have become too long for the path to a peer.
+    /// The path to a peer no longer carries packets as long as the frames need.
     #[error(
         "IP packets of {packet} bytes do not pass to {peer}: the path carries {path}, `{interface}` {mtu}; raise the MTU of the hop that is narrower, or lower this one with `ip link set {interface} mtu {path}`"
     )]
     PathMtu {
-        /// Name of the interface.
+        /// Name of the network interface, as in the kernel's lists.
         interface: String,
         /// MTU of the interface in bytes.
         mtu: usize,
@@ -83,20 +83,20 @@ pub enum LinkError {
         /// Length in bytes of the packet to be sent, headers included.
         packet: usize,
     },
-    /// Any other failure of a system call.
+    /// Another error of a system call.
     #[error("{what} on `{interface}`: {source}")]
     Io {
-        /// System call or other operation that failed.
+        /// Operation that failed, as a part of a sentence.
         what: &'static str,
-        /// Name of the interface.
+        /// Name of the network interface, as in the kernel's lists.
         interface: String,
-        /// Error that the operating system returned.
+        /// Error of the system call.
         source: std::io::Error,
     },
 }
 
 impl LinkError {
-    /// Whether the next attempt with the same options ends the same way.
+    /// Whether another attempt with the same options would fail in the same way.
     pub fn is_lasting(&self) -> bool {
         matches!(
             self,

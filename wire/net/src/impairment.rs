@@ -1,9 +1,9 @@
-//! Impairments: faults of the network on single frames, drawn from a seed.
+//! Impairments: faults of the network in single frames, drawn from a seed.
 //!
-//! [`Faults`] has the frequency of each fault; [`Impairments`] draws one [`Impairment`] per frame. The fault injector
-//! and the simulated network apply them, so that one description of a bad network means the same in both. Every frame
-//! takes the same number of random numbers, whatever its impairment and length: the impairment of the n-th frame
-//! depends on the seed and n only.
+//! [`Faults`] has the frequency of each fault; [`Impairments`] draws one [`Impairment`] for each frame. The
+//! fault injector and the simulated network both apply them, so that one description of a bad network means
+//! the same in both. Each frame takes the same number of random numbers, whatever its impairment and length.
+//! So the impairment of the n-th frame depends only on the seed and n.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cxloe_wire::random::{Probability, ProbabilityError, Random};
 
-/// Kinds and frequencies of faults of one direction's frames.
+/// Kinds and frequencies of faults in one direction.
 ///
 /// Written as `name=value`, separated by commas, in any order; an option left out has its default:
 /// `drop=1%,dup=0.1%,reorder=0.5%,gap=3,hold=1ms,corrupt=0.01%,burst=0.1%/20%`.
@@ -25,7 +25,7 @@ pub struct Faults {
     pub reorder: Probability,
     /// `gap`: number of frames that overtake a held-back frame.
     pub gap: u32,
-    /// `hold`: longest time for which a frame is held back if too few frames follow.
+    /// `hold`: maximum time for which a frame is held back if too few frames follow.
     pub hold: Duration,
     /// `corrupt`: one to four neighbouring bits of a frame are inverted.
     pub corrupt: Probability,
@@ -33,22 +33,23 @@ pub struct Faults {
     pub burst: Option<Burst>,
 }
 
-/// Losses in bursts, after Gilbert (1960) and Elliott (1963): a direction is in a good state or a bad one,
-/// changes state with these probabilities at each frame, and loses frames in the bad one.
+/// Losses in bursts, after Gilbert (1960) and Elliott (1963): a direction is in a good state or in a bad one.
+/// It may change state at each frame, with the given probabilities, and loses frames only in the bad state.
 ///
 /// Written `enter/leave` or `enter/leave/loss`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Burst {
-    /// Probability per frame of a change from the good state to the bad one.
+    /// Probability, at each frame, of a change from the good state to the bad one.
     pub enter: Probability,
-    /// Probability per frame of a change from the bad state to the good one: the mean length of a burst is 1/leave.
+    /// Probability, at each frame, of a change back to the good state. The mean length of a burst is 1/leave
+    /// frames.
     pub leave: Probability,
     /// Probability that a frame is lost in the bad state; 1 (Gilbert's model) if left out.
     pub loss: Probability,
 }
 
 impl Faults {
-    /// No faults: a perfect network.
+    /// No faults: every frame arrives once, in order and undamaged.
     pub const NONE: Faults = Faults {
         drop: Probability::NEVER,
         duplicate: Probability::NEVER,
@@ -69,7 +70,7 @@ impl Faults {
             && self.burst.is_none_or(|b| never(b.enter) || never(b.loss))
     }
 
-    /// Sets the option `name` to `value`; `Ok(false)` if the name is unknown.
+    /// Sets the option `name` to `value`. Returns `Ok(false)` if there is no such option.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, FaultsError> {
         let wrong =
             |why: &'static str| FaultsError::Value { name: name.to_owned(), value: value.to_owned(), why };
@@ -145,7 +146,7 @@ impl FromStr for Burst {
     }
 }
 
-/// Splits a text into its `name=value` parts; empty parts are skipped.
+/// Splits a text into `name=value` parts; skips empty parts.
 pub fn pairs(text: &str) -> impl Iterator<Item = (&str, Result<&str, FaultsError>)> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| match part.split_once('=') {
         Some((name, value)) => (name.trim(), Ok(value.trim())),
@@ -153,7 +154,7 @@ pub fn pairs(text: &str) -> impl Iterator<Item = (&str, Result<&str, FaultsError
     })
 }
 
-/// Reason why a text does not describe faults.
+/// Reason why a text does not describe faults; the message names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultsError {
     /// An unknown name.
@@ -164,20 +165,20 @@ pub enum FaultsError {
     /// A name without a value.
     #[error("fault option `{0}` has no value: write {0}=VALUE, as in drop=1%")]
     NoValue(String),
-    /// A value that is no probability.
+    /// The value is not a number from 0 to 1, or from 0% to 100%.
     #[error("fault option `{name}`: {why}")]
     Probability {
-        /// Name of the option.
+        /// Name of the option, as written.
         name: String,
-        /// Reason why the value is no probability.
+        /// Reason why the value is not a probability.
         why: ProbabilityError,
     },
-    /// Another value that cannot be read.
+    /// The value is not a number, a time or a list of the required form.
     #[error("fault option `{name}` cannot be `{value}`: {why}")]
     Value {
-        /// Name of the option.
+        /// Name of the option, as written.
         name: String,
-        /// Value that cannot be read.
+        /// Value of the option, as written.
         value: String,
         /// Values that the option permits, as text.
         why: &'static str,
@@ -187,26 +188,26 @@ pub enum FaultsError {
 /// Impairment of one frame. A lost frame has no other impairment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
-    /// Set if the frame is lost, alone or in a burst.
+    /// Reason why the frame is lost; `None` if it arrives.
     pub lost: Option<Loss>,
-    /// Set if some bits of the frame are inverted.
+    /// Bits of the frame to invert, if any.
     pub damage: Option<Damage>,
-    /// Set if the frame is held back. Takes precedence over a duplicate.
+    /// Whether the frame is held back. Such a frame is never duplicated.
     pub delayed: bool,
-    /// Set if the frame arrives twice.
+    /// Whether the frame arrives twice; counted as two frames by the receiver.
     pub duplicated: bool,
 }
 
-/// Reason why a frame is lost.
+/// Reason why a frame is lost; the two are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// An independent loss ([`Faults::drop`]).
     Single,
-    /// In the bad state of a [`Burst`].
+    /// A loss in the bad state of a [`Burst`].
     Burst,
 }
 
-/// Bits of a frame to invert: at least one, all within 32 bits, so that a CRC-32C always detects the damage.
+/// Bits of a frame to invert: one to four neighbouring bits, which a CRC-32C always detects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     first_bit: usize,
@@ -214,7 +215,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Inverts the bits in `frame`.
+    /// Inverts the bits; bits beyond the end of `frame` are left out.
     pub fn apply(self, frame: &mut [u8]) {
         for bit in self.first_bit..self.first_bit + self.bits {
             if let Some(byte) = frame.get_mut(bit / 8) {
@@ -224,7 +225,7 @@ impl Damage {
     }
 }
 
-/// Generator of the impairments of one direction's frames.
+/// Draws the impairments of one direction's frames.
 #[derive(Clone, Debug)]
 pub struct Impairments {
     faults: Faults,
@@ -233,23 +234,24 @@ pub struct Impairments {
 }
 
 impl Impairments {
-    /// Makes a generator with the frequencies `faults` and the random numbers `random`.
+    /// Makes a generator with the frequencies `faults`. A seeded `random` makes its impairments repeatable.
     pub fn new(faults: Faults, random: Random) -> Self {
         Impairments { faults, random, bad: false }
     }
 
-    /// Kinds and frequencies of faults in use.
+    /// Frequencies that apply to the next frame.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Changes the frequencies from the next frame on; the sequence of random numbers continues.
+    /// Changes the frequencies from the next frame on. The sequence of random numbers continues.
     pub(crate) fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
+        // New frequencies begin in the good state.
         self.bad = false;
     }
 
-    /// Draws the impairment of the next frame, which is `len` bytes long.
+    /// Draws the impairment of the next frame, which has `len` bytes.
     pub fn next(&mut self, len: usize) -> Impairment {
         let random = &mut self.random;
         let f = &self.faults;
@@ -258,7 +260,8 @@ impl Impairments {
         let delayed = random.chance(f.reorder);
         let damaged = random.chance(f.corrupt);
         let place = random.bits();
-        // Both random numbers for bursts are always drawn, so that bursts do not change other impairments.
+        // Both numbers for bursts are always drawn, so that the option `burst` does not change the other
+        // impairments.
         let burst = f.burst.unwrap_or(Burst {
             enter: Probability::NEVER,
             leave: Probability::ALWAYS,
@@ -285,27 +288,28 @@ impl Impairments {
     }
 }
 
-/// Number of frames by kind of impairment.
+/// Number of frames with each kind of impairment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FaultCounters {
-    /// All frames, whatever their impairment.
+    /// Frames for which an impairment was drawn, even if none came out.
     pub frames: u64,
-    /// Frames lost independently.
+    /// Frames lost independently of each other ([`Loss::Single`]).
     pub dropped: u64,
-    /// Frames lost in bursts.
+    /// Frames lost in the bad state ([`Loss::Burst`]).
     pub dropped_in_burst: u64,
     /// Frames delivered twice.
     pub duplicated: u64,
     /// Frames held back, so that others overtook them.
     pub reordered: u64,
-    /// Frames with inverted bits.
+    /// Frames with inverted bits, which a receiver must detect by the trailer.
     pub corrupted: u64,
-    /// Frames that passed unharmed because no buffer was free to hold them back or duplicate them.
+    /// Frames that passed without an impairment drawn for them, because no buffer was free to hold back or
+    /// duplicate them.
     pub forgone: u64,
 }
 
 impl FaultCounters {
-    /// Counts the loss or damage of one frame; the code that applies other impairments counts those.
+    /// Counts a frame, and its loss or damage. The code that applies the other impairments counts those.
     pub fn count(&mut self, impairment: &Impairment) {
         self.frames += 1;
         match impairment.lost {
@@ -316,7 +320,7 @@ impl FaultCounters {
         self.corrupted += u64::from(impairment.damage.is_some());
     }
 
-    /// Frames lost, independently or in bursts.
+    /// Number of frames lost, for either reason.
     pub fn lost(&self) -> u64 {
         self.dropped + self.dropped_in_burst
     }
@@ -368,7 +372,7 @@ mod tests {
         }
     }
 
-    /// The mean length of a burst is 1/leave, the share of time in bursts enter/(enter+leave).
+    /// The mean length of a burst must be 1/leave, and the share of frames in bursts enter/(enter+leave).
     #[test]
     fn bursts_have_their_length() {
         let lost: Vec<bool> =

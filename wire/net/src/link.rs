@@ -1,4 +1,4 @@
-//! The trait of every link, its properties and its counters.
+//! The trait that every link implements, its properties and its counters.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use cxloe_wire::session::HelloSieve;
 
 use crate::LinkError;
 
-/// Properties of a link; constant while it is open.
+/// Properties of a link; constant while the link is open.
 #[derive(Clone, Debug)]
 pub struct LinkInfo {
-    /// The implementation that carries the frames: `packet`, `xdp`, `pnet`, `udp`, `dpdk` or `sim`.
+    /// Kind of link: `packet`, `xdp`, `pnet`, `udp`, `dpdk` or `sim`.
     pub backend: &'static str,
     /// Further properties for the log, for example `native, copy, prefer-busy-poll, queue 0`.
     pub detail: String,
@@ -20,44 +20,46 @@ pub struct LinkInfo {
     pub interface: String,
     /// Source MAC address of frames sent; that of a CN is its CN id.
     pub mac: Mac,
-    /// MTU of the interface in bytes (without the 14-byte Ethernet header); for a `udp` link, the MTU of the path minus
-    /// the outer headers.
+    /// MTU of the interface in bytes, without the 14-byte Ethernet header. For a `udp` link: MTU of the path,
+    /// minus the outer headers.
     pub mtu: usize,
-    /// Largest untagged frame that both the MTU and this link's buffers carry, in bytes from the destination MAC to the
-    /// end of the integrity trailer.
+    /// Longest untagged frame that both the MTU and this link's buffers carry, in bytes from the destination
+    /// MAC to the end of the integrity trailer.
     pub max_frame: usize,
 }
 
-/// Counts of frames and bytes of a link since it was opened.
+/// Counters of a link since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LinkCounters {
-    /// Frames passed to the receiver.
+    /// Frames received and passed to the caller.
     pub rx_frames: u64,
-    /// Bytes of the frames received.
+    /// Bytes of these frames, without preamble and frame check sequence.
     pub rx_bytes: u64,
-    /// Frames queued for transmission.
+    /// Frames committed for transmission.
     pub tx_frames: u64,
-    /// Bytes of the frames queued.
+    /// Bytes of the frames committed.
     pub tx_bytes: u64,
-    /// Frames the kernel dropped because the receive ring was full.
+    /// Frames that the kernel dropped because the receive ring was full.
     pub rx_dropped: u64,
-    /// Requests for a transmit slot while none was free.
+    /// Requests for a transmit slot when none was free.
     pub tx_full: u64,
-    /// Frames the kernel refused to send.
+    /// Frames that the kernel refused to send.
     pub tx_errors: u64,
-    /// Frames not sent, because a `udp` link knows no outer address for their destination MAC.
+    /// Frames not sent because a `udp` link has no outer address for their destination MAC.
     #[serde(default)]
     pub tx_unknown: u64,
-    /// Frames dropped, because their outer address is not registered for their source MAC.
+    /// Frames dropped because they came from another outer address than the one registered for their source
+    /// MAC.
     #[serde(default)]
     pub rx_forged: u64,
-    /// Datagrams dropped, because they hold no frame for this node: too short, another destination MAC or EtherType.
+    /// Datagrams dropped because they have no frame for this node: too short, or another destination MAC or
+    /// EtherType.
     #[serde(default)]
     pub rx_foreign: u64,
 }
 
 impl LinkCounters {
-    /// Sums of the counters of `self` and `o`.
+    /// Adds the counters of `self` and `o`, for the joint counters of several links.
     #[must_use]
     pub fn plus(&self, o: &LinkCounters) -> LinkCounters {
         LinkCounters {
@@ -75,74 +77,81 @@ impl LinkCounters {
     }
 }
 
-/// Callback for a received frame. Its arguments are the frame, untagged, without preamble and FCS, to be read (and
-/// decrypted) in place, and the transmit side of the same link.
+/// Callback for a received frame. The first argument is the frame, without 802.1Q tag, preamble and frame
+/// check sequence; it may be decrypted in place. The second is the transmit side of the same link, for the
+/// answer.
 pub type OnFrame<'a> = dyn FnMut(&mut [u8], &mut dyn Transmit) + 'a;
 
-/// A link: sends and receives frames of this machine. One thread uses it.
+/// Sends and receives frames of this machine. Only one thread uses a link.
 pub trait Link: Send {
-    /// Properties of this link; they change only when it [is opened again](Link::reopened).
+    /// Properties of this link; they change only when the link [is opened again](Link::reopened).
     fn info(&self) -> &LinkInfo;
 
-    /// Passes at most `budget` frames that have arrived to `on_frame`, in order, without waiting; returns their number.
-    /// A link that busy-polls makes the kernel poll the device before it returns 0.
+    /// Passes at most `budget` arrived frames to `on_frame`, in order and without waiting, and returns their
+    /// number. A link that busy-polls makes the kernel poll the device before it returns 0.
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError>;
 
-    /// Shows at most `budget` frames that have arrived without removing them, so that the caller can prefetch the
-    /// memory that they will access. A link may show fewer or none, and shows a tagged frame with its tag.
+    /// Shows at most `budget` arrived frames without removing them, so that the caller can prefetch the
+    /// memory that they will access. A link may show fewer frames or none. A tagged frame is shown with its
+    /// tag.
     fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
         let _ = (budget, look);
     }
 
-    /// Whether at least `count` frames wait to be received, as far as the link can count (at most the slots of a ring).
-    /// A link that cannot count returns `false`.
+    /// Whether at least `count` frames wait to be received, as far as the link can count them (at most the
+    /// slots of a ring). A link that cannot count returns `false`.
     fn holds(&mut self, count: usize) -> bool {
         let _ = count;
         false
     }
 
-    /// Transmit side of this link.
+    /// Transmit side of this link, for frames that answer no received frame.
     fn transmit(&mut self) -> &mut dyn Transmit;
 
-    /// Sends all committed frames. Cheap if there are none.
+    /// Sends all committed frames; costs little if there are none.
     fn flush(&mut self) -> Result<(), LinkError>;
 
-    /// Whether a flushed frame has not left because a queue below was full: the next [`flush`](Link::flush) tries
-    /// again.
+    /// Whether a flushed frame is still here because a queue below the link was full. The next
+    /// [`flush`](Link::flush) tries again.
     fn has_unsent(&mut self) -> bool {
         false
     }
 
-    /// Sleeps in the kernel until a frame may have arrived or `timeout` is over (spurious returns allowed).
+    /// Sleeps in the kernel until a frame may have arrived or `timeout` has passed. It may return early
+    /// without a reason.
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
 
-    /// Descriptor that polls readable when [`receive`](Link::receive) may return frames, for waiting on several
-    /// descriptors; `None` for links without one, which [`sleep_max`](Link::sleep_max) bounds, and simulated ones.
+    /// Descriptor that becomes readable when [`receive`](Link::receive) may return frames, for callers that
+    /// wait on several descriptors. `None` for simulated links, and for links that must be polled at
+    /// intervals of [`sleep_max`](Link::sleep_max).
     fn readiness(&self) -> Option<RawFd>;
 
-    /// Longest sleep of a user that does not call [`wait`](Link::wait), where arrivals end no sleep.
+    /// Maximum sleep of a caller that does not use [`wait`](Link::wait), on a link without a descriptor to
+    /// end the sleep.
     fn sleep_max(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Makes the link drop Hellos that the sieve does not pass, before they are received; `None`: no Hello is dropped.
+    /// Makes the link drop Hellos that the sieve does not pass, before they are received; `None` ends that.
     /// Frames of sessions always pass. Returns whether this link can drop Hellos; if it cannot, all pass.
     fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
         let _ = sieve;
         Ok(false)
     }
 
-    /// Counts since the link was opened.
+    /// Counters since the link was opened; those that the kernel keeps are read now.
     fn counters(&mut self) -> LinkCounters;
 
-    /// Number of times the link was reopened because its interface had been away or had changed. After an increase
-    /// [`info`](Link::info) may have another MTU, and sockets opened beside the link must be reopened.
+    /// Number of times that the link was reopened because its interface had been away or had changed. After
+    /// an increase, [`info`](Link::info) may have another MTU, and sockets opened beside the link must be
+    /// reopened.
     fn reopened(&self) -> u32 {
         0
     }
 }
 
-/// Implements methods of [`Link`] that a wrapping link passes on unchanged: `pass_on!(self => self.inner; info wait)`.
+/// Implements methods of [`Link`] that a wrapping link passes on unchanged: `pass_on!(self => self.inner;
+/// info wait)`.
 #[macro_export]
 macro_rules! pass_on {
     ($self:ident => $inner:expr; $($method:ident)+) => {

@@ -1,5 +1,5 @@
-//! Several links of one interface as one link; each is a queue with an address of its own. Frames received by any of
-//! them are passed on; frames sent leave by the queue set last ([`Transmit::steer`]).
+//! Several links of one interface joined into one link. Each is a queue with its own address. Frames received
+//! by any of them are passed on; a frame is sent by the queue selected last ([`Transmit::steer`]).
 //!
 //! ```text
 //!   receive <-- queue 0, 1, ... in rotation
@@ -14,21 +14,22 @@ use cxloe_wire::Transmit;
 
 use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 
-/// A link made of several links, one for each queue.
+/// Link made of several links, one for each queue.
 struct Queues<R> {
     links: Vec<Box<dyn Link>>,
-    /// Index of the queue by which frames are sent.
+    /// Index of the queue that sends frames.
     queue: usize,
-    /// Index of the queue that is received from first; it changes in turn.
+    /// Index of the queue that is received from first. It rotates, so that a busy queue does not starve the
+    /// others.
     first: usize,
     info: LinkInfo,
     reopened: u32,
     readiness: R,
 }
 
-/// Way to wait for the frames of several links at once.
+/// Way to wait for frames of several links at once.
 pub trait JointReadiness: Send {
-    /// Descriptor that polls readable when one of `links` may have frames; `None` for simulated links.
+    /// Descriptor that becomes readable when one of `links` may have frames; `None` for simulated links.
     fn descriptor(&self, links: &[Box<dyn Link>]) -> Option<RawFd>;
 
     /// Sleeps until a frame may have arrived at one of `links` or `timeout` has passed.
@@ -38,7 +39,7 @@ pub trait JointReadiness: Send {
     fn wait(&self, links: &[Box<dyn Link>], timeout: Duration) -> Result<(), LinkError>;
 }
 
-/// Waiting on simulated links: none, as only [`sim`](crate::sim) advances virtual time.
+/// Waiting on simulated links: returns at once, as only [`sim`](crate::sim) advances virtual time.
 struct Virtual;
 
 impl JointReadiness for Virtual {
@@ -51,7 +52,7 @@ impl JointReadiness for Virtual {
     }
 }
 
-/// Joins simulated links into one; queue `i` is the `i`-th link. A single link is returned unchanged.
+/// Joins simulated links into one; queue `i` is the `i`-th link. A single link is returned as it is.
 ///
 /// # Panics
 /// If `links` is empty.
@@ -59,8 +60,8 @@ pub fn join_simulated(links: Vec<Box<dyn Link>>) -> Box<dyn Link> {
     join(links, Virtual)
 }
 
-/// Joins the links of one process on one interface into one; queue `i` is the `i`-th link. A single link is returned
-/// unchanged.
+/// Joins links of one process on one interface into one; queue `i` is the `i`-th link. A single link is
+/// returned as it is.
 ///
 /// # Panics
 /// If `links` is empty.
@@ -72,7 +73,7 @@ pub fn join(mut links: Vec<Box<dyn Link>>, readiness: impl JointReadiness + 'sta
     Box::new(Queues { links, queue: 0, first: 0, info, reopened: 0, readiness })
 }
 
-/// Properties of the first link, reduced to the limits of all links.
+/// Properties of the first link, with the smallest limits of all links.
 fn joint_info(links: &[Box<dyn Link>]) -> LinkInfo {
     let first = links.first().expect("at least one link is joined").info();
     LinkInfo {
@@ -83,7 +84,8 @@ fn joint_info(links: &[Box<dyn Link>]) -> LinkInfo {
     }
 }
 
-/// Transmit side during the callback for a frame of queue `index`, whose own transmit side its link has lent.
+/// Transmit side of all queues during the callback for a frame. The queue `index` is receiving, so its
+/// transmit side is borrowed and comes as `own`.
 struct Answers<'a> {
     index: usize,
     own: &'a mut dyn Transmit,
@@ -169,6 +171,7 @@ impl<R: JointReadiness> Link for Queues<R> {
             }
         }
         let reopened = self.reopened();
+        // A reopened link may have another MTU.
         if reopened != self.reopened {
             self.reopened = reopened;
             self.info = joint_info(&self.links);

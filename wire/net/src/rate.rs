@@ -1,7 +1,7 @@
-//! Rates of a wire, and the times that frames take at a rate.
+//! Rates of a wire, and the time that a frame takes at a rate.
 //!
-//! At 100 Gbit/s a short frame takes 6.7 ns, so times are kept in picoseconds here: whole nanoseconds would be off by a
-//! tenth. [`RatedWire`] models a wire that carries one frame after the other.
+//! At 100 Gbit/s a short frame takes 6.7 ns. So times are kept in picoseconds here: rounding to nanoseconds
+//! would be off by several percent. [`RatedWire`] models a wire that carries one frame after the other.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use cxloe_wire::frame::{MIN_FRAME, WIRE_OVERHEAD};
 use cxloe_wire::time::Time;
 
-/// Rate of a wire in bits per second, preambles and gaps included, like the speed of an Ethernet port. Written
-/// `100Mbit/s`, `10Gbit`, `125MB/s` (decimal prefixes).
+/// Rate of a wire in bits per second, including preambles and gaps, like the speed of an Ethernet port.
+/// Written `100Mbit/s`, `10Gbit`, `125MB/s` (decimal prefixes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rate(NonZeroU64);
 
-/// A text that is no rate.
+/// Text that is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a rate: write a number above 0 and its unit, for example 100Mbit/s, 25Gbit/s or 125MB/s"
@@ -46,12 +46,12 @@ impl Rate {
         }
     }
 
-    /// Value in bits per second.
+    /// Returns the rate in bits per second.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// Time in picoseconds for `bytes` bytes on the wire.
+    /// Time in picoseconds that `bytes` bytes take on the wire.
     pub(crate) const fn picoseconds(self, bytes: usize) -> u64 {
         (bytes as u128 * 8_000_000_000_000 / self.0.get() as u128) as u64
     }
@@ -98,7 +98,7 @@ impl FromStr for Rate {
     }
 }
 
-/// Model of a wire with a rate that carries one frame after the other.
+/// Model of a wire that carries one frame after the other at a fixed rate.
 #[derive(Clone, Debug)]
 pub struct RatedWire {
     rate: Rate,
@@ -106,24 +106,25 @@ pub struct RatedWire {
 }
 
 impl RatedWire {
-    /// Makes a wire that carries no frame yet.
+    /// Makes a wire that can carry its first frame at once.
     pub fn new(rate: Rate) -> Self {
         RatedWire { rate, free_ps: 0 }
     }
 
-    /// Rate of this wire.
+    /// Rate at which this wire carries frames.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Adds a frame of `len` bytes behind those on the wire; returns the time at which its last bit has left.
+    /// Queues a frame of `len` bytes on the wire. Returns the time at which its last bit has been sent.
     pub fn carry(&mut self, len: usize, now: Time) -> Time {
+        // Ethernet pads short frames.
         let bytes = len.max(MIN_FRAME) + WIRE_OVERHEAD;
         self.free_ps = self.free_ps.max(now.0.saturating_mul(1_000)) + self.rate.picoseconds(bytes);
         Time(self.free_ps.div_ceil(1_000))
     }
 
-    /// Time from `now` until all frames on the wire have left.
+    /// Time from `now` until all queued frames have been sent.
     pub fn backlog(&self, now: Time) -> Duration {
         Time(self.free_ps.div_ceil(1_000)).since(now)
     }
@@ -152,8 +153,8 @@ mod tests {
         }
     }
 
-    /// A frame of 60 bytes and 24 bytes of overhead takes 6.72 ns at 100 Gbit/s; a hundred such frames take 672 ns, not
-    /// 700.
+    /// A frame of 60 bytes and 24 bytes of overhead takes 6.72 ns at 100 Gbit/s. A hundred such frames must
+    /// take 672 ns, not 700.
     #[test]
     fn a_line_adds_up_below_a_nanosecond() {
         let mut line = RatedWire::new(Rate::gbit_per_s(100));

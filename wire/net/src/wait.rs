@@ -1,11 +1,12 @@
-//! Waiting of a thread that polls links when nothing has arrived.
+//! Waiting of a thread that polls links, when nothing has arrived.
 //!
-//! Waking a thread that sleeps in the kernel takes 10-40 us on a virtual machine, a few us on bare metal: more than all
-//! other costs of a line. Spinning takes a whole core. [`WaitStyle`] is the choice between the two; [`Waiter`] decides
-//! by it without I/O: after each round of polling it gets the number of frames handled and the time, and returns an
-//! [`Idle`]: poll again, or sleep in the kernel for at most a given time. The caller does the sleeping
-//! ([`Link::wait`](super::Link::wait)), so one decision serves a single link or many descriptors, in virtual or real
-//! time. A thread that shares its CPU with the programs it serves uses [`idle::IdlePolicy`].
+//! To wake a thread that sleeps in the kernel takes 10-40 us on a virtual machine and a few us on bare metal,
+//! more than all other costs of a line. Spinning takes a whole core. [`WaitStyle`] is the choice between the
+//! two, and [`Waiter`] makes the decisions, without I/O: after each round of polling it gets the number of
+//! frames handled and the time, and returns an [`Idle`]: poll again, or sleep in the kernel for at most a
+//! given time. The caller does the sleeping ([`Link::wait`](super::Link::wait)), so the same code serves a
+//! single link or many descriptors, in virtual or real time. A thread that shares its CPU with the programs
+//! it serves uses [`idle::IdlePolicy`].
 
 pub mod idle;
 
@@ -17,31 +18,33 @@ use serde::{Deserialize, Serialize};
 
 use cxloe_wire::time::Time;
 
-/// Style of waiting of a thread that polls. Written `busy`, `adaptive`, `adaptive:100us` or `sleep`.
+/// Way in which a polling thread waits. Written `busy`, `adaptive`, `adaptive:100us` or `sleep`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum WaitStyle {
-    /// Never sleeps. Lowest latency; one whole core, always.
+    /// Never sleeps. Lowest latency, but takes one whole core all the time.
     Busy,
-    /// Spins for `spin` after the last arrival, then sleeps in the kernel. Under load as fast as [`WaitStyle::Busy`];
-    /// at rest each arrival costs at most `spin` of CPU time and one wake: a daemon that gets ten keep-alives a second
-    /// uses 0.05-0.1 % of a core.
+    /// Spins for `spin` after the last arrival, then sleeps in the kernel. Under load it is as fast as
+    /// [`WaitStyle::Busy`]. At rest each arrival costs at most `spin` of CPU time and one wake: a daemon that
+    /// gets ten keep-alives a second uses 0.05-0.1 % of a core.
     ///
-    /// A frame that arrives shortly after the thread went to sleep pays for a wake, for example if a program computes a
-    /// while between two page faults. So the thread spins longer, up to [`Waiter::LONGER`] times `spin`, as long as
-    /// arrivals come within that time, and for `spin` again once pauses are longer.
+    /// A frame that arrives shortly after the thread went to sleep costs a wake, for example when a program
+    /// computes for a while between two page faults. So the thread spins longer, up to [`Waiter::LONGER`]
+    /// times `spin`, as long as arrivals come within that time. Once pauses are longer, it spins for `spin`
+    /// again.
     Adaptive {
         /// Time to spin after the last arrival.
         spin: Duration,
     },
-    /// Sleeps as soon as nothing has arrived. Every arrival at rest pays for a wake; no CPU time is spent on polling.
+    /// Sleeps as soon as nothing has arrived. Each arrival at rest costs a wake; no CPU time is spent on
+    /// polling.
     Sleep,
 }
 
 impl WaitStyle {
-    /// Spin of plain `adaptive`: a few round trips, and about the cost of a wake.
+    /// Spin of plain `adaptive`: a few round trips, and about as long as a wake takes.
     pub(crate) const SPIN_DEFAULT: Duration = Duration::from_micros(50);
-    /// Longest spin accepted; for longer spins use [`WaitStyle::Busy`].
+    /// Maximum spin; for longer spins there is [`WaitStyle::Busy`].
     pub(crate) const SPIN_MAX: Duration = Duration::from_millis(100);
 }
 
@@ -61,10 +64,10 @@ impl fmt::Display for WaitStyle {
     }
 }
 
-/// Reason why a text is no style of waiting.
+/// Reason why a text is not a wait style; the message names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitStyleError {
-    /// Not one of the styles.
+    /// The text is not one of the styles.
     #[error(
         "no way of waiting named `{0}`: choose busy, adaptive, adaptive:TIME (as in adaptive:100us) or sleep"
     )]
@@ -95,32 +98,32 @@ impl FromStr for WaitStyle {
 
 cxloe_wire::spelled!(WaitStyle);
 
-/// Decision after a round of polling.
+/// Next step of the thread after a round of polling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// Poll again without sleeping.
+    /// Poll again at once: frames have just come, or the spin is not over.
     Poll,
     /// Sleep in the kernel until something arrives, at most for this time (never zero).
     Sleep(Duration),
 }
 
-/// Decides between polling and sleeping for one thread.
+/// Decides for one thread between polling and sleeping, from arrivals and time alone.
 #[derive(Clone, Debug)]
 pub struct Waiter {
     style: WaitStyle,
     active: Time,
-    /// Present spin, from the configured one to [`Waiter::LONGER`] times as much.
+    /// Current spin, between the configured one and [`Waiter::LONGER`] times as much.
     spin: Duration,
 }
 
 impl Waiter {
-    /// Longest sleep without a deadline, so that the thread notices in time that it is to stop. Ten such wakes a second
-    /// take well under 0.1 % of a core.
+    /// Maximum sleep without a deadline, so that the thread soon finds out that it is to stop. Ten such wakes
+    /// a second take well under 0.1 % of a core.
     pub const SLEEP_MAX: Duration = Duration::from_millis(100);
-    /// Largest factor by which an adaptive waiter lengthens the configured spin.
+    /// Maximum factor by which an adaptive waiter lengthens the configured spin.
     pub const LONGER: u32 = 8;
 
-    /// Makes a waiter before the first arrival.
+    /// Makes a waiter that has had no arrival yet.
     pub fn new(style: WaitStyle) -> Self {
         let spin = match style {
             WaitStyle::Adaptive { spin } => spin,
@@ -134,9 +137,9 @@ impl Waiter {
         self.style
     }
 
-    /// Decides after a round that handled `received` items (frames, or other operations) and ended at `now`. `deadline`
-    /// is the time of the caller's next action, such as a time-out; a sleep ends no later. A deadline that has passed
-    /// means work: poll.
+    /// Decides after a round that handled `received` items (frames, or other operations) and ended at `now`.
+    /// `deadline` is the time of the caller's next action, such as a time-out; a sleep ends no later. If the
+    /// deadline has passed, there is work, so the answer is to poll.
     #[inline]
     pub fn after(&mut self, received: usize, now: Time, deadline: Option<Time>) -> Idle {
         if received > 0 {
@@ -157,7 +160,8 @@ impl Waiter {
         }
     }
 
-    /// Adapts the spin after a pause in which the thread slept, by whether spinning would have met the arrival.
+    /// Adapts the spin after a pause in which the thread slept: longer if a longer spin would have met the
+    /// arrival, else shorter.
     #[cold]
     fn learn(&mut self, pause: Duration, least: Duration) {
         let most = (least * Self::LONGER).min(WaitStyle::SPIN_MAX);
@@ -208,10 +212,10 @@ mod tests {
         assert_eq!(w.after(0, at(1_049), None), Idle::Poll);
         assert_eq!(w.after(0, at(1_050), None), Idle::Sleep(Waiter::SLEEP_MAX));
         assert_eq!(w.after(0, at(1_060), Some(at(1_500))), Idle::Sleep(Duration::from_micros(440)));
-        // The deadline woke the thread: that is work but no arrival, so no new spin follows.
+        // The deadline woke the thread. That is work but not an arrival, so no new spin follows.
         assert_eq!(w.after(0, at(1_500), Some(at(1_500))), Idle::Poll);
         assert_eq!(w.after(0, at(1_501), Some(at(9_000))), Idle::Sleep(Duration::from_micros(7_499)));
-        // An arrival restarts the spin.
+        // An arrival starts a new spin.
         assert_eq!(w.after(2, at(2_000), None), Idle::Poll);
         assert_eq!(w.after(0, at(2_010), None), Idle::Poll);
     }
@@ -233,7 +237,7 @@ mod tests {
         // The spin is never longer than eight times the configured one.
         w.after(1, at(1_000_580), None);
         assert_eq!(spins(&mut w, 1_000_580), 400);
-        // After long pauses the spin is as short as at first.
+        // After long pauses the spin shrinks to the configured one.
         for (number, spun) in [200, 100, 50, 50].into_iter().enumerate() {
             let now = 2_000_000 + number as u64 * 100_000;
             w.after(1, at(now), None);

@@ -1,14 +1,15 @@
-//! The sealed trailer: AES-128-GCM-SIV (RFC 8452) under keys of this session alone.
+//! The sealed trailer: AES-128-GCM-SIV (RFC 8452) under keys of one session.
 //!
-//! Reason for the SIV form: the nonce of a frame is its place in the session: direction, space and full sequence
-//! number. A response bears the number of its request, and one request may be answered more than once, with different
-//! bytes: first a SackNak, later the data, and after a retransmission a line that is read again (R7). Under plain GCM
-//! two plaintexts with one nonce give away their difference and the authentication key. GCM-SIV derives the key stream
-//! from the plaintext as well: all that a repeated nonce shows is whether two frames are equal, which a retransmission
-//! shows anyway. It also needs no counter in the frame.
+//! The SIV form is needed because nonces may repeat. The nonce of a frame is its place in the session:
+//! direction, space and full sequence number. A response has the number of its request, and one request may
+//! be answered more than once with different bytes: first by a SackNak, later by the data, and after a
+//! retransmission by a line that is read again (R7). Under plain GCM, two plaintexts with one nonce reveal
+//! their difference and the authentication key. GCM-SIV derives the key stream from the plaintext as well. So
+//! a repeated nonce reveals only whether two frames are equal, which a retransmission reveals anyway. GCM-SIV
+//! also needs no counter in the frame.
 //!
-//! The keys come from the pre-shared key (`session_key`): if a byte of the handshake was changed on its way, the two
-//! ends derive different keys, and Start, the first sealed frame, then fails.
+//! The keys come from the pre-shared key (`session_key`). If a byte of the handshake was changed on its way,
+//! the two ends derive different keys, and Start, the first sealed frame, fails.
 
 use aes_gcm_siv::aead::{AeadInOut, KeyInit};
 use aes_gcm_siv::{Aes128GcmSiv, Nonce, Tag};
@@ -20,14 +21,14 @@ use super::{Direction, Hello, HelloAck, Mac, Space, clear_len, session_key};
 /// HKDF info that separates these keys from any other use of the same pre-shared key.
 const CONTEXT: &[u8] = b"cxloe 1 aes-128-gcm-siv";
 
-/// The pre-shared key is too short to protect anything.
+/// Error: the pre-shared key is too short to protect anything.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the pre-shared key has {have} bytes: give at least {}, from a random source such as /dev/urandom",
     Aead::KEY_LEN_MIN
 )]
 pub struct AeadError {
-    /// Bytes given.
+    /// Length in bytes of the key given.
     pub have: usize,
 }
 
@@ -39,13 +40,13 @@ pub struct Aead {
 }
 
 impl Aead {
-    /// Length of the tag in bytes.
+    /// Length of the tag in bytes, without truncation.
     pub const TAG_LEN: usize = 16;
     /// The shortest pre-shared key accepted, in bytes.
     pub const KEY_LEN_MIN: usize = 16;
 
-    /// Derives the keys of the session `hello` and `ack` agree on, between the CN at `cn` and the memory node
-    /// at `mn`.
+    /// Derives the keys of the session that `hello` and `ack` agree on, between the CN at `cn` and the memory
+    /// node at `mn`.
     ///
     /// # Errors
     /// If `pre_shared` is shorter than [`Aead::KEY_LEN_MIN`].
@@ -64,7 +65,7 @@ impl Aead {
         Ok(Self { to_mn, to_cn })
     }
 
-    /// Encrypts `body` behind its readable part and returns the tag over all of it.
+    /// Encrypts `body` after its readable part and returns the tag over all of `body`.
     ///
     /// # Panics
     /// If `body` is shorter than its readable part.
@@ -83,7 +84,7 @@ impl Aead {
             .into()
     }
 
-    /// Decrypts the bytes behind the first `clear_len` in place and returns whether the tag is right.
+    /// Decrypts the bytes after the first `clear_len` in place. Returns whether the tag is right.
     #[inline]
     pub(super) fn open(
         &self,
@@ -109,7 +110,7 @@ impl Aead {
     }
 }
 
-/// The place of a frame in its session as 12 bytes: direction and space, then the sequence number.
+/// Encodes the place of a frame in its session as 12 bytes: direction and space, then the sequence number.
 #[inline]
 fn nonce(direction: Direction, space: Space, seq: u64) -> Nonce {
     let mut nonce = [0; 12];
@@ -119,7 +120,7 @@ fn nonce(direction: Direction, space: Space, seq: u64) -> Nonce {
 }
 
 impl core::fmt::Debug for Aead {
-    /// Leaves the keys out.
+    /// Omits the keys, which must not appear in logs.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Aead").finish_non_exhaustive()
     }

@@ -1,30 +1,30 @@
-//! The command byte: the way a frame travels, and the counter that its sequence number comes from. The codes are in the
-//! [table of opcodes](super::opcode).
+//! Properties of a command code: the direction of the frame, and the counter that its sequence number comes
+//! from. The codes are in the [table of opcodes](super::opcode).
 
 use super::opcode::{Command, CommandClass};
 
-/// Direction in which a frame travels.
+/// Direction of a frame; the trailer covers it, so that a frame cannot be sent back to its sender.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Direction {
-    /// From the compute node to the memory node.
+    /// From the CN to the MN; encoded as 0 in the pseudo-header.
     ToMn = 0,
-    /// From the memory node to the compute node.
+    /// From the MN to the CN; encoded as 1 in the pseudo-header.
     ToCn = 1,
 }
 
-/// Space of a frame's sequence number in its session. Each direction of each space is counted by itself (responses bear
-/// the number of their request).
+/// Counter of a frame's sequence number within its session. Each space counts each direction separately; a
+/// response repeats the number of its request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
     /// Requests and responses of one stream (R1).
     Stream(u8),
-    /// Start, Ping, Bye, their answers and Congestion: a counter per direction and session.
+    /// Start, Ping, Bye, their answers, and Congestion: one counter for each direction of the session.
     Control,
 }
 
 impl Direction {
-    /// Direction of a frame with this command code, known or not.
+    /// Returns the direction of a frame with this command code, known or not.
     #[inline]
     pub(crate) const fn of_code(code: u8) -> Self {
         if code & 0x80 == 0 { Self::ToMn } else { Self::ToCn }
@@ -32,33 +32,33 @@ impl Direction {
 }
 
 impl Command {
-    /// Whether a memory node, not a CN, sends frames of this command.
+    /// Whether bit 7 of the code is set, as in all frames that only a memory node sends.
     #[inline]
     pub const fn is_response(self) -> bool {
         self as u8 & 0x80 != 0
     }
 
-    /// Whether the command is a request of a stream: it takes a sequence number and gets exactly one response (R1). A
-    /// [request of many lines](Self::is_multi_request) counts as one request for each line.
+    /// Whether the command is a request of a stream: it takes a sequence number and gets exactly one response
+    /// (R1). A [frame of many requests](Self::is_multi_request) takes a number for each line.
     #[inline]
     pub const fn is_request(self) -> bool {
         matches!(self.class(), CommandClass::Request | CommandClass::Requests)
     }
 
-    /// Whether the command stands for as many requests as the frame has lines, of consecutive numbers.
+    /// Whether a frame of this command is as many requests as it has lines, with consecutive numbers.
     #[inline]
     pub const fn is_multi_request(self) -> bool {
         matches!(self.class(), CommandClass::Requests)
     }
 
-    /// Direction of frames of this command.
+    /// Returns the direction of frames of this command, from bit 7 of the code.
     #[inline]
     pub const fn direction(self) -> Direction {
         Direction::of_code(self as u8)
     }
 
-    /// Space of the frame's sequence number where the AXI id names `stream`; `None` for the four commands outside any
-    /// session (Hello, HelloAck, Echo, EchoReply).
+    /// Returns the space of the frame's sequence number, if the AXI id names `stream`. `None` for the four
+    /// commands outside any session (Hello, HelloAck, Echo, EchoReply).
     #[inline]
     pub const fn space(self, stream: u8) -> Option<Space> {
         match self.class() {
@@ -72,16 +72,16 @@ impl Command {
         }
     }
 
-    /// Whether an unknown code counts as a request without payload: 0x00 to 0x0F and 0x20 to 0x6F. Such a request
-    /// consumes its sequence number and is answered with a Fault (R9). Frames of all other unknown codes have no known
-    /// length and are dropped.
+    /// Whether an unknown code counts as a request without payload: 0x00 to 0x0F and 0x20 to 0x6F. Such a
+    /// request uses up its sequence number and is answered with a Fault (R9). The length of all other unknown
+    /// frames cannot be known, so they are dropped.
     #[inline]
     pub const fn is_unknown_request(code: u8) -> bool {
         matches!(code, 0x00..=0x0F | 0x20..=0x6F) && Self::from_u8(code).is_none()
     }
 }
 
-/// Direction and space of a frame, encoded as in the pseudo-header and the nonce.
+/// Encodes direction and space for the pseudo-header of the checksum and for the nonce.
 #[inline]
 pub(super) const fn place(direction: Direction, space: Space) -> [u8; 4] {
     match space {

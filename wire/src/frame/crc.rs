@@ -1,19 +1,21 @@
 //! CRC-32C (Castagnoli) for the plain trailer, over the pseudo-header and then the frame.
 //!
-//! The checksum is computed for every frame, up to four times in a round trip, so it is worth optimizing where the
-//! processor allows: x86-64 has an instruction that takes 8 bytes per step. Its latency is three cycles, its throughput
-//! one per cycle; so long inputs are read as three lanes side by side and their remainders combined by two carry-less
-//! multiplications. Short frames need no set-up at all. Everywhere else the `crc32c` crate does the work, with the
-//! instructions of other processors.
+//! The checksum is computed for every frame, up to four times in a round trip, so optimization pays where the
+//! processor allows it. x86-64 has an instruction that takes 8 bytes in a step, with a latency of three
+//! cycles and a throughput of one per cycle. So long inputs are read as three lanes side by side, and their
+//! remainders are combined by two carry-less multiplications. Short frames need no set-up. On other
+//! processors the `crc32c` crate does the work, with their instructions.
 
-// The check executes CPUID once; later checks are an atomic load.
+// The first check executes CPUID; later checks are an atomic load.
 #[cfg(target_arch = "x86_64")]
 cpufeatures::new!(instructions, "sse4.2", "pclmulqdq");
 
-/// The CRC-32C of the pseudo-header (`session` and `seq` big-endian, then `place`) followed by `body`.
+/// Returns the CRC-32C of the pseudo-header (`session` and `seq` big-endian, then `place`) followed by
+/// `body`.
 #[inline]
 pub(super) fn checksum(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
+    #[expect(unsafe_code, reason = "the instructions are used only after a check of the processor")]
     if instructions::get() {
         // SAFETY: the processor has both extensions the function is compiled for.
         return unsafe { x86::checksum(session, seq, place, body) };
@@ -21,7 +23,7 @@ pub(super) fn checksum(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u
     portable(session, seq, place, body)
 }
 
-/// Same checksum, computed by the `crc32c` crate.
+/// [`checksum`] by the `crc32c` crate, for processors without the x86-64 instructions.
 fn portable(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&session.to_be_bytes());
     let crc = crc32c::crc32c_append(crc, &seq.to_be_bytes());
@@ -33,18 +35,18 @@ fn portable(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
 mod x86 {
     use core::arch::x86_64::*;
 
-    /// Most words of 8 bytes in each of the three lanes: 3 x 8 x 176 bytes hold the longest frame of a session; a
-    /// longer input takes several rounds.
+    /// Maximum number of 8-byte words in each of the three lanes: 3 x 8 x 176 bytes hold the longest frame of
+    /// a session. A longer input takes several rounds.
     const LANE_WORDS_MAX: usize = 176;
-    /// Below this many words per lane, combining three lanes costs more than it saves.
+    /// Minimum number of words in a lane: below it, combining three lanes costs more than it saves.
     const LANE_WORDS_MIN: usize = 4;
 
-    /// The CRC-32C polynomial, highest power in the least significant bit.
+    /// CRC-32C polynomial, with the highest power in the least significant bit.
     const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-    /// `SHIFT[n]` is x^(64 n - 33) modulo the polynomial: the factor that moves a remainder past n words. (The
-    /// instruction itself multiplies by x^32, and the product of two bit-reversed factors comes out one place short:
-    /// together the 33.)
+    /// `SHIFT[n]` is x^(64 n - 33) modulo the polynomial: the factor that moves a remainder past n words. Of
+    /// the 33, 32 are the x^32 by which the instruction itself multiplies; 1 is there because the product of
+    /// two bit-reversed factors comes out one place too low.
     static SHIFT: [u32; 2 * LANE_WORDS_MAX + 1] = {
         let mut table = [0; 2 * LANE_WORDS_MAX + 1];
         let mut power = 1 << 31;
@@ -64,7 +66,8 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     pub fn checksum(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
-        // The instruction takes its bytes from the low end; a big-endian number begins with the high end.
+        // The instruction takes its bytes from the low end, while a big-endian number begins with the high
+        // end.
         let crc = _mm_crc32_u64(u64::from(u32::MAX), session.swap_bytes());
         let crc = _mm_crc32_u64(crc, seq.swap_bytes());
         let crc = _mm_crc32_u32(crc as u32, u32::from_le_bytes(place));
@@ -86,7 +89,7 @@ mod x86 {
         }
     }
 
-    /// Continues `crc` over three lanes of equal length.
+    /// Continues `crc` over three lanes of equal length, side by side.
     #[inline]
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     fn lanes(crc: u32, words: &[[u8; 8]]) -> u32 {
@@ -94,7 +97,7 @@ mod x86 {
         let (first, rest) = words.split_at(len);
         let (second, third) = rest.split_at(len);
         let (mut a, mut b, mut c) = (u64::from(crc), 0, 0);
-        // Indexed: the compiler would build an iterator over three slices in memory, by calls.
+        // Indexed, because the compiler would build an iterator over three slices in memory, with calls.
         let Some(last) = len.checked_sub(1) else { return crc };
         let (first, second, third) = (&first[..len], &second[..len], &third[..len]);
         for at in 0..last {
@@ -108,7 +111,7 @@ mod x86 {
         _mm_crc32_u64(c, u64::from_le_bytes(third[last]) ^ moved) as u32
     }
 
-    /// Continues `crc` over `bytes`, one step after the other.
+    /// Continues `crc` over `bytes`, one instruction after the other.
     #[inline]
     #[target_feature(enable = "sse4.2")]
     fn chain(crc: u32, bytes: &[u8]) -> u32 {
@@ -123,7 +126,7 @@ mod x86 {
         rest.iter().fold(crc, |crc, byte| _mm_crc32_u8(crc, *byte))
     }
 
-    /// Product of `a` and `b` without carries.
+    /// Carry-less product of `a` and `b`.
     #[inline]
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     fn multiply(a: u32, b: u32) -> u64 {
@@ -137,7 +140,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// CRC-32C bit by bit, as the definition has it.
+    /// CRC-32C bit by bit, straight from its definition, as a reference.
     fn definition(bytes: impl Iterator<Item = u8>) -> u32 {
         !bytes.fold(u32::MAX, |crc, byte| {
             (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 })
@@ -151,7 +154,6 @@ mod tests {
         assert_eq!(definition([0; 32].into_iter()), 0x8A91_36AA);
     }
 
-    /// Checksum of a pseudo-header and a body, by the definition.
     fn expected(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
         let pseudo = [&session.to_be_bytes()[..], &seq.to_be_bytes(), &place].concat();
         definition(pseudo.into_iter().chain(body.iter().copied()))

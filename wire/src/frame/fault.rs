@@ -1,9 +1,9 @@
-//! Reasons for which a memory node does not carry out a request.
+//! Reasons why a memory node refuses a request.
 
-/// Status of a Fault. Codes without a name are kept as received.
+/// Reason of a refused request, as a Fault frame has it. Codes without a name are kept as received.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FaultStatus {
-    /// 1: nothing is mapped at that CMem address ("non-existent memory").
+    /// 1: nothing is mapped at this CMem address ("non-existent memory").
     Nxm,
     /// 2: the memory mapped there does not permit this access to this CN.
     Denied,
@@ -11,7 +11,7 @@ pub enum FaultStatus {
     Poisoned,
     /// 4: the memory node lacks a resource that the request needs.
     NoResources,
-    /// 5: the request is malformed (R9).
+    /// 5: the request makes no sense: unknown command, unaligned address or impossible count (R9).
     Malformed,
     /// A code that this version does not define.
     Unknown(u8),

@@ -1,108 +1,110 @@
-//! The two frames that agree on a session. Both have a fixed layout with room to grow: reserved bytes are sent as zero
-//! and ignored on receipt, and the version fields keep their places in every version.
+//! Hello and HelloAck, the two frames that agree on a session. Both have a fixed layout with room to grow:
+//! reserved bytes are sent as zero and ignored on receipt, and the version fields keep their places in every
+//! version.
 
 use super::{Mac, SHARDS_MAX};
 
-/// Integrity trailer of a session's frames.
+/// Kind of integrity trailer on a session's frames.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Integrity {
     /// 0: CRC-32C, 4 bytes.
     Plain,
     /// 1: AES-128-GCM-SIV with keys from a pre-shared key, a 16-byte tag.
     Aead,
-    /// 2: AES-128-GCM with keys from a handshake between keys of nodes, a 16-byte tag and a counter of 6 bytes.
+    /// 2: AES-128-GCM with keys from a handshake between nodes' keys, a 16-byte tag and a counter of 6 bytes.
     Gcm,
     /// A code that this version does not define.
     Unknown(u8),
 }
 
-/// Answer of the memory node to a Hello.
+/// Memory node's answer to a Hello: acceptance, or the reason of the refusal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HelloStatus {
     /// 0: the session may be started.
     Ok,
     /// 1: no version in common; the answer holds the memory node's versions.
     VersionMismatch,
-    /// 2: another agent with the same MAC address is alive.
+    /// 2: another agent with the same MAC address is running.
     InstanceConflict,
     /// 3: this CN may not use this memory node.
     NotAllowed,
     /// 4: the memory node already serves its maximum number of sessions.
     NoResources,
-    /// 5: the integrity requested is not the one the memory node is configured to use.
+    /// 5: the memory node is configured for another integrity than the one requested.
     Integrity,
-    /// 6: the memory node is about to stop and takes no new session.
+    /// 6: the memory node is about to stop and accepts no new sessions.
     Draining,
     /// 7: the Hello's source address is not the address of the shard named in the Hello.
     Shard,
-    /// 8: the memory node has a key for this CN and refuses Hellos in the CN's name without a proof of that key.
+    /// 8: the memory node has a key for this CN, so it refuses a Hello that does not prove that key.
     KeyNeeded,
-    /// 9: the memory node has many handshakes under way: repeat the Hello with the cookie behind this answer.
+    /// 9: the memory node has many handshakes under way: the CN must repeat the Hello with the cookie in this
+    /// answer.
     Cookie,
-    /// 10: the key that this CN shows is withdrawn.
+    /// 10: the CN's key was withdrawn.
     KeyWithdrawn,
     /// A code that this version does not define.
     Unknown(u8),
 }
 
-/// A CN's request for a session. An earlier session goes on until the Start of the new one.
+/// A CN's request for a session. An earlier session remains in use until the Start of the new one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Protocol version that the CN requests.
+    /// Protocol version for the session: the newest that the CN supports, or an older one after a refusal.
     pub version: u16,
-    /// Optional features the CN can use, one bit each ([`FEATURES`](super::FEATURES)).
+    /// Optional features that the CN supports, one bit each ([`FEATURES`](super::FEATURES)).
     pub features: u32,
-    /// Random number, new in every attempt.
+    /// Random number, new in every attempt; the answer repeats it.
     pub nonce: u64,
-    /// Random number drawn when the agent starts: tells two agents with one MAC address apart.
+    /// Random number drawn when the agent starts. It distinguishes two agents with the same MAC address.
     pub instance: u64,
-    /// Streams requested, at least 1.
+    /// Number of streams requested, at least 1.
     pub streams: u8,
-    /// Largest frame that the CN's link carries, in bytes from the destination MAC to the end of the trailer.
+    /// Longest frame that the CN's link carries, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: u16,
-    /// Integrity trailer that the CN requests.
+    /// Kind of integrity trailer that the CN requests.
     pub integrity: Integrity,
-    /// Shard of the CN that gets the session; 0 is the CN itself. Shards above 0 need
+    /// Shard of the CN that asks for the session; shard 0 is the CN itself. Shards above 0 require
     /// [`FEATURE_SHARDS`](super::FEATURE_SHARDS).
     pub shard: u8,
-    /// For a shard above 0, the CN whose memory the session reaches; else all zeros.
+    /// CN whose memory a shard above 0 is to access; all zeros for shard 0.
     pub owner: Mac,
 }
 
-/// The memory node's answer to a Hello.
+/// Memory node's answer to a Hello: an offered session, or a refusal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct HelloAck {
-    /// Nonce of the Hello that this answers.
+    /// Nonce of the Hello that this frame answers.
     pub hello_nonce: u64,
-    /// Oldest protocol version of the memory node.
+    /// Oldest protocol version that the memory node supports.
     pub version_min: u16,
-    /// Newest protocol version of the memory node.
+    /// Newest protocol version that the memory node supports.
     pub version_max: u16,
-    /// Features that both sides use in the session: those that CN and memory node both support.
+    /// Features of the session: those that CN and memory node both support.
     pub features: u32,
-    /// The new session's id: random, never 0 when the status is Ok.
+    /// Id of the new session: random, and never 0 when the status is Ok.
     pub session: u64,
     /// Random number, new in every answer.
     pub nonce: u64,
-    /// Maximum number of unanswered reads of a stream, and of unanswered writes (R1).
+    /// Maximum number of unanswered reads in each stream, and of unanswered writes (R1).
     pub window: u16,
     /// Number of streams granted, at most the number requested.
     pub streams: u8,
-    /// Largest frame of the session, in bytes from the destination MAC to the end of the trailer.
+    /// Longest frame of the session, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: u16,
     /// Incarnation of the pool: a changed value means that the pool has lost its content.
     pub incarnation: u64,
-    /// Integrity trailer of the session.
+    /// Kind of integrity trailer of the session.
     pub integrity: Integrity,
-    /// Ok if the session may be started, else the reason of the refusal.
+    /// Ok if the session may be started, otherwise the reason of the refusal.
     pub status: HelloStatus,
 }
 
-/// Reader of consecutive fields of a payload.
+/// Reads a payload field by field.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    /// Takes the next `N` bytes. Both payloads have a fixed length that holds all fields.
+    /// Takes the next `N` bytes. Cannot fail: both payloads have a fixed length that holds all fields.
     #[inline]
     fn next<const N: usize>(&mut self) -> [u8; N] {
         let (field, rest) = self.0.split_first_chunk().expect("a fixed layout holds its fields");
@@ -127,7 +129,7 @@ impl Reader<'_> {
     }
 }
 
-/// Writer of consecutive fields of a payload.
+/// Writes a payload field by field.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {
@@ -141,10 +143,10 @@ impl Writer<'_> {
 }
 
 impl Hello {
-    /// Length of the payload in bytes.
+    /// Length in bytes of the payload, with reserved bytes at its end.
     pub const LEN: usize = 40;
 
-    /// Reads the payload of a Hello.
+    /// Decodes the payload of a Hello, without any check of the values.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let mut r = Reader(bytes);
         Self {
@@ -160,17 +162,18 @@ impl Hello {
         }
     }
 
-    /// CN whose memory the session reaches, where `from` is the source address of the Hello; `None` if `from` is not
-    /// the address of the shard named in the Hello.
+    /// Returns the CN whose memory the session is to access, for a Hello from address `from`. `None` if
+    /// `from` is not the address of the shard named in the Hello.
     pub fn cn(&self, from: Mac) -> Option<Mac> {
         match self.shard {
             0 => Some(from),
+            // Checked against the source address, because the sender can write any owner into the Hello.
             shard => (shard < SHARDS_MAX && self.owner.is_unicast() && self.owner.shard(shard) == from)
                 .then_some(self.owner),
         }
     }
 
-    /// Encodes the payload of the Hello.
+    /// Encodes the payload of the Hello; reserved bytes are 0.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         Writer(&mut bytes)
@@ -187,10 +190,10 @@ impl Hello {
 }
 
 impl HelloAck {
-    /// Length of the payload in bytes.
+    /// Length in bytes of the payload, with reserved bytes at its end.
     pub const LEN: usize = 64;
 
-    /// Reads the payload of a HelloAck.
+    /// Decodes the payload of a HelloAck, without any check of the values.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let mut r = Reader(bytes);
         Self {
@@ -209,7 +212,7 @@ impl HelloAck {
         }
     }
 
-    /// Encodes the payload of the HelloAck.
+    /// Encodes the payload of the HelloAck; reserved bytes are 0.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         Writer(&mut bytes)

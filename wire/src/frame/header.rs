@@ -1,23 +1,23 @@
-//! The base header every frame begins with: 14 bytes of Ethernet, then 11 of the protocol's own.
+//! The base header at the start of every frame: 14 bytes of Ethernet, then 11 of the protocol.
 
 use core::ops::Range;
 
 use super::Mac;
 
-/// Byte ranges of the base header's fields, from the destination MAC on, for frames that need not be valid. [`Header`]
-/// and [`FrameView`](super::FrameView) read and write whole headers.
+/// Byte ranges of the base header's fields, counted from the destination MAC, for code that must read frames
+/// that may be invalid. [`Header`] and [`FrameView`](super::FrameView) read and write whole headers.
 pub mod field {
     use core::ops::Range;
 
-    /// Destination MAC address, 6 bytes.
+    /// Destination MAC address, 6 bytes; the first on the wire.
     pub const DST: Range<usize> = 0..6;
-    /// Source MAC address, 6 bytes.
+    /// Source MAC address, 6 bytes; a CN's is its CN id.
     pub const SRC: Range<usize> = 6..12;
     /// EtherType, big-endian.
     pub const ETHERTYPE: Range<usize> = 12..14;
-    /// Command code, which determines the frame's length: the first byte behind the Ethernet header.
+    /// Command code, from which the frame's length follows: the first byte after the Ethernet header.
     pub const COMMAND: usize = 14;
-    /// Low 16 bits of the sequence number.
+    /// Low 16 bits of the sequence number (R11); the other 48 are not in the frame.
     pub const SEQ: Range<usize> = 15..17;
     /// Stream: high byte of the AXI id.
     pub const STREAM: usize = 17;
@@ -27,18 +27,18 @@ pub mod field {
     pub const ADDR: Range<usize> = 19..25;
 }
 
-/// Bytes of the base header.
+/// Length in bytes of the base header: 14 of Ethernet and 11 of the protocol.
 pub const HEADER_LEN: usize = 25;
 /// The shortest Ethernet frame without its frame check sequence (IEEE 802.3), in bytes.
 pub const MIN_FRAME: usize = 60;
-/// Bytes of a line, the unit of access.
+/// Length in bytes of a line, the unit of access.
 pub const LINE_SIZE: usize = 64;
-/// Lines of a 4 KiB page, which a burst never leaves.
+/// Number of lines in a 4 KiB page. A burst never crosses a page boundary.
 pub const PAGE_LINES: usize = 64;
 /// EtherType used unless another is configured: local experimental 1 (IEEE 802).
 pub const ETHERTYPE_DEFAULT: u16 = 0x88B5;
 
-/// AXI id: the stream of a request and the requester's tag. A response bears the id of its request.
+/// AXI id: the stream of a request and the requester's tag. A response repeats the id of its request.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Axi {
     /// Stream, the high byte of the id.
@@ -47,7 +47,7 @@ pub struct Axi {
     pub tag: u8,
 }
 
-/// Base header of a frame, parsed.
+/// Base header of a frame, decoded but not checked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// MAC address of the receiver.
@@ -62,19 +62,19 @@ pub struct Header {
     pub seq: u16,
     /// AXI id: stream and tag.
     pub axi: Axi,
-    /// CMem byte address, 48 bits. Requests need the low 6 bits zero; that is not checked here.
+    /// CMem byte address, 48 bits. In a request the low 6 bits must be zero; that is not checked here.
     pub addr: u64,
 }
 
 impl Header {
-    /// Reads the header at the beginning of `frame`; `None` if `frame` has fewer than [`HEADER_LEN`] bytes. No value is
-    /// checked.
+    /// Decodes the header at the beginning of `frame`, without any check of the values. Returns `None` if
+    /// `frame` has fewer than [`HEADER_LEN`] bytes.
     #[inline]
     pub fn parse(frame: &[u8]) -> Option<Self> {
         frame.first_chunk().map(Self::from_bytes)
     }
 
-    /// Reads the header from its 25 bytes.
+    /// Decodes the header, without any check of the values.
     #[inline]
     pub fn from_bytes(h: &[u8; HEADER_LEN]) -> Self {
         Self {
@@ -88,17 +88,17 @@ impl Header {
         }
     }
 
-    /// Writes the header at the beginning of `frame`. Bits of `addr` above the 48th are not sent.
+    /// Writes the header at the beginning of `frame`. Bits of `addr` above the 48th are dropped.
     ///
     /// # Panics
     /// If `frame` has fewer than [`HEADER_LEN`] bytes.
-    // Always inlined, so that a header is built in registers.
+    // Always inlined, so that the compiler builds a header in registers.
     #[inline(always)]
     pub fn emit(&self, frame: &mut [u8]) {
         let h: &mut [u8; HEADER_LEN] =
             frame.first_chunk_mut().expect("a frame to be written holds at least its header");
-        // Stores are whole words, because the checksum reads whole words right after this: a load that spans several
-        // smaller stores waits until all of them have reached the cache.
+        // The three stores are whole words because the checksum code reads whole words right after this: a
+        // load that spans several smaller stores waits until all of them have reached the cache.
         let (dst, src, seq) = (self.dst.to_u64(), self.src.to_u64(), u64::from(self.seq));
         let (stream, tag) = (u64::from(self.axi.stream), u64::from(self.axi.tag));
         let to = dst << 16 | src >> 32;
@@ -111,13 +111,11 @@ impl Header {
     }
 }
 
-/// Bytes of one field that is `N` bytes long.
 #[inline(always)]
 pub(super) fn bytes_at<const N: usize>(h: &[u8; HEADER_LEN], field: Range<usize>) -> [u8; N] {
     *h[field].first_chunk().expect("a field of N bytes")
 }
 
-/// CMem byte address, 48 bits.
 #[inline(always)]
 pub(super) fn addr(h: &[u8; HEADER_LEN]) -> u64 {
     let [a, b, c, d, e, f] = bytes_at(h, field::ADDR);

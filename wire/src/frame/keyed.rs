@@ -1,5 +1,6 @@
-//! The frames of the handshake of version 2: a Hello and a HelloAck as in version 1, with their checksum, followed by
-//! the part for ends with keys. So an end without a key can answer with a status, and a dissector shows the fields.
+//! Layout of the handshake frames of version 2: Hello and HelloAck as in version 1, with their checksum,
+//! followed by a part that only ends with keys read. So an end without a key can still answer with a status,
+//! and a dissector can show the fields.
 //!
 //! | Hello, from | bytes | | HelloAck, from | bytes | |
 //! |---|---|---|---|---|---|
@@ -13,34 +14,34 @@ use super::{HEADER_LEN, Hello, HelloAck, Seal};
 
 /// Length in bytes of a time stamp in TAI64N format.
 pub(crate) const STAMP_LEN: usize = 12;
-/// Length of message 1 in bytes.
+/// Length in bytes of Noise message 1.
 pub(crate) const CALL_LEN: usize = 32 + (32 + 16) + (STAMP_LEN + 16);
-/// Length of message 2 in bytes.
+/// Length in bytes of Noise message 2.
 pub(crate) const ANSWER_LEN: usize = 32 + 16;
-/// Length in bytes of mac1 and of mac2.
+/// Length in bytes of mac1 and of mac2, each the first half of an HMAC-SHA256.
 pub const MAC_LEN: usize = 16;
-/// Length in bytes of the mac behind a HelloAck.
+/// Length in bytes of the mac after a HelloAck.
 pub(crate) const ACK_MAC_LEN: usize = MAC_LEN;
-/// Length of a cookie in bytes.
+/// Length in bytes of a cookie before its encryption.
 pub(crate) const COOKIE_LEN: usize = 16;
 /// Length in bytes of an encrypted cookie: nonce, cookie, tag.
 pub(crate) const COOKIE_SEALED_LEN: usize = 12 + COOKIE_LEN + 16;
 
-/// Offset of message 1 in the Hello.
+/// Offset of Noise message 1 in the Hello, right after the checksum.
 pub const CALL_AT: usize = HEADER_LEN + Hello::LEN + Seal::PLAIN_LEN;
-/// Offset of mac1 in the Hello.
+/// Offset of mac1 in the Hello; mac1 covers all bytes before it.
 pub const MAC1_AT: usize = CALL_AT + CALL_LEN;
-/// Offset of mac2 in the Hello.
+/// Offset of mac2 in the Hello; mac2 covers all bytes before it.
 pub const MAC2_AT: usize = MAC1_AT + MAC_LEN;
-/// Length in bytes of a Hello of version 2.
+/// Length in bytes of every Hello of version 2, with or without a cookie.
 pub const HELLO_FRAME_LEN: usize = MAC2_AT + MAC_LEN;
 
-/// Offset of message 2 in the HelloAck.
+/// Offset of Noise message 2 in the HelloAck.
 pub(crate) const ANSWER_AT: usize = HEADER_LEN + HelloAck::LEN + Seal::PLAIN_LEN;
-/// Length in bytes of a HelloAck of version 2 up to its mac, which covers them.
+/// Number of bytes of a HelloAck of version 2 that its mac covers: all bytes before the mac.
 pub(crate) const ACK_SIGNED_LEN: usize = ANSWER_AT + ANSWER_LEN;
-/// Length in bytes of a HelloAck of version 2.
+/// Length in bytes of a HelloAck of version 2 that has message 2: an offer or an authenticated refusal.
 pub const ACK_FRAME_LEN: usize = ACK_SIGNED_LEN + ACK_MAC_LEN;
-/// Length in bytes of a HelloAck with a cookie ([`HelloStatus::Cookie`](super::HelloStatus::Cookie)) in the place of
-/// message 2.
+/// Length in bytes of a HelloAck that has a cookie instead of Noise message 2
+/// ([`HelloStatus::Cookie`](super::HelloStatus::Cookie)).
 pub const COOKIE_FRAME_LEN: usize = ANSWER_AT + COOKIE_SEALED_LEN;

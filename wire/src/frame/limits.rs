@@ -1,42 +1,43 @@
-//! Arithmetic on sizes: length of a frame on the wire, and number of lines that fit into one.
+//! Arithmetic on sizes: length of a frame on the wire, and number of lines that fit into a frame.
 
 use super::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES};
 
-/// Most lines of a burst: those of a page.
+/// Maximum number of lines in a burst: those of one page.
 pub const BURST_LINES_MAX: usize = PAGE_LINES;
-/// Length of the longest trailer in bytes, that of sessions with keys of nodes.
+/// Length in bytes of the longest trailer, which sessions between nodes' keys have.
 pub(super) const TRAILER_MAX: usize = 22;
-/// Length limit of all frames of a session, whatever the link carries: a burst write of a whole page with the longest
-/// trailer.
+/// Maximum length in bytes of a session's frames, whatever the link carries: a burst write of a whole page
+/// with the longest trailer.
 pub const MAX_FRAME_LIMIT: usize = HEADER_LEN + 8 + BURST_LINES_MAX * LINE_SIZE + TRAILER_MAX;
 
-/// Bytes on the wire beyond the frame's own: preamble (8), frame check sequence (4) and the shortest gap (12), IEEE
-/// 802.3.
+/// Bytes that a frame takes on the wire beyond its own: preamble (8), frame check sequence (4) and shortest
+/// gap (12), IEEE 802.3.
 pub const WIRE_OVERHEAD: usize = 24;
 
-/// Bytes to send for a frame whose data ends at `body_len`: data and trailer, padded to [`MIN_FRAME`].
+/// Number of bytes to send for a frame whose data ends at `body_len`: data and trailer, padded to
+/// [`MIN_FRAME`].
 #[inline]
 pub const fn frame_len(body_len: usize, trailer_len: usize) -> usize {
     let len = body_len + trailer_len;
     if len < MIN_FRAME { MIN_FRAME } else { len }
 }
 
-/// Most lines of a burst read whose response fits a frame of `max_frame` bytes (destination MAC to the end of the
-/// trailer; MTU + 14); 0 if not even one line fits.
+/// Maximum number of lines in a burst read, such that the response fits a frame of `max_frame` bytes
+/// (destination MAC to the end of the trailer; MTU + 14). 0 if not even one line fits.
 #[inline]
 pub const fn burst_read_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     lines_max(max_frame, HEADER_LEN + 1 + trailer_len)
 }
 
-/// Most lines of a burst write that fits a frame of `max_frame` bytes; 0 if not even one line fits.
+/// Maximum number of lines in a burst write of at most `max_frame` bytes; 0 if not even one line fits.
 #[inline]
 pub const fn burst_write_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     lines_max(max_frame, HEADER_LEN + 8 + trailer_len)
 }
 
-/// Splits a burst read of `lines` lines from `addr` on into bursts of one answer each, where an answer carries `most`
-/// lines: address of the first line and number of lines of each. All but the last have `most` lines. No burst if `most`
-/// is 0.
+/// Splits a burst read of `lines` lines from address `addr` into bursts that one answer each can carry.
+/// Yields the address of the first line and the number of lines of each. All but the last have `most` lines,
+/// the number that an answer carries. Yields nothing if `most` is 0.
 #[inline]
 pub fn long_burst_parts(addr: u64, lines: u8, most: usize) -> impl Iterator<Item = (u64, u8)> {
     let step = most.clamp(1, BURST_LINES_MAX) as u8;
@@ -50,7 +51,8 @@ const fn lines_max(max_frame: usize, overhead: usize) -> usize {
     if lines > BURST_LINES_MAX { BURST_LINES_MAX } else { lines }
 }
 
-/// Whether the line `last_line_index` lines after the one at byte address `addr` lies in the same 4 KiB page.
+/// Whether the line at `last_line_index` lines after byte address `addr` lies in the same 4 KiB page as
+/// `addr`.
 #[inline]
 pub const fn burst_fits_page(addr: u64, last_line_index: usize) -> bool {
     let first = (addr / LINE_SIZE as u64) as usize % PAGE_LINES;

@@ -1,5 +1,5 @@
-//! The 48-bit Ethernet address. A CN's address is also its CN id, so it is a key of tables, a text in
-//! configuration files and six bytes in every frame.
+//! The 48-bit Ethernet address. A CN's address is also its CN id, so it serves as a key of tables, as a text
+//! in configuration files and as six bytes of every frame.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -21,40 +21,40 @@ pub struct Mac(pub [u8; 6]);
 pub struct ParseMacError(pub String);
 
 impl Mac {
-    /// Broadcast address: every station on the segment receives the frame.
+    /// Broadcast address: every station of the network segment receives the frame.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// The address as the low 48 bits of an integer, first byte most significant.
+    /// Returns the address as the low 48 bits of an integer, the first octet most significant.
     #[inline]
     pub const fn to_u64(self) -> u64 {
         let [a, b, c, d, e, f] = self.0;
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])
     }
 
-    /// The inverse of [`Mac::to_u64`]; the upper 16 bits are ignored.
+    /// Inverse of [`Mac::to_u64`]; ignores the upper 16 bits.
     #[inline]
     pub const fn from_u64(value: u64) -> Self {
         let [_, _, a, b, c, d, e, f] = value.to_be_bytes();
         Self([a, b, c, d, e, f])
     }
 
-    /// Six octets in the order of transmission.
+    /// Returns the six octets in the order of transmission.
     #[inline]
     pub const fn octets(self) -> [u8; 6] {
         self.0
     }
 
-    /// Whether a station can have this address: neither all zeros nor a group address (IEEE 802: lowest bit of the
-    /// first octet).
+    /// Whether the address can belong to one station: it is neither all zeros nor a group address (IEEE 802:
+    /// lowest bit of the first octet).
     #[inline]
     pub const fn is_unicast(self) -> bool {
         self.to_u64() != 0 && !self.is_multicast()
     }
 
-    /// Address of shard `shard` (below [`SHARDS_MAX`](super::SHARDS_MAX)) of the station at this address: shard 0 has
-    /// the station's own, others a locally administered one. The last two octets count up, so that hashes of the
-    /// addresses spread shards; the high half of the first octet differs, so that no shard has the address of a
-    /// neighbouring station.
+    /// Returns the address of shard `shard` (below [`SHARDS_MAX`](super::SHARDS_MAX)) of the station with
+    /// this address. Shard 0 has the station's own address, others a locally administered one. The last two
+    /// octets count up, so that hashes of the addresses spread the shards. The high half of the first octet
+    /// differs, so that no shard has the address of a neighbouring station.
     #[inline]
     #[must_use]
     pub const fn shard(self, shard: u8) -> Self {
@@ -63,10 +63,11 @@ impl Mac {
         }
         let [a, b, c, d, e, f] = self.0;
         let [e, f] = u16::from_be_bytes([e, f]).wrapping_add(shard as u16).to_be_bytes();
+        // Bit 1 of the first octet marks a locally administered address (IEEE 802).
         Self([(a ^ (shard << 4)) | 2, b, c, d, e, f])
     }
 
-    /// Whether frames to this address go to a group of stations (the broadcast address included).
+    /// Whether the address belongs to a group of stations, which includes broadcast.
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0

@@ -1,5 +1,5 @@
-//! The parsed value of everything after the base header: one variant per command, borrowing line data from
-//! the frame it was read from.
+//! Decoded content of a frame after the base header: one variant for each command. Line data is borrowed from
+//! the received frame, not copied.
 
 use super::extent::delimit;
 use super::multi::{check_multi, read_req_len, write_req_len};
@@ -15,7 +15,7 @@ pub enum Message<'a> {
     ReadReq,
     /// Write the line at the header's address.
     WriteReq {
-        /// Content of the line.
+        /// New content of the line.
         data: &'a [u8; LINE_SIZE],
     },
     /// Read consecutive lines, the first at the header's address, all in one 4 KiB page.
@@ -25,28 +25,30 @@ pub enum Message<'a> {
     },
     /// Write lines of one 4 KiB page.
     BurstWriteReq {
-        /// Bit n (of value 2^n) set: the line n lines after the header's address is written. Never 0.
+        /// Bit n set (value 2^n): the line n lines after the header's address is written. Never 0.
         mask: u64,
         /// The lines, in order of their addresses, 64 bytes for each bit set.
         data: &'a [u8],
     },
-    /// Read lines at any addresses, the first at the header's: one request for each line, of consecutive numbers.
+    /// Read lines at any addresses, the first at the header's address: one request for each line, with
+    /// consecutive numbers.
     MultiReadReq {
-        /// Addresses of the other lines, 1 to 63 ([`address_of`](super::address_of)).
+        /// Addresses of lines 2 to n, 1 to 63 of them ([`address_of`](super::address_of)).
         others: &'a [[u8; ADDRESS_LEN]],
     },
-    /// Write lines at any addresses, the first at the header's: one request for each line, of consecutive numbers.
+    /// Write lines at any addresses, the first at the header's address: one request for each line, with
+    /// consecutive numbers.
     MultiWriteReq {
-        /// Addresses of the other lines, 1 to 63 ([`address_of`](super::address_of)).
+        /// Addresses of lines 2 to n, 1 to 63 of them ([`address_of`](super::address_of)).
         others: &'a [[u8; ADDRESS_LEN]],
-        /// Content of the lines in the order of their numbers, one more than `others`.
+        /// Content of the lines in the order of the addresses, one line more than `others`.
         data: &'a [[u8; LINE_SIZE]],
     },
-    /// Request for a session.
+    /// Request for a session, with the CN's wishes.
     Hello(Hello),
-    /// Request for a Pong.
+    /// Request for a Pong, to find out whether the peer is alive.
     Ping,
-    /// End of the session.
+    /// End of the session; expects a ByeAck.
     Bye,
     /// Start of the session that a HelloAck offered.
     Start,
@@ -59,26 +61,26 @@ pub enum Message<'a> {
     },
     /// Response to a ReadReq.
     ReadResp {
-        /// Content of the line.
+        /// Content of the line at the header's address.
         data: &'a [u8; LINE_SIZE],
     },
     /// The write, single or burst, was executed.
     WriteResp,
     /// The request with the header's number has arrived, but some request before it has not (R4).
     SackNak {
-        /// Number up to which every request has arrived.
+        /// Number up to which every request has arrived (low 16 bits).
         last_in_order: u16,
     },
     /// SackNak and the acknowledgement of one write in one frame (R4).
     SackNakAck {
-        /// Number up to which every request has arrived.
+        /// Number up to which every request has arrived (low 16 bits).
         last_in_order: u16,
-        /// Sequence number of the acknowledged write.
+        /// Sequence number of the acknowledged write (low 16 bits).
         acked_seq: u16,
         /// AXI id of the acknowledged write.
         acked_axi: Axi,
     },
-    /// Notice that a class was paused near the memory node.
+    /// Notice that the memory node's receive queue is too long: the named classes are to slow down.
     Congestion(PfcVector),
     /// Response to a BurstReadReq.
     BurstReadResp {
@@ -89,7 +91,7 @@ pub enum Message<'a> {
     },
     /// Response to reads of consecutive numbers; the header has the first number.
     MultiReadResp {
-        /// Content of the lines in order of the numbers, 2 to 64 lines.
+        /// Content of the lines in the order of the numbers, 2 to 64 lines.
         data: &'a [[u8; LINE_SIZE]],
     },
     /// Response to writes of consecutive numbers; the header has the first number.
@@ -97,20 +99,20 @@ pub enum Message<'a> {
         /// Number of writes executed, 2 to 64.
         lines: u8,
     },
-    /// The request was not carried out.
+    /// Refusal of a request, which was not carried out.
     Fault {
         /// Reason of the refusal.
         status: FaultStatus,
     },
-    /// Answer to a Hello.
+    /// Answer to a Hello: an offered session or the reason of a refusal.
     HelloAck(HelloAck),
-    /// Answer to a Ping.
+    /// Answer to a Ping, as long as the Ping.
     Pong,
-    /// Answer to a Bye.
+    /// Answer to a Bye: the session is removed.
     ByeAck,
-    /// Answer to a Start.
+    /// Answer to a Start: only after it may the CN send requests.
     StartAck,
-    /// Answer to an Echo, for measurements.
+    /// One of the frames that an Echo asked for, for measurements.
     EchoReply {
         /// Index of the reply among those requested, counted from 0.
         index: u16,
@@ -118,15 +120,16 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a frame; a trailer and padding are ignored. Verify the trailer first.
+    /// Decodes a frame; a trailer and padding are ignored. Verify the trailer first.
     ///
-    /// Checks R9: a request's address is a multiple of 64; a burst has 1 to 64 lines, at least one bit in its mask, and
-    /// stays inside one 4 KiB page; a frame of many lines has 2 to 64. The further addresses of a frame of many lines
-    /// are not checked here, as each is a request by itself; nor are addresses in responses and control frames.
+    /// Checks R9: a request's address is a multiple of 64. A burst has 1 to 64 lines, at least one bit in its
+    /// mask, and stays inside one 4 KiB page. A frame of many lines has 2 to 64. Not checked are the further
+    /// addresses of a frame of many lines, because each is a request by itself, and addresses in responses
+    /// and control frames.
     ///
     /// # Errors
-    /// See [`FrameError`]. Where [`FrameError::is_malformed`] holds, [`Header::parse`] still gives the header
-    /// for the answer.
+    /// See [`FrameError`]. Where [`FrameError::is_malformed`] holds, [`Header::parse`] still returns the
+    /// header, which the answer needs.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<(Header, Self), FrameError> {
         let (command, end) = delimit(frame)?;
@@ -138,10 +141,11 @@ impl<'a> Message<'a> {
         Ok((header, Self::of(command, header.addr, payload)?))
     }
 
-    /// Decodes `payload` behind a header with this command and address. Inlined where sessions read a frame and use the
-    /// result at once, so that nothing is copied.
+    /// Decodes the `payload` of a frame with this command and address. Inlined where sessions read a frame
+    /// and use the result at once, so that nothing is copied.
     #[inline(always)]
     pub(super) fn of(command: Command, addr: u64, payload: &'a [u8]) -> Result<Self, FrameError> {
+        // The addresses of a frame of many requests are checked later, each with its own request.
         if command.is_request() && !command.is_multi_request() && !addr.is_multiple_of(LINE_SIZE as u64) {
             return Err(FrameError::Unaligned { addr });
         }
@@ -149,6 +153,7 @@ impl<'a> Message<'a> {
             Command::ReadReq => Self::ReadReq,
             Command::WriteReq => Self::WriteReq { data: chunk(payload, 0)? },
             Command::BurstReadReq => {
+                // Indexing cannot fail, because `delimit` has checked the length.
                 let lines = payload[0];
                 check_burst(addr, lines)?;
                 Self::BurstReadReq { lines }
@@ -158,6 +163,7 @@ impl<'a> Message<'a> {
                 if mask == 0 {
                     return Err(FrameError::EmptyMask);
                 }
+                // Up to the highest bit of the mask; lines in between may be left out.
                 check_burst(addr, 64 - mask.leading_zeros() as u8)?;
                 Self::BurstWriteReq { mask, data: &payload[8..] }
             }
@@ -206,7 +212,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Command code of this message.
+    /// Command code that [`emit`](Self::emit) writes into the header.
     #[inline]
     pub const fn command(&self) -> Command {
         match self {
@@ -238,7 +244,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Bytes between the base header and the trailer.
+    /// Number of bytes between the base header and the trailer.
     #[inline]
     pub(crate) const fn payload_len(&self) -> usize {
         match self {
@@ -266,17 +272,18 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Bytes from the destination MAC to the end of the data.
+    /// Number of bytes from the destination MAC to the end of the data.
     #[inline]
     pub const fn body_len(&self) -> usize {
         HEADER_LEN + self.payload_len()
     }
 
-    /// Writes the frame at the beginning of `frame`, exactly [`Message::body_len`] bytes. The command comes from the
-    /// message; `header.command` is ignored.
+    /// Writes the frame at the beginning of `frame`, exactly [`Message::body_len`] bytes. The command comes
+    /// from the message; `header.command` is ignored.
     ///
     /// # Panics
-    /// If `frame` is shorter than that, or if the number of lines in the data differs from that of the addresses.
+    /// If `frame` is shorter than that, or if the number of lines in the data differs from the number of
+    /// addresses.
     #[inline(always)]
     pub fn emit(&self, header: &Header, frame: &mut [u8]) {
         Header { command: self.command() as u8, ..*header }.emit(frame);
@@ -341,7 +348,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// `N` bytes of the payload from `at` on; [`delimit`] has checked the payload's length.
+/// Returns the `N` bytes of the payload from `at`. The error never occurs after [`delimit`], which checked
+/// the length.
 #[inline]
 fn chunk<const N: usize>(payload: &[u8], at: usize) -> Result<&[u8; N], FrameError> {
     let truncated = FrameError::Truncated { have: HEADER_LEN + payload.len(), need: HEADER_LEN + at + N };

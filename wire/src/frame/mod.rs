@@ -1,17 +1,18 @@
 //! Frames: the bytes on the wire. No state, no clock, no sockets.
 //!
-//! A received frame passes through this layer in four steps, none of which can panic or allocate:
+//! A received frame passes through this layer in four steps; none of them can panic or allocate:
 //!
-//! 1. the link takes an 802.1Q tag off ([`vlan::strip`]);
-//! 2. [`FrameView::new_checked`] finds by the command ([`opcode`]) where the frame's data ends and its trailer begins; a frame
-//!    that cannot be delimited is dropped here;
-//! 3. [`FrameView::open`] verifies the trailer (and decrypts in place where the session is sealed); a frame that
-//!    fails is dropped exactly as if the wire had lost it;
-//! 4. [`FrameView::message`] gives the [`Message`], or an error for a malformed one ([`FrameError::is_malformed`]),
-//!    which rule R9 answers with a [`FaultStatus::Malformed`].
+//! 1. The link removes an 802.1Q tag ([`vlan::strip`]).
+//! 2. [`FrameView::new_checked`] finds from the command ([`opcode`]) where the frame's data ends and its
+//!    trailer begins. A frame of unknown length is dropped here.
+//! 3. [`FrameView::open`] verifies the trailer and, in a sealed session, decrypts the frame in place. A frame
+//!    that fails is dropped as if it had been lost on the wire.
+//! 4. [`FrameView::message`] returns the [`Message`], or an error for a malformed frame
+//!    ([`FrameError::is_malformed`]), which rule R9 answers with a [`FaultStatus::Malformed`].
 //!
-//! On the way out [`Message::emit`] writes header and payload into a transmit slot of [`frame_len`] bytes and
-//! [`Seal::seal`] adds the trailer and zeroes the padding. `PROTOCOL.md` beside this crate gives every byte.
+//! On the way out, [`Message::emit`] writes header and payload into a transmit slot of [`frame_len`] bytes,
+//! and [`Seal::seal`] adds the trailer and zeroes the padding. `PROTOCOL.md` beside this crate specifies
+//! every byte.
 
 pub mod keyed;
 pub mod opcode;
@@ -60,25 +61,26 @@ pub use public_key::{ParsePublicKeyError, PublicKey};
 pub use trailer::Seal;
 pub use view::FrameView;
 
-/// Feature bit of Hello and HelloAck: frames of many lines at any addresses.
+/// Feature bit of Hello and HelloAck: one frame may carry many lines, at any addresses.
 pub const FEATURE_MULTI: u32 = 1;
-/// Feature bit of Hello and HelloAck: a CN has several sessions, each with an address and a queue of its own.
+/// Feature bit of Hello and HelloAck: a CN may have several sessions, each with its own address and queue.
 pub const FEATURE_SHARDS: u32 = 2;
-/// Feature bit of Hello and HelloAck: a burst read may have more lines than an answer carries, and takes one number for
-/// each answer ([`long_burst_parts`]).
+/// Feature bit of Hello and HelloAck: a burst read may ask for more lines than one answer carries. It then
+/// takes one sequence number for each answer ([`long_burst_parts`]).
 pub const FEATURE_LONG_BURSTS: u32 = 4;
-/// Feature bit of Hello and HelloAck: one acknowledgement may cover several writes of consecutive numbers that came in
-/// separate frames.
+/// Feature bit of Hello and HelloAck: one acknowledgement may cover several writes of consecutive numbers
+/// that came in separate frames.
 pub const FEATURE_JOINT_ACKS: u32 = 8;
-/// Features that this crate supports.
+/// All features that this crate supports; a Hello asks for them unless limited.
 pub const FEATURES: u32 = FEATURE_MULTI | FEATURE_SHARDS | FEATURE_LONG_BURSTS | FEATURE_JOINT_ACKS;
 
-/// Most sessions of a CN with one memory node, that of shard 0 included.
+/// Maximum number of sessions of one CN with one memory node, including the session of shard 0.
 pub const SHARDS_MAX: u8 = 16;
 
 /// Newest version of the protocol without keys.
 pub const PROTOCOL_VERSION: u16 = 1;
 /// Oldest version supported, so that nodes of two releases work together during an upgrade.
 pub(crate) const PROTOCOL_VERSION_OLDEST: u16 = 1;
-/// Version of the protocol between ends with keys: frames are sealed under keys of these two ends alone.
+/// Version of the protocol with keys: both nodes prove their keys, and frames are sealed under keys of this
+/// session.
 pub const PROTOCOL_VERSION_KEYED: u16 = 2;

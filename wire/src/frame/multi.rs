@@ -1,5 +1,5 @@
-//! Frames of many lines of any addresses: a request for each, of consecutive numbers, packed because a frame costs far
-//! more than a line does.
+//! Frames of many lines: each line is a request by itself, at any address, and the requests have consecutive
+//! numbers. They share a frame because a frame costs far more than a line does.
 //!
 //! ```text
 //!   MultiReadReq    header (first address) | n | n - 1 addresses
@@ -8,40 +8,41 @@
 //!   MultiWriteResp  header (first number)  | n
 //! ```
 //!
-//! Both ends must have agreed on these frames ([`FEATURE_MULTI`](super::FEATURE_MULTI)). One line alone travels in
-//! a plain frame, so `n` is 2 at least.
+//! Both ends must have agreed on these frames ([`FEATURE_MULTI`](super::FEATURE_MULTI)). A single line
+//! travels in a plain frame, so `n` is at least 2.
 
 use super::{BURST_LINES_MAX, FrameError, HEADER_LEN, LINE_SIZE};
 
-/// Length in bytes of an address in a payload.
+/// Length in bytes of an address in a payload: CMem addresses have 48 bits.
 pub const ADDRESS_LEN: usize = 6;
-/// Fewest lines of a frame of many lines.
+/// Minimum number of lines in a frame of many lines; a single line travels in a plain frame.
 pub const MULTI_LINES_MIN: usize = 2;
-/// Most lines of a frame of many lines.
+/// Maximum number of lines in a frame of many lines: as many as a page has.
 pub const MULTI_LINES_MAX: usize = BURST_LINES_MAX;
 
-/// Encodes a CMem byte address for a payload. Bits above the 48th are not sent.
+/// Encodes a CMem byte address for a payload. Bits above the 48th are dropped.
 #[inline]
 pub const fn address_bytes(addr: u64) -> [u8; ADDRESS_LEN] {
     let [_, _, a, b, c, d, e, f] = addr.to_be_bytes();
     [a, b, c, d, e, f]
 }
 
-/// Decodes a CMem byte address of a payload.
+/// Decodes a CMem byte address from a payload.
 #[inline]
 pub const fn address_of(bytes: &[u8; ADDRESS_LEN]) -> u64 {
     let [a, b, c, d, e, f] = *bytes;
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
-/// Most lines in a frame of many reads whose answer fits one frame of `max_frame` bytes (destination MAC to the end of
-/// the trailer; MTU + 14); 0 if fewer than two.
+/// Maximum number of lines in a frame of many reads, such that the answer fits one frame of `max_frame` bytes
+/// (destination MAC to the end of the trailer; MTU + 14). 0 if fewer than two lines fit.
 #[inline]
 pub const fn multi_read_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     lines_max(max_frame.saturating_sub(HEADER_LEN + trailer_len).saturating_sub(1) / LINE_SIZE)
 }
 
-/// Most lines in a frame of many writes of at most `max_frame` bytes; 0 if fewer than two.
+/// Maximum number of lines in a frame of many writes of at most `max_frame` bytes; 0 if fewer than two lines
+/// fit.
 #[inline]
 pub const fn multi_write_lines_max(max_frame: usize, trailer_len: usize) -> usize {
     let room = max_frame.saturating_sub(HEADER_LEN + trailer_len).saturating_sub(1);
@@ -58,19 +59,21 @@ const fn lines_max(lines: usize) -> usize {
     }
 }
 
-/// Bytes between header and trailer of a request to read `lines` lines; valid for any `lines`.
+/// Number of payload bytes of a request to read `lines` lines; defined for any `lines`, as malformed frames
+/// need a length too.
 #[inline]
 pub(super) const fn read_req_len(lines: usize) -> usize {
     1 + lines.saturating_sub(1) * ADDRESS_LEN
 }
 
-/// Bytes between header and trailer of a request to write `lines` lines; valid for any `lines`.
+/// Number of payload bytes of a request to write `lines` lines; defined for any `lines`, as malformed frames
+/// need a length too.
 #[inline]
 pub(super) const fn write_req_len(lines: usize) -> usize {
     read_req_len(lines) + lines * LINE_SIZE
 }
 
-/// Number of lines of a frame of many lines, checked: 2 to 64.
+/// Checks the number of lines in a frame of many lines: 2 to 64.
 #[inline]
 pub(super) const fn check_multi(lines: u8) -> Result<usize, FrameError> {
     let count = lines as usize;

@@ -1,8 +1,8 @@
-//! The table of opcodes: one row for each command of the protocol. The type [`Command`], its classes, the lengths of its
-//! frames and the tables of the Wireshark dissector all follow from it.
+//! Table of opcodes: one row for each command of the protocol. The type [`Command`], the classes, the lengths
+//! of the frames and the tables of the Wireshark dissector all come from this table.
 //!
 //! ```text
-//!   code  name          class     payload        behind the base header
+//!   code  name          class     payload        after the base header
 //!                                 none           nothing
 //!                                 bytes(N)       N bytes
 //!                                 line           one line of 64 bytes
@@ -16,33 +16,35 @@
 use super::multi::{read_req_len, write_req_len};
 use super::{FrameError, HEADER_LEN, Hello, HelloAck, LINE_SIZE, PfcVector};
 
-/// Class of a command: the counter of the frame's number, and the form of the answer.
+/// Class of a command: determines which counter the frame's sequence number comes from, and how it is
+/// answered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum CommandClass {
     /// A request of a stream: it takes a sequence number and gets one response (R1).
     Request,
     /// Many requests in one frame, one for each line, of consecutive numbers.
     Requests,
-    /// A response; it bears the number of its request.
+    /// A response; it repeats the number of its request.
     Response,
     /// Responses to many requests in one frame, one for each line.
     Responses,
-    /// A response that does not answer the request whose number it bears (R4).
+    /// A response about a request that came early, while another request is missing. It is not the answer to
+    /// it (R4).
     Sack,
-    /// Agreement on a session, outside any session.
+    /// Agreement on a session; sent outside any session.
     Handshake,
-    /// A frame about a session as a whole; each direction has a counter of its own.
+    /// A frame about a session as a whole. Each direction has its own counter.
     Control,
     /// A measurement, never part of a session.
     Echo,
 }
 
-/// Form of the payload between base header and trailer; see the [module](self).
+/// Form of the payload, between base header and trailer; the [module](self) lists them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PayloadForm {
-    /// A fixed number of bytes.
+    /// A fixed number of bytes, 0 for most control frames.
     Bytes(usize),
-    /// Number of lines.
+    /// Number of lines, 1 byte.
     Count,
     /// Number of lines, then the lines.
     Lines,
@@ -55,8 +57,8 @@ pub enum PayloadForm {
 }
 
 impl PayloadForm {
-    /// Readable bytes of the payload in a sealed session, authenticated: the count or mask that gives the frame's
-    /// length.
+    /// Number of payload bytes that a sealed session authenticates but leaves readable: the count or mask,
+    /// without which a receiver cannot find the end of the frame.
     #[inline]
     pub const fn clear_len(self) -> usize {
         match self {
@@ -67,7 +69,7 @@ impl PayloadForm {
     }
 }
 
-/// Form of a payload by its word in the table.
+/// Translates a word of the table to a [`PayloadForm`].
 macro_rules! payload {
     (none) => {
         PayloadForm::Bytes(0)
@@ -95,8 +97,8 @@ macro_rules! payload {
     };
 }
 
-/// Length in bytes of a payload of that form, given its first bytes. A macro per form, so that a frame's length is
-/// found by one jump from its command.
+/// Computes the length in bytes of a payload of this form from its first bytes. One macro arm for each form,
+/// so that the compiler finds a frame's length by one jump from its command.
 macro_rules! payload_len {
     ($have:ident, lines) => {
         1 + first_byte($have)? * LINE_SIZE
@@ -127,7 +129,8 @@ macro_rules! payload_len {
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $code:literal $name:ident $class:ident $payload:ident $(($len:expr))?;)+) => {
-        /// Command code of a frame, a request or an answer. Bit 7 is set in every code that a memory node sends.
+        /// Command code of a frame, a request or an answer. Bit 7 is set in codes that only a memory node
+        /// sends, and in Pong and ByeAck.
         #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Command {
@@ -135,10 +138,10 @@ macro_rules! opcodes {
         }
 
         impl Command {
-            /// Every command of the protocol, in order of the codes.
+            /// Every command of the protocol, in ascending order of the codes.
             pub const ALL: [Self; [$(Self::$name),+].len()] = [$(Self::$name),+];
 
-            /// The command with this code, if the protocol has one.
+            /// Returns the command with this code, or `None` if the protocol has none.
             #[inline]
             pub const fn from_u8(code: u8) -> Option<Self> {
                 Some(match code {
@@ -147,14 +150,14 @@ macro_rules! opcodes {
                 })
             }
 
-            /// Name of the command, as in the protocol's description.
+            /// Returns the name of the command as `PROTOCOL.md` spells it.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)+
                 }
             }
 
-            /// Class of the command: the counter of the frame's number, and the form of the answer.
+            /// Returns the class, from the [table](self).
             #[inline]
             pub const fn class(self) -> CommandClass {
                 match self {
@@ -162,7 +165,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Form of the payload between base header and trailer.
+            /// Returns the form of the payload, between base header and trailer.
             #[inline]
             pub const fn payload(self) -> PayloadForm {
                 match self {
@@ -170,7 +173,8 @@ macro_rules! opcodes {
                 }
             }
 
-            /// Length in bytes of the payload; `have` is its beginning and may be cut off.
+            /// Returns the length in bytes of the payload, computed from its beginning `have`, which may be
+            /// cut off.
             ///
             /// # Errors
             /// [`FrameError::Truncated`] if `have` ends before the count or mask.
@@ -185,56 +189,58 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// Read one line.
+    /// Reads the line at the header's address.
     0x01 ReadReq        Request    none;
-    /// Write one line.
+    /// Writes the line at the header's address.
     0x02 WriteReq       Request    line;
-    /// Read consecutive lines of one page.
+    /// Reads consecutive lines of one page.
     0x03 BurstReadReq   Request    count;
-    /// Write some lines of one page.
+    /// Writes some lines of one page.
     0x04 BurstWriteReq  Request    mask_lines;
-    /// Read lines at any addresses, one request for each. Requires [`FEATURE_MULTI`](super::FEATURE_MULTI).
+    /// Reads lines at any addresses, as one request for each line. Requires
+    /// [`FEATURE_MULTI`](super::FEATURE_MULTI).
     0x05 MultiReadReq   Requests   addresses;
-    /// Write lines at any addresses, one request for each. Requires [`FEATURE_MULTI`](super::FEATURE_MULTI).
+    /// Writes lines at any addresses, as one request for each line. Requires
+    /// [`FEATURE_MULTI`](super::FEATURE_MULTI).
     0x06 MultiWriteReq  Requests   address_lines;
-    /// Request for a session; travels outside any session.
+    /// Asks for a session; sent outside any session.
     0x10 Hello          Handshake  bytes(Hello::LEN);
-    /// Request for a Pong, sent in an idle session.
+    /// Asks for a Pong in an idle session, to find out whether the peer is alive.
     0x11 Ping           Control    none;
-    /// End of the session.
+    /// Ends the session; repeated until a ByeAck comes.
     0x12 Bye            Control    none;
-    /// Start of the session agreed on by Hello and HelloAck, which replaces the earlier one.
+    /// Starts the session that Hello and HelloAck agreed on; it replaces the earlier one.
     0x13 Start          Control    none;
-    /// A measurement: requests frames of a given length. Never part of a session; a node answers it only when it was
-    /// started for measuring.
+    /// Asks for frames of a given length, for measurements. Never part of a session. A node answers only if
+    /// it was started for measuring.
     0x70 Echo           Echo       bytes(4);
-    /// Response to a ReadReq, with the line.
+    /// Answers a ReadReq with the line.
     0x81 ReadResp       Response   line;
-    /// Response to a WriteReq or BurstWriteReq that was executed.
+    /// Acknowledges a WriteReq or BurstWriteReq that was executed.
     0x82 WriteResp      Response   none;
-    /// Selective acknowledgement: the request has arrived, but earlier ones are missing.
+    /// Selective acknowledgement: this request has arrived, but earlier ones are missing.
     0x83 SackNak        Sack       bytes(2);
     /// [`SackNak`](Command::SackNak) and the acknowledgement of a write in one frame.
     0x84 SackNakAck     Sack       bytes(6);
-    /// Notice that a switch or NIC near the memory node paused a class, with the content of the 802.1Qbb frame.
+    /// Tells a CN that the memory node's receive queue is too long; has the content of an 802.1Qbb frame.
     0x85 Congestion     Control    bytes(PfcVector::LEN);
-    /// Response to a BurstReadReq, with the lines.
+    /// Answers a BurstReadReq with the lines.
     0x86 BurstReadResp  Response   lines;
-    /// Response to a request that was refused, with the reason.
+    /// Refuses a request, with the reason.
     0x87 Fault          Response   bytes(1);
-    /// Response to reads of consecutive numbers, with the lines.
+    /// Answers reads of consecutive sequence numbers with the lines.
     0x88 MultiReadResp  Responses  lines;
-    /// Response to writes of consecutive numbers that were executed.
+    /// Acknowledges writes of consecutive sequence numbers that were executed.
     0x89 MultiWriteResp Responses  count;
-    /// Answer to [`Hello`](Command::Hello); travels outside any session.
+    /// Answers a [`Hello`](Command::Hello); sent outside any session.
     0x90 HelloAck       Handshake  bytes(HelloAck::LEN);
-    /// Answer to [`Ping`](Command::Ping).
+    /// Answers a Ping with a frame of the same length, which also tests the path.
     0x91 Pong           Control    none;
-    /// Answer to [`Bye`](Command::Bye).
+    /// Answers a Bye; the sender has removed the session.
     0x92 ByeAck         Control    none;
-    /// Answer to [`Start`](Command::Start): no worker holds state of an earlier session.
+    /// Answers a [`Start`](Command::Start): no worker holds requests of an earlier session any more.
     0x93 StartAck       Control    none;
-    /// A measurement: one of the frames that an [`Echo`](Command::Echo) requested.
+    /// One of the frames that an [`Echo`](Command::Echo) asked for.
     0xF0 EchoReply      Echo       bytes(2);
 }
 
@@ -257,7 +263,7 @@ mod tests {
     const BEGIN: &str = "-- The table of opcodes begins: `OPCODES=write cargo test -p cxloe-wire dissector` writes it anew.\n";
     const END: &str = "-- The table of opcodes ends.\n";
 
-    /// Table of opcodes as Lua source for the dissector.
+    /// Returns the table of opcodes as Lua source for the dissector.
     fn lua() -> String {
         let mut rows = String::from("local COMMANDS = {\n");
         for command in Command::ALL {
@@ -286,6 +292,7 @@ mod tests {
                 "    [0x{code:02X}] = {{ \"{name}\", \"{class}\", payload = {payload}, clear = {clear}"
             )
             .unwrap();
+            // The codes of a control question and of its answer differ in bit 7 alone.
             let other = Command::from_u8(code ^ 0x80).filter(|other| other.class() == CommandClass::Control);
             if let Some(other) = other.filter(|_| command.class() == CommandClass::Control) {
                 let role = if command.is_response() { "question" } else { "answer" };

@@ -1,6 +1,6 @@
-//! Priority-based flow control (IEEE 802.1Qbb): the frames by which switches and NICs pause each other. No switch
-//! forwards a PFC frame, so a memory node that receives one passes its content on to the CN in a Congestion frame of
-//! the protocol; both are read and written here.
+//! Priority flow control (IEEE 802.1Qbb): the frames by which switches and NICs pause each other. No switch
+//! forwards a PFC frame, so a memory node with a long receive queue sends the same content to its CNs in a
+//! Congestion frame of the protocol. This module encodes and decodes both.
 
 use super::Mac;
 
@@ -13,11 +13,11 @@ pub(crate) const PFC_OPCODE: u16 = 0x0101;
 /// Length in bytes of a PFC frame without its frame check sequence.
 pub(crate) const PFC_FRAME_LEN: usize = 60;
 
-/// Content of a PFC frame: the pause of each of the eight classes.
+/// Content of a PFC frame: the pause of each of the eight traffic classes.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PfcVector {
-    /// Bit n set: `quanta[n]` is valid (zero there ends a pause). On the wire 16 bits, of which the upper eight are
-    /// ignored.
+    /// Bit n set: `quanta[n]` is valid (zero in it ends a pause). On the wire the field has 16 bits; the
+    /// upper eight are ignored.
     pub enabled: u8,
     /// Pause of each class, in quanta of 512 bit times of the link.
     pub quanta: [u16; 8],
@@ -27,13 +27,13 @@ impl PfcVector {
     /// Length in bytes: the class-enable field and eight pauses.
     pub const LEN: usize = 18;
 
-    /// Pause of `class` (0 to 7), in quanta; `None` if its bit is not set.
+    /// Returns the pause of `class` (0 to 7) in quanta, or `None` if the class's bit is not set.
     #[inline]
     pub const fn pause(&self, class: u8) -> Option<u16> {
         if class < 8 && self.enabled >> class & 1 == 1 { Some(self.quanta[class as usize]) } else { None }
     }
 
-    /// Decodes a vector; no value is checked.
+    /// Decodes a vector, without any check of the values.
     #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let mut quanta = [0; 8];
@@ -43,7 +43,7 @@ impl PfcVector {
         Self { enabled: bytes[1], quanta }
     }
 
-    /// Encodes the vector as a PFC or Congestion frame carries it.
+    /// Encodes the vector as a PFC or Congestion frame has it.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -54,7 +54,7 @@ impl PfcVector {
         bytes
     }
 
-    /// Decodes a whole PFC frame and returns its sender too; `None` if `frame` is anything else.
+    /// Decodes a whole PFC frame. Returns the sender and the vector, or `None` if `frame` is not a PFC frame.
     pub fn parse_frame(frame: &[u8]) -> Option<(Mac, Self)> {
         let (head, rest) = frame.split_first_chunk::<16>()?;
         let is_pfc = head[..6] == PFC_DESTINATION.0
@@ -67,7 +67,7 @@ impl PfcVector {
         Some((source, Self::parse(rest.first_chunk()?)))
     }
 
-    /// Encodes a whole PFC frame with `source` as its sender.
+    /// Encodes a whole PFC frame from `source`.
     pub fn frame(&self, source: Mac) -> [u8; PFC_FRAME_LEN] {
         let mut frame = [0; PFC_FRAME_LEN];
         frame[..6].copy_from_slice(&PFC_DESTINATION.0);

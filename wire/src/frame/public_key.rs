@@ -1,5 +1,5 @@
-//! A node's public key (X25519, RFC 7748): the node's identity, where its MAC address is only its location. Written as
-//! WireGuard writes keys: 44 characters of base64.
+//! Public key of a node (X25519, RFC 7748). The key is the node's identity; the MAC address is only its
+//! location. The text form is that of WireGuard: 44 characters of base64.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -9,7 +9,7 @@ use core::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Public half of a node's X25519 key pair.
+/// Public half of a node's X25519 key pair; identifies the node.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PublicKey(pub [u8; 32]);
@@ -20,10 +20,10 @@ pub struct PublicKey(pub [u8; 32]);
 pub struct ParsePublicKeyError(pub String);
 
 impl PublicKey {
-    /// The null key: no secret belongs to it, and no handshake is completed with it.
+    /// Null key: no secret key belongs to it, so no handshake succeeds with it.
     pub const NOBODY: Self = Self([0; 32]);
 
-    /// Length of a key in bytes.
+    /// Length of a key in bytes (RFC 7748).
     pub const LEN: usize = 32;
 }
 

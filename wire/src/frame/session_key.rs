@@ -1,6 +1,6 @@
-//! The keys of a session, for any cipher: HKDF-SHA256 (RFC 5869) with both nonces as salt and both addresses and both
-//! handshake payloads as context. So they are new in every session, differ per direction, and if a byte of the
-//! handshake was changed on its way, the two ends derive different keys.
+//! Derivation of a session's keys, for any cipher: HKDF-SHA256 (RFC 5869). Both nonces are the salt; both
+//! addresses and both handshake payloads are the context. So the keys are new in every session and differ for
+//! each direction. If a byte of the handshake was changed on its way, the two ends derive different keys.
 
 use hkdf::Hkdf;
 use sha2::Sha256;
@@ -10,8 +10,9 @@ use super::{Direction, Hello, HelloAck, Mac};
 /// Length in bytes of a key for AES-128.
 pub(super) const KEY_LEN: usize = 16;
 
-/// Derives the keys of the session that `hello` and `ack` agree on between the CN at `cn` and the memory node at `mn`:
-/// for frames to the MN, and to the CN. `context` separates the keys from any other use of `secret`.
+/// Derives the keys of the session that `hello` and `ack` agree on between the CN at `cn` and the memory node
+/// at `mn`. Returns the key for frames to the MN, then the key for frames to the CN. `context` separates
+/// these keys from any other use of `secret`.
 pub(super) fn derive(
     context: &[u8],
     secret: &[u8],

@@ -1,8 +1,8 @@
-//! The integrity trailer: verifies that a frame is undamaged and of this session.
+//! Integrity trailer: verifies that a frame is undamaged and belongs to this session.
 //!
-//! Besides the frame itself it covers values that the frame does not carry: the session id, all 64 bits of the sequence
-//! number (R11), its space and the frame's direction. So a frame of an earlier session or of an earlier turn of the
-//! 16-bit counter fails just as a damaged one does.
+//! Besides the frame itself the trailer covers values that are not in the frame: the session id, all 64 bits
+//! of the sequence number (R11), the space of that number, and the direction. So a frame of an earlier
+//! session, or of an earlier turn of the 16-bit counter, fails just as a damaged frame does.
 
 use super::command::place;
 use super::header::field;
@@ -11,31 +11,34 @@ use super::{Aead, Direction, Gcm, Space, clear_len, crc};
 
 const _: () = assert!(Gcm::TRAILER_LEN == TRAILER_MAX && Aead::TAG_LEN <= TRAILER_MAX);
 
-/// Integrity trailer of a session's frames, with its keys.
+/// Integrity trailer of a session's frames, with the session's keys.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
     reason = "a session begins where nothing may be allocated: in a signal handler"
 )]
 pub enum Seal {
-    /// CRC-32C, 4 bytes: against damage and mix-ups, not against an attacker.
+    /// CRC-32C, 4 bytes: protects against damage and mix-ups, not against an attacker.
     Plain {
         /// Session id; 0 outside any session.
         session: u64,
     },
-    /// AES-128-GCM-SIV, 16-byte tag, payload encrypted: against attackers too. The keys depend on the session id.
+    /// AES-128-GCM-SIV under keys from a pre-shared key: a tag of 16 bytes, payload encrypted. Protects
+    /// against attackers too.
     Aead(Aead),
-    /// AES-128-GCM with keys from a handshake between nodes' keys, tag and counter of 22 bytes, payload encrypted.
+    /// AES-128-GCM under keys from a handshake between nodes' keys: tag and counter, 22 bytes, payload
+    /// encrypted.
     Gcm(Gcm),
 }
 
 impl Seal {
-    /// Trailer of Hello and HelloAck, which travel outside any session: use [`Space::Control`] and sequence number 0.
+    /// Trailer of Hello and HelloAck, which belong to no session. Use it with [`Space::Control`] and sequence
+    /// number 0.
     pub const OUTSIDE: Self = Self::Plain { session: 0 };
-    /// Length of the plain trailer in bytes.
+    /// Length in bytes of the plain trailer, a CRC-32C.
     pub const PLAIN_LEN: usize = 4;
 
-    /// Length of the trailer in bytes.
+    /// Returns the length of the trailer in bytes: 4, 16 or 22.
     #[inline]
     pub const fn len(&self) -> usize {
         match self {
@@ -51,14 +54,14 @@ impl Seal {
         !matches!(self, Self::Plain { .. })
     }
 
-    /// Always `false`: every session has a trailer.
+    /// Returns `false`: every session has a trailer. Clippy asks for this beside `len`.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes the trailer behind the first `body_len` bytes of `frame` and zeroes the rest, so that the padding does
-    /// not reveal earlier content of the buffer. A sealed session encrypts the payload in place.
+    /// Writes the trailer after the first `body_len` bytes of `frame` and zeroes the rest, so that the
+    /// padding does not reveal earlier content of the buffer. A sealed session encrypts the payload in place.
     ///
     /// # Panics
     /// If `frame` has no room for the trailer, or `body_len` is less than a base header.
@@ -84,9 +87,9 @@ impl Seal {
         }
     }
 
-    /// Whether `frame`, whose data ends at `body_len`, has the right trailer; a sealed session decrypts the payload in
-    /// place. If `false`, the payload is undefined: drop the frame. [`FrameView::open`](super::FrameView::open) does
-    /// the same for callers that have a view, without lengths as arguments.
+    /// Verifies the trailer of `frame`, whose data ends at `body_len`; a sealed session decrypts the payload
+    /// in place. If this returns `false`, the payload is undefined: drop the frame.
+    /// [`FrameView::open`](super::FrameView::open) does the same for a delimited frame.
     #[inline]
     #[must_use]
     pub fn open(
@@ -101,7 +104,7 @@ impl Seal {
         self.open_delimited(direction, space, frame, body_len, clear, seq)
     }
 
-    /// [`open`](Self::open) for callers that know the number of readable bytes of a sealed session.
+    /// [`open`](Self::open) for callers that have already computed the number of readable bytes, `clear_len`.
     #[inline]
     pub(super) fn open_delimited(
         &self,
@@ -127,7 +130,8 @@ impl Seal {
     }
 }
 
-/// Zeroes the bytes behind a trailer: none, or the padding of a short frame, for which no function is called.
+/// Zeroes the bytes after a trailer. Usual lengths of padding take two overlapping stores, without a call of
+/// `memset`.
 #[inline(always)]
 fn zero(padding: &mut [u8]) {
     fn both_ends<const N: usize>(padding: &mut [u8]) {
@@ -152,7 +156,7 @@ fn seal_by(aead: &Aead, direction: Direction, space: Space, body: &mut [u8], seq
     trailer.copy_from_slice(&aead.seal(direction, space, body, seq));
 }
 
-/// Opens by AES-GCM-SIV. Not inlined, as [`seal_by`].
+/// Opens by AES-GCM-SIV. Not inlined, for the same reason as [`seal_by`].
 #[inline(never)]
 fn open_by(
     aead: &Aead,
@@ -166,7 +170,6 @@ fn open_by(
     aead.open(direction, space, body, clear_len, seq, tag)
 }
 
-/// CRC-32C over pseudo-header and frame.
 #[inline]
 fn checksum(session: u64, direction: Direction, space: Space, seq: u64, body: &[u8]) -> u32 {
     crc::checksum(session, seq, place(direction, space), body)

@@ -1,4 +1,4 @@
-//! A frame as used by the sessions: delimited once, its command decoded once, its fields by name.
+//! A received frame as the sessions use it: delimited and decoded once, with its fields by name.
 
 #[cfg(doc)]
 use super::body_len;
@@ -6,25 +6,28 @@ use super::extent::{clear_len_of, delimit};
 use super::header::{self, bytes_at, field};
 use super::{Axi, Command, Direction, FrameError, HEADER_LEN, Header, Mac, Message, Seal, Space};
 
-/// A frame of the length that its command requires. It is delimited, and its command decoded, once, when the view is
-/// made; accessors cannot panic. Nothing else about the content is checked before [`message`](FrameView::message).
+/// A frame that is at least as long as its command requires. The constructor finds the end of the data and
+/// decodes the command, once; the accessors cannot panic. Before [`message`](FrameView::message) nothing else
+/// of the content is checked.
 ///
-/// `T` is the frame's bytes: `&[u8]` to read them, `&mut [u8]` to [`open`](FrameView::open) them as well.
+/// `T` is the frame's bytes: `&[u8]` to read them, `&mut [u8]` to [`open`](FrameView::open) the frame as
+/// well.
 #[derive(Copy, Clone, Debug)]
 pub struct FrameView<T> {
     bytes: T,
-    /// Offset of the end of the data, where the trailer begins: at least [`HEADER_LEN`], at most the length of `bytes`.
+    /// Offset of the end of the data, where the trailer begins: at least [`HEADER_LEN`], at most the length
+    /// of `bytes`.
     body_len: usize,
     /// `None` for an unknown request.
     command: Option<Command>,
 }
 
 impl<T: AsRef<[u8]>> FrameView<T> {
-    /// Delimits `frame`, which may carry a trailer and padding, as [`body_len`] does.
+    /// Finds the end of the data of `frame`, which may have a trailer and padding, as [`body_len`] does.
     ///
     /// # Errors
-    /// As [`body_len`].
-    // Always inlined, as `delimit`: a view stays in registers.
+    /// The same as of [`body_len`].
+    // Always inlined, like `delimit`, so that a view stays in registers.
     #[inline(always)]
     pub fn new_checked(frame: T) -> Result<Self, FrameError> {
         let (command, body_len) = delimit(frame.as_ref())?;
@@ -36,13 +39,13 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         self.bytes.as_ref().first_chunk().expect("checked when the view was made")
     }
 
-    /// All bytes received, including the trailer and the padding.
+    /// All bytes received, with trailer and padding.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_ref()
     }
 
-    /// Destination MAC address of the frame.
+    /// Destination MAC address, as received.
     #[inline]
     pub fn dst(&self) -> Mac {
         Mac(bytes_at(self.header_bytes(), field::DST))
@@ -54,13 +57,13 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         Mac(bytes_at(self.header_bytes(), field::SRC))
     }
 
-    /// EtherType as received.
+    /// EtherType as received, whatever its value.
     #[inline]
     pub fn ethertype(&self) -> u16 {
         u16::from_be_bytes(bytes_at(self.header_bytes(), field::ETHERTYPE))
     }
 
-    /// Command code as received.
+    /// Command code as received, known or not.
     #[inline]
     pub fn code(&self) -> u8 {
         self.header_bytes()[field::COMMAND]
@@ -78,7 +81,7 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         Direction::of_code(self.code())
     }
 
-    /// Space of the frame's sequence number; `None` outside any session.
+    /// Space of the frame's sequence number; `None` for a frame outside any session.
     #[inline]
     pub fn space(&self) -> Option<Space> {
         let stream = self.stream();
@@ -97,7 +100,7 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         self.header_bytes()[field::STREAM]
     }
 
-    /// AXI id: stream and tag.
+    /// AXI id of the request, which a response repeats.
     #[inline]
     pub fn axi(&self) -> Axi {
         Axi { stream: self.stream(), tag: self.header_bytes()[field::TAG] }
@@ -109,7 +112,7 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         header::addr(self.header_bytes())
     }
 
-    /// Base header, all fields decoded.
+    /// Base header with all fields decoded.
     #[inline]
     pub fn header(&self) -> Header {
         Header::from_bytes(self.header_bytes())
@@ -121,13 +124,13 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         &self.bytes.as_ref()[HEADER_LEN..self.body_len]
     }
 
-    /// Bytes from the destination MAC to the end of the data.
+    /// Number of bytes from the destination MAC to the end of the data.
     #[inline]
     pub fn body_len(&self) -> usize {
         self.body_len
     }
 
-    /// Decodes the content of the frame. [Open](FrameView::open) a frame of a session first.
+    /// Decodes the content of the frame. [`open`](FrameView::open) a frame of a session first.
     ///
     /// # Errors
     /// Violations of R9, as for [`Message::parse`].
@@ -141,8 +144,8 @@ impl<T: AsRef<[u8]>> FrameView<T> {
 }
 
 impl<T: AsMut<[u8]>> FrameView<T> {
-    /// Whether the frame has the right trailer ([`Seal::open`]); a sealed session decrypts the payload in place. If
-    /// `false`, the payload is undefined: drop the frame.
+    /// Verifies the trailer as [`Seal::open`] does; a sealed session decrypts the payload in place. If this
+    /// returns `false`, the payload is undefined: drop the frame.
     #[inline(always)]
     #[must_use]
     pub fn open(&mut self, seal: &Seal, direction: Direction, space: Space, seq: u64) -> bool {

@@ -1,15 +1,15 @@
-//! The 802.1Q tag. A frame carries a tag only so that PFC acts on its class alone. Switches and kernels may remove the
-//! tag on the way, so no code above the links handles it and no trailer covers it.
+//! The 802.1Q tag. A frame has a tag only so that PFC can pause its class alone. Switches and kernels may
+//! remove the tag on the way, so no code above the links handles the tag, and no trailer covers it.
 //!
-//! The tag stands between the source MAC and the EtherType, so both directions move the two addresses by four bytes and
-//! leave the longer rest in place.
+//! The tag is between the source MAC and the EtherType. So both functions move the two addresses by four
+//! bytes and leave the much longer rest of the frame in place.
 
-/// Length of the tag in bytes.
+/// Length in bytes of the tag: TPID and tag control information.
 pub const TAG_LEN: usize = 4;
 /// Tag protocol identifier of a customer tag (IEEE 802.1Q).
 pub(crate) const TPID: u16 = 0x8100;
 
-/// Length in bytes of destination and source address together.
+/// Length in bytes of both addresses, which precede the tag.
 const MACS: usize = 12;
 
 /// Removes the tag, if `frame` has one, and returns the untagged frame.
@@ -22,11 +22,11 @@ pub fn strip(frame: &mut [u8]) -> &mut [u8] {
     &mut frame[TAG_LEN..]
 }
 
-/// Inserts a tag: `buf[TAG_LEN..]` holds an untagged frame, afterwards all of `buf` is the tagged one, VLAN id 0
-/// (priority only) and priority code point `pcp` (0 to 7; upper bits are ignored).
+/// Inserts a tag with VLAN id 0 (priority only) and priority code point `pcp` (0 to 7; upper bits are
+/// ignored). Before, `buf[TAG_LEN..]` is the untagged frame; afterwards all of `buf` is the tagged frame.
 ///
 /// # Panics
-/// If `buf` is too short to hold the two addresses and a tag.
+/// If `buf` is too short for the two addresses and a tag.
 #[inline]
 pub fn insert(buf: &mut [u8], pcp: u8) {
     buf.copy_within(TAG_LEN..TAG_LEN + MACS, 0);

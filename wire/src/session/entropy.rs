@@ -1,19 +1,20 @@
-//! Source of ids, nonces and ephemeral keys: the operating system's generator, passed in by the I/O code, or a seed, so
-//! that a simulated run repeats.
+//! Source of ids, nonces and ephemeral keys: the operating system's generator, which the I/O code passes in,
+//! or a seed, so that a simulated run can be repeated.
 
 use crate::random::Random;
 
-/// A source of random bytes.
+/// Source of random bytes: the operating system in production, a seed in simulations.
 #[derive(Clone, Copy, Debug)]
 pub enum Entropy {
-    /// Generator with a seed, for simulations and tests alone: a few of its numbers reveal all others.
+    /// Generator with a seed, only for simulations and tests: a few of its numbers reveal all others.
     Seeded(u64),
-    /// Function that fills a buffer with bytes of the operating system's generator.
+    /// Function that fills a buffer with random bytes of the operating system.
     System(fn(&mut [u8])),
 }
 
 impl Entropy {
-    /// Derives the source for part `label` of the calling code; parts of one seed have different seeds.
+    /// Returns the source for part `label` of the calling code; different parts of one seed get different
+    /// seeds.
     pub fn part(self, label: u64) -> Self {
         match self {
             Self::Seeded(seed) => Self::Seeded(seed.wrapping_add(label)),
@@ -28,7 +29,7 @@ impl From<u64> for Entropy {
     }
 }
 
-/// Nonces, ids and ephemeral keys of one state machine.
+/// Generator of the nonces, ids and ephemeral keys of one state machine.
 #[derive(Clone, Debug)]
 pub(crate) enum Nonces {
     Seeded(Random),
@@ -43,7 +44,6 @@ impl Nonces {
         }
     }
 
-    /// Random bytes.
     pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         match self {
@@ -58,7 +58,7 @@ impl Nonces {
         bytes
     }
 
-    /// Returns the next number; all 64 bits are random, and it is never 0.
+    /// Returns the next number, all 64 bits random but never 0, since 0 means "no session".
     pub fn next(&mut self) -> u64 {
         loop {
             let number = u64::from_be_bytes(self.bytes());

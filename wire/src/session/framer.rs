@@ -1,4 +1,4 @@
-//! Building and opening the frames of one session: addresses, sequence number, trailer.
+//! Building and opening of one session's frames: addresses, sequence number, trailer.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -7,7 +7,8 @@ use core::ops::Deref;
 use crate::Transmit;
 use crate::frame::{Axi, Direction, FrameView, Header, Mac, Message, Seal, Space, frame_len};
 
-/// Key given to both ends beforehand, at least 16 bytes; a sealed session derives its own keys from it.
+/// Secret key that an operator gives to both ends beforehand, at least 16 bytes. A session derives its own
+/// keys from it.
 #[derive(Clone)]
 pub struct PreSharedKey(Arc<[u8]>);
 
@@ -32,27 +33,27 @@ impl Deref for PreSharedKey {
 }
 
 impl fmt::Debug for PreSharedKey {
-    /// Leaves the key out, because configurations are logged.
+    /// Omits the key, because configurations are logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PreSharedKey").finish_non_exhaustive()
     }
 }
 
-/// A received frame, delimited.
+/// Received frame whose end of data is known, not yet verified.
 pub(super) type Received<'a> = FrameView<&'a mut [u8]>;
 
-/// Addresses of both ends of a session.
+/// Addresses of both ends of a session, and the EtherType.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// MAC address of this end.
     pub own: Mac,
     /// MAC address of the other end.
     pub peer: Mac,
-    /// EtherType of the session's frames.
+    /// EtherType of the session's frames, the same at both ends.
     pub ethertype: u16,
 }
 
-/// Builds the session's frames of one direction and opens those of the other.
+/// Builds the frames that this end sends in one session, and opens those that it receives.
 #[derive(Debug)]
 pub(super) struct Framer {
     pub id: Identity,
@@ -76,7 +77,6 @@ impl Framer {
         }
     }
 
-    /// Base header of a frame to the other end.
     #[inline(always)]
     pub fn header(&self, command: u8, seq: u64, axi: Axi, addr: u64) -> Header {
         Header {
@@ -84,13 +84,14 @@ impl Framer {
             src: self.id.own,
             ethertype: self.id.ethertype,
             command,
+            // The frame has only the low 16 bits (R11).
             seq: seq as u16,
             axi,
             addr,
         }
     }
 
-    /// Queues a frame; returns `false` if the transmit ring is full.
+    /// Writes a frame and queues it. Returns `false` if the transmit ring is full.
     #[inline]
     pub fn send(
         &self,
@@ -104,7 +105,7 @@ impl Framer {
         self.send_padded(tx, space, seq, axi, addr, message, 0)
     }
 
-    /// Queues a frame of at least `len` bytes; returns `false` if the transmit ring is full.
+    /// [`send`](Self::send) for a frame padded to at least `len` bytes.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "the fields of a frame")]
     fn send_padded(
@@ -125,7 +126,7 @@ impl Framer {
         true
     }
 
-    /// Queues a Hello or HelloAck of `len` bytes in all; `write` fills in the bytes behind the CRC-32C.
+    /// Queues a Hello or HelloAck of `len` bytes in all; `write` fills in the bytes after the CRC-32C.
     pub fn send_keyed(
         &self,
         tx: &mut dyn Transmit,
@@ -137,6 +138,7 @@ impl Framer {
         let Some(slot) = tx.slot(len) else { return };
         message.emit(&self.header(message.command() as u8, 0, Axi { stream: 0, tag: 0 }, 0), slot);
         self.seal.seal(self.out, Space::Control, slot, body, 0);
+        // The checksum leaves these bytes out, so that a node without keys can verify it.
         write(slot);
         tx.commit();
     }
@@ -147,13 +149,14 @@ impl Framer {
         self.seal.seal(self.out, space, slot, body, seq);
     }
 
-    /// Whether a frame is genuine, that is, from the other end and of this session; decrypts a sealed frame in place.
+    /// Whether a frame is genuine: sent by the peer, in this session, and unchanged. Decrypts a sealed frame
+    /// in place.
     #[inline(always)]
     pub fn open(&self, frame: &mut Received<'_>, space: Space, seq: u64) -> bool {
         frame.open(&self.seal, self.incoming(), space, seq)
     }
 
-    /// Queues a frame of the session's control space, of at least `len` bytes.
+    /// Queues a control frame of the session, padded to at least `len` bytes.
     pub fn send_control(&self, tx: &mut dyn Transmit, seq: u64, message: &Message<'_>, len: usize) -> bool {
         self.send_padded(tx, Space::Control, seq, Axi { stream: 0, tag: 0 }, 0, message, len)
     }

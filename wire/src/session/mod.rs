@@ -5,22 +5,24 @@
 //!          <----- completions -----          <--frames--                 <--frames--          <--
 //! ```
 //!
-//! A [`Requester`] lives at the CN, one for each MN. It numbers requests ([R1](#rules)), keeps them until they are
-//! answered, retransmits lost ones, and puts early answers in order. A [`Responder`] lives at the MN, one for each
-//! worker, and serves all CNs of that worker: it executes each stream strictly in order and each request exactly once
-//! ([`Memory`] does the executing), and repeats earlier answers from its retry buffer.
+//! A [`Requester`] runs at the CN, one for each MN. It numbers requests ([R1](#rules)), keeps them until they
+//! are answered, retransmits lost ones, and puts early answers in order. A [`Responder`] runs at the MN, one
+//! for each worker, and serves all CNs of that worker. It executes each stream strictly in order and each
+//! request exactly once, on a [`Memory`], and repeats earlier answers from its retry buffer.
 //!
-//! Both ends are driven the same way, and never call a clock, a socket or a random number source:
+//! Both ends are driven the same way, and never use a clock, a socket or a source of random numbers
+//! themselves:
 //!
-//! * *inputs*: `handle(frame, now, …)` for every frame, `poll(now, …)` when `deadline()` has come;
+//! * *inputs*: `handle(frame, now, …)` for every frame, and `poll(now, …)` when `deadline()` has come;
 //! * *commands*: `connect`, `read`, `write`, … at the CN; `drain` at the MN;
-//! * *beside the worker*: `poll_handshake` hands out Diffie-Hellman computations, `handshake_done` takes their results;
-//! * *outputs*: frames into the [`Transmit`](crate::Transmit) they are given; completions into
-//!   [`Completions`]; and events from `poll_event`.
+//! * *outside the worker thread*: `poll_handshake` returns Diffie-Hellman computations to run, and
+//!   `handshake_done` takes their results;
+//! * *outputs*: frames into the given [`Transmit`](crate::Transmit), completions into [`Completions`], and
+//!   events from `poll_event`.
 //!
 //! # Rules
 //!
-//! Numbers like R7 in comments are the rules of `PROTOCOL.md`.
+//! R1 to R13 in comments are the rules of `PROTOCOL.md`.
 
 mod entropy;
 mod framer;
@@ -46,11 +48,12 @@ pub use responder::{
 pub use rtt::RoundTrip;
 pub use seq::{FIRST, infer};
 
-/// Most unanswered reads of a stream, and most unanswered writes (R1): the limit of the paper's CXL IP core.
+/// Maximum number of unanswered reads of a stream, and of unanswered writes (R1): the limit of the paper's
+/// CXL IP core.
 pub const WINDOW: usize = 256;
 
-/// Most unanswered requests of a stream, reads and writes together.
+/// Maximum number of unanswered requests of a stream, reads and writes together.
 pub const SLOTS: usize = 2 * WINDOW;
 
-/// Most streams of a session.
+/// Maximum number of streams of a session, whatever both ends are configured to.
 pub const STREAMS_MAX: usize = 64;

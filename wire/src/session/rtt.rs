@@ -1,15 +1,16 @@
-//! Round-trip time, and the time-out computed from it (the estimator of RFC 6298; R8).
+//! Round-trip time of a path, and the time-out computed from it (the estimator of RFC 6298; R8).
 
 use core::time::Duration;
 
-/// Doublings after which a time-out does not grow any more.
+/// Maximum number of doublings of a time-out.
 const DOUBLINGS_MAX: u32 = 16;
 
-/// Shortest wait before a probe, in nanoseconds: a shorter silence may only mean that a thread was not running.
+/// Shortest wait before a probe, in nanoseconds. A shorter silence may only mean that a thread of the MN was
+/// not running.
 const PROBE_MIN_NS: u64 = 100_000;
 
-/// Smoothed round-trip time and its variation, one for all streams of a session, as they share the path. Each stream
-/// counts its own doublings of the time-out.
+/// Smoothed round-trip time and its variation. All streams of a session share one, because they share the
+/// path; each stream counts its own doublings of the time-out.
 #[derive(Clone, Debug)]
 pub struct RoundTrip {
     smoothed_ns: u64,
@@ -20,7 +21,8 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Makes an estimator whose time-out starts at `initial` and stays within `min` and `max`.
+    /// Makes an estimator with the time-out `initial` before the first sample; later time-outs stay within
+    /// `min` and `max`.
     pub fn new(initial: Duration, min: Duration, max: Duration) -> Self {
         let ns = |d: Duration| d.as_nanos() as u64;
         RoundTrip {
@@ -32,39 +34,42 @@ impl RoundTrip {
         }
     }
 
-    /// Adds a sample: nanoseconds from a request's only transmission to its answer.
+    /// Adds a sample: nanoseconds from the transmission of a request to its answer. A request sent twice
+    /// gives no sample, as its answer may belong to either transmission (R8).
     #[inline]
     pub fn sample(&mut self, rtt_ns: u64) {
+        // 0 stands for "no sample yet".
         let rtt_ns = rtt_ns.max(1);
         if self.smoothed_ns == 0 {
             self.smoothed_ns = rtt_ns;
             self.variation_ns = rtt_ns / 2;
         } else {
             let deviation = self.smoothed_ns.abs_diff(rtt_ns);
+            // Gains of RFC 6298: 1/4 for the variation, 1/8 for the smoothed value.
             self.variation_ns = self.variation_ns - self.variation_ns / 4 + deviation / 4;
             self.smoothed_ns = (self.smoothed_ns - self.smoothed_ns / 8 + rtt_ns / 8).max(1);
         }
     }
 
-    /// Smoothed round-trip time in nanoseconds; before the first sample, the initial time-out.
+    /// Smoothed round-trip time in nanoseconds; the initial time-out before the first sample.
     #[inline]
     pub(crate) fn smoothed_ns(&self) -> u64 {
         if self.smoothed_ns == 0 { self.initial_ns } else { self.smoothed_ns }
     }
 
-    /// Whether a round trip has been measured.
+    /// Whether there has been a sample.
     #[inline]
     pub(crate) fn is_measured(&self) -> bool {
         self.smoothed_ns != 0
     }
 
-    /// Mean deviation of samples from the smoothed value, in nanoseconds.
+    /// Mean deviation of the samples from the smoothed value, in nanoseconds.
     #[inline]
     pub(crate) fn variation_ns(&self) -> u64 {
         self.variation_ns
     }
 
-    /// Wait for an answer after `expiries` successive time-outs, in nanoseconds.
+    /// Time-out for an answer after `expiries` consecutive time-outs, in nanoseconds.
     #[inline]
     pub fn timeout_ns(&self, expiries: u32) -> u64 {
         let base = if self.smoothed_ns == 0 {
@@ -75,8 +80,8 @@ impl RoundTrip {
         base.saturating_mul(1 << expiries.min(DOUBLINGS_MAX)).min(self.max_ns)
     }
 
-    /// Wait for an answer before a probe, in nanoseconds: two round trips and their variation, and at most the
-    /// time-out, which it equals before the first sample.
+    /// Wait for an answer before a probe, in nanoseconds: two round trips and four variations, but at most
+    /// the time-out. Before the first sample it equals the time-out.
     #[inline]
     pub fn probe_ns(&self) -> u64 {
         let silence = (2 * self.smoothed_ns + 4 * self.variation_ns).max(PROBE_MIN_NS);
@@ -91,7 +96,6 @@ mod tests {
 
     const US: Duration = Duration::from_micros(1);
 
-    /// R8: the time-out follows the samples, doubles, and keeps its bounds.
     #[test]
     fn follows_samples_and_backs_off() {
         let mut r = RoundTrip::new(10_000 * US, 100 * US, 50_000 * US);

@@ -1,17 +1,17 @@
-//! Sequence numbers: 64 bits wide, of which frames carry the low 16 (R11).
+//! Sequence numbers: 64 bits wide; frames have the low 16 (R11).
 
-/// First number of each stream's requests, and of each direction's control frames.
+/// First number of each stream's requests, and of the control frames of each direction.
 pub const FIRST: u64 = 1;
 
-/// Full number nearest to `near` whose low 16 bits are `low`. Both ends keep `near` within a window of at most 512 of
-/// the numbers that the other end may send, far less than the 32,768 at which the result becomes ambiguous; a wrong
-/// result fails the integrity trailer.
+/// Returns the full number nearest to `near` whose low 16 bits are `low`. `near` is always within 512 of the
+/// numbers that the peer may send, so the result is never ambiguous (that begins at 32,768). A wrong result
+/// fails the integrity trailer.
 #[inline]
 pub fn infer(near: u64, low: u16) -> u64 {
     let distance = low.wrapping_sub(near as u16) as i16;
     match near.checked_add_signed(i64::from(distance)) {
         Some(full) => full,
-        // The number below `near` would be negative: the number can only be ahead.
+        // The nearest number would be negative, so the number can only be above `near`.
         None => near.wrapping_add(u64::from(low.wrapping_sub(near as u16))),
     }
 }

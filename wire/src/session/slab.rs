@@ -1,17 +1,17 @@
-//! A fixed number of buffers of one size, allocated once: payloads that wait to be sent again or to come
-//! into order.
+//! A fixed number of buffers of one size, allocated once. They hold payloads that may have to be sent again
+//! or that came early.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Index of a buffer in a [`Slab`].
 pub(super) type Handle = u32;
 
-/// Handle that names no buffer.
+/// Handle that stands for no buffer.
 pub(super) const NONE: Handle = u32::MAX;
 
-/// Buffers of one size, with a list of the free ones.
+/// Buffers of one size, with a list of the free ones. Nothing is allocated after the start, so memory use is
+/// bounded (R10).
 pub(super) struct Slab {
     bytes: Box<[u8]>,
     size: usize,
@@ -20,7 +20,6 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Allocates `count` buffers of `size` bytes each.
     pub fn new(count: usize, size: usize) -> Slab {
         Slab {
             bytes: vec![0; count * size].into_boxed_slice(),
@@ -30,7 +29,8 @@ impl Slab {
         }
     }
 
-    /// Copies `data` into a free buffer; `None` if no buffer is free or `data` is longer than one.
+    /// Copies `data` into a free buffer. Returns `None` if no buffer is free or `data` is longer than a
+    /// buffer.
     #[inline]
     pub fn store(&mut self, data: &[u8]) -> Option<Handle> {
         if data.len() > self.size {
@@ -42,14 +42,14 @@ impl Slab {
         Some(handle)
     }
 
-    /// First `len` bytes of the buffer `handle`.
+    /// Returns the first `len` bytes of buffer `handle`.
     #[inline]
     pub fn get(&self, handle: Handle, len: usize) -> &[u8] {
         let at = handle as usize * self.size;
         &self.bytes[at..at + len.min(self.size)]
     }
 
-    /// Frees a buffer; [`NONE`] is allowed.
+    /// Frees a buffer; does nothing for [`NONE`].
     #[inline]
     pub fn release(&mut self, handle: Handle) {
         if handle != NONE {
@@ -58,7 +58,6 @@ impl Slab {
         }
     }
 
-    /// Number of buffers in use.
     pub fn used(&self) -> usize {
         self.count - self.free.len()
     }

@@ -1,7 +1,8 @@
-//! Two ends of a session; the test carries frames between them by hand.
+//! Two ends of a session, between which the test carries frames by hand.
 //!
-//! [`Pair`] holds a requester, a responder with its memory, and the frames that each has sent and that are not
-//! delivered yet. A test takes frames out, loses, repeats or forges some, delivers the others, and advances the time.
+//! [`Pair`] has a requester, a responder with its memory, and the frames that each has sent and that are not
+//! delivered yet. A test takes frames out, loses, repeats or forges some, delivers the others, and advances
+//! the time.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::HashMap;
@@ -24,15 +25,15 @@ pub const MAX_FRAME: usize = 1514;
 pub const US: Duration = Duration::from_micros(1);
 pub const MS: Duration = Duration::from_millis(1);
 
-/// Frames sent and not yet delivered.
+/// Transmit ring whose frames stay until the test takes them.
 #[derive(Default)]
 pub struct Sent {
     pub frames: Vec<Vec<u8>>,
     slot: Vec<u8>,
     lent: bool,
-    /// Number of slots left in the ring; `None` for no limit.
+    /// Number of free slots in the ring; `None` for no limit.
     pub room: Option<usize>,
-    /// Length of the longest frame that a slot is lent for; `None` for no limit.
+    /// Maximum length of a frame for which a slot is lent; `None` for no limit.
     pub len_max: Option<usize>,
 }
 
@@ -56,7 +57,6 @@ impl Transmit for Sent {
     }
 }
 
-/// An access to the memory by a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Executed {
     Read(u64),
@@ -69,15 +69,15 @@ pub struct TestMemory {
     pub lines: HashMap<u64, [u8; LINE_SIZE]>,
     pub log: Vec<Executed>,
     pub closed: bool,
-    /// Set if no CN but [`CN`] has memory.
+    /// True if [`CN`] is the only CN with memory.
     pub strangers: bool,
-    /// Present instance of [`CN`], if shards need one; `None`: any instance counts as present.
+    /// Current instance of [`CN`], if shards need one; with `None` any instance counts as current.
     pub instance: Option<u64>,
-    /// Set while requests of the former instance may still be executed by other workers.
+    /// True while other workers may still execute requests of the former instance.
     pub busy: bool,
     /// Key of [`CN`]; `None` if it has no key.
     pub key: Option<PublicKey>,
-    /// Set if [`CN`] has no key because its key was withdrawn.
+    /// True if [`CN`] has no key because the key was withdrawn.
     pub key_withdrawn: bool,
     /// CNs whose memory was accessed.
     pub cns: std::collections::BTreeSet<u64>,
@@ -143,13 +143,12 @@ impl Memory for TestMemory {
     }
 }
 
-/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// Token and the first byte of each line.
+    /// Token, and the first byte of each line.
     Read(u64, Vec<u8>),
     Written(u64),
-    /// Token, error, and first byte of each line whose write failed.
+    /// Token, error, and the first byte of each line of a failed write.
     Failed(u64, OpError, Vec<u8>),
 }
 
@@ -179,9 +178,9 @@ pub struct Pair {
     pub responder: Responder,
     pub memory: TestMemory,
     pub now: Time,
-    /// Frames sent by the CN.
+    /// Frames that the CN has sent and that are not delivered yet.
     pub up: Sent,
-    /// Frames sent by the MN.
+    /// Frames that the MN has sent and that are not delivered yet.
     pub down: Sent,
     pub done: Log,
     /// Last offer that the MN made.
@@ -206,7 +205,8 @@ pub fn responder_config() -> ResponderConfig {
 }
 
 impl Pair {
-    /// Makes both ends with default configurations, not connected. Writes are acknowledged one by one, as in the paper.
+    /// Makes both ends with default configurations, not connected. Writes are acknowledged one by one, as in
+    /// the paper.
     pub fn new() -> Pair {
         let mut pair = Pair::with(requester_config(), responder_config());
         pair.responder.set_features(FEATURES & !FEATURE_JOINT_ACKS);
@@ -274,7 +274,7 @@ impl Pair {
         self.requester.read(stream, addr, token, self.now, &mut self.up).expect("room");
     }
 
-    /// Writes a line full of `value`.
+    /// Writes a line in which every byte is `value`.
     pub fn write(&mut self, stream: u8, addr: u64, value: u8, token: u64) {
         let data = [value; LINE_SIZE];
         self.requester.write(stream, addr, &data, token, self.now, &mut self.up).expect("room");
@@ -327,7 +327,7 @@ impl Pair {
         }
     }
 
-    /// Delivers all frames that the CN has sent as one batch.
+    /// Delivers all frames that the CN has sent, as one batch.
     pub fn carry_up(&mut self) {
         let frames = self.take_up();
         self.deliver_up(&frames);
@@ -338,7 +338,7 @@ impl Pair {
         self.deliver_down(&frames);
     }
 
-    /// Lets `time` pass on a perfect network of 50 us each way.
+    /// Lets `time` pass on a network that loses nothing and takes 50 us each way.
     pub fn run(&mut self, time: Duration) {
         self.run_with(time, |_| true, |_| true);
     }
@@ -381,7 +381,7 @@ impl Pair {
         frame
     }
 
-    /// Asserts that neither end holds a request, an answer or a buffer.
+    /// Asserts that neither end has a request, an answer or a buffer in use.
     pub fn assert_at_rest(&self) {
         let status = self.requester.status();
         assert_eq!((status.unanswered, status.buffered), (0, 0));
@@ -399,12 +399,11 @@ pub fn seq(frame: &[u8]) -> u16 {
     u16::from_be_bytes([frame[15], frame[16]])
 }
 
-/// Command and number of each frame.
+/// Returns command and number of each frame.
 pub fn list(frames: &[Vec<u8>]) -> Vec<(Command, u16)> {
     frames.iter().map(|f| (code(f), seq(f))).collect()
 }
 
-/// The numbers of frames.
 pub fn numbers(frames: &[Vec<u8>]) -> Vec<u16> {
     frames.iter().map(|f| seq(f)).collect()
 }

@@ -1,11 +1,12 @@
-//! Acknowledgements of several writes, if both ends have agreed on them: the writes that one covers, and its loss.
+//! Joint acknowledgements of several writes, if both ends have agreed on them: the writes that one covers,
+//! and its loss.
 
 use cxloe_wire::frame::Command::*;
 use cxloe_wire::frame::{FEATURE_JOINT_ACKS, FEATURES, Message};
 
 use crate::session_common::*;
 
-/// Most writes that one acknowledgement covers.
+/// Maximum number of writes that one acknowledgement covers.
 const MOST: u64 = 8;
 
 /// Makes both ends with a session that has joint acknowledgements.
@@ -19,7 +20,7 @@ fn writes(p: &mut Pair, tokens: impl Iterator<Item = u64>) {
     tokens.for_each(|token| p.write(0, token * 64, token as u8 + 1, token));
 }
 
-/// First number and count of each acknowledgement.
+/// Returns first number and count of each acknowledgement.
 fn acks(frames: &[Vec<u8>]) -> Vec<(u16, u8)> {
     let ack = |frame: &Vec<u8>| match Message::parse(frame) {
         Ok((header, Message::WriteResp)) => Some((header.seq, 1)),
@@ -40,7 +41,7 @@ fn r3_writes_of_one_batch_are_acknowledged_together() {
     assert_eq!(answers.len(), 2);
     p.deliver_down(&answers);
     assert_eq!(p.done.0, (0..=MOST + 3).map(Done::Written).collect::<Vec<_>>());
-    // A single write is acknowledged by the paper's frame, and does not wait for writes of another batch.
+    // A single write is acknowledged by the paper's frame, and must not wait for writes of another batch.
     for token in 20..23 {
         writes(&mut p, token..token + 1);
         p.carry_up();
@@ -89,11 +90,11 @@ fn r4_a_gap_is_reported_behind_the_acknowledgement() {
     assert_eq!(list(&p.down.frames), [(MultiWriteResp, 1), (SackNak, 4)]);
     p.carry_down();
     assert_eq!(p.done.0, [0, 1].map(Done::Written));
-    // The gap closes: the waiting writes are acknowledged together with the one that closed it.
+    // The gap is filled: the waiting writes are acknowledged together with the write that filled it.
     p.deliver_up([&frames[2], &frames[4]]);
     assert_eq!(acks(&p.down.frames), [(3, 3)]);
     p.carry_down();
-    // A single acknowledgement is part of the SACK, as without joint ones.
+    // An acknowledgement of one write is sent with the SACK, as without the feature.
     writes(&mut p, 6..8);
     let more = p.take_up();
     p.deliver_up([&frames[5], &more[1]]);
@@ -104,8 +105,8 @@ fn r4_a_gap_is_reported_behind_the_acknowledgement() {
     p.assert_at_rest();
 }
 
-/// R6, R7: a joint acknowledgement is lost. The next one reveals that, and each write is acknowledged again, alone or
-/// with others; none is executed twice.
+/// R6, R7: a joint acknowledgement is lost. The next one shows that, and each write must be acknowledged
+/// again, but none executed twice.
 #[test]
 fn r7_a_lost_one_is_given_again_without_executing_again() {
     let mut p = joint();
@@ -129,7 +130,7 @@ fn r7_a_lost_one_is_given_again_without_executing_again() {
     p.assert_at_rest();
 }
 
-/// One free slot is enough to execute all writes that one acknowledgement covers.
+/// One free slot must be enough to execute all writes that one acknowledgement covers.
 #[test]
 fn r10_what_is_acknowledged_together_needs_one_slot() {
     let mut p = joint();
@@ -140,7 +141,7 @@ fn r10_what_is_acknowledged_together_needs_one_slot() {
     p.down.room = Some(1);
     p.deliver_up(&frames[..1]);
     assert_eq!(acks(&p.down.frames), [(1, 4)]);
-    // Without a free slot nothing is executed.
+    // Without a free slot nothing may be executed.
     p.carry_down();
     p.down.room = Some(0);
     writes(&mut p, 4..6);
@@ -168,7 +169,7 @@ fn without_the_feature_each_is_acknowledged_by_itself() {
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
     }
-    // A CN that has agreed on neither feature with such frames drops one.
+    // A CN that has agreed on neither feature with such frames must drop them.
     let mut with = joint();
     let mut p = Pair::with(requester_config(), responder_config());
     p.requester.set_features(0);

@@ -1,4 +1,4 @@
-//! Packing by agreement of both ends, and the bytes sent.
+//! Frames of many requests only by agreement of both ends, and the bytes sent.
 
 use cxloe_wire::frame::{Command::*, FEATURE_MULTI, FEATURES, LINE_SIZE, Message};
 
@@ -34,7 +34,7 @@ fn one_frame_carries_what_was_asked_at_once_and_one_brings_the_answers() {
     p.assert_at_rest();
 }
 
-/// A requester that does not hold, or that holds one request, sends the paper's frame, byte by byte.
+/// A requester that does not hold requests, or holds only one, must send the paper's frame, byte by byte.
 #[test]
 fn one_request_alone_uses_the_plain_frame() {
     let plain = |features| {
@@ -54,7 +54,7 @@ fn one_request_alone_uses_the_plain_frame() {
     let frames = p.take_up();
     assert_eq!(list(&frames), [(WriteReq, 1), (ReadReq, 2)]);
     assert_eq!(plain(FEATURES), frames);
-    // Without the agreement the session id is the same, and so is every byte.
+    // Without the agreement the session id is the same, so every byte must be too.
     assert_eq!(plain(0), frames);
 }
 
@@ -72,7 +72,7 @@ fn nothing_is_packed_unless_both_ends_have_agreed() {
         p.deliver_up(&frames);
         p.carry_down();
         assert_eq!(p.done.0.len(), 3);
-        // A frame of many without the agreement is one malformed request.
+        // A frame of many requests without the agreement is one malformed request.
         p.deliver_up([&p.forge(MultiReadReq as u8, 4, 0, 0, &payload(&[64], &[]))]);
         p.deliver_up([&p.forge(MultiWriteReq as u8, 5, 0, 0, &payload(&[64], &[[1; 64]; 2]))]);
         let answers = p.take_down();
@@ -86,7 +86,8 @@ fn nothing_is_packed_unless_both_ends_have_agreed() {
     });
 }
 
-/// An answer to many requests without the agreement is dropped, and a HelloAck that grants a feature not requested.
+/// An answer to many requests without the agreement must be dropped, and so must a HelloAck that grants a
+/// feature not asked for.
 #[test]
 fn frames_beyond_the_agreed_features_are_dropped() {
     let mut agreed = Pair::open();
@@ -131,7 +132,7 @@ fn full_frames_leave_at_once_and_the_rest_when_no_more_follows() {
     assert_eq!(list(&frames), [(MultiWriteReq, next), (MultiWriteReq, next + WRITES as u16)]);
     assert!(frames.iter().all(|frame| frame.len() <= MAX_FRAME), "{}", frames[0].len());
     assert!(frames[0].len() + 70 > MAX_FRAME, "as many as fit");
-    // Requests of different streams are not packed together.
+    // Requests of different streams must not share a frame.
     p.requester.hold();
     (0..4).for_each(|i| p.read(i % 2, 0, 0));
     p.requester.release(p.now, &mut p.up);
@@ -142,7 +143,7 @@ fn full_frames_leave_at_once_and_the_rest_when_no_more_follows() {
     );
 }
 
-/// A held request leaves with the next poll if no release follows.
+/// A held request must be sent by the next poll if no release follows.
 #[test]
 fn what_was_held_and_forgotten_leaves_with_a_poll() {
     let mut p = Pair::open();
@@ -154,7 +155,7 @@ fn what_was_held_and_forgotten_leaves_with_a_poll() {
     assert_eq!(read_tokens(&p.done.0), [1, 2]);
 }
 
-/// Waiting requests move to the next session, even if that has no frames of many.
+/// Waiting requests must move to the next session, even if that has no frames of many requests.
 #[test]
 fn waiting_requests_move_to_a_session_without_those_frames() {
     let mut p = Pair::open();
@@ -200,7 +201,8 @@ fn sealed_frames_of_many_are_opened_or_dropped() {
     assert_eq!(p.done.0, (0..3).map(Done::Written).chain(reads).collect::<Vec<_>>());
 }
 
-/// R13: the cost of a frame of many is the bytes on the wire of the frame or its answer, whichever is larger.
+/// R13: the cost of a frame of many requests is the bytes on the wire of the frame or of its answer,
+/// whichever is larger.
 #[test]
 fn r13_bytes_are_those_of_the_frames() {
     let mut p = Pair::open();

@@ -1,4 +1,5 @@
-//! Burst reads of more lines than an answer carries: one frame requests all, and each answer has a number of its own.
+//! Burst reads of more lines than one answer carries: one frame asks for all lines, and each answer has its
+//! own number.
 
 use cxloe_wire::frame::{
     Command::*, FEATURE_LONG_BURSTS, FEATURES, FaultStatus, LINE_SIZE, Message, PAGE_LINES,
@@ -7,7 +8,7 @@ use cxloe_wire::session::{OpError, SLOTS};
 
 use crate::session_common::*;
 
-/// Lines that an answer carries at an MTU of 1500.
+/// Number of lines that an answer carries at an MTU of 1500.
 const EACH: u8 = 23;
 const PAGE: u64 = 4096;
 
@@ -65,8 +66,8 @@ fn a_page_is_one_request_and_three_answers() {
     p.assert_at_rest();
 }
 
-/// A burst that does not begin where the previous one ended, is of another kind, or leaves the page, has a frame of its
-/// own.
+/// A burst that does not begin where the previous one ended, is of another kind, or leaves the page, must
+/// have its own frame.
 #[test]
 fn only_what_is_consecutive_in_one_page_is_joined() {
     let mut p = Pair::open();
@@ -89,7 +90,7 @@ fn only_what_is_consecutive_in_one_page_is_joined() {
     p.requester.hold();
     p.burst_reads(PAGE - 23 * 64, &[EACH, EACH], 0);
     assert_eq!(asked(&mut p), [(PAGE - 23 * 64, 23), (PAGE, 23)]);
-    // Lines between bursts, and bursts between lines.
+    // Neither a line between bursts nor a burst between lines may join them.
     p.requester.hold();
     p.read(0, 8 * PAGE, 0);
     p.burst_reads(0, &[EACH], 0);
@@ -99,7 +100,7 @@ fn only_what_is_consecutive_in_one_page_is_joined() {
     assert_eq!(codes(&p.take_up()), [ReadReq, BurstReadReq, WriteReq, BurstReadReq]);
 }
 
-/// Without holding, or without the agreement, each burst has a frame of its own.
+/// Without holding, or without the agreement, each burst must have its own frame.
 #[test]
 fn nothing_is_joined_unless_both_ends_have_agreed() {
     let without = FEATURES & !FEATURE_LONG_BURSTS;
@@ -127,7 +128,7 @@ fn nothing_is_joined_unless_both_ends_have_agreed() {
     }
 }
 
-/// R9: an impossible burst consumes exactly one number.
+/// R9: an impossible burst must use up exactly one number.
 #[test]
 fn r9_senseless_bursts_use_up_one_number() {
     let mut p = Pair::open();
@@ -149,7 +150,7 @@ fn r9_senseless_bursts_use_up_one_number() {
     assert!(p.take_down().is_empty());
 }
 
-/// Parts beyond the memory are refused one by one, and later requests are executed.
+/// Parts beyond the memory must be refused one by one, and later requests executed.
 #[test]
 fn parts_fail_by_themselves() {
     let mut p = Pair::open();
@@ -166,7 +167,7 @@ fn parts_fail_by_themselves() {
     p.assert_at_rest();
 }
 
-/// R2, R4, R5: the frame is lost and the next one is early; each part is sent again in a frame of its own.
+/// R2, R4, R5: the frame is lost and the next one is early. Each part must be sent again in its own frame.
 #[test]
 fn r5_a_lost_page_goes_again_in_plain_frames() {
     let mut p = Pair::open();
@@ -190,7 +191,7 @@ fn r5_a_lost_page_goes_again_in_plain_frames() {
     p.assert_at_rest();
 }
 
-/// R6, R7: some of the answers are lost; only those parts are sent and answered again.
+/// R6, R7: some of the answers are lost. Only those parts may be sent and answered again.
 #[test]
 fn r6_a_lost_answer_is_asked_for_by_itself() {
     let mut p = Pair::open();
@@ -210,7 +211,7 @@ fn r6_a_lost_answer_is_asked_for_by_itself() {
     p.assert_at_rest();
 }
 
-/// R7, R11: a replayed frame, in any order and beyond the window, is not executed again.
+/// R7, R11: a replayed frame, in any order and beyond the window, must not be executed again.
 #[test]
 fn r7_a_page_that_is_repeated_is_executed_once() {
     let mut p = Pair::open();
@@ -225,7 +226,7 @@ fn r7_a_page_that_is_repeated_is_executed_once() {
     assert_eq!(tokens(&p.done.0), (0..12).collect::<Vec<_>>());
     assert_eq!(p.responder.totals().executed, 12);
     p.assert_at_rest();
-    // The last part lies beyond the window: no part is kept.
+    // The last part lies beyond the window, so no part may be kept.
     let at = 13 + SLOTS as u64 - 2;
     let dropped = p.responder.totals().dropped_window;
     p.deliver_up([&p.forge(BurstReadReq as u8, at, 0, 0, &[64])]);
@@ -234,7 +235,7 @@ fn r7_a_page_that_is_repeated_is_executed_once() {
     assert_eq!(p.responder.totals().dropped_window, dropped + 1);
 }
 
-/// Answers without room are sent once there is room, each once.
+/// Answers that find no transmit slot must be sent once there are slots, each once.
 #[test]
 fn parts_without_room_for_their_answers_are_not_lost() {
     let mut p = Pair::open();
@@ -251,8 +252,8 @@ fn parts_without_room_for_their_answers_are_not_lost() {
     p.assert_at_rest();
 }
 
-/// If the ring is full when the page is complete, its frame leaves later unchanged, and the next page in a frame of its
-/// own.
+/// If the transmit ring is full when the page is complete, the page's frame must be sent later unchanged, and
+/// the next page in its own frame.
 #[test]
 fn a_page_that_finds_no_room_to_leave_waits_whole() {
     let mut p = Pair::open();
@@ -270,7 +271,7 @@ fn a_page_that_finds_no_room_to_leave_waits_whole() {
     assert_eq!(tokens(&p.done.0), [0, 1, 2, 3, 4, 5]);
 }
 
-/// R13: the cost of a page is that of its answers.
+/// R13: a request of 60 bytes that draws 4 KiB costs 4 KiB of tokens.
 #[test]
 fn r13_a_page_costs_its_answers() {
     let cost = |held: bool| {

@@ -1,11 +1,13 @@
-//! Frames of many that are lost, late or duplicated: each request keeps its number, its order and its answer.
+//! Frames of many requests that are lost, late or duplicated: each request must keep its number, its order
+//! and its answer.
 
 use cxloe_wire::frame::Command::*;
 
 use super::lot::{READS, payload, read_tokens};
 use crate::session_common::*;
 
-/// R2, R4, R7: frames of many arrive in any order and repeatedly.
+/// R2, R4, R7: frames of many requests arrive in any order and repeatedly. Each request must be executed
+/// once, in order.
 #[test]
 fn r2_each_request_is_executed_once_and_in_order() {
     let mut p = Pair::open();
@@ -24,8 +26,8 @@ fn r2_each_request_is_executed_once_and_in_order() {
     p.assert_at_rest();
 }
 
-/// R4, R5: each request of an early frame is acknowledged selectively; requests of the lost frame are sent again, each
-/// alone.
+/// R4, R5: each request of an early frame must be acknowledged selectively, and each request of the lost
+/// frame sent again alone.
 #[test]
 fn r5_a_lost_frame_goes_again_in_plain_ones() {
     let mut p = Pair::open();
@@ -48,7 +50,8 @@ fn r5_a_lost_frame_goes_again_in_plain_ones() {
     p.assert_at_rest();
 }
 
-/// R6, R7: an answer to many is lost; the next one reveals that, and each request is answered again by itself.
+/// R6, R7: an answer to many requests is lost. The next one shows that, and each request must be answered
+/// again by itself.
 #[test]
 fn r6_a_lost_answer_is_given_again_without_executing_again() {
     let mut p = Pair::open();
@@ -73,8 +76,8 @@ fn r6_a_lost_answer_is_given_again_without_executing_again() {
     p.assert_at_rest();
 }
 
-/// Some of a frame's requests are answered early by plain frames, before the frame's answer comes: each is completed
-/// once, in order, and all buffers are free again.
+/// Some of a frame's requests are answered early by plain frames, before the frame's answer comes. Each must
+/// be completed once, in order, and all buffers freed.
 #[test]
 fn r2_an_answer_for_many_after_some_of_them_came_early() {
     let mut p = Pair::open();
@@ -99,7 +102,7 @@ fn r2_an_answer_for_many_after_some_of_them_came_early() {
     assert_eq!((p.done.0.len(), p.requester.counters().duplicates), (4, 6));
 }
 
-/// If some requests of a frame were executed before, those are answered again and the others executed.
+/// If some requests of a frame were executed before, those must be answered again and the others executed.
 #[test]
 fn r7_a_frame_that_overlaps_what_was_executed() {
     let mut p = Pair::open();
@@ -111,11 +114,11 @@ fn r7_a_frame_that_overlaps_what_was_executed() {
     p.deliver_up([&frame]);
     assert_eq!(p.writes(), [(0, 1), (64, 2), (128, 3), (192, 4)]);
     assert_eq!(list(&p.take_down()), [1, 2, 3, 4].map(|n| (WriteResp, n)));
-    // The frame is replayed unchanged, and with other addresses: nothing is executed.
+    // The frame is replayed unchanged, and then with other addresses: nothing may be executed.
     p.deliver_up([&frame]);
     p.deliver_up([&p.forge(MultiWriteReq as u8, 1, 0, 512, &payload(&[576, 640, 704], &lines))]);
     assert_eq!(p.writes().len(), 4);
-    // A frame of which a part is beyond the window.
+    // A frame with a part beyond the window.
     let at = 4 + cxloe_wire::session::SLOTS as u64 - 1;
     p.deliver_up([&p.forge(MultiReadReq as u8, at, 0, 0, &payload(&[64, 128], &[]))]);
     let sacks = p.take_down();

@@ -1,10 +1,10 @@
-//! Many requests at once, for a pair of ends whose frames are carried by hand.
+//! Helpers that make many requests at once, for a pair of ends whose frames are carried by hand.
 
 use cxloe_wire::frame::LINE_SIZE;
 
 use crate::session_common::*;
 
-/// Lines that a frame carries at an MTU of 1500.
+/// Number of lines that a frame carries at an MTU of 1500.
 pub const READS: usize = 23;
 pub const WRITES: usize = 21;
 
@@ -32,7 +32,7 @@ impl Pair {
     }
 }
 
-/// Payload of a frame of many: count, addresses of all lines but the first, lines.
+/// Returns the payload of a frame of many requests: count, addresses of all lines but the first, lines.
 pub fn payload(others: &[u64], data: &[[u8; LINE_SIZE]]) -> Vec<u8> {
     let addresses = others.iter().flat_map(|addr| addr.to_be_bytes()[2..].to_vec());
     [others.len() as u8 + 1].into_iter().chain(addresses).chain(data.as_flattened().iter().copied()).collect()

@@ -1,4 +1,5 @@
-//! Alternating reads and writes: two frames instead of one per request, and no reordering of accesses to one line.
+//! Alternating reads and writes: two frames instead of one for each request, and no reordering of accesses to
+//! one line.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use super::lot::{READS, WRITES};
 use crate::session_common::*;
 
-/// Request of a step, of one or few lines.
+/// Kind of request that a step makes, of one or few lines.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     Read,
@@ -17,7 +18,7 @@ enum Ask {
 }
 
 impl Pair {
-    /// Reads and writes `count` lines each, alternating, all lines far apart.
+    /// Reads and writes `count` lines each, alternately, all lines far apart.
     fn mix(&mut self, count: u64) {
         self.requester.hold();
         for i in 0..count {
@@ -44,7 +45,7 @@ fn by_turns_they_take_a_frame_of_each_kind() {
     p.assert_at_rest();
 }
 
-/// A full frame leaves; waiting requests of the other kind continue to wait if they may.
+/// A full frame must be sent; waiting requests of the other kind keep waiting if they may.
 #[test]
 fn a_full_frame_of_writes_leaves_the_reads_waiting() {
     let mut p = Pair::open();
@@ -54,7 +55,7 @@ fn a_full_frame_of_writes_leaves_the_reads_waiting() {
     assert_eq!(list(&p.take_up()), [(MultiWriteReq, 1)]);
     (1..READS as u64).for_each(|i| p.read(0, i << 20, i));
     assert_eq!(list(&p.take_up()), [(MultiReadReq, 1 + WRITES as u16)]);
-    // A full frame of reads takes the writes before it along.
+    // A full frame of reads must be preceded by the waiting writes, whose numbers are lower.
     (0..2).for_each(|i| p.write(0, (1 + i) * 64, 8, 200 + i));
     (0..READS as u64).for_each(|i| p.read(0, i << 20, 300 + i));
     let first = 1 + (WRITES + READS) as u16;
@@ -62,7 +63,7 @@ fn a_full_frame_of_writes_leaves_the_reads_waiting() {
     assert_eq!(p.requester.counters().multi_requests as usize, 2 * READS + WRITES + 2);
 }
 
-/// R7: a write of a line that is still to be read does not overtake the read.
+/// R7: a write of a line that is still to be read must not overtake the read.
 #[test]
 fn r7_a_write_stays_behind_the_read_of_its_line() {
     let mut p = Pair::open();
@@ -92,7 +93,7 @@ fn r7_a_write_stays_behind_the_read_of_its_line() {
     assert_eq!(p.done.0, [Done::Read(1, vec![0]), Done::Written(2), Done::Read(3, vec![9])]);
 }
 
-/// A burst is sent after the requests made before it.
+/// A burst must be sent after the requests made before it.
 #[test]
 fn a_burst_has_all_that_waits_sent_before_it() {
     let mut p = Pair::open();
@@ -107,7 +108,7 @@ fn a_burst_has_all_that_waits_sent_before_it() {
     p.assert_at_rest();
 }
 
-/// Waiting requests move to the next session in the order in which they would have left.
+/// Waiting requests must move to the next session in the order in which they would have been sent.
 #[test]
 fn both_kinds_go_over_to_the_next_session() {
     let mut p = Pair::open();
@@ -129,9 +130,9 @@ fn both_kinds_go_over_to_the_next_session() {
 struct Model {
     /// Last value written to each line.
     lines: HashMap<u64, u8>,
-    /// Data that the read has to find, by token.
+    /// Data that each read must return, by token.
     expected: HashMap<u64, Vec<u8>>,
-    /// Lines of unanswered reads, which are not written until the answer (R7).
+    /// Lines of unanswered reads, which must not be written before the answer (R7).
     reading: HashMap<u64, Vec<u64>>,
     done: usize,
 }
@@ -153,8 +154,8 @@ impl Model {
 }
 
 proptest! {
-    /// Random reads, writes and bursts of few lines, over a network that loses, duplicates and reorders frames: each
-    /// read returns the last write requested before it.
+    /// Random reads, writes and bursts of few lines, over a network that loses, duplicates and reorders
+    /// frames. Each read must return the last write asked for before it.
     #[test]
     fn each_read_returns_the_preceding_write(
         lots in prop::collection::vec(

@@ -1,4 +1,4 @@
-//! Requests in a frame of many that are refused, malformed or unexpected: each fails alone.
+//! Requests in a frame of many that are refused, malformed or unexpected: each must fail alone.
 
 use cxloe_wire::frame::{Command::*, FaultStatus, Message};
 use cxloe_wire::session::OpError;
@@ -6,7 +6,7 @@ use cxloe_wire::session::OpError;
 use super::lot::{READS, payload};
 use crate::session_common::*;
 
-/// Only the request of a missing line is refused; the others are executed.
+/// Only the request of a missing line may be refused; the others must be executed.
 #[test]
 fn a_line_that_is_not_there_fails_alone() {
     let mut p = Pair::open();
@@ -49,7 +49,8 @@ fn a_line_that_is_not_there_fails_alone() {
     p.assert_at_rest();
 }
 
-/// Requests of a frame are executed in the order of their numbers: the last write of a line remains.
+/// Requests of a frame must be executed in the order of their numbers, so that the last write of a line
+/// remains.
 #[test]
 fn a_line_may_be_named_twice() {
     let mut p = Pair::open();
@@ -65,11 +66,11 @@ fn a_line_may_be_named_twice() {
     assert_eq!(p.done.0[3..], [4, 5].map(|token| Done::Read(token, vec![3])));
 }
 
-/// R9: impossible counts, and addresses that are no line's.
+/// R9: impossible counts, and addresses that are not a line's.
 #[test]
 fn r9_invalid_frames_use_up_the_numbers_they_cover() {
     let mut p = Pair::open();
-    // Each frame consumes one number, whatever its count.
+    // Each frame uses up one number, whatever its count.
     p.deliver_up([&p.forge(MultiReadReq as u8, 1, 0, 0, &[0])]);
     p.deliver_up([&p.forge(MultiReadReq as u8, 2, 0, 0, &[1])]);
     p.deliver_up([&p.forge(MultiWriteReq as u8, 3, 0, 0, &[0])]);
@@ -86,14 +87,14 @@ fn r9_invalid_frames_use_up_the_numbers_they_cover() {
     // As many lines as an answer carries.
     p.deliver_up([&p.forge(MultiReadReq as u8, 7, 0, 0, &payload(&many[..READS - 1], &[]))]);
     assert_eq!(list(&p.take_down()), [(MultiReadResp, 7)]);
-    // An address that is no line's fails alone, also the address in the header.
+    // An address that is not a line's fails alone, even the address in the header.
     let seq = 7 + READS as u64;
     p.memory.log.clear();
     p.deliver_up([&p.forge(MultiWriteReq as u8, seq, 0, 1, &payload(&[64, 129, 192], &[[7; 64]; 4]))]);
     let answers = p.take_down();
     assert_eq!(codes(&answers), [Fault, WriteResp, Fault, WriteResp]);
     assert_eq!(p.writes(), [(64, 7), (192, 7)]);
-    // A frame that ends before its lines do has no trailer at the expected place.
+    // A frame that ends before its lines do has no trailer at the expected offset.
     let whole = p.forge(MultiWriteReq as u8, seq + 4, 0, 0, &payload(&[64], &[[1; 64]; 2]));
     for len in 0..25 + 1 + 6 + 128 + 4 {
         p.deliver_up([&whole[..len].to_vec()]);
@@ -103,7 +104,7 @@ fn r9_invalid_frames_use_up_the_numbers_they_cover() {
     assert_eq!(list(&p.take_down()), [(MultiWriteResp, (seq + 4) as u16)]);
 }
 
-/// Answers of a hostile MN to a request that was made but not sent are outside the window.
+/// Answers of a hostile MN to a request that was made but not sent must count as outside the window.
 #[test]
 fn answers_to_what_has_not_been_sent_are_dropped() {
     let mut other = Pair::open();

@@ -21,7 +21,7 @@ fn r1_the_window_is_of_requests() {
     p.assert_at_rest();
 }
 
-/// Only some lines of an early answer find a buffer; the requests of the others are sent again.
+/// Only some lines of an early answer find a buffer. The requests of the others must be sent again.
 #[test]
 fn r10_early_answers_beyond_the_buffers_are_asked_for_again() {
     let mut p = Pair::open();
@@ -65,7 +65,7 @@ fn r10_early_writes_keep_to_both_limits() {
     }
 }
 
-/// A refused write whose refusal has no room counts as lost, and so do the writes behind it.
+/// A write is refused, but its refusal finds no transmit slot. It and the writes after it count as lost.
 #[test]
 fn a_refusal_without_room_is_as_lost() {
     let mut p = Pair::open();
@@ -83,7 +83,8 @@ fn a_refusal_without_room_is_as_lost() {
     p.assert_at_rest();
 }
 
-/// With a full transmit ring at the CN requests wait, at most as many as a frame carries, and leave once there is room.
+/// With a full transmit ring at the CN, at most as many requests wait as a frame carries. They must be sent
+/// once there are slots.
 #[test]
 fn a_full_ring_at_the_cn_keeps_them_waiting() {
     let mut p = Pair::open();
@@ -103,7 +104,7 @@ fn a_full_ring_at_the_cn_keeps_them_waiting() {
     assert!(p.requester.deadline() <= p.now, "looked at soon");
     p.poll();
     assert_eq!((p.up.frames.len(), p.requester.unanswered()), (0, READS + WRITES));
-    // Room for one of the two frames; the other one still waits.
+    // A slot for one of the two frames; the other frame still waits.
     p.up.room = Some(1);
     p.pass(US);
     p.poll();
@@ -115,7 +116,7 @@ fn a_full_ring_at_the_cn_keeps_them_waiting() {
     p.assert_at_rest();
 }
 
-/// Without room for the answer at the MN nothing is executed, and the frame counts as lost.
+/// Without a slot for the answer at the MN nothing may be executed, and the frame counts as lost.
 #[test]
 fn a_full_ring_at_the_mn_executes_nothing() {
     let mut p = Pair::open();

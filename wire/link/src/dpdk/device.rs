@@ -6,8 +6,10 @@
 //!   dpdk:net_memif0,role=client,socket=/run/x.sock       a virtual device, with its driver's arguments
 //! ```
 //!
-//! DPDK starts once in a process, with the first device. A port is configured for all of its queues at once, and
-//! stopped when the last of them is dropped.
+//! DPDK is started once in a process, for the first device. A port is configured for all of its queues at
+//! once, and stopped when the last of them is dropped.
+
+#![expect(unsafe_code, reason = "sched_getaffinity and sched_setaffinity take raw pointers")]
 
 use std::collections::HashMap;
 use std::io;
@@ -20,24 +22,24 @@ use cxloe_net::ETHERNET_HEADER;
 use super::plugin::{DeviceInfo, Plugin};
 use crate::LinkError;
 
-/// Beginning of the name of an interface that is a device of DPDK.
+/// Prefix of the name of an interface that is a device of DPDK.
 pub const PREFIX: &str = "dpdk:";
-/// Driver of memory that is shared with another process.
+/// Driver for memory that is shared with another process.
 const SHARED_MEMORY: &str = "net_memif";
-/// Memory for buffers where there are no huge pages, in megabytes.
+/// Size in megabytes of the memory for buffers on a machine without huge pages.
 const MEMORY: u32 = 128;
 
-/// A device, as an option names it.
+/// Name of a device, as an option has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeviceName {
-    /// The device with the arguments of its driver, as DPDK takes it.
+    /// Device and arguments of its driver, in DPDK's syntax.
     device: String,
-    /// MTU that is asked for, in bytes; 0: the device's.
+    /// MTU to set, in bytes; 0 keeps the device's own.
     pub mtu: u16,
 }
 
 impl DeviceName {
-    /// Reads the name of an interface that begins with [`PREFIX`].
+    /// Parses the name of an interface, which begins with [`PREFIX`].
     pub fn parse(interface: &str) -> Result<DeviceName, String> {
         let text = interface.strip_prefix(PREFIX).unwrap_or(interface);
         let mut parts = Vec::new();
@@ -57,7 +59,8 @@ impl DeviceName {
             ));
         }
         let mut device = parts.join(",");
-        // Shared memory divides frames that are longer than its buffers, and a link takes whole ones.
+        // Shared memory splits frames that are longer than its buffers, while this link takes only whole
+        // ones.
         if mtu > 0 && device.starts_with(SHARED_MEMORY) && !device.contains(",bsize=") {
             let bytes = (usize::from(mtu) + ETHERNET_HEADER + 4).next_multiple_of(64);
             device += &format!(",bsize={bytes}");
@@ -65,36 +68,38 @@ impl DeviceName {
         Ok(DeviceName { device, mtu })
     }
 
-    /// Whether the device is shared memory that this process connects to: nothing but opening it connects it again.
+    /// Whether the device is shared memory that this process connects to. Only a new opening connects it
+    /// again.
     pub fn connects_by_opening(&self) -> bool {
         self.device.starts_with(SHARED_MEMORY) && self.argument("role") == Some("client")
     }
 
-    /// Value of an argument of the device's driver.
+    /// Value of the driver's argument `name`, as in `role=client`.
     fn argument(&self, name: &str) -> Option<&str> {
         self.device.split(',').find_map(|argument| argument.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Removes the socket file that a server of shared memory has left which was killed: its driver would refuse to start.
+    /// Removes the socket file left by a shared-memory server that was killed; with that file the driver
+    /// would refuse to start.
     fn remove_stale_socket(&self) {
         let Some(path) = self.argument("socket").filter(|_| self.argument("socket-abstract") == Some("no"))
         else {
             return;
         };
-        // While a process listens there, the error is that the socket is of another type.
+        // If a process listens there, another error comes, as that socket is of another type.
         let nobody_listens = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if self.argument("role") != Some("client") && UnixStream::connect(path).is_err_and(nobody_listens) {
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// Whether it is a card on the PCI bus, and no virtual device.
+    /// Whether the device is a card on the PCI bus, and not a virtual device.
     fn is_on_pci(&self) -> bool {
         self.device.split(',').next().is_some_and(|name| name.contains(':'))
     }
 }
 
-/// A device that DPDK has found.
+/// Device that DPDK has found.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     pub port: u16,
@@ -102,12 +107,12 @@ pub(super) struct Device {
     pub name: DeviceName,
 }
 
-/// What of DPDK runs in this process.
+/// DPDK in this process, and the ports in use.
 struct Runtime {
     plugin: &'static Plugin,
     /// Whether DPDK was started with access to the PCI bus.
     pci: bool,
-    /// Queues in use, by port.
+    /// Queues in use, by port number.
     open: Mutex<HashMap<u16, PortUse>>,
 }
 
@@ -117,7 +122,7 @@ struct PortUse {
     used: Vec<u16>,
 }
 
-/// A queue in use, which is free again once this is dropped.
+/// Use of a queue; dropping the value frees the queue, and stops the port with its last queue.
 pub(super) struct QueueUse {
     runtime: &'static Runtime,
     port: u16,
@@ -137,7 +142,6 @@ impl Drop for QueueUse {
 }
 
 impl Runtime {
-    /// Whether this process uses a port.
     fn ports_are_open(&self) -> bool {
         !self.ports().is_empty()
     }
@@ -151,7 +155,7 @@ fn unsupported(interface: &str, why: String) -> LinkError {
     LinkError::Unsupported { backend: "dpdk", interface: interface.to_owned(), why }
 }
 
-/// Starts DPDK, if it does not run yet in this process.
+/// Starts DPDK, unless it already runs in this process.
 fn runtime(name: &DeviceName) -> Result<&'static Runtime, String> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     static STARTING: Mutex<()> = Mutex::new(());
@@ -163,14 +167,14 @@ fn runtime(name: &DeviceName) -> Result<&'static Runtime, String> {
     let pci = name.is_on_pci();
     let affinity = Affinity::of_this_thread();
     let started = plugin.start(&arguments(name, affinity.first(), has_huge_pages()));
-    // DPDK pins the thread that starts it.
+    // DPDK pins the thread that starts it to a CPU, which this thread must not keep.
     affinity.restore();
     started.map_err(|why| explained(&why, pci))?;
     let plugin = Box::leak(Box::new(plugin));
     Ok(RUNTIME.get_or_init(|| Runtime { plugin, pci, open: Mutex::default() }))
 }
 
-/// The reason for which DPDK has not started, and what can be done.
+/// Adds advice to DPDK's reason why it has not started.
 fn explained(why: &str, pci: bool) -> String {
     let advice = if pci {
         "; a card needs huge pages (`sysctl vm.nr_hugepages=128`), a driver that DPDK has (`dpdk-devbind.py --status`), \
@@ -181,7 +185,7 @@ fn explained(why: &str, pci: bool) -> String {
     format!("{why}{advice}")
 }
 
-/// Arguments of DPDK's environment abstraction layer: no files are shared with other processes, no core is taken.
+/// Arguments of DPDK's environment abstraction layer: share no files with other processes, and take no core.
 fn arguments(name: &DeviceName, cpu: usize, huge_pages: bool) -> Vec<String> {
     let mut arguments: Vec<String> =
         ["cxloe", "--no-telemetry", "--log-level=lib.*:error", "--log-level=pmd.*:critical"]
@@ -202,7 +206,6 @@ fn arguments(name: &DeviceName, cpu: usize, huge_pages: bool) -> Vec<String> {
     arguments
 }
 
-/// Whether there are free huge pages of any size.
 fn has_huge_pages() -> bool {
     let Ok(sizes) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return false };
     let free =
@@ -210,20 +213,20 @@ fn has_huge_pages() -> bool {
     sizes.flatten().any(|size| free(&size.path()).is_some_and(|free| free > 0))
 }
 
-/// CPUs that a thread may use.
+/// CPUs that a thread may run on.
 struct Affinity(libc::cpu_set_t);
 
 impl Affinity {
     fn of_this_thread() -> Affinity {
         // SAFETY: a set of CPUs is plain data for which all zeros is valid.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set outlives the call, and its size is passed; on failure it stays empty.
+        // SAFETY: the set outlives the call, and its size is passed; on failure the set stays empty.
         unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
         Affinity(set)
     }
 
     fn first(&self) -> usize {
-        // SAFETY: the number is below that of the bits of a set.
+        // SAFETY: the number is below the number of bits in a set.
         (0..libc::CPU_SETSIZE as usize).find(|cpu| unsafe { libc::CPU_ISSET(*cpu, &self.0) }).unwrap_or(0)
     }
 
@@ -250,7 +253,7 @@ pub(super) fn find(interface: &str) -> Result<Device, LinkError> {
     look().map_err(|why| unsupported(interface, why))
 }
 
-/// Takes a queue of a device, which is opened with `queues` queues if it is not open yet.
+/// Takes a queue of a device. A device that is not open yet is opened with `queues` queues.
 pub(super) fn take_queue(
     interface: &str,
     device: &Device,

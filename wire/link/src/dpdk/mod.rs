@@ -1,14 +1,18 @@
-//! DPDK: a device without the kernel, by the optional plug-in of `wire/dpdk`.
+//! DPDK: a device that is driven without the kernel, by the optional plug-in of `wire/dpdk`.
 //!
 //! ```text
-//!   DpdkLink --- plugin: functions of libcxloe_dpdk.so ---> DPDK's driver ---> card, or memory shared with a process
+//!   DpdkLink --- plugin: functions of libcxloe_dpdk.so ---> DPDK's driver ---> card, or memory shared with a
+//!   process
 //!       |            (loaded when an interface is named dpdk:DEVICE)
 //!       `------ device: names, DPDK's start, queues in use
 //! ```
 //!
-//! A frame is written and read in DPDK's own buffers. Arrivals cause no interrupt: waiting is polling, with short sleeps
-//! where it may take long. A link has one queue of each direction, and a node one link: DPDK's drivers steer
-//! frames by rules of their own, which are not set here yet.
+//! A frame is written and read in DPDK's own buffers. Arrivals cause no interrupt, so a thread that waits
+//! polls the device, with short sleeps if the wait may be long. A link has one queue of each direction, and a
+//! node has one link: DPDK's drivers need rules to steer frames to further queues, and this crate does not
+//! set such rules yet.
+
+#![expect(unsafe_code, reason = "the plug-in lends frames as raw pointers")]
 
 mod device;
 mod plugin;
@@ -31,44 +35,44 @@ use device::{Device, QueueUse};
 pub use plugin::PLUGIN;
 use plugin::{BURST, Frame, Plugin};
 
-/// Longest sleep of a thread that waits for frames: no interrupt ends it.
+/// Maximum sleep of a thread that waits for frames, as no interrupt ends the sleep.
 const SLEEP_MAX: Duration = Duration::from_micros(50);
 
-/// Time without a process at the other end after which a link is opened again.
+/// Time without a process at the other end of shared memory after which the link is opened again.
 const ALONE_MAX: Duration = Duration::from_millis(500);
-/// Number of calls without a frame between two looks for that process.
+/// Number of calls without a frame between two checks for that process.
 const IDLE_CHECK: u32 = 4096;
 
-/// Whether an interface is a device of DPDK.
+/// Whether `interface` names a device of DPDK: it then begins with [`PREFIX`].
 pub fn is_device(interface: &str) -> bool {
     interface.starts_with(PREFIX)
 }
 
-/// Loads the plug-in and finds the device of an interface; returns its address and its MTU.
+/// Loads the plug-in and finds the device of an interface. Returns the device's address and MTU.
 pub(crate) fn address_and_mtu(interface: &str) -> Result<(Mac, usize), LinkError> {
     let device = device::find(interface)?;
     Ok((Mac(device.info.mac), mtu(&device)))
 }
 
-/// MTU of a device in bytes: the one that is asked for, or else the device's.
+/// MTU of a device in bytes: the one in its name, or else the device's own.
 fn mtu(Device { info, name, .. }: &Device) -> usize {
     if name.mtu > 0 { name.mtu.into() } else { info.mtu.into() }
 }
 
-/// A queue of a device.
+/// Link over one queue pair of a device of DPDK.
 pub struct DpdkLink {
     info: LinkInfo,
     ethertype: [u8; 2],
     port: u16,
     tx: DpdkTransmit,
     counters: LinkCounters,
-    /// Frames received by a wait, for the next call of `receive`.
+    /// Frames that a wait has received, for the next call of `receive`.
     waiting: Vec<Frame>,
-    /// Whether the link has to be opened again to reach a process that has ended and come back.
+    /// Whether only a new opening connects the link again after the other process has ended and come back.
     connects_by_opening: bool,
     /// Number of calls of `receive` that found nothing.
     idle: u32,
-    /// Time since which there is no process at the other end.
+    /// Time since which no process has been at the other end.
     alone: Option<Instant>,
 }
 
@@ -78,36 +82,36 @@ struct DpdkTransmit {
     priority: Option<u8>,
     /// Length of the slot lent last; 0 if none is lent.
     lent: usize,
-    /// Whether frames may wait to be sent.
+    /// Whether committed frames may wait to be sent.
     queued: bool,
     counters: LinkCounters,
 }
 
-/// A queue of the plug-in, which is freed when dropped.
+/// Queue of the plug-in, which is freed when the value is dropped.
 struct Queue {
     plugin: &'static Plugin,
     queue: NonNull<c_void>,
-    /// The buffer lent last; valid until it is committed.
+    /// Buffer lent last; valid until it is committed.
     lent: *mut u8,
-    // Dropped after the queue is freed: the port may be stopped then.
+    // Dropped after the queue is freed, because the port may then be stopped.
     _in_use: Arc<QueueUse>,
 }
 
-// SAFETY: one thread at a time has the queue, and the plug-in ties it to none.
+// SAFETY: only one thread at a time has the queue, and the plug-in binds a queue to no thread.
 unsafe impl Send for Queue {}
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the queue came from the plug-in, and is used no more.
+        // SAFETY: the queue came from the plug-in, and is not used after this.
         unsafe { (self.plugin.free)(self.queue.as_ptr()) }
     }
 }
 
 impl Queue {
-    /// Receives up to `most` frames.
+    /// Receives up to `most` frames, and at most a burst. Returns their number.
     #[inline]
     fn receive(&mut self, frames: &mut [Frame; BURST], most: usize) -> usize {
-        // SAFETY: the queue is live; `frames` has room for a burst, and no more than `most` are written.
+        // SAFETY: the queue is live; `frames` has space for a burst, and at most `most` frames are written.
         unsafe {
             (self.plugin.receive)(self.queue.as_ptr(), frames.as_mut_ptr(), most.min(BURST) as u32) as usize
         }
@@ -116,7 +120,7 @@ impl Queue {
     /// Releases the frames received last.
     #[inline]
     fn release(&mut self) {
-        // SAFETY: the queue is live, and none of its frames is referred to any more.
+        // SAFETY: the queue is live, and no reference to its frames exists any more.
         unsafe { (self.plugin.release)(self.queue.as_ptr()) }
     }
 }
@@ -125,8 +129,8 @@ impl DpdkLink {
     /// Opens a queue of the device that `config.interface` names.
     ///
     /// # Errors
-    /// [`LinkError::Unsupported`]: the plug-in is missing or of another version, DPDK does not start, the device does not
-    /// exist, or does not take the configuration.
+    /// [`LinkError::Unsupported`]: the plug-in is missing or of another version, DPDK does not start, or the
+    /// device does not exist or does not accept the configuration.
     pub fn open(config: &LinkConfig) -> Result<DpdkLink, LinkError> {
         let name = &config.interface;
         let unsupported =
@@ -174,7 +178,8 @@ impl DpdkLink {
         })
     }
 
-    /// Fails once no process has been at the other end for a time, so that the link is opened again.
+    /// Returns an error if no process has been at the other end for [`ALONE_MAX`], so that the link is opened
+    /// again.
     #[cold]
     fn check_other_end(&mut self) -> Result<(), LinkError> {
         if !self.connects_by_opening || self.tx.queue.plugin.is_up(self.port) {
@@ -191,11 +196,12 @@ impl DpdkLink {
         })
     }
 
-    /// Passes frames to `on_frame` that are for this node, and releases all.
+    /// Passes the frames for this node to `on_frame`, and releases all frames.
     #[inline]
     fn pass(&mut self, frames: &[Frame], on_frame: &mut OnFrame<'_>) {
         for frame in frames {
-            // SAFETY: the frame is valid until it is released, which is below, and nobody else refers to it.
+            // SAFETY: the frame is valid until it is released, which happens below, and no other reference to
+            // it exists.
             let bytes = unsafe { std::slice::from_raw_parts_mut(frame.bytes, frame.length as usize) };
             let bytes = vlan::strip(bytes);
             let is_ours = bytes.len() >= ETHERNET_HEADER
@@ -319,13 +325,14 @@ impl Transmit for DpdkTransmit {
         let slot = unsafe { (self.queue.plugin.slot)(self.queue.queue.as_ptr(), (len + tag) as u32) };
         let Some(slot) = NonNull::new(slot) else {
             self.counters.tx_full += 1;
-            // What is queued may leave now, and make room.
+            // Queued frames may be sent now, which frees slots.
             self.send();
             return None;
         };
         self.lent = len;
         self.queue.lent = slot.as_ptr();
-        // SAFETY: the plug-in lends as many bytes as were asked for, to this caller alone, until they are committed.
+        // SAFETY: the plug-in lends as many bytes as were asked for, only to this caller, until they are
+        // committed.
         Some(unsafe { &mut std::slice::from_raw_parts_mut(slot.as_ptr(), len + tag)[tag..] })
     }
 
@@ -336,7 +343,7 @@ impl Transmit for DpdkTransmit {
             return;
         }
         if let Some(priority) = self.priority {
-            // SAFETY: the buffer was lent with so many bytes, and is not committed yet.
+            // SAFETY: the buffer was lent with this many bytes, and is not committed yet.
             let slot = unsafe { std::slice::from_raw_parts_mut(self.queue.lent, len + vlan::TAG_LEN) };
             vlan::insert(slot, priority);
         }

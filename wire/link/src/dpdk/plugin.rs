@@ -1,5 +1,7 @@
-//! The plug-in `libcxloe_dpdk.so`: finding it, checking its version, and its functions. Their contract is in
+//! The plug-in `libcxloe_dpdk.so`: its place, its version, and its functions. Their contract is in
 //! `wire/dpdk/cxloe_dpdk.h`.
+
+#![expect(unsafe_code, reason = "functions of a loaded library are called by address")]
 
 use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -7,44 +9,42 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-/// Version of the interface; that of the plug-in must be the same.
+/// Version of the interface between program and plug-in; both must have the same.
 pub const VERSION: u32 = 1;
-/// Most frames of one burst.
+/// Maximum number of frames that one call receives.
 pub const BURST: usize = 32;
-/// Environment variable with the path of the plug-in.
+/// Environment variable for the path of the plug-in.
 pub const PLUGIN: &str = "CXLOE_DPDK";
-/// File name of the plug-in.
 const FILE: &str = "libcxloe_dpdk.so";
-/// Folder of the package `cxloe-dpdk`.
+/// Folder in which the package `cxloe-dpdk` installs the plug-in.
 const INSTALLED: &str = "/usr/lib/cxloe";
-/// Room for the plug-in's reason of a failure, in bytes.
+/// Length in bytes of the buffer for the plug-in's reason of a failure.
 const WHY: usize = 256;
 
-/// A device, as the plug-in describes it.
+/// Description of a device by the plug-in; laid out as in `cxloe_dpdk.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceInfo {
     pub mac: [u8; 6],
     /// MTU in bytes, without the Ethernet header.
     pub mtu: u16,
-    /// Speed in megabits per second; 0 if it is not known.
+    /// Speed in megabits per second; 0 if unknown.
     pub speed: u32,
-    /// Queues of each direction that the device has.
+    /// Number of queues that the device has in each direction.
     pub queues: u16,
-    /// NUMA node, or a negative number.
+    /// NUMA node of the device; negative if unknown.
     pub numa: i16,
     driver: [u8; 32],
 }
 
 impl DeviceInfo {
-    /// Name of the driver.
     pub fn driver(&self) -> String {
         let end = self.driver.iter().position(|byte| *byte == 0).unwrap_or(self.driver.len());
         String::from_utf8_lossy(&self.driver[..end]).into_owned()
     }
 }
 
-/// A received frame in the plug-in's memory.
+/// Received frame in the plug-in's memory; laid out as in `cxloe_dpdk.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
@@ -52,10 +52,10 @@ pub struct Frame {
     pub length: u32,
 }
 
-// SAFETY: an address and a length; whoever has the queue of the frame may use it.
+// SAFETY: an address and a length; only the owner of the frame's queue uses them.
 unsafe impl Send for Frame {}
 
-/// Counts of frames that a device lost.
+/// Numbers of frames that a device lost; laid out as in `cxloe_dpdk.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceCounters {
@@ -64,7 +64,7 @@ pub struct DeviceCounters {
     pub tx_errors: u64,
 }
 
-/// The plug-in's functions.
+/// Functions of the plug-in, with the signatures of `cxloe_dpdk.h`.
 pub struct Plugin {
     start: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut c_char, usize) -> c_int,
     find: unsafe extern "C" fn(*const c_char, *mut DeviceInfo, *mut c_char, usize) -> c_int,
@@ -79,15 +79,15 @@ pub struct Plugin {
     pub(super) slot: unsafe extern "C" fn(*mut c_void, u32) -> *mut u8,
     pub(super) commit: unsafe extern "C" fn(*mut c_void),
     pub(super) flush: unsafe extern "C" fn(*mut c_void) -> u32,
-    // Never unloaded: DPDK's threads run its code until the process ends.
+    // Never unloaded, because DPDK's threads run code of the library until the process ends.
     _library: &'static Library,
 }
 
 impl Plugin {
-    /// Loads the plug-in.
+    /// Loads the plug-in and checks its version.
     ///
     /// # Errors
-    /// A sentence: it is not there, cannot be loaded, or is of another version.
+    /// A sentence: the plug-in is missing, cannot be loaded, or is of another version.
     pub fn load() -> Result<Plugin, String> {
         let path = place(env::var_os(PLUGIN).map(PathBuf::from), env::current_exe().ok().as_deref());
         let missing = |error: libloading::Error| {
@@ -97,19 +97,20 @@ impl Plugin {
                 path.display()
             )
         };
-        // SAFETY: the library's initialisers are those of DPDK, which register drivers and touch nothing of ours.
+        // SAFETY: the library's initialisers are those of DPDK, which only register drivers.
         let library = unsafe { Library::new(&path) }.map_err(missing)?;
         let library: &'static Library = Box::leak(Box::new(library));
         let wrong = |error: libloading::Error| format!("{} is no such plug-in: {error}", path.display());
         macro_rules! function {
             ($name:literal) => {{
-                // SAFETY: the types are those of cxloe_dpdk.h at this version, which is checked before all other functions.
+                // SAFETY: the types are those of cxloe_dpdk.h at this version, which is checked before all
+                // other functions.
                 let found = unsafe { library.get(concat!("cxloe_dpdk_", $name, "\0").as_bytes()) };
                 *found.map_err(wrong)?
             }};
         }
         let version: unsafe extern "C" fn() -> u32 = function!("version");
-        // SAFETY: the function takes nothing and returns a constant.
+        // SAFETY: the function takes no arguments and returns a constant.
         let found = unsafe { version() };
         if found != VERSION {
             return Err(format!(
@@ -135,26 +136,26 @@ impl Plugin {
         })
     }
 
-    /// Starts DPDK. To be called once.
+    /// Starts DPDK. May be called only once in a process.
     ///
     /// # Errors
-    /// The plug-in's sentence.
+    /// The plug-in's reason, as a sentence.
     pub fn start(&self, arguments: &[String]) -> Result<(), String> {
         let text = |argument: &String| CString::new(argument.as_str()).map_err(|error| error.to_string());
         let texts = arguments.iter().map(text).collect::<Result<Vec<_>, _>>()?;
-        // DPDK keeps pointers to its arguments.
+        // Leaked, because DPDK keeps pointers to its arguments.
         let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
         pointers.push(std::ptr::null_mut());
         let pointers = pointers.leak();
         let count = (pointers.len() - 1) as c_int;
-        // SAFETY: as many texts as announced, and a null pointer, all of which live as long as the process.
+        // SAFETY: `count` strings and a null pointer, all of which live as long as the process.
         said(|why, room| unsafe { (self.start)(count, pointers.as_mut_ptr(), why, room) }).map(drop)
     }
 
-    /// Finds a device; returns the number of its port.
+    /// Finds a device. Returns the number of its port and its description.
     ///
     /// # Errors
-    /// The plug-in's sentence.
+    /// The plug-in's reason, as a sentence.
     pub fn find(&self, device: &str) -> Result<(u16, DeviceInfo), String> {
         let text = CString::new(device).map_err(|error| error.to_string())?;
         let mut found = DeviceInfo::default();
@@ -163,28 +164,28 @@ impl Plugin {
         Ok((port as u16, found))
     }
 
-    /// Configures and starts a port; an `mtu` of 0 leaves the device's.
+    /// Configures and starts a port. With an `mtu` of 0 the device keeps its own.
     ///
     /// # Errors
-    /// The plug-in's sentence.
+    /// The plug-in's reason, as a sentence.
     pub fn open(&self, port: u16, queues: u16, mtu: u16) -> Result<(), String> {
         // SAFETY: the call takes plain values.
         said(|why, room| unsafe { (self.open)(port, queues, mtu, why, room) }).map(drop)
     }
 
-    /// Stops a port that has no queue any more.
+    /// Stops a port. All its queues must have been freed.
     pub fn close(&self, port: u16) {
         // SAFETY: the call takes a plain value; the caller has freed all queues.
         unsafe { (self.close)(port) }
     }
 
-    /// Whether frames can pass.
+    /// Whether the port has a link, so that frames can pass.
     pub fn is_up(&self, port: u16) -> bool {
         // SAFETY: the call takes a plain value.
         unsafe { (self.is_up)(port) != 0 }
     }
 
-    /// Counts of a port since it was opened.
+    /// Reads the device's counters of lost frames since the port was opened.
     pub fn count(&self, port: u16) -> DeviceCounters {
         let mut counters = DeviceCounters::default();
         // SAFETY: the counters outlive the call.
@@ -192,14 +193,15 @@ impl Plugin {
         counters
     }
 
-    /// A queue of an open port; `None` without memory.
+    /// Makes a queue of an open port. Returns `None` if there is not enough memory.
     pub fn queue(&self, port: u16, number: u16) -> Option<std::ptr::NonNull<c_void>> {
         // SAFETY: the call takes plain values.
         std::ptr::NonNull::new(unsafe { (self.queue)(port, number) })
     }
 }
 
-/// Calls a function that writes the reason of its failure, a text of so many bytes.
+/// Calls a plug-in function that returns a negative number on failure and writes the reason into the given
+/// buffer.
 fn said(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<c_int, String> {
     let mut why = [0_u8; WHY];
     match call(why.as_mut_ptr().cast(), why.len()) {
@@ -211,7 +213,7 @@ fn said(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<c_int, String>
     }
 }
 
-/// Where the plug-in is: as named, else beside the program, else where the package has it.
+/// Path of the plug-in: the one named by the variable, else beside the program, else that of the package.
 fn place(named: Option<PathBuf>, program: Option<&Path>) -> PathBuf {
     if let Some(named) = named {
         return named;
@@ -238,7 +240,7 @@ mod tests {
     #[test]
     fn a_reason_ends_at_its_zero() {
         let fill = |why: *mut c_char, room: usize| {
-            // SAFETY: as many bytes as there is room.
+            // SAFETY: at most as many bytes as the buffer has.
             unsafe { std::ptr::copy_nonoverlapping(b"no device\0rest".as_ptr(), why.cast(), 14.min(room)) };
             -1
         };

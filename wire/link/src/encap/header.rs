@@ -1,12 +1,14 @@
-//! Outer headers of frames on a raw link: Ethernet, IPv4 and UDP, built and read in user space, without I/O.
+//! Outer headers of frames on a raw link: Ethernet, IPv4 and UDP, built and parsed in user space, without
+//! I/O.
 //!
 //! ```text
 //!   0          14             34        42
 //!   | Ethernet | IPv4, 20     | UDP, 8  | the whole inner frame, from its destination MAC on |
 //! ```
 //!
-//! The UDP checksum is left out, which IPv4 permits: the inner frame's own trailer covers more. Received bytes are not
-//! trusted: options in the IP header are skipped; fragments, wrong lengths and wrong IP checksums are refused.
+//! The UDP checksum is left out, which IPv4 permits: the inner frame's own trailer covers more. Received
+//! bytes are not trusted: options in the IP header are skipped; fragments, wrong lengths and wrong IP
+//! checksums are refused.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
@@ -15,7 +17,6 @@ use cxloe_wire::frame::Mac;
 
 use crate::ETHERNET_HEADER;
 
-/// EtherType of IPv4.
 pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
 const IP_LEN: usize = 20;
 const UDP_LEN: usize = 8;
@@ -24,11 +25,11 @@ pub(super) const OUTER_LEN: usize = ETHERNET_HEADER + IP_LEN + UDP_LEN;
 const PROTOCOL_UDP: u8 = 17;
 const TTL: u8 = 64;
 
-/// Headers of frames to one peer, complete except for the lengths.
+/// Headers of frames to one peer, complete except for the lengths and the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outer {
     bytes: [u8; OUTER_LEN],
-    /// Sum of the IP header without its length field, not folded yet.
+    /// Sum of the IP header without its length field, not folded to 16 bits yet.
     sum: u32,
 }
 
@@ -45,8 +46,8 @@ fn folded(mut sum: u32) -> u16 {
 }
 
 impl Outer {
-    /// Makes headers from `from`, on the interface with address `own`, to `to` by way of the station `next`; `priority`
-    /// becomes the DSCP class selector.
+    /// Makes the headers of packets from address `from`, on the interface with MAC `own`, to address `to` by
+    /// way of the station `next`. `priority` becomes the DSCP class selector.
     pub fn new(own: Mac, next: Mac, from: SocketAddrV4, to: SocketAddrV4, priority: Option<u8>) -> Outer {
         let mut bytes = [0; OUTER_LEN];
         bytes[..6].copy_from_slice(&next.0);
@@ -55,7 +56,7 @@ impl Outer {
         let ip = &mut bytes[ETHERNET_HEADER..];
         ip[0] = 0x45;
         ip[1] = priority.unwrap_or(0) << 5;
-        // Sets the flag Don't Fragment.
+        // Don't Fragment: a frame that is too long must be an error, not fragments.
         ip[6] = 0x40;
         ip[8] = TTL;
         ip[9] = PROTOCOL_UDP;
@@ -67,7 +68,7 @@ impl Outer {
         Outer { bytes, sum }
     }
 
-    /// Writes the headers to the beginning of `out`, for an inner frame of `len` bytes.
+    /// Writes the headers at the beginning of `out`, for an inner frame of `len` bytes.
     #[inline]
     pub fn write(&self, len: usize, out: &mut [u8]) {
         let Some(out) = out.first_chunk_mut::<OUTER_LEN>() else { return };
@@ -80,7 +81,7 @@ impl Outer {
     }
 }
 
-/// Source and destination of a datagram, and the range of the inner frame in the outer one.
+/// Source and destination of a datagram, and the range of the inner frame in the outer frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Datagram {
     pub from: SocketAddrV4,
@@ -88,7 +89,7 @@ pub(super) struct Datagram {
     pub inner: Range<usize>,
 }
 
-/// Reads the headers of an outer frame; `None` if it is not a whole datagram over IPv4 and Ethernet.
+/// Parses the headers of an outer frame. Returns `None` if it is not a whole datagram over IPv4 and Ethernet.
 #[inline]
 pub(super) fn parse(outer: &[u8]) -> Option<Datagram> {
     if outer.get(12..14)? != ETHERTYPE_IPV4.to_be_bytes() {
@@ -106,7 +107,7 @@ pub(super) fn parse(outer: &[u8]) -> Option<Datagram> {
     if fragment != 0 || header[9] != PROTOCOL_UDP || folded(sum(header)) != 0xFFFF {
         return None;
     }
-    // Leaves out Ethernet's padding behind the packet.
+    // Leaves out Ethernet's padding after the packet.
     let udp = ip.get(header_len..total)?;
     let (ports, _) = udp.split_first_chunk::<UDP_LEN>()?;
     let udp_len = usize::from(u16::from_be_bytes([ports[4], ports[5]]));
@@ -141,7 +142,7 @@ mod tests {
         bytes
     }
 
-    /// Compares with bytes written by hand from RFC 791 and RFC 768.
+    /// The expected bytes were written by hand from RFC 791 and RFC 768.
     #[test]
     fn the_bytes_are_those_of_the_standards() {
         let bytes = datagram(60);

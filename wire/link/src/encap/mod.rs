@@ -1,6 +1,7 @@
-//! Raw links with frames inside UDP, under IP headers built in user space: as fast as the raw link below, over any
-//! network that carries IP, and spread over queues by NICs like other UDP traffic. The bytes on the wire equal those of
-//! the [`udp`](crate::udp) link, so the two ends may differ in kind.
+//! Raw links with frames inside UDP, under IP headers built in user space. They are as fast as the raw link
+//! below, work over any network that carries IP, and are spread over queues by NICs like other UDP traffic.
+//! The bytes on the wire equal those of the [`udp`](crate::udp) link, so one end may use this link and the
+//! other a `udp` link.
 //!
 //! ```text
 //!   slot, commit --> Sender: header of the peer in front --> raw link (packet, xdp)
@@ -11,8 +12,8 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `header` | the outer headers: bytes in, bytes out |
-//! | `next_hop` | the station on the segment that packets for an address are sent to |
+//! | `header` | the outer headers, built and parsed |
+//! | `next_hop` | the station on the network segment that packets for an address are sent to |
 
 mod header;
 mod next_hop;
@@ -33,16 +34,16 @@ use crate::{Backend, ETHERNET_HEADER, Encap, Link, LinkConfig, LinkCounters, Lin
 use header::{ETHERTYPE_IPV4, OUTER_LEN, Outer, parse};
 use next_hop::{NextHop, NextHops};
 
-/// Interval of lookups of unknown next hops while frames wait for them.
+/// Interval between look-ups of unknown next hops while frames wait for them.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Interval of lookups of known next hops, because a gateway may have been replaced.
+/// Interval between look-ups of known next hops, because a gateway may have been replaced.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of flushes between two readings of the clock.
+/// Number of flushes between two readings of the clock, which would cost too much in each flush.
 const FLUSHES: u32 = 1024;
-/// Shortest interval between log messages about the network.
+/// Minimum interval between log messages about the network.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Way to a node: its outer address and headers.
+/// Outer address of a node, and the headers of packets to it.
 struct Route {
     mac: Mac,
     address: SocketAddrV4,
@@ -52,15 +53,15 @@ struct Route {
 
 /// State that the transmit sides share: routes, and the slot lent.
 struct Sender {
-    /// Routes to the nodes, sorted by MAC.
+    /// Sorted by MAC, for a binary search.
     routes: Vec<Route>,
-    /// Index of the route used last.
+    /// Index of the route used last, as the next frame probably takes it too.
     last: usize,
     lent: usize,
     max_frame: usize,
-    /// Peer whose path has an MTU below the longest frame, and that MTU.
+    /// Peer on a path with an MTU too small for the longest frame, and that MTU.
     narrow: Option<(SocketAddrV4, usize)>,
-    /// Set if frames were dropped because their next hop is unknown.
+    /// True if frames were dropped because their next hop is unknown.
     unresolved: bool,
     unknown: u64,
     frames: u64,
@@ -92,7 +93,7 @@ impl Sender {
         if len == 0 {
             return;
         }
-        // The same slot is lent again if it was not committed.
+        // The link below lends the same slot again, because it was not committed.
         let Some(slot) = inner.slot(OUTER_LEN + len) else { return };
         let Some(mac) = slot.get(OUTER_LEN..).and_then(|frame| frame.first_chunk()).map(|mac| Mac(*mac))
         else {
@@ -111,7 +112,7 @@ impl Sender {
     }
 }
 
-/// Transmit side for frames sent during `receive`.
+/// Transmit side for frames sent during `receive`, which get outer headers too.
 struct Answers<'a> {
     sender: &'a mut Sender,
     inner: &'a mut dyn Transmit,
@@ -134,12 +135,12 @@ impl Transmit for Answers<'_> {
     }
 }
 
-/// Link that carries its frames inside UDP over a raw link.
+/// Link that sends its frames inside UDP over a raw link.
 pub struct EncapLink {
     inner: Box<dyn Link>,
     info: LinkInfo,
     own: SocketAddrV4,
-    /// MAC address of the interface, the source of outer frames.
+    /// MAC address of the interface: the source of outer frames.
     interface_mac: Mac,
     ethertype: [u8; 2],
     priority: Option<u8>,
@@ -157,7 +158,7 @@ impl EncapLink {
     /// Opens the raw link of `config`, with the outer address of `config.udp`.
     ///
     /// # Errors
-    /// The raw link's errors; the interface has no IPv4 address, or another process uses it.
+    /// The raw link's errors; the interface has no IPv4 address, or another process uses the address.
     pub fn open(config: &LinkConfig, backend: Backend) -> Result<EncapLink, LinkError> {
         let (interface, own) = station(config)?;
         let unsupported = |why: String| LinkError::Unsupported {
@@ -168,7 +169,7 @@ impl EncapLink {
         let SocketAddr::V4(own) = own else {
             return Err(unsupported(format!("{own} is an IPv6 address; `--link udp` takes one")));
         };
-        // Shards have ports of their own, and the interface's address.
+        // Each shard has its own port, but all have the interface's address.
         let count = config.addresses(interface.mac).len() as u16;
         let Some(first) =
             own.port().checked_sub(config.shard().into()).filter(|first| first.checked_add(count).is_some())
@@ -269,7 +270,7 @@ impl EncapLink {
         self.look_up(true);
     }
 
-    /// Looks up next hops: of all nodes, or of those without one.
+    /// Looks up next hops: of all nodes, or only of those without one.
     #[cold]
     fn look_up(&mut self, all: bool) {
         self.looked_up = Instant::now();
@@ -304,7 +305,7 @@ impl EncapLink {
         }
     }
 
-    /// Error for a path to a peer that is too narrow for the longest frame.
+    /// Error for a path to a peer with an MTU too small for the longest frame.
     #[cold]
     fn too_long(&self, peer: SocketAddrV4, path: usize) -> LinkError {
         LinkError::PathMtu {
@@ -316,7 +317,8 @@ impl EncapLink {
         }
     }
 
-    /// Reads the clock every [`FLUSHES`] flushes, and makes the lookups that are due.
+    /// Makes the look-ups that are due. It reads the clock, so it is called only every [`FLUSHES`] flushes,
+    /// or while next hops are unknown.
     #[cold]
     fn refresh_routes(&mut self) {
         self.flushes = 0;
@@ -376,7 +378,8 @@ impl Link for EncapLink {
                 counters.rx_foreign += 1;
                 return;
             };
-            // Drop frames whose outer address is not registered for the source MAC.
+            // Only the registered outer address may send for this source MAC, so that no node can pose as
+            // another.
             let speaks = sender.find(mac).is_some_and(|at| sender.routes[at].address == datagram.from);
             if !speaks {
                 counters.rx_forged += 1;

@@ -1,7 +1,11 @@
-//! Next hop of packets to an address: the routing table gives the gateway, the neighbour table its MAC. Both tables are
-//! the kernel's; nothing is learned from frames. Lookups are made outside the data path.
+//! Next hop of packets to an address: the routing table has the gateway, the neighbour table the gateway's
+//! MAC. Both are the kernel's tables; nothing is learned from frames. Look-ups are made outside the data
+//! path.
 //!
-//! The sockets belong to the network namespace in which the link was opened, whichever namespace its worker runs in.
+//! The sockets belong to the network namespace in which the link was opened, whatever namespace its worker
+//! runs in.
+
+#![expect(unsafe_code, reason = "netlink sockets and SIOCGARP take raw pointers")]
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -13,7 +17,7 @@ use cxloe_wire::frame::Mac;
 use crate::socket::{owned, poll_in};
 use crate::udp::bound_socket;
 
-/// Time limit for the kernel's answer.
+/// Maximum wait for the kernel's answer, which normally comes at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 /// Flag of a complete neighbour entry (`linux/if_arp.h`: ATF_COM).
 const COMPLETE: libc::c_int = 2;
@@ -26,36 +30,35 @@ const RTM_GETROUTE: u16 = 26;
 /// Length in bytes of the headers of a route message: `struct nlmsghdr`, then `struct rtmsg`.
 const HEADERS: usize = 16 + 12;
 
-/// Route in the kernel's table: its gateway, if any, and its path MTU, if less than the interface's.
+/// Route in the kernel's table: the gateway, if any, and the path MTU, if smaller than the interface's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct KernelRoute {
     gateway: Option<Ipv4Addr>,
     mtu: Option<usize>,
 }
 
-/// Station that packets are sent to, and the path MTU, if known.
+/// Station that packets are sent to, and the path MTU if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NextHop {
     pub mac: Mac,
     pub mtu: Option<usize>,
 }
 
-/// Looks up next hops in the kernel's tables.
 pub(super) struct NextHops {
     netlink: OwnedFd,
-    /// Socket that reserves the outer address against other processes, and keeps the kernel from answering its
-    /// datagrams with ICMP errors; it receives nothing.
+    /// Socket that reserves the outer address, so that no other process can use it and the kernel does not
+    /// answer its datagrams with ICMP errors. It receives nothing.
     socket: UdpSocket,
     interface: String,
 }
 
 impl NextHops {
-    /// Makes lookups for `own` on `interface`, in this thread's network namespace; `shared`: other links of this
-    /// process use the address too.
+    /// Prepares look-ups for `own` on `interface`, in this thread's network namespace. `shared` means that
+    /// other links of this process use the address too.
     pub fn open(interface: &str, own: SocketAddrV4, shared: bool) -> io::Result<NextHops> {
         let socket = UdpSocket::from(bound_socket(own.into(), shared)?);
         socket.set_nonblocking(true)?;
-        // Filter that drops every packet: the raw link receives packets for this node.
+        // A filter that drops every packet, because the raw link receives the packets for this node.
         let nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
         let filter = libc::sock_fprog { len: 1, filter: nothing.as_ptr().cast_mut() };
         crate::socket::set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
@@ -69,8 +72,8 @@ impl NextHops {
     /// Finds the station that packets for `to` are sent to.
     ///
     /// # Errors
-    /// A text: there is no route, or no neighbour entry for the next hop. The kernel then resolves the neighbour, so
-    /// that a later call finds it.
+    /// A text: there is no route, or no neighbour entry for the next hop. In the latter case the kernel
+    /// begins to resolve the neighbour, so that a later call finds it.
     pub fn find(&self, to: SocketAddrV4) -> Result<NextHop, String> {
         let KernelRoute { gateway, mtu } =
             self.route(*to.ip()).map_err(|error| format!("no route to {}: {error}", to.ip()))?;
@@ -86,7 +89,7 @@ impl NextHops {
         }
     }
 
-    /// Route of the kernel to an address.
+    /// Asks the kernel for its route to an address.
     fn route(&self, to: Ipv4Addr) -> io::Result<KernelRoute> {
         let request = route_request(to);
         // SAFETY: pointer and length describe the request, which outlives the call.
@@ -108,7 +111,7 @@ impl NextHops {
         }
     }
 
-    /// MAC of a station on the segment; `None` if it is unknown.
+    /// Returns the MAC of a station on the network segment, or `None` if it is unknown.
     fn neighbour(&self, ip: Ipv4Addr) -> io::Result<Option<Mac>> {
         // SAFETY: arpreq is plain data for which all zeros is valid.
         let mut request: libc::arpreq = unsafe { std::mem::zeroed() };
@@ -139,7 +142,7 @@ impl NextHops {
     }
 }
 
-/// Netlink message that requests the route to an address.
+/// Netlink message that asks for the route to an address.
 fn route_request(to: Ipv4Addr) -> [u8; HEADERS + 8] {
     let mut bytes = [0; HEADERS + 8];
     bytes[..4].copy_from_slice(&((HEADERS + 8) as u32).to_ne_bytes());
@@ -153,7 +156,7 @@ fn route_request(to: Ipv4Addr) -> [u8; HEADERS + 8] {
     bytes
 }
 
-/// Attributes in `bytes` with their numbers, up to the first invalid one.
+/// Yields the attributes in `bytes` with their numbers, up to the first invalid one.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (head, _) = bytes.split_first_chunk::<4>()?;
@@ -164,13 +167,13 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Route in the kernel's answer.
+/// Extracts the route from the kernel's answer.
 fn route_of(answer: &[u8]) -> io::Result<KernelRoute> {
     let odd = || io::Error::other("the kernel's answer is of another shape");
     let u16_at = |at: usize| answer.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes);
     match u16_at(4).ok_or_else(odd)? {
         RTM_NEWROUTE => {}
-        // NLMSG_ERROR carries a negative error number.
+        // An NLMSG_ERROR, which has a negative error number.
         _ => {
             let code = answer.get(16..20).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
             return Err(io::Error::from_raw_os_error(-code.ok_or_else(odd)?));

@@ -1,15 +1,15 @@
-//! Frames held back on their way, in buffers allocated once.
+//! Frames that the fault injector holds back, in buffers allocated once.
 
 use cxloe_wire::time::Time;
 
-/// A held frame, and the condition of its release.
+/// Frame that is held back, and the condition of its release.
 #[derive(Debug)]
 pub(super) struct Delayed {
     bytes: Box<[u8]>,
     len: usize,
-    /// Number of frames that pass the direction before the frame is due.
+    /// Number of frames that have passed this direction when the frame is due.
     after: u64,
-    /// Time at which the frame is due if `after` is not reached before.
+    /// Time at which the frame is due even if too few frames have passed.
     deadline: Time,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct DelayQueue {
 }
 
 impl DelayQueue {
-    /// Makes a queue for `places` frames of up to `frame_max` bytes.
+    /// Makes a queue for `places` frames of up to `frame_max` bytes each.
     pub fn new(places: usize, frame_max: usize) -> Self {
         let spare = (0..places).map(|_| vec![0; frame_max].into_boxed_slice()).collect();
         DelayQueue { frames: Vec::with_capacity(places), spare }
@@ -37,7 +37,7 @@ impl DelayQueue {
         self.frames.is_empty()
     }
 
-    /// Keeps a copy of `frame`; returns `false` if there is no room.
+    /// Keeps a copy of `frame`. Returns `false` if no buffer is free.
     pub fn put(&mut self, frame: &[u8], after: u64, deadline: Time) -> bool {
         let Some(mut bytes) = self.spare.pop_if(|b| b.len() >= frame.len()) else { return false };
         bytes[..frame.len()].copy_from_slice(frame);
@@ -45,8 +45,8 @@ impl DelayQueue {
         true
     }
 
-    /// Removes and returns the oldest frame that is due after `passed` frames at the time `now()`, which is read only
-    /// if frames wait.
+    /// Removes and returns the oldest frame that is due after `passed` frames or at the time `now()`. The
+    /// clock is read only if frames wait.
     pub fn take_due(&mut self, passed: u64, now: &dyn Fn() -> Time) -> Option<Delayed> {
         if self.frames.is_empty() {
             return None;
@@ -58,17 +58,17 @@ impl DelayQueue {
         Some(self.frames.remove(due))
     }
 
-    /// Returns a frame that was taken but could not be sent to the front.
+    /// Takes back a frame that could not be sent, as the first to be taken again.
     pub fn put_back(&mut self, delayed: Delayed) {
         self.frames.insert(0, delayed);
     }
 
-    /// Returns the buffer of a frame that was sent.
+    /// Takes back the buffer of a frame that was sent.
     pub fn recycle(&mut self, delayed: Delayed) {
         self.spare.push(delayed.bytes);
     }
 
-    /// Time at which the next frame is due; at once for a frame that only waits for room.
+    /// Time at which the next frame is due; [`Time::ZERO`] for a frame that waits only for a slot.
     pub fn next_deadline(&self, passed: u64) -> Option<Time> {
         self.frames.iter().map(|h| if h.after <= passed { Time::ZERO } else { h.deadline }).min()
     }

@@ -1,4 +1,5 @@
-//! The injector around links of a simulated network without faults, so that every fault is the injector's.
+//! The fault injector around links of a simulated network without faults, so that every fault is the
+//! injector's.
 
 use proptest::prelude::*;
 
@@ -10,7 +11,7 @@ const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const MS: u64 = 1_000_000;
 
-/// Frame number `i` from A to B: its length and all bytes depend on `i` only.
+/// Makes frame number `i` from A to B; its length and all its bytes depend on `i` only.
 fn frame(i: u32) -> Vec<u8> {
     let len = 60 + (i as usize * 37) % 1000;
     let mut frame: Vec<u8> = (0..len).map(|at| (i as usize * 31 + at) as u8).collect();
@@ -51,7 +52,7 @@ impl Bench {
         self.net.step(Time(self.net.now().0 + ns));
     }
 
-    /// Sends frames `0..n`, flushing when the ring is full and at the end.
+    /// Sends frames `0..n`; flushes when the ring is full and at the end.
     fn send(&mut self, n: u32) {
         for i in 0..n {
             let bytes = frame(i);
@@ -65,7 +66,7 @@ impl Bench {
         self.a.flush().unwrap();
     }
 
-    /// Receives with `budget` until no more frames come, even after the longest hold.
+    /// Receives with `budget` until no more frames come, even after the longest hold time.
     fn receive(&mut self, budget: usize) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut idle = 0;
@@ -80,7 +81,8 @@ impl Bench {
                 .unwrap();
             assert_eq!(n, frames.len() - before);
             assert!(n <= budget, "{n} frames for a budget of {budget}");
-            // A whole batch may have been held back: the end is reached when the network is empty too.
+            // A whole batch may have been held back, so the end is reached only when the network is empty
+            // too.
             if n == 0 && self.net.fifo(B).unwrap().occupancy == 0 {
                 idle += 1;
                 self.advance(MS);
@@ -104,7 +106,7 @@ impl Bench {
     }
 }
 
-/// `text` applied to sending, and to receiving.
+/// Returns the plans that apply the faults `text` to sending, and to receiving.
 fn both_ways(text: &str) -> [String; 2] {
     [format!("{text},dir=tx"), format!("{text},dir=rx")]
 }
@@ -160,7 +162,7 @@ fn a_commit_without_a_slot_does_nothing() {
     assert_eq!(bench.a.tx_faults().frames, 1);
 }
 
-/// If more frames are to be held back than there is room for, the others pass; none is lost.
+/// If more frames are to be held back than there are buffers for, the others must pass, and none may be lost.
 #[test]
 fn a_full_delay_queue_lets_frames_pass() {
     for text in both_ways("reorder=100%,gap=1000000,hold=1ms") {
@@ -175,7 +177,7 @@ fn a_full_delay_queue_lets_frames_pass() {
     }
 }
 
-/// Exactly `gap` other frames overtake a held frame.
+/// Exactly `gap` other frames must overtake a held frame.
 #[test]
 fn gap_counts_frames() {
     for dir in ["tx", "rx"] {
@@ -191,12 +193,12 @@ fn gap_counts_frames() {
             }
         }
         assert!(counters.reordered > 3, "{counters:?}");
-        // The last held frame may have had no frame behind it.
+        // The last held frame may have had no frame after it.
         assert!(counters.reordered - held <= 1, "{dir}: {held} of {counters:?}");
     }
 }
 
-/// The last frame of a flow, held back, arrives when its time is over.
+/// The last frame of a flow, held back, must arrive when its hold time is over.
 #[test]
 fn hold_ends_by_time() {
     for text in ["dir=tx", "dir=rx"] {
@@ -217,7 +219,7 @@ fn hold_ends_by_time() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Without faults, all frames arrive in order, and nothing is counted.
+    /// Without faults, all frames must arrive in order, and nothing may be counted.
     #[test]
     fn without_faults_nothing_changes(seed: u64, n in 0u32..300) {
         let (frames, counters) = Bench::run(&format!("seed={seed}"), n);
@@ -225,7 +227,7 @@ proptest! {
         prop_assert_eq!(counters, FaultCounters::default());
     }
 
-    /// Losses leave the other frames unharmed and in order.
+    /// Losses must leave the other frames undamaged and in order.
     #[test]
     fn drops_only_drop(seed: u64, n in 0u32..300, burst: bool) {
         let text = if burst { "burst=5%/20%" } else { "drop=20%" };
@@ -237,7 +239,7 @@ proptest! {
         }
     }
 
-    /// A duplicate equals its frame, although the receiver overwrites its frames.
+    /// A duplicate must equal its frame, although the receiver overwrites the frames it gets.
     #[test]
     fn duplicates_only_duplicate(seed: u64, n in 0u32..300) {
         for text in both_ways(&format!("dup=20%,seed={seed}")) {
@@ -249,7 +251,7 @@ proptest! {
         }
     }
 
-    /// Damage inverts one to four bits of each frame and changes nothing else.
+    /// Damage must invert one to four bits of each frame and change nothing else.
     #[test]
     fn corruption_only_flips_bits(seed: u64, n in 0u32..300) {
         for text in both_ways(&format!("corrupt=100%,seed={seed}")) {
@@ -270,7 +272,7 @@ proptest! {
         }
     }
 
-    /// Reordering loses, duplicates and changes no frame, whatever the receiver's budget.
+    /// Reordering must not lose, duplicate or change any frame, whatever the receiver's budget.
     #[test]
     fn reordering_only_reorders(seed: u64, n in 0u32..300, budget in 1usize..40) {
         for text in both_ways(&format!("reorder=10%,seed={seed}")) {
@@ -283,7 +285,7 @@ proptest! {
         }
     }
 
-    /// A small ring below delays duplicates and held frames, but loses none.
+    /// A small ring below may delay duplicates and held frames, but must not lose any.
     #[test]
     fn a_small_ring_loses_nothing(seed: u64, n in 0u32..200, slots in 2usize..6) {
         let mut bench = Bench::new(&format!("dup=30%,reorder=10%,seed={seed},dir=tx"), slots);
@@ -298,7 +300,7 @@ proptest! {
         prop_assert_eq!(numbers, (0..n).collect::<Vec<_>>());
     }
 
-    /// One seed gives the same run twice.
+    /// Two runs with the same seed must be equal.
     #[test]
     fn same_seed_same_run(seed: u64) {
         let text = "drop=5%,dup=5%,reorder=5%,corrupt=5%,burst=1%/20%/50%";

@@ -1,4 +1,4 @@
-//! The file with a node's key: 44 characters of base64, as WireGuard writes keys, readable by its owner only.
+//! File with a node's key: 44 characters of base64, as WireGuard writes keys, readable only by its owner.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -10,26 +10,26 @@ use cxloe_wire::session::NodeKey;
 
 use super::SYSTEM;
 
-/// Reason why a node's key is not available.
+/// Reason why a node's key is not available; the message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The file cannot be read or made.
+    /// The file cannot be read or written.
     #[error("cannot {what} the node key {}: {source}; name another file with --node-key", .path.display())]
     Io {
-        /// System call or other operation that failed.
+        /// Operation that failed, as a part of a sentence.
         what: &'static str,
-        /// Path of the key file.
+        /// Path of the key file, as configured.
         path: PathBuf,
         /// Error of the system call.
         source: io::Error,
     },
-    /// Others may read the file.
+    /// Users other than the owner may read the file.
     #[error("the node key: {0}")]
     Wide(WideFile),
-    /// The content is no key.
+    /// The content of the file is not a key.
     #[error("{} holds no node key (44 characters of base64): remove it to have one made", .path.display())]
     Content {
-        /// Path of the key file.
+        /// Path of the key file, as configured.
         path: PathBuf,
     },
 }
@@ -41,7 +41,7 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFil
     }
 }
 
-/// Reads the key in the file at `path`; writes a new key if there is no such file.
+/// Reads the key in the file at `path`, or generates a key and writes the file if there is none.
 ///
 /// # Errors
 /// Any [`KeyFileError`].
@@ -55,7 +55,7 @@ pub fn node_key(path: &Path) -> Result<NodeKey, KeyFileError> {
 
 fn read(mut file: File, path: &Path) -> Result<NodeKey, KeyFileError> {
     let mut text = String::new();
-    // A key is short: a longer file has none.
+    // A key is short, so a longer file cannot be a key file.
     Read::by_ref(&mut file).take(128).read_to_string(&mut text).map_err(io_error("read", path))?;
     let bytes = text.trim().parse::<PublicKey>().map_err(|_| KeyFileError::Content { path: path.into() })?;
     Ok(NodeKey::from_bytes(bytes.0))
@@ -66,6 +66,7 @@ fn make(path: &Path) -> Result<NodeKey, KeyFileError> {
     let text = format!("{}\n", PublicKey(key.to_bytes()));
     match cxloe_private::write(path, text.as_bytes(), Existing::Keep) {
         Ok(()) => Ok(key),
+        // Another process has made the file in the meantime, so its key is used.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.exists() => node_key(path),
         Err(error) => Err(io_error("make", path)(error)),
     }
@@ -77,7 +78,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Makes a temporary folder; returns it and a path in a subfolder that does not exist yet.
+    /// Makes a temporary folder. Returns it and a path in a subfolder that does not exist yet.
     fn place() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deeper").join("node.key");

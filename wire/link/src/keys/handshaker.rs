@@ -1,4 +1,4 @@
-//! A thread that computes the handshakes of one worker.
+//! Thread that computes the handshakes of one worker.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
@@ -8,11 +8,11 @@ use cxloe_wire::session::{HandshakeDone, HandshakeJob};
 
 use super::turns;
 
-/// Most jobs that wait; a state machine has fewer under way.
+/// Maximum number of waiting jobs; a state machine has fewer under way.
 const JOBS_MAX: usize = 512;
 
-/// Computes handshakes for one worker, in the order of the requests. `T` identifies a request. Dropping this ends the
-/// thread.
+/// Computes handshakes for one worker, in the order of the requests. `T` identifies a request. Dropping the
+/// value ends the thread.
 #[derive(Debug)]
 pub struct Handshaker<T> {
     jobs: SyncSender<(T, HandshakeJob)>,
@@ -21,7 +21,8 @@ pub struct Handshaker<T> {
 }
 
 impl<T: Send + 'static> Handshaker<T> {
-    /// Starts the thread. Call before the worker's thread is pinned, as a new thread inherits the pinning.
+    /// Starts the thread. Call it before the worker's thread is pinned to a CPU, as a new thread inherits the
+    /// pinning.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -41,12 +42,12 @@ impl<T: Send + 'static> Handshaker<T> {
         Ok(Handshaker { jobs, done, under_way: 0 })
     }
 
-    /// Queues a job. A job without room is lost, as a frame may be: its Hello is sent again.
+    /// Queues a job. If the queue is full, the job is lost, as a frame may be; the CN sends its Hello again.
     pub fn compute(&mut self, whose: T, job: HandshakeJob) {
         self.under_way += usize::from(self.jobs.try_send((whose, job)).is_ok());
     }
 
-    /// Whether jobs have not been returned yet.
+    /// Whether some jobs have not been returned yet.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.under_way > 0

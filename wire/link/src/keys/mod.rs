@@ -1,5 +1,5 @@
-//! Parts of sessions between keys that use the machine: random bytes, the real-time clock, a file for the node's key,
-//! and a thread for Diffie-Hellman, which no worker waits for.
+//! The parts of sessions between nodes' keys that need the machine: random bytes, the real-time clock, a file
+//! for the node's key, and a thread for Diffie-Hellman, so that no worker waits for it.
 //!
 //! ```text
 //!   worker: requester, responder --HandshakeJob--> Handshaker's thread
@@ -24,13 +24,12 @@ use crate::Clock;
 /// Source of random bytes: the operating system's generator.
 pub const SYSTEM: Entropy = Entropy::System(fill);
 
-/// Fills `out` from the operating system's generator.
 fn fill(out: &mut [u8]) {
-    // The call fails only on kernels without it, which lack other requirements too.
+    // The call fails only on kernels without it, which also lack other features that this project needs.
     getrandom::fill(out).expect("the kernel gives random bytes");
 }
 
-/// Real-time clock at `clock`'s zero, in nanoseconds since the Unix epoch.
+/// Returns the real-time clock at `clock`'s zero, in nanoseconds since the Unix epoch.
 pub fn epoch_ns(clock: &Clock) -> u64 {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     wall.saturating_sub(clock.now().0)

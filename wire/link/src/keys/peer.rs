@@ -1,4 +1,4 @@
-//! A node's public key with its MAC address, in option syntax.
+//! MAC address and public key of a node, in the syntax of options.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PeerKey {
-    /// MAC address of the node.
+    /// MAC address of the node; never a group address.
     pub mac: Mac,
-    /// Public key of the node.
+    /// Public key that the node must prove.
     pub key: PublicKey,
 }
 

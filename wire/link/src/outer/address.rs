@@ -1,4 +1,4 @@
-//! Local address of a node for frames inside UDP, in option syntax.
+//! Local address of a node whose frames are sent inside UDP, in option syntax.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,16 +6,17 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Default UDP port of nodes: in the dynamic range of RFC 6335, above Linux's default range of ephemeral ports.
+/// Default UDP port of nodes: in the dynamic range of RFC 6335, above Linux's default range of ephemeral
+/// ports.
 pub(crate) const UDP_PORT_DEFAULT: u16 = 63_669;
 
-/// Local address of a node: `ADDRESS`, `ADDRESS:PORT` or `:PORT`, an IPv6 address with a port in brackets.
+/// Local address of a node: `ADDRESS`, `ADDRESS:PORT` or `:PORT`. An IPv6 address with a port is in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct UdpAddress {
-    /// IP address; `None`: the first of the interface, IPv4 before IPv6.
+    /// IP address; `None` stands for the first address of the interface, IPv4 before IPv6.
     pub ip: Option<IpAddr>,
-    /// UDP port.
+    /// UDP port to listen at; another than the default gives the node a derived MAC.
     pub port: u16,
 }
 
@@ -34,7 +35,7 @@ impl fmt::Display for UdpAddress {
     }
 }
 
-/// The text is no local address.
+/// Text that is not a local address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not an address to listen on: write ADDRESS, ADDRESS:PORT or :PORT, as in 10.0.0.1, 10.0.0.1:63669 or [fd00::1]:63669; it must be one address of this machine, not 0.0.0.0"

@@ -1,5 +1,5 @@
-//! Outer addresses: destinations and permitted sources of a `udp` link's frames. Values without I/O; the
-//! [`udp`](crate::udp) link applies them.
+//! Outer addresses: destinations and permitted sources of a `udp` link's frames. This module does no I/O; the
+//! [`udp`](crate::udp) link applies the addresses.
 //!
 //! | file | content |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! Outer address registered for each MAC. Writers (options, the link to the manager) and links share the table; each
-//! link has a copy that it renews when the table has changed, so that lookups for frames need no lock.
+//! Outer address registered for each MAC. The writers (options, the connection to the manager) and the links
+//! share the table. Each link has a copy that it renews when the table has changed, so that no frame needs a
+//! lock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,20 +12,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cxloe_wire::frame::{Mac, SHARDS_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Most entries of each list, static and from the manager; further ones are left out, with a message.
+/// Maximum number of entries in each list, of options and of the manager; further ones are left out, with a
+/// log message.
 const PEERS_MAX: usize = 65_536;
 
-/// A MAC and its outer address, written `MAC=ADDRESS:PORT`.
+/// MAC of a node and its outer address, written `MAC=ADDRESS:PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Peer {
-    /// MAC of the node, as in its frames.
+    /// MAC address of the node, as in its frames.
     pub mac: Mac,
-    /// Outer address at which the node listens and from which it sends.
+    /// Outer address at which the node listens, and from which it sends.
     pub address: SocketAddr,
 }
 
-/// A text that names no peer.
+/// Text that does not name a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a peer: write MAC=ADDRESS:PORT, as in 02:00:00:00:00:01=10.0.0.1:63669 or 02:00:00:00:00:01=[fd00::1]:63669"
@@ -53,7 +55,7 @@ impl FromStr for Peer {
 cxloe_wire::spelled!(Peer);
 
 impl Peer {
-    /// Peers for a compute node with several queues: the node and its shards, each at a port of its own.
+    /// Returns the peers for a CN with several queues: the CN and its shards, each with its own port.
     pub fn shards(self) -> impl Iterator<Item = Peer> {
         (0..SHARDS_MAX).map(move |shard| {
             let mut address = self.address;
@@ -62,7 +64,7 @@ impl Peer {
         })
     }
 
-    /// Whether MAC and address can belong to a node: neither a group, nor zero.
+    /// Whether MAC and address can belong to one node: neither is a group or zero.
     fn is_one(&self) -> bool {
         let ip = self.address.ip();
         !self.mac.is_multicast()
@@ -73,19 +75,19 @@ impl Peer {
     }
 }
 
-/// Port of a shard of the node that listens at `port`: counted up, from 65535 on to 1.
+/// Port of a shard of the node that listens at `port`: `port` plus the shard's number; after 65535 comes 1.
 pub(crate) fn shard_port(port: u16, shard: u8) -> u16 {
     let sum = u32::from(port) + u32::from(shard);
     if sum > u32::from(u16::MAX) { (sum - u32::from(u16::MAX)) as u16 } else { sum as u16 }
 }
 
-/// Table of outer addresses; clones share it.
+/// Table of outer addresses; clones are handles to the same table.
 #[derive(Clone, Default)]
 pub struct Peers(Arc<PeerTable>);
 
 #[derive(Default)]
 struct PeerTable {
-    /// Number of changes.
+    /// Number of changes, by which links notice that their copy is outdated.
     version: AtomicU32,
     lists: Mutex<Lists>,
 }
@@ -94,12 +96,12 @@ struct PeerTable {
 struct Lists {
     /// Entries from options, which override the manager's.
     named: BTreeMap<Mac, SocketAddr>,
-    /// Entries from the manager.
+    /// Entries from the manager, which may change at any time.
     manager_entries: BTreeMap<Mac, SocketAddr>,
 }
 
 impl PartialEq for Peers {
-    /// Whether both handles share one table.
+    /// Whether both are handles to one table.
     fn eq(&self, other: &Peers) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -114,7 +116,7 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Makes a table of constant peers. If two have one MAC, the later counts.
+    /// Makes a table of constant entries. If two have the same MAC, the later one counts.
     pub fn named(peers: &[Peer]) -> Peers {
         let table = Peers::default();
         table.lock().named = collect(peers.iter().copied());
@@ -122,17 +124,18 @@ impl Peers {
         table
     }
 
-    /// Replaces the manager's entries; entries from options stay.
+    /// Replaces the manager's entries; entries from options remain.
     pub fn set_from_manager(&self, peers: impl IntoIterator<Item = Peer>) {
         let manager_entries = collect(peers.into_iter());
         let mut lists = self.lock();
+        // Links copy the table only after a real change.
         if lists.manager_entries != manager_entries {
             lists.manager_entries = manager_entries;
             self.0.version.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Adds or changes entries of the manager.
+    /// Adds entries to the manager's, or changes them.
     pub fn add_from_manager(&self, peers: impl IntoIterator<Item = Peer>) {
         let mut lists = self.lock();
         let mut manager_entries = lists.manager_entries.clone();
@@ -149,13 +152,13 @@ impl Peers {
         self.0.version.load(Ordering::Acquire)
     }
 
-    /// Outer address of the node with this MAC, if known.
+    /// Outer address of the node with this MAC, if registered.
     pub fn find(&self, mac: Mac) -> Option<SocketAddr> {
         let lists = self.lock();
         lists.named.get(&mac).or_else(|| lists.manager_entries.get(&mac)).copied()
     }
 
-    /// All entries, ordered by MAC.
+    /// All entries in effect, ordered by MAC.
     pub fn list(&self) -> Vec<Peer> {
         let lists = self.lock();
         let mut all = lists.manager_entries.clone();
@@ -168,7 +171,7 @@ impl Peers {
     }
 }
 
-/// Usable peers by MAC, up to [`PEERS_MAX`].
+/// Collects usable peers by MAC, at most [`PEERS_MAX`].
 fn collect(peers: impl Iterator<Item = Peer>) -> BTreeMap<Mac, SocketAddr> {
     let mut all = BTreeMap::new();
     for Peer { mac, address } in peers {

@@ -1,5 +1,5 @@
-//! Filter of a packet socket: passes frames for this station; among several sockets of one interface, each gets the
-//! frames of a part of the senders.
+//! Filter of a packet socket: passes frames for this station. Among several sockets of one interface, each
+//! gets the frames of a part of the senders.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,10 +25,10 @@ const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 /// Offsets of the source address and of the command in a frame.
 const SOURCE_AT: u32 = 6;
 const COMMAND_AT: u32 = 14;
-/// Offset that loads a random number instead of bytes of the frame.
+/// Offset at which the kernel's filter machine loads a random number instead of bytes of the frame.
 const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
 
-/// Instructions that drop Hellos which the sieve does not pass; other frames continue at the end.
+/// Instructions that drop the Hellos that the sieve does not pass; other frames continue at the end.
 fn sift(sieve: &HelloSieve) -> Vec<libc::sock_filter> {
     const PASS: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, u32::MAX);
     const DROP: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
@@ -63,10 +63,9 @@ fn sift(sieve: &HelloSieve) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Passes only frames to the interface's own address, so that a promiscuous neighbour's traffic does not reach the
-/// ring. With a port, passes of these only whole IPv4 datagrams to it; with a sieve and no port, drops the Hellos that
-/// the sieve does not pass. Replaces the present filter.
-/// that it passes. Replaces the present filter.
+/// Attaches the filter, in place of the current one. It passes only frames to the interface's own address, so
+/// that a promiscuous neighbour's traffic does not reach the ring. With a port, it passes only whole IPv4
+/// datagrams to it; with a sieve and no port, it drops the Hellos that the sieve does not pass.
 pub(super) fn attach_filter(
     socket: &OwnedFd,
     interface: &Interface,
@@ -86,7 +85,7 @@ pub(super) fn attach_filter(
         statement(libc::BPF_RET | libc::BPF_K, 0),
     ];
     if let Some(port) = port {
-        // UDP, no fragment, and the port behind an IP header of any length.
+        // UDP, no fragment, and the port after an IP header of any length.
         program.extend([
             statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 23),
             jump(equal, 17, 1, 0),
@@ -121,8 +120,8 @@ pub(super) fn accept_address(socket: &OwnedFd, interface: &Interface) -> io::Res
     set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Spreads the senders to this interface over its queues: all frames of one source address go to one worker, so that a
-/// session stays with its worker.
+/// Spreads the senders to this interface over its queues. All frames of one source address go to one worker,
+/// so that a session stays with its worker.
 pub(super) fn join_fanout(
     socket: &OwnedFd,
     config: &LinkConfig,
@@ -133,10 +132,10 @@ pub(super) fn join_fanout(
     let group = (std::process::id() ^ (interface.index << 8) ^ u32::from(config.ethertype)) & 0xFFFF;
     let argument = (group as i32) | (PACKET_FANOUT_CBPF << 16);
     set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
-    // Last two bytes of the source address, modulo the number of queues. The kernel's packet data begins here behind
-    // the Ethernet header; SKF_LL_OFF reaches the header.
+    // Last two bytes of the source address, modulo the number of queues. The packet data here begins after
+    // the Ethernet header; SKF_LL_OFF reaches back to it.
     let link_layer = libc::SKF_LL_OFF as u32;
-    // Inside UDP, the source address of the inner frame, behind the IP and UDP headers.
+    // Inside UDP, it is the source address of the inner frame, after the IP and UDP headers.
     let senders_end = if inside_udp { 20 + 8 + 10 } else { link_layer.wrapping_add(10) };
     let program = [
         statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, senders_end),
@@ -156,7 +155,8 @@ mod tests {
     const CN: Mac = Mac([2, 0xF0, 0xFE, 0xDC, 0xBA, 1]);
     const NAMED: Mac = Mac([2, 0xF0, 0xFE, 0xDC, 0xBA, 2]);
 
-    /// Result of such a program in the kernel: whether it passes the frame when the random number is `random`.
+    /// Runs such a program as the kernel does, with `random` as the random number. Returns whether it passes
+    /// the frame.
     fn passes(program: &[libc::sock_filter], frame: &[u8], random: u32) -> bool {
         let load = |at: u32, len: usize| {
             let at = at as usize;
@@ -214,7 +214,8 @@ mod tests {
                 assert!(passes(&program, &frame(NAMED, command), random));
             }
         }
-        // The program stays within the kernel's length limit, and no jump exceeds a byte, for any number of peers.
+        // For any number of peers the program must stay within the kernel's length limit, and no jump may
+        // exceed a byte.
         let known: Vec<_> = (0..128).map(|n| (Mac::from_u64(n), quarter)).collect();
         let program = sift(&HelloSieve { known, others: Share::ALL });
         assert!(program.len() < 4096);

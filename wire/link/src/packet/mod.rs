@@ -1,9 +1,10 @@
 //! AF_PACKET: rings of frames shared with the kernel (TPACKET_V2), the link that works everywhere.
 //!
-//! The kernel copies each arriving frame into the next slot of the receive ring and flips its status word;
-//! a spinning receiver sees that without a system call (`receive`). A frame to be sent is written into a slot of
-//! the transmit ring; up to 64 leave by plain `send` or `sendmmsg`, and one `sendto` sends all that are marked where there are
-//! more (`transmit`). TPACKET_V3 is not used: it hands over whole blocks, or waits for a timer.
+//! The kernel copies each arriving frame into the next slot of the receive ring and changes the slot's status
+//! word. A spinning receiver sees that without a system call (`receive`). A frame to be sent is written into
+//! a slot of the transmit ring. Up to 64 frames are sent by plain `send` or `sendmmsg`; if there are more,
+//! one `sendto` sends all slots that are marked (`transmit`). TPACKET_V3 is not used: it passes on whole
+//! blocks, or waits for a timer.
 
 mod filter;
 mod receive;
@@ -30,15 +31,14 @@ use cxloe_wire::session::HelloSieve;
 pub(super) const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";
 
-/// Slots of the receive ring: two windows deep, so that frames are lost only if the receiver stops, and small enough
-/// for the caches.
+/// Number of slots of the receive ring: two windows, so that frames are lost only if the receiver stops, and
+/// few enough for the caches.
 const RX_SLOTS: usize = 1024;
-/// Slots of the transmit ring.
 const TX_SLOTS: usize = 512;
-/// Bytes in a receive slot before the frame: header, address, alignment, a spare tag.
+/// Number of bytes in a receive slot before the frame: header, address, alignment, a spare tag.
 const RX_OVERHEAD: usize = 128;
 
-/// A link over an AF_PACKET socket with mapped rings.
+/// Link over an AF_PACKET socket with mapped rings.
 pub struct PacketLink {
     info: LinkInfo,
     interface: Interface,
@@ -46,7 +46,7 @@ pub struct PacketLink {
     // Fields drop in this order: the ring is unmapped before the socket closes.
     rx: RxRing,
     socket: OwnedFd,
-    /// Set if frames are directly on Ethernet, not inside datagrams.
+    /// True if frames are sent directly on Ethernet, not inside datagrams.
     bare: bool,
     counters: LinkCounters,
 }
@@ -57,8 +57,8 @@ impl PacketLink {
         PacketLink::open_at(config, None)
     }
 
-    /// As `open`, but with a port only for IPv4 datagrams to that port, spread over queues by their inner source
-    /// address.
+    /// [`open`](Self::open), but if a port is given, only for IPv4 datagrams to that port, spread over queues
+    /// by their inner source address.
     pub(crate) fn open_at(config: &LinkConfig, port: Option<u16>) -> Result<PacketLink, LinkError> {
         let mut interface = Interface::find(&config.interface)?;
         interface.mac = interface.mac.shard(config.shard());
@@ -72,16 +72,16 @@ impl PacketLink {
         receive_ring(&socket, slot, RX_SLOTS).map_err(fail("make the receive ring"))?;
         let rx = map_ring(&socket, slot * RX_SLOTS).map_err(fail("map the receive ring"))?;
 
-        // A socket with a transmit ring sends only from the ring; the second socket is for plain `send`.
+        // A socket with a transmit ring sends only from the ring, so plain `send` needs a second socket.
         let sender = open_socket().map_err(fail("open a packet socket for sending"))?;
         let bypass = config.qdisc_bypass && [&socket, &sender].into_iter().all(bypass_qdisc);
-        // A frame that the kernel refuses, as too long for an MTU that has just shrunk, is lost. Without this option it
-        // would stay at the head of the transmit ring, before all others.
+        // A frame that the kernel refuses, as too long for an MTU that has just shrunk, is lost. Without this
+        // option it would stay at the head of the transmit ring and block all others.
         let _ = set_option(&sender, libc::SOL_PACKET, PACKET_LOSS, &1);
         set_option(&sender, libc::SOL_PACKET, libc::PACKET_TX_RING, &ring_request(slot, TX_SLOTS))
             .map_err(fail("make the transmit ring"))?;
         let tx = map_ring(&sender, slot * TX_SLOTS).map_err(fail("map the transmit ring"))?;
-        // A socket bound to no EtherType receives no frames.
+        // Bound to no EtherType, so that this socket receives no frames.
         bind(&sender, 0, interface.index).map_err(fail("bind a packet socket for sending"))?;
 
         bind(&socket, config.ethertype, interface.index).map_err(fail("bind a packet socket"))?;
@@ -194,7 +194,7 @@ impl Link for PacketLink {
     }
 
     fn counters(&mut self) -> LinkCounters {
-        // tpacket_stats: frames seen, frames dropped, since the last call.
+        // tpacket_stats: frames seen and frames dropped since the last call.
         if let Ok([_, dropped]) =
             get_option::<[u32; 2]>(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
         {
@@ -210,23 +210,26 @@ impl Link for PacketLink {
     }
 }
 
-/// Makes a TPACKET_V2 socket, which receives no frames before [`bind`] sets its EtherType.
+/// Makes a TPACKET_V2 socket. It receives no frames before [`bind`] sets the EtherType.
+#[expect(unsafe_code, reason = "socket returns a raw descriptor")]
 pub(super) fn open_socket() -> io::Result<OwnedFd> {
     // SAFETY: creates a socket; the result is checked.
     let socket = owned(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
     let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
     set_option(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
-    // Since Linux 4.20; earlier kernels return sent frames, which are dropped by their destination.
+    // Since Linux 4.20. Earlier kernels return sent frames, which are then dropped because of their
+    // destination.
     let _ = set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1);
     Ok(socket)
 }
 
-/// Adds a receive ring to `socket`; the caller maps it.
+/// Adds a receive ring to `socket`; the caller must map it.
 pub(super) fn receive_ring(socket: &OwnedFd, slot: usize, slots: usize) -> io::Result<()> {
     set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &ring_request(slot, slots))
 }
 
-/// Binds to frames of `ethertype` on the interface `index`.
+/// Binds to frames of `ethertype` on the interface with this index.
+#[expect(unsafe_code, reason = "an address in the kernel's form is made from zeros")]
 pub(super) fn bind(socket: &OwnedFd, ethertype: u16, index: u32) -> io::Result<()> {
     // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -241,7 +244,7 @@ fn map_ring(socket: &OwnedFd, bytes: usize) -> io::Result<MmapRaw> {
     MmapOptions::new().len(bytes).populate().map_raw(socket)
 }
 
-/// Makes a socket pass frames directly to the driver; returns whether the kernel can.
+/// Makes the socket pass frames directly to the driver. Returns whether the kernel supports that.
 fn bypass_qdisc(socket: &OwnedFd) -> bool {
     set_option(socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1).is_ok()
 }

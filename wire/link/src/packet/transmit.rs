@@ -1,4 +1,5 @@
-//! The sending half of a packet link: a ring of slots shared with the kernel, and plain `send` for short batches.
+//! The sending half of a packet link: a ring of slots shared with the kernel, and plain `send` for short
+//! batches.
 //!
 //! ```text
 //!        next - held          next
@@ -6,22 +7,25 @@
 //!        |  not yet marked    |
 //! ```
 //!
-//! Marking slots and kicking the kernel is the cheapest way for many frames, and an expensive one for few: the kernel
-//! pins each frame's page and releases its slot by a destructor. So slots are marked only if more than [`HELD_MAX`]
-//! frames are written, or, to keep the order, while earlier frames wait in the ring; otherwise `send` copies the frames
-//! and their slots stay free for the next. After [`Transmit::hasten`] the next frame is sent at its commit, so that it
-//! leaves while the caller does its bookkeeping.
+//! Marking slots and kicking the kernel costs least for many frames, but much for few: the kernel pins each
+//! frame's page and releases its slot by a destructor. So slots are marked only if more than [`HELD_MAX`]
+//! frames are written or, to keep the order, while earlier frames wait in the ring. Otherwise `send` copies
+//! the frames, and their slots stay free. After [`Transmit::hasten`] the next frame is sent at its commit, so
+//! that it leaves while the caller does its bookkeeping.
 //!
-//! Round trips on a veth in microseconds, both ends alike, of batches of so many frames of 89 bytes (medians of three
-//! turns; the same with a receive ring and plain `send` in C: 3.9 for one):
+//! Round-trip times in microseconds on a veth, with both ends alike, for batches of frames of 89 bytes
+//! (median of three runs; a receive ring with plain `send` in C takes 3.9 for one frame):
 //!
 //! | frames | 1 | 2 | 3 | 4 | 8 | 16 | 32 | 64 |
 //! |---|---|---|---|---|---|---|---|---|
 //! | ring | 4.7 | 8.4 | 10.6 | 12.7 | 26 | 45 | 85 | 161 |
 //! | plain | 3.6 | 5.3 | 8.6 | 10.0 | 23 | 43 | 84 | 157 |
 //!
-//! Of full frames the kernel of a veth copies those of the ring once more, for their pages may not leave it: a stream of
-//! 1,502 bytes in C takes 1.8 to 3.6 us a frame by `sendmmsg` of 32, and 2.2 to 4.2 by a ring of as many.
+//! On a veth the kernel copies full frames from the ring once more, because their pages must not leave the
+//! ring. A stream of 1,502-byte frames in C takes 1.8 to 3.6 us a frame by `sendmmsg` of 32, and 2.2 to 4.2
+//! us by a ring of as many.
+
+#![expect(unsafe_code, reason = "rings shared with the kernel are mapped memory")]
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -34,29 +38,28 @@ use crate::socket::{SEND_MAX, kick, send, send_many};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
-/// Offset of the frame in a transmit slot, behind the aligned `tpacket2_hdr`.
+/// Offset of the frame in a transmit slot, after the aligned `tpacket2_hdr`.
 const TX_OFFSET: usize = 32;
-/// Most frames sent by `send` instead of the ring, in one or two system calls: the answers to a receive batch. For
-/// marked slots the kernel makes frames from the ring's pages, which hardware drivers send without a copy; a veth must
-/// not keep these pages and copies each frame once more.
+/// Maximum number of frames sent by `send` instead of the ring, in one or two system calls: as many as the
+/// answers to a receive batch. For marked slots the kernel makes frames from the ring's pages. Hardware
+/// drivers send these without a copy, but a veth must not keep the pages and copies each frame once more.
 const HELD_MAX: usize = 2 * SEND_MAX;
 
 const TAKEN: u32 = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
 
-/// Transmit ring, and the socket for plain sends.
 pub(super) struct TxRing {
     base: NonNull<u8>,
     slot: usize,
     /// Number of slots, a power of two, minus one.
     mask: usize,
     next: usize,
-    /// Length of the lent slot that is not committed yet; 0 if none.
+    /// Length of the slot that is lent and not committed yet; 0 if none is lent.
     lent: usize,
     /// Number of committed frames, right before `next`, that are not marked yet.
     held: usize,
-    /// Set while marked slots may wait for a kick; no frame is held then.
+    /// True while marked slots may wait for a kick; then no frame is held.
     marked: bool,
-    /// Set if the next frame is to leave at its commit.
+    /// True if the next frame is to be sent at its commit.
     hastened: bool,
     tag: usize,
     priority: u8,
@@ -65,22 +68,23 @@ pub(super) struct TxRing {
     pub bytes: u64,
     pub full: u64,
     pub errors: u64,
-    /// Socket for plain sends.
+    /// Socket without a transmit ring, for plain sends.
     plain: OwnedFd,
     // Fields drop in this order: the ring is unmapped before its socket closes.
     _map: MmapRaw,
     socket: OwnedFd,
 }
 
-// SAFETY: the link's owner owns the ring, and each slot belongs to the kernel or to the user, by its status word.
+// SAFETY: the link's owner owns the ring, and each slot belongs to the kernel or to this process, as its
+// status word states.
 unsafe impl Send for TxRing {}
 
 impl TxRing {
-    /// Makes a ring of `slots` slots of `slot` bytes in `map`, a mapping of `socket`; plain sends use `plain`. Frames
-    /// have at most `max_frame` bytes, and a tag in addition if there is a priority.
+    /// Makes a ring of `slots` slots of `slot` bytes in `map`, a mapping of `socket`. Plain sends use
+    /// `plain`. Frames have at most `max_frame` bytes, plus a tag if there is a priority.
     ///
     /// # Panics
-    /// If the number of slots is no power of two, or the mapping is smaller than the slots.
+    /// If the number of slots is not a power of two, or the mapping is smaller than the slots.
     pub fn new(
         (map, socket): (MmapRaw, OwnedFd),
         plain: OwnedFd,
@@ -119,8 +123,8 @@ impl TxRing {
         self.held == 0 && !self.marked
     }
 
-    /// Sends the committed frames: by plain sends if they are few, else through the ring. Frames that the kernel does
-    /// not take now stay in the ring and leave with the next call, in order.
+    /// Sends the committed frames, by plain sends if they are few, else through the ring. Frames that the
+    /// kernel does not take now stay in the ring and are sent by the next call, in order.
     ///
     /// # Errors
     /// Errors after which the link is unusable.
@@ -149,8 +153,8 @@ impl TxRing {
         Ok(())
     }
 
-    /// Sends the frame committed last, if it is the only one. A frame that the kernel refuses is left to the next
-    /// flush.
+    /// Sends the frame committed last, if it is the only one. A frame that the kernel refuses is left to the
+    /// next flush.
     #[inline]
     fn send_at_once(&mut self) {
         if self.held == 1 && send(&self.plain, self.written(self.behind(1))).is_ok() {
@@ -166,14 +170,15 @@ impl TxRing {
             Err(error) if is_temporary(&error) || is_too_long(&error) => self.errors += 1,
             Err(error) => return Err(error),
         }
-        // Slots stay marked if a queue is full, the interface is down for now, or an earlier frame was refused, which
-        // is lost. They leave with the next kick, which must come even if there is no room to mark another slot.
+        // Slots stay marked if a queue is full, if the interface is down for now, or if an earlier frame was
+        // refused, which is lost. They are sent by the next kick, which must come even if no further slot can
+        // be marked.
         self.marked = self.status(self.behind(1)).load(Ordering::Acquire) & libc::TP_STATUS_SEND_REQUEST != 0;
         Ok(())
     }
 
-    /// Handles the refusal of the frame behind the first `sent` held ones: if it cannot be sent now, it and those
-    /// behind it go into the ring; if it is too long for an MTU that has just shrunk, it is lost.
+    /// Handles the refusal of the held frame after the first `sent` ones. If it cannot be sent now, it and
+    /// the later ones go into the ring. If it is too long for an MTU that has just shrunk, it is lost.
     #[cold]
     fn refused(&mut self, sent: usize, error: io::Error) -> io::Result<()> {
         let gone = match () {
@@ -182,7 +187,8 @@ impl TxRing {
             () => return Err(error),
         };
         self.errors += 1;
-        // The kernel expects the next marked slot right behind the last one sent: where the first held frame was.
+        // The kernel expects the next marked slot right after the last one sent, where the first held frame
+        // was.
         let first = self.held;
         for to in 0..self.held - gone {
             let (from, to) = (self.behind(first - gone - to), self.behind(first - to));
@@ -199,7 +205,8 @@ impl TxRing {
     /// Copies a written frame from one of this side's slots to another.
     fn move_frame(&mut self, from: usize, to: usize) {
         let len = self.written(from).len();
-        // SAFETY: neither slot is marked, so both are this side's; they differ, and frame and offset fit each.
+        // SAFETY: neither slot is marked, so both are this side's. They differ, and frame and offset fit
+        // each.
         unsafe {
             let (from, to) = (self.at(from), self.at(to));
             std::ptr::copy_nonoverlapping(from.add(TX_OFFSET), to.add(TX_OFFSET), len);
@@ -231,16 +238,17 @@ impl TxRing {
 
     #[inline]
     fn status(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: a slot is 16-byte aligned and starts with the u32 status word that the kernel writes concurrently.
+        // SAFETY: a slot is 16-byte aligned and starts with the u32 status word that the kernel writes
+        // concurrently.
         unsafe { &*self.at(index).cast::<AtomicU32>() }
     }
 
-    /// Bytes of the held frame in a slot.
+    /// Returns the bytes of the held frame in a slot.
     #[inline]
     fn written(&self, index: usize) -> &[u8] {
         let slot = self.at(index);
-        // SAFETY: the slot is this side's while it is not marked; its header, and as many bytes as its length states,
-        // were written.
+        // SAFETY: the slot is this side's while it is not marked. Its header, and as many bytes as its length
+        // states, were written.
         unsafe {
             let len = (*slot.cast::<libc::tpacket2_hdr>()).tp_len as usize;
             std::slice::from_raw_parts(slot.add(TX_OFFSET), len.min(self.max_frame + self.tag))
@@ -259,7 +267,8 @@ impl Transmit for TxRing {
             return None;
         }
         self.lent = len;
-        // SAFETY: by its status word the slot is this side's; max_frame and a tag fit a slot, as `new` has checked.
+        // SAFETY: the status word states that the slot is this side's. max_frame and a tag fit a slot, as
+        // `new` has checked.
         Some(unsafe { std::slice::from_raw_parts_mut(self.at(self.next).add(TX_OFFSET + self.tag), len) })
     }
 
@@ -295,13 +304,13 @@ impl Transmit for TxRing {
     }
 }
 
-/// Whether a later attempt may succeed, since a queue is full or the interface is down for now.
+/// Whether a later attempt may succeed: a queue is full, or the interface is down for now.
 fn is_temporary(error: &io::Error) -> bool {
     let temporary = [libc::EAGAIN, libc::ENOBUFS, libc::EINTR, libc::ENETDOWN, libc::ENETUNREACH].map(Some);
     temporary.contains(&error.raw_os_error())
 }
 
-/// Whether the frame is too long for an MTU that has just shrunk.
+/// Whether the frame is too long for the MTU, which may have just shrunk.
 fn is_too_long(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
@@ -318,11 +327,12 @@ mod tests {
     const SLOT: usize = 2048;
     const SLOTS: usize = 128;
 
-    /// Makes a ring without a kernel, in which kicks have no effect, and the receiving end of its plain sends.
+    /// Makes a ring without a kernel, in which kicks have no effect, and the receiving end of its plain
+    /// sends.
     fn ring(priority: Option<u8>) -> (TxRing, UnixDatagram) {
         let map = MmapOptions::new().len(SLOT * SLOTS).map_anon().unwrap().into();
         let (kicked, kicks) = UnixDatagram::pair().unwrap();
-        // A kick is an empty datagram here; no code receives it, and no sender waits for that.
+        // A kick is an empty datagram here. Nothing receives it, and no sender waits for that.
         std::mem::forget(kicks);
         let (plain, out) = UnixDatagram::pair().unwrap();
         out.set_nonblocking(true).unwrap();
@@ -339,7 +349,7 @@ mod tests {
         std::iter::from_fn(|| out.recv(&mut frame).ok().map(|len| (len, frame[len - 1]))).collect()
     }
 
-    /// Lengths and marks of the frames that the kernel would find, from slot `first` on.
+    /// Returns the lengths and marks of the frames that the kernel would find, from slot `first` on.
     fn marked(ring: &TxRing, first: usize) -> Vec<(usize, u8)> {
         let is_marked =
             |index: &usize| ring.status(*index).load(Ordering::Relaxed) == libc::TP_STATUS_SEND_REQUEST;
@@ -355,7 +365,7 @@ mod tests {
     #[test]
     fn more_than_one_call_takes_leave_plainly_in_order() {
         let (mut ring, _) = ring(None);
-        // The queue of a Unix socket is too short for this many frames.
+        // A UDP socket, because the queue of a Unix socket is too short for this many frames.
         let plain = UdpSocket::bind("127.0.0.1:0").unwrap();
         let out = UdpSocket::bind("127.0.0.1:0").unwrap();
         plain.connect(out.local_addr().unwrap()).unwrap();
@@ -390,7 +400,7 @@ mod tests {
         ring.send().unwrap();
         assert_eq!((received(&out), marked(&ring, 0)), (vec![], many.clone()));
         assert!(!ring.is_empty(), "what the kernel has not taken wants another kick");
-        // A single frame does not overtake the marked ones.
+        // A single frame must not overtake the marked ones.
         write(&mut ring, 70, 77);
         ring.send().unwrap();
         assert_eq!((received(&out), marked(&ring, many.len())), (vec![], vec![(70, 77)]));
@@ -406,7 +416,7 @@ mod tests {
     #[test]
     fn what_cannot_leave_now_goes_into_the_ring_where_the_kernel_looks() {
         let (mut ring, out) = ring(None);
-        // As many frames leave as the socket has room for.
+        // As many frames are sent as the socket's queue takes.
         let mut taken = 0_u8;
         while ring.errors == 0 {
             write(&mut ring, 60, taken);
@@ -417,7 +427,8 @@ mod tests {
         take_all(&ring);
         ring.send().unwrap();
         assert!(ring.is_empty());
-        // The socket takes two of four frames: the other two move to the slot that the kernel examines next, slot 1.
+        // The socket takes two of four frames. The other two move to the slot that the kernel examines next,
+        // slot 1.
         let mut frame = [0; SLOT];
         for _ in 0..2 {
             out.recv(&mut frame).unwrap();
@@ -452,14 +463,14 @@ mod tests {
         ring.hasten();
         write(&mut ring, 60, 1);
         assert_eq!((received(&out), ring.is_empty(), ring.next), (vec![(60, 1)], true, 0));
-        // `hasten` applied to one frame only; and a hastened frame does not overtake held ones.
+        // `hasten` applies to one frame only, and a hastened frame must not overtake held ones.
         write(&mut ring, 61, 2);
         ring.hasten();
         write(&mut ring, 62, 3);
         assert_eq!(received(&out), []);
         ring.send().unwrap();
         assert_eq!(received(&out), [(61, 2), (62, 3)]);
-        // A hastened frame does not overtake frames in the ring either.
+        // Nor may it overtake frames in the ring.
         (0..=HELD_MAX).for_each(|i| write(&mut ring, 70, i as u8));
         ring.hasten();
         write(&mut ring, 63, 4);
@@ -467,7 +478,7 @@ mod tests {
         take_all(&ring);
         ring.send().unwrap();
         assert!(ring.is_empty());
-        // A frame that cannot leave at its commit leaves with a flush.
+        // A frame that cannot be sent at its commit is sent by a flush.
         drop(out);
         ring.hasten();
         write(&mut ring, 64, 5);

@@ -1,11 +1,11 @@
-//! Decides without I/O when the links on an interface are closed and opened again, from observations of the interface
-//! and the results of attempts.
+//! Decides, without I/O, when the links on an interface are closed and opened again. The input is
+//! observations of the interface and the results of attempts.
 //!
 //! ```text
 //!            the interface is gone, down, another, or of another MTU; a link has failed
 //!   Open ---------------------------------------------------------------------------> Closing
 //!    ^                                                                                   | every worker has
-//!    |  opened              fit again, and the pause is over                             v let go
+//!    |  opened              fit again, and the pause is over                             v released its link
 //!    +----------------------------------------------------------------------------- Closed
 //! ```
 
@@ -15,45 +15,46 @@ use std::time::Duration;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
-/// Pause after the first failure to open, or after a link that failed by itself; doubled after each further failure.
+/// Pause after the first failure to open, or after a link that failed by itself; doubled after each further
+/// failure.
 const REOPEN_DELAY_FIRST: Duration = Duration::from_millis(50);
-/// Longest pause between two attempts to open.
+/// Maximum pause between two attempts to open.
 const REOPEN_DELAY_MAX: Duration = Duration::from_secs(2);
-/// Time after which an open link counts as stable: earlier failures are forgotten.
+/// Time after which an open link counts as stable, and earlier failures no longer lengthen the pause.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// Interval of checks of the interface while the link is open, in case a notice of a change is lost.
 const CHECK_INTERVAL_OPEN: Duration = Duration::from_millis(500);
 /// Interval of checks of the interface while the link is closed.
 const CHECK_INTERVAL_CLOSED: Duration = Duration::from_millis(100);
-/// Interval of checks whether workers have released their links.
+/// Interval of checks whether all workers have released their links.
 const CHECK_INTERVAL_CLOSING: Duration = Duration::from_millis(2);
 
-/// Properties of an interface that links on it depend on.
+/// Properties of an interface that the links on it depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ground {
-    /// Index that the kernel gave the interface; a new one after the interface was deleted and created again.
+    /// Index that the kernel gave the interface. An interface that was deleted and created again has a new
+    /// one.
     pub index: u32,
-    /// MAC address that the node has on it, by which other nodes know it.
+    /// MAC address that the node has on the interface, by which other nodes identify it.
     pub mac: Mac,
-    /// MTU of the interface in bytes.
+    /// MTU in bytes; a change of it requires new links.
     pub mtu: usize,
-    /// Outer address of the node, if its frames are inside UDP.
+    /// Outer address of the node, if its frames are sent inside UDP.
     pub outer: Option<SocketAddr>,
 }
 
-/// Observed state of the interface.
+/// Observed state of the interface: whether frames can pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Observation {
-    /// Frames can pass.
+    /// Frames can pass on an interface with these properties.
     Fit(Ground),
-    /// Frames cannot pass, for this reason.
+    /// Frames cannot pass, for this reason, which is shown to the operator.
     Unfit(String),
 }
 
-/// Next step of the watching thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkStep {
-    /// Do nothing.
+    /// Only observe the interface again later.
     Rest,
     /// Make every worker release its link.
     Close,
@@ -68,52 +69,47 @@ enum LinkPhase {
     Closed { not_before: Time },
 }
 
-/// State of all links on one interface.
+/// Decides for all links on one interface.
 #[derive(Debug)]
 pub(super) struct Reopening {
     interface: String,
-    /// Interface on which the links were opened; its MAC never changes.
+    /// Properties of the interface on which the links were last opened; the MAC never changes.
     ground: Ground,
     phase: LinkPhase,
     /// Reason why the link is not open; `None` while it is.
     why: Option<String>,
-    /// Successive failures for reasons other than the interface, without a stable time in between.
+    /// Number of consecutive failures for reasons other than the interface, without a stable time in between.
     failures: u32,
 }
 
 impl Reopening {
-    /// Makes the state of links that have just been opened.
     pub fn new(interface: &str, ground: Ground, now: Time) -> Reopening {
         let phase = LinkPhase::Open { since: now };
         Reopening { interface: interface.to_owned(), ground, phase, why: None, failures: 0 }
     }
 
-    /// Reason why the link is not open; `None` while it is.
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
-    /// Whether links are open.
     pub fn is_open(&self) -> bool {
         matches!(self.phase, LinkPhase::Open { .. })
     }
 
-    /// Whether workers are to release their links.
+    /// Whether workers must release their links.
     pub fn is_closing(&self) -> bool {
         self.phase == LinkPhase::Closing
     }
 
-    /// MAC address that the links must have.
     pub fn mac(&self) -> Mac {
         self.ground.mac
     }
 
-    /// Index of the interface on which links were last opened.
     pub fn index(&self) -> u32 {
         self.ground.index
     }
 
-    /// Longest wait for a notice before the next [`step`](Self::step).
+    /// Maximum wait for a notice before the next [`step`](Self::step).
     pub fn pause(&self, now: Time) -> Duration {
         match self.phase {
             LinkPhase::Open { .. } => CHECK_INTERVAL_OPEN,
@@ -125,7 +121,7 @@ impl Reopening {
         }
     }
 
-    /// Decides the next step by the observed state of the interface.
+    /// Decides the next step from the observed state of the interface.
     pub fn step(&mut self, now: Time, observation: &Observation) -> LinkStep {
         match self.phase {
             LinkPhase::Open { since } => {
@@ -150,7 +146,7 @@ impl Reopening {
         }
     }
 
-    /// Records that the interface with this index was deleted, even if an equal one exists by now.
+    /// Records that the interface with this index was deleted, even if an equal interface exists by now.
     pub fn deleted(&mut self, index: u32) -> LinkStep {
         match self.phase {
             LinkPhase::Open { .. } if index == self.ground.index => {
@@ -160,7 +156,7 @@ impl Reopening {
         }
     }
 
-    /// Records that a link has failed by itself.
+    /// Records that a link has failed while its interface was in order.
     pub fn failed(&mut self, why: String) -> LinkStep {
         if !self.is_open() {
             return LinkStep::Rest;
@@ -176,13 +172,12 @@ impl Reopening {
         }
     }
 
-    /// Records that links are open on an interface of these properties.
+    /// Records that links are open on an interface with these properties.
     pub fn opened(&mut self, ground: Ground, now: Time) {
         (self.ground, self.why) = (ground, None);
         self.phase = LinkPhase::Open { since: now };
     }
 
-    /// Records that opening the links has failed.
     pub fn not_opened(&mut self, why: String, now: Time) {
         self.failures += 1;
         self.why = Some(why);
@@ -195,13 +190,13 @@ impl Reopening {
         LinkStep::Close
     }
 
-    /// Properties of an interface that links can be opened on; else the reason why not.
+    /// Returns the properties of the interface if links can be opened on it, otherwise the reason why not.
     fn judge(&self, observation: &Observation) -> Result<Ground, String> {
         let (interface, own) = (&self.interface, self.ground.mac);
         match observation {
             Observation::Unfit(why) => Err(why.clone()),
-            // Sessions, mappings and the manager identify the node by its address: with another address it would be
-            // another node, and frames to the old address would not reach it.
+            // Sessions, mappings and the manager identify the node by its address. With another address it
+            // would be another node, and frames to the old address would not reach it.
             Observation::Fit(Ground { mac, outer: Some(outer), .. })
                 if *mac != own && Some(*outer) != self.ground.outer =>
             {
@@ -219,7 +214,8 @@ impl Reopening {
         }
     }
 
-    /// Reason why open links have to be replaced: they were opened on other properties than these.
+    /// Returns the reason why open links must be replaced, if they were opened with other properties than
+    /// `found`.
     fn difference(&self, found: Ground) -> Option<String> {
         let (interface, known) = (&self.interface, self.ground);
         match (known.outer, found.outer) {
@@ -284,7 +280,7 @@ mod tests {
         let mut r = open();
         assert_eq!(r.step(at(1), &gone()), LinkStep::Close);
         assert_eq!(r.why(), Some("no such interface"));
-        // Nothing is opened while a worker still has its old link.
+        // No link is opened while a worker still has its old one.
         assert_eq!(r.step(at(2), &fit(9, 1500)), LinkStep::Rest);
         assert!(r.is_closing());
         r.closed(at(3));
@@ -302,7 +298,7 @@ mod tests {
         assert!(r.why().unwrap().contains("made again"));
         let mut r = open();
         assert_eq!(r.deleted(7), LinkStep::Close);
-        // A second notice while closing changes nothing.
+        // A second notice during the closing has no effect.
         assert_eq!(r.deleted(7), LinkStep::Rest);
         r.closed(at(1));
         assert_eq!(r.step(at(1), &fit(7, 1500)), LinkStep::Open);
@@ -366,7 +362,8 @@ mod tests {
             r.not_opened("busy".into(), at(now));
         }
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
-        // An absent interface is no failure: links are opened as soon as the interface exists and the pause is over.
+        // An absent interface is not a failure: links are opened as soon as the interface exists and the
+        // pause is over.
         r.opened(ground(7, 1500), at(now));
         assert_eq!(r.step(at(now + 10_000), &gone()), LinkStep::Close);
         r.closed(at(now + 10_001));

@@ -1,4 +1,4 @@
-//! The worker's side: a link that works while its interface does; otherwise frames are lost, as on a wire.
+//! The worker's side: a link that works while its interface does. Otherwise frames are lost, as on a wire.
 
 use std::io::Write;
 use std::os::fd::RawFd;
@@ -12,7 +12,7 @@ use cxloe_wire::Transmit;
 use cxloe_wire::frame::MAX_FRAME_LIMIT;
 use cxloe_wire::session::HelloSieve;
 
-/// Longest sleep of a worker without a link, so that it soon takes the next one.
+/// Maximum sleep of a worker without a link, so that it soon takes the next one.
 const NO_LINK_SLEEP: Duration = Duration::from_millis(10);
 
 /// Order: the worker uses its link.
@@ -24,54 +24,52 @@ const CLOSED: u32 = 2;
 /// State: a new link waits for the worker.
 const READY: u32 = 3;
 
-/// Exchange of a link between its worker and the thread that opens links.
+/// Passes links between a worker and the thread that opens them.
 #[derive(Default)]
 pub(super) struct Slot {
     order: AtomicU32,
     link: Mutex<Option<Box<dyn Link>>>,
-    /// Error for which the worker released the link by itself.
+    /// Error for which the worker released its link without an order.
     failure: Mutex<Option<String>>,
 }
 
 impl Slot {
     /// Makes the worker release its link.
     pub fn close(&self) {
-        // Withdraws a link that the worker has not taken yet. The lock is held to the end, so that a worker takes the
-        // link before the order changes, or not at all.
+        // Withdraws a link that the worker has not taken yet. The lock is held to the end, so that a worker
+        // takes the link before the order changes, or not at all.
         let mut waiting = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         *waiting = None;
-        // Only if the order is OPEN: a worker may have released the link by itself.
+        // Only if the order is OPEN, since a worker may have released its link without an order.
         let _ = self.order.compare_exchange(OPEN, CLOSE, Ordering::AcqRel, Ordering::Acquire);
         let _ = self.order.compare_exchange(READY, CLOSED, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Whether the worker has released its link.
     pub fn is_closed(&self) -> bool {
         self.order.load(Ordering::Acquire) == CLOSED
     }
 
-    /// Passes a new link to a worker that has released its last.
+    /// Passes a new link to a worker that has released its last one.
     pub fn hand_over(&self, link: Box<dyn Link>) {
         *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
         self.order.store(READY, Ordering::Release);
     }
 
-    /// Takes the error for which the worker released its link by itself, if there is one since the last call.
+    /// Takes the error for which the worker released its link without an order, if there is a new one.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Link that outlives its interface.
 pub(super) struct PersistentLink {
     slot: Arc<Slot>,
     link: Option<Box<dyn Link>>,
     info: LinkInfo,
     nowhere: DiscardFrames,
-    /// Sums of the counters of earlier links.
+    /// Sums of the counters of earlier links, so that counters never go back.
     before: LinkCounters,
     reopened: u32,
-    /// Socket that wakes the thread that opens links; the thread ends when the last one is closed.
+    /// Socket that wakes the thread that opens links. That thread ends when the last worker's end is closed.
     alarm: Arc<UnixStream>,
 }
 
@@ -89,7 +87,6 @@ impl PersistentLink {
         }
     }
 
-    /// Carries out the slot's order.
     #[cold]
     fn apply(&mut self, order: u32) {
         match order {
@@ -122,7 +119,7 @@ impl PersistentLink {
         self.close_link();
         *self.slot.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         self.slot.order.store(CLOSED, Ordering::Release);
-        // If the pipe is full, the thread is woken anyway.
+        // If the socket's buffer is full, the thread is woken anyway.
         let _ = (&*self.alarm).write(&[0]);
     }
 
@@ -207,7 +204,8 @@ impl Link for PersistentLink {
         self.link.as_ref().map_or(Duration::MAX, |link| link.sleep_max())
     }
 
-    /// Without a link no frame arrives; the next link is given the sieve when it is opened.
+    /// Returns `Ok(true)` without a link, as then no frame arrives. The next link gets the sieve when it is
+    /// opened.
     fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
         self.link.as_mut().map_or(Ok(true), |link| link.sift(sieve))
     }
@@ -224,7 +222,7 @@ impl Link for PersistentLink {
     }
 }
 
-/// Transmit side without a link: discards frames.
+/// Transmit side while there is no link: discards frames.
 struct DiscardFrames {
     scratch: Box<[u8]>,
     lent: usize,
@@ -232,7 +230,7 @@ struct DiscardFrames {
 }
 
 impl DiscardFrames {
-    /// Enlarges the buffer to the longest frame; never shrinks it.
+    /// Enlarges the buffer to `max_frame` if needed; never shrinks it.
     fn limit_to(&mut self, max_frame: usize) {
         if max_frame > self.scratch.len() {
             self.scratch = vec![0; max_frame].into_boxed_slice();
@@ -301,7 +299,7 @@ mod tests {
         let lost = link.counters();
         assert_eq!((lost.tx_frames, lost.tx_errors), (1, 1));
 
-        // A link that is withdrawn before the worker takes it is never used.
+        // A link that is withdrawn before the worker takes it must never be used.
         slot.hand_over(Box::new(net.attach(Mac([2, 0, 0, 0, 0, 9]), PortConfig::default()).unwrap()));
         slot.close();
         assert!(slot.is_closed());

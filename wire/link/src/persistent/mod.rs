@@ -1,18 +1,19 @@
-//! Links that outlive their interface. If an interface is deleted and created again, set down and up, given another MTU
-//! or, for frames inside UDP, another IP address, its sockets become unusable; sessions and pools must survive that.
+//! Links that outlive their interface. If an interface is deleted and created again, set down and up, given
+//! another MTU or, for frames inside UDP, another IP address, its sockets become unusable. Sessions and pools
+//! must survive that.
 //!
-//! A thread watches the interface ([`notices`]), decides ([`decide`]) and opens links. A worker only releases its link
-//! and takes the new one ([`link`]), between two batches, when a flag is set. Without a link frames are lost, which
-//! sessions tolerate: they continue as soon as frames pass again.
+//! A thread watches the interface ([`notices`]), decides ([`decide`]) and opens links. A worker only releases
+//! its link and takes the new one ([`link`]), between two batches, when a flag is set. Without a link, frames
+//! are lost. Sessions tolerate that and continue as soon as frames pass again.
 //!
 //! ```text
-//!   the kernel -- notices --> watcher: look, decide, open      worker: receive(), flush(), ...
+//!   the kernel -- notices --> watcher: observe, decide, open   worker: receive(), flush(), ...
 //!                                 |                               |
 //!                                 +-------- Slot: close, closed, here is another --------+
 //! ```
 //!
-//! All links of a process on one interface are closed before the first is opened again, and are opened in their order,
-//! so that in a new fan-out group each worker has its old place.
+//! All links of a process on one interface are closed before the first is opened again, and they are opened
+//! in their order. So each worker gets its old place in a new fan-out group.
 
 mod decide;
 mod link;
@@ -36,10 +37,10 @@ use super::interface::{Interface, name_of};
 use super::{Link, LinkConfig, LinkError, open, udp};
 use crate::Clock;
 
-/// Shortest interval of checks of an interface during a series of notices.
+/// Minimum interval between checks of an interface during a series of notices.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(2);
 
-/// Reason why a link is down, and since when.
+/// Reason why a link is down, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkDown {
     /// Fault of the interface, and the remedy.
@@ -48,7 +49,7 @@ pub struct LinkDown {
     pub for_ns: u64,
 }
 
-/// State of an interface's links, for status and metrics; clones share it.
+/// State of an interface's links, for status output and metrics; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct LinkHealth(Arc<Mutex<Health>>);
 
@@ -67,23 +68,24 @@ impl LinkHealth {
         Some(LinkDown { why: why.clone(), for_ns: since.elapsed().as_nanos() as u64 })
     }
 
-    /// Number of times that the links were reopened.
+    /// Number of times that the links were opened again after a change of the interface.
     pub fn reopened(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).reopened
     }
 
-    /// Outer address of this node, at which the links were last opened; `None` if frames are not inside UDP.
+    /// Outer address of this node at which the links were last opened; `None` if frames are not sent inside
+    /// UDP.
     pub fn outer_address(&self) -> Option<SocketAddr> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).outer
     }
 }
 
-/// Opens a link for each of `configs`, all on one interface, and reopens them whenever the interface has been away or
-/// has changed. Such a link never returns an error. Its address stays: an interface that comes back with another
-/// address is not used before it has the old one again.
+/// Opens a link for each of `configs`, all on one interface, and reopens the links whenever the interface was
+/// away or has changed. Such a link never returns an error. Its address never changes: an interface that
+/// comes back with another address is not used until it has the old one again.
 ///
 /// # Errors
-/// Errors of [`open()`], and of making the socket or thread for the watch.
+/// Errors of [`open()`], and of making the socket or the thread that watches the interface.
 ///
 /// # Panics
 /// If `configs` is empty.
@@ -123,15 +125,15 @@ pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, Li
     Ok((persistent.collect(), health))
 }
 
-/// State of the thread that watches an interface.
+/// Thread that watches an interface and opens its links.
 struct LinkWatch {
     configs: Vec<LinkConfig>,
     slots: Vec<Arc<Slot>>,
     state: Reopening,
-    /// Present name of the interface, which may have been renamed.
+    /// Current name of the interface, which may have been renamed.
     name: String,
     notices: Option<Notices>,
-    /// Socket whose other ends the workers have, to wake this thread.
+    /// Socket that wakes this thread; the workers have the other ends.
     wake: UnixStream,
     health: LinkHealth,
     clock: Clock,
@@ -155,7 +157,7 @@ impl LinkWatch {
         }
     }
 
-    /// Observes the interface with the configured name, or else the one that had that name.
+    /// Observes the interface with the configured name, or otherwise the interface that had that name before.
     fn observe(&mut self) -> Observation {
         let configured = &self.configs[0].interface;
         let found = match find(&self.configs[0], configured) {
@@ -178,12 +180,12 @@ impl LinkWatch {
         }
     }
 
-    /// Interface used last, found by its present name.
+    /// Finds the interface used last, by its current name.
     fn renamed(&self) -> Result<(Interface, Option<SocketAddr>), LinkError> {
         let none = || LinkError::NoSuchInterface(self.configs[0].interface.clone());
         let name = name_of(self.state.index()).ok_or_else(none)?;
         match find(&self.configs[0], &name) {
-            // The index may be that of a deleted interface, used again for another.
+            // The kernel may have given the index of a deleted interface to another one.
             Ok((interface, _)) if interface.mac != self.state.mac() => Err(none()),
             found => found,
         }
@@ -206,7 +208,8 @@ impl LinkWatch {
             .collect();
         let now = self.clock.now();
         match links {
-            // The interface may have changed again in between: the state of the open links counts.
+            // The interface may have changed again in the meantime: only links with the node's address are
+            // used.
             Ok(links)
                 if links
                     .iter()
@@ -247,8 +250,9 @@ impl LinkWatch {
         }
     }
 
-    /// Waits for a notice, for a worker whose link has failed, or for the time of the next check; `false` if no worker
-    /// has a link any more.
+    /// Waits for a notice, for a worker whose link has failed, or for the time of the next check. Returns
+    /// `false` if no worker has a link any more.
+    #[expect(unsafe_code, reason = "poll takes a raw pointer")]
     fn sleep(&mut self) -> bool {
         let pause = self.state.pause(self.clock.now());
         let notices = self.notices.as_ref().map_or(-1, Notices::descriptor);
@@ -256,7 +260,8 @@ impl LinkWatch {
         let mut set = [watch(self.wake.as_raw_fd()), watch(notices)];
         // Rounded up, so that the last fraction of a millisecond is not spent polling.
         let millis = pause.as_millis().saturating_add(1).min(i32::MAX as u128) as libc::c_int;
-        // SAFETY: the set is a live array with the number of entries passed; the kernel skips a negative descriptor.
+        // SAFETY: the set is a live array with the number of entries passed; the kernel skips a negative
+        // descriptor.
         let ready = unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, millis) };
         if ready <= 0 {
             return true;
@@ -266,7 +271,7 @@ impl LinkWatch {
         }
         if set[1].revents != 0 {
             let (mut deleted, state) = (false, &mut self.state);
-            // The number is limited; remaining notices wake the thread again.
+            // A limited number; remaining notices wake the thread again.
             for _ in 0..64 {
                 let Some(notices) = &mut self.notices else { break };
                 if !notices.take(&mut |index| deleted |= state.deleted(index) == LinkStep::Close) {
@@ -276,12 +281,13 @@ impl LinkWatch {
             if deleted {
                 self.slots.iter().for_each(|slot| slot.close());
             }
+            // Notices come in series, so a short sleep saves checks that would show nothing new.
             thread::sleep(CHECK_INTERVAL_MIN);
         }
         true
     }
 
-    /// Reads the workers' alarms; `false` if all workers have ended.
+    /// Reads the workers' alarms. Returns `false` if all workers have ended.
     fn take_alarms(&mut self) -> bool {
         let mut bytes = [0; 64];
         match self.wake.read(&mut bytes) {
@@ -298,7 +304,8 @@ impl LinkWatch {
     }
 }
 
-/// Finds the interface `name`, sets the MAC that a link of this configuration has on it, and finds the outer address.
+/// Finds the interface `name`, with the MAC that a link of this configuration has on it, and the outer
+/// address.
 fn find(config: &LinkConfig, name: &str) -> Result<(Interface, Option<SocketAddr>), LinkError> {
     if config.is_over_udp() {
         let config = LinkConfig { interface: name.to_owned(), ..config.clone() };

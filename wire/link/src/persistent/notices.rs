@@ -1,8 +1,10 @@
-//! Notices of the kernel about interfaces and their IP addresses: a netlink socket that wakes the thread at each change,
-//! and reports deletions of interfaces.
+//! Notices of the kernel about interfaces and their IP addresses: a netlink socket that wakes the thread at
+//! each change and reports deleted interfaces.
 //!
-//! A notice only triggers a check. The state of an interface is read by name, so that notices that are lost or never
-//! sent only delay the reaction.
+//! A notice only triggers a check: the state of the interface is then read by name. So notices that are lost,
+//! or that the kernel never sends, only delay the reaction.
+
+#![expect(unsafe_code, reason = "netlink sockets take raw pointers")]
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -15,10 +17,9 @@ const HEADER: usize = 16;
 const FAMILY_AT: usize = HEADER;
 const INDEX_AT: usize = HEADER + 4;
 const END: usize = HEADER + 16;
-/// Length of the buffer; notices that do not fit are read by the next call.
+/// Length of the buffer in bytes; notices that do not fit are read by the next call.
 const BUFFER: usize = 32 << 10;
 
-/// Netlink socket for notices about interfaces.
 #[derive(Debug)]
 pub(super) struct Notices {
     socket: OwnedFd,
@@ -39,12 +40,13 @@ impl Notices {
         Ok(Notices { socket, buffer: vec![0; BUFFER].into_boxed_slice() })
     }
 
-    /// Descriptor that polls readable when notices have arrived.
+    /// Descriptor that becomes readable when notices have arrived.
     pub fn descriptor(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Reads one datagram of notices and passes on the index of each deleted interface. `false` if there was none.
+    /// Reads one datagram of notices and passes on the index of each deleted interface. Returns `false` if
+    /// there was none.
     pub fn take(&mut self, deleted: &mut dyn FnMut(u32)) -> bool {
         // SAFETY: the kernel writes at most as many bytes as the buffer has, which outlives the call.
         let len = unsafe {
@@ -56,7 +58,8 @@ impl Notices {
             )
         };
         let Ok(len) = usize::try_from(len) else {
-            // ENOBUFS: notices were lost. The interface is checked anyway, and the next call reads the remaining ones.
+            // ENOBUFS: notices were lost. The interface is checked anyway, and the next call reads the
+            // remaining notices.
             return io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS);
         };
         parse(&self.buffer[..len.min(BUFFER)], deleted);
@@ -64,7 +67,7 @@ impl Notices {
     }
 }
 
-/// Finds the deletions among the messages of a datagram.
+/// Passes on the deletions among the messages of a datagram.
 fn parse(mut rest: &[u8], deleted: &mut dyn FnMut(u32)) {
     let u32_at = |bytes: &[u8], at: usize| {
         u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -75,7 +78,7 @@ fn parse(mut rest: &[u8], deleted: &mut dyn FnMut(u32)) {
             return;
         }
         let (message, kind) = (&rest[..len], u16::from_ne_bytes([rest[4], rest[5]]));
-        // A bridge reports a port that is removed from it by the same type, in another family.
+        // A bridge reports the removal of a port by the same type, but in another address family.
         if kind == libc::RTM_DELLINK && message.len() >= END && message[FAMILY_AT] == libc::AF_UNSPEC as u8 {
             deleted(u32_at(message, INDEX_AT));
         }

@@ -1,8 +1,11 @@
 //! Local outer address and MAC of a node.
 //!
-//! The address is the interface's first, unless one is configured. The MAC is the interface's. If the interface has
-//! none (loopback, tunnels), or if the node listens at another port than the default, so that several nodes share an
-//! interface, the MAC is a locally administered one derived from address and port.
+//! The address is the interface's first, unless one is configured. The MAC is the interface's, with two
+//! exceptions: the interface has none (loopback, tunnels), or the node listens at another port than the
+//! default, so that several nodes can share an interface. Then the MAC is a locally administered one, derived
+//! from address and port.
+
+#![expect(unsafe_code, reason = "getifaddrs returns a list of raw pointers")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -12,8 +15,8 @@ use crate::interface::{Interface, true_name};
 use crate::outer::{UDP_PORT_DEFAULT, UdpAddress, shard_port};
 use crate::{LinkConfig, LinkError};
 
-/// Outer address of a `udp` link that is opened with `config` in this thread's network namespace; the node registers
-/// this address with the manager.
+/// Returns the outer address of a `udp` link that is opened with `config` in this thread's network namespace.
+/// The node registers this address with the manager.
 ///
 /// # Errors
 /// The interface does not exist or has no address.
@@ -29,7 +32,7 @@ pub fn own_address(config: &LinkConfig) -> Result<SocketAddr, LinkError> {
     Ok(SocketAddr::new(ip, port))
 }
 
-/// MAC of a `udp` link that is opened with `config`: the node's identity.
+/// Returns the MAC of a `udp` link that is opened with `config`: the node's identity.
 ///
 /// # Errors
 /// The interface does not exist or has no address.
@@ -37,7 +40,7 @@ pub fn own_mac(config: &LinkConfig) -> Result<Mac, LinkError> {
     station(config).map(|(interface, _)| interface.mac)
 }
 
-/// Interface of `config`, with the MAC that the node has on it, and the node's outer address.
+/// Returns the interface of `config`, with the MAC that the node has on it, and the node's outer address.
 pub(crate) fn station(config: &LinkConfig) -> Result<(Interface, SocketAddr), LinkError> {
     let mut interface = Interface::find_any(&config.interface)?;
     let mut own = own_address(config)?;
@@ -52,7 +55,7 @@ pub(crate) fn station(config: &LinkConfig) -> Result<(Interface, SocketAddr), Li
     Ok((interface, own))
 }
 
-/// A locally administered unicast MAC derived from address and port: 46 bits of their FNV-1a hash.
+/// Derives a locally administered unicast MAC from address and port: 46 bits of their FNV-1a hash.
 pub(super) fn derived_mac(own: SocketAddr) -> Mac {
     let v4: [u8; 4];
     let v6: [u8; 16];
@@ -74,7 +77,7 @@ pub(super) fn derived_mac(own: SocketAddr) -> Mac {
     Mac([(a & 0xFC) | 0x02, b, c, d, e, f])
 }
 
-/// First address of an interface: IPv4 before IPv6, without link-local ones.
+/// Returns the first address of an interface: IPv4 before IPv6, and no link-local IPv6 address.
 fn first_address(interface: &str) -> Result<Option<IpAddr>, LinkError> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the kernel's list is stored in `list`, which outlives the call; it is freed below.
@@ -91,7 +94,7 @@ fn first_address(interface: &str) -> Result<Option<IpAddr>, LinkError> {
         // SAFETY: an element of the list from getifaddrs, which is not freed yet.
         let entry = unsafe { &*next };
         next = entry.ifa_next;
-        // SAFETY: the name is a NUL-terminated text, by getifaddrs(3).
+        // SAFETY: the name is a NUL-terminated text (getifaddrs(3)).
         let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
         if entry.ifa_addr.is_null() || name.to_bytes() != interface.as_bytes() {
             continue;
@@ -99,12 +102,12 @@ fn first_address(interface: &str) -> Result<Option<IpAddr>, LinkError> {
         // SAFETY: the pointer is not null; every sockaddr begins with its family.
         match libc::c_int::from(unsafe { (*entry.ifa_addr).sa_family }) {
             libc::AF_INET if v4.is_none() => {
-                // SAFETY: by its family the address is a sockaddr_in.
+                // SAFETY: the family shows that the address is a sockaddr_in.
                 let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
                 v4 = Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr))));
             }
             libc::AF_INET6 if v6.is_none() => {
-                // SAFETY: by its family the address is a sockaddr_in6.
+                // SAFETY: the family shows that the address is a sockaddr_in6.
                 let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in6>() };
                 let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
                 v6 = (!ip.is_unicast_link_local()).then_some(IpAddr::V6(ip));

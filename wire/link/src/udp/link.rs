@@ -1,4 +1,4 @@
-//! The `udp` link: opening, the checks on each frame, errors with their remedy.
+//! The `udp` link: opening, the checks of each frame, and errors with their remedies.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,13 +22,13 @@ use crate::{ETHERNET_HEADER, Link, LinkConfig, LinkCounters, LinkError, LinkInfo
 const NEEDS: &str =
     "a firewall or a security module of this machine forbids it: let UDP at this port through";
 
-/// Shortest interval between log messages about the network; counters have every frame.
+/// Minimum interval between log messages about the network; the counters include every frame.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Most system calls in one receive, made while each fills all buffers.
+/// Maximum number of system calls in one `receive`. Further calls are made only while each fills all buffers.
 const FILLS_MAX: u32 = 4;
 
-/// Link over a UDP socket.
+/// Link over a UDP socket, which needs no rights.
 pub struct UdpLink {
     info: LinkInfo,
     interface: Interface,
@@ -45,7 +45,8 @@ impl UdpLink {
     /// Opens a socket at the address of `config.udp` for frames of `config.ethertype`. Needs no rights.
     ///
     /// # Errors
-    /// The interface does not exist or has no address, the address is in use, or the MTU is too small for a line.
+    /// The interface does not exist or has no address, the address is in use, or the MTU is too small for a
+    /// line.
     pub fn open(config: &LinkConfig) -> Result<UdpLink, LinkError> {
         let (interface, own) = station(config)?;
         let fail = |what| {
@@ -66,7 +67,7 @@ impl UdpLink {
         for Route { mac, address, .. } in
             routes.iter().filter(|route| route.address.is_ipv4() == own.is_ipv4())
         {
-            // A peer without a route has no known path MTU either.
+            // A peer without a route has no known path MTU, so it does not limit the frames.
             let Ok(mtu) = path_mtu(*address) else { continue };
             let limit = frame_limit(mtu, own);
             if limit < max_frame && limit >= FRAME_MIN {
@@ -111,12 +112,12 @@ impl UdpLink {
         })
     }
 
-    /// Local outer address of the link.
+    /// Outer address of the link, which the node registers with the manager.
     pub fn address(&self) -> UdpAddress {
         UdpAddress { ip: Some(self.own.ip()), port: self.own.port() }
     }
 
-    /// Whether the shortest interval between log messages has passed.
+    /// Whether the minimum interval since the last log message has passed.
     fn may_log(&mut self) -> bool {
         let due = self.told.is_none_or(|told| told.elapsed() > TELL_INTERVAL);
         if due {
@@ -125,7 +126,7 @@ impl UdpLink {
         due
     }
 
-    /// Logs that frames to a MAC without a known address were not sent.
+    /// Logs that frames were not sent because their destination MAC has no registered address.
     #[cold]
     fn log_unknown(&mut self, mac: Mac) {
         if self.may_log() {
@@ -141,7 +142,7 @@ impl UdpLink {
         }
     }
 
-    /// Error for a frame that is too long for the path to a peer.
+    /// Error for a frame of `frame` bytes that is too long for the path to a peer.
     #[cold]
     fn too_long(&mut self, route: &Route, frame: usize) -> LinkError {
         LinkError::PathMtu {
@@ -165,7 +166,8 @@ impl Link for UdpLink {
         &self.info
     }
 
-    /// Dropped frames do not count, so that 0 means an empty queue; the number of system calls is limited instead.
+    /// Dropped frames do not count, so that 0 means an empty queue. Instead, the number of system calls is
+    /// limited.
     #[inline]
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         self.tx.routes.follow();
@@ -187,7 +189,8 @@ impl Link for UdpLink {
                 self.counters.rx_foreign += 1;
                 continue;
             };
-            // Drop frames whose outer address is not registered for the source MAC.
+            // Only the registered outer address may send for this source MAC, so that no node can pose as
+            // another.
             if self.tx.routes.to(mac).is_none_or(|route| Some(route.address) != from) {
                 self.counters.rx_forged += 1;
                 continue;

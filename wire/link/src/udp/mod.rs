@@ -1,30 +1,32 @@
-//! UDP: whole frames inside datagrams, for networks that drop unknown EtherTypes, for routed ones, and for users
-//! without the right to open raw sockets.
+//! UDP: whole frames inside datagrams, for networks that drop unknown EtherTypes, for routed networks, and
+//! for users without the right to open raw sockets.
 //!
 //! ```text
 //!   IP | UDP, port 63669 | destination MAC, source MAC, EtherType, command ... trailer
 //!        outer             inner: the same bytes that a raw link carries, one frame to a datagram
 //! ```
 //!
-//! The MACs of the inner frame stay the identities of nodes. The outer address of each MAC comes from the manager, with
-//! which nodes register theirs, or from a static list ([`Peers`](crate::outer::Peers)); it is never learned from frames
-//! received. A frame whose outer address is not the one registered for its source MAC is dropped and counted before any
-//! further processing, a Hello like any other. An address can be forged where the network permits it: sealed sessions
-//! are the protection there.
+//! The MACs of the inner frame remain the identities of nodes. The outer address of each MAC comes from the
+//! manager, with which nodes register their addresses, or from a static list
+//! ([`Peers`](crate::outer::Peers)). It is never learned from received frames. A frame, even a Hello, that
+//! comes from another outer address than the one registered for its source MAC is dropped and counted before
+//! any further processing. An outer address can be forged if the network permits that; then only sealed
+//! sessions protect.
 //!
-//! Frames of one length to one peer, as bursts are, leave as one message that the kernel cuts into datagrams
-//! (UDP_SEGMENT), and arrive as one that it has put together (UDP_GRO), up to 64 KiB in one piece; messages go in
-//! batches (`sendmmsg`, `recvmmsg`). The frame limit follows from the MTU of the path, and datagrams are never
-//! fragmented: a frame that is too long is an error with both figures. There is no PFC: pauses come from the memory
-//! nodes' Congestion frames only. A priority is carried as the DSCP class selector of that number.
+//! Frames of one length to one peer, as bursts are, are sent as one message, which the kernel cuts into
+//! datagrams (UDP_SEGMENT). They arrive as one message that the kernel has joined (UDP_GRO), up to 64 KiB in
+//! one piece. Messages are passed in batches (`sendmmsg`, `recvmmsg`). The frame limit follows from the MTU
+//! of the path, and datagrams are never fragmented: a frame that is too long is an error that states both
+//! lengths. There is no PFC, so pauses come only from the Congestion frames of memory nodes. A priority is
+//! sent as the DSCP class selector of that number.
 //!
 //! | file | content |
 //! |---|---|
-//! | `address` | the address a node has ([`own_address`]), and its MAC |
+//! | `address` | the address of a node ([`own_address`]), and its MAC |
 //! | `routes` | the link's own copy of the table of peers |
-//! | `socket` | the socket and its options, addresses as the kernel has them |
-//! | `mtu` | the MTU of an interface's route to a peer, the frame limit that follows |
-//! | `transmit`, `receive` | batches of segmented messages, out and in |
+//! | `socket` | the socket and its options, addresses in the kernel's form |
+//! | `mtu` | the MTU of an interface's route to a peer, and the frame limit that follows |
+//! | `transmit`, `receive` | batches of segmented messages, sent and received |
 //! | `link` | [`UdpLink`] |
 
 mod address;

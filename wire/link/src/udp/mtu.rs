@@ -1,4 +1,4 @@
-//! Longest frame: the MTU of the interface, and of the path to a peer, less the headers.
+//! Longest frame of a `udp` link: the MTU of the interface, or of the path to a peer, minus the headers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,30 +7,32 @@ use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE};
 
 use super::socket;
 
-/// Length limit of a frame on any path: somewhat more than on Ethernet with an MTU of 9,000.
+/// Length limit of a frame on any path: somewhat more than Ethernet carries with an MTU of 9,000.
 pub(super) const FRAME_MAX: usize = 9_216;
-/// Shortest usable frame limit: header, one line and the longest trailer.
+/// Minimum length of the longest frame: header, one line and a trailer of 16 bytes.
 pub(crate) const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + 16;
 
 /// Socket options of `linux/in.h` and `linux/in6.h`.
 const IP_MTU: libc::c_int = 14;
 const IPV6_MTU: libc::c_int = 24;
 
-/// Length in bytes of the IP and UDP headers in front of a frame.
+/// Length in bytes of the IP and UDP headers before a frame.
 pub(super) fn headers(own: SocketAddr) -> usize {
     if own.is_ipv4() { 20 + 8 } else { 40 + 8 }
 }
 
-/// Longest frame in IP packets of `mtu` bytes.
+/// Length of the longest frame in IP packets of `mtu` bytes.
 pub(crate) fn frame_limit(mtu: usize, own: SocketAddr) -> usize {
     mtu.min(usize::from(u16::MAX)).saturating_sub(headers(own)).min(FRAME_MAX)
 }
 
-/// MTU of the path to `peer` as the kernel knows it: that of the route, or one that a router on the path has reported.
+/// Returns the MTU of the path to `peer` that the kernel has: that of the route, or a smaller one that a
+/// router on the path has reported.
 ///
 /// # Errors
 /// There is no route to `peer`.
 pub(super) fn path_mtu(peer: SocketAddr) -> io::Result<usize> {
+    // A connected socket has the kernel's path MTU; connecting a UDP socket sends nothing.
     let socket = socket::new(peer)?;
     socket::connect(&socket, peer)?;
     let (level, name) =

@@ -1,5 +1,7 @@
-//! Reception: one call fills several buffers, each with a datagram, or with several datagrams of one sender and one
-//! length.
+//! Reception. One system call fills several buffers, each with one datagram or with several datagrams of one
+//! sender and one length.
+
+#![expect(unsafe_code, reason = "recvmmsg takes raw pointers")]
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,12 +10,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::socket::{RawAddress, UDP_GRO};
 
-/// Messages that one call receives at most.
+/// Maximum number of messages that one call receives.
 pub(super) const MESSAGES: usize = 32;
-/// Length of a buffer in bytes: that of the largest message.
+/// Length of a buffer in bytes: that of the longest message.
 pub(super) const MESSAGE_BYTES: usize = 1 << 16;
 
-/// Room for one control message with an integer.
+/// Space for one control message with an integer, in the kernel's layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SegmentControl {
@@ -22,7 +24,7 @@ struct SegmentControl {
     padding: libc::c_int,
 }
 
-/// Buffers that one system call fills.
+/// Arguments of the system call: where the kernel writes messages, senders and segment sizes.
 struct ReceiveCall {
     headers: [libc::mmsghdr; MESSAGES],
     pieces: [libc::iovec; MESSAGES],
@@ -30,21 +32,21 @@ struct ReceiveCall {
     controls: [SegmentControl; MESSAGES],
 }
 
-/// Sets the lengths in a message header, which the kernel replaces by the lengths used.
+/// Sets the buffer lengths in a message header, which the kernel replaces by the lengths used.
 #[inline]
 fn ready(header: &mut libc::msghdr) {
     header.msg_namelen = size_of::<RawAddress>() as libc::socklen_t;
     header.msg_controllen = size_of::<SegmentControl>() as _;
 }
 
-/// Receive side of a `udp` link.
 pub(super) struct Receiver {
     buffers: Box<[u8]>,
     call: Box<ReceiveCall>,
     /// Number of messages of the last call.
     filled: usize,
     at: usize,
-    /// Range of the present message in `buffers` that is not read yet; below, the length of its frames.
+    /// Range of the current message in `buffers` that has not been read yet. `segment` is the length of its
+    /// frames.
     rest: Range<usize>,
     segment: usize,
     from: Option<SocketAddr>,
@@ -52,7 +54,7 @@ pub(super) struct Receiver {
     pub cut: u64,
 }
 
-// SAFETY: the pointers in `call` point into the boxes of this receiver, which are not shared.
+// SAFETY: the pointers in `call` point into the boxes of this receiver, which nothing else uses.
 unsafe impl Send for Receiver {}
 
 impl Receiver {
@@ -73,15 +75,17 @@ impl Receiver {
         Receiver { buffers, call, filled: 0, at: 0, rest: 0..0, segment: 0, from: None, cut: 0 }
     }
 
-    /// Receives messages from the kernel once the earlier ones are read; returns their number.
+    /// Receives messages from the kernel, once all earlier ones have been read. Returns their number.
     #[inline]
     pub fn fill(&mut self, socket: &OwnedFd) -> io::Result<usize> {
+        // The kernel has overwritten the lengths of these headers.
         for header in &mut self.call.headers[..self.filled] {
             ready(&mut header.msg_hdr);
         }
         (self.filled, self.at, self.rest) = (0, 0, 0..0);
-        // SAFETY: the headers point to buffers, addresses and control messages of this receiver, which outlive the call
-        // and to which no reference exists; lengths were set before the first use and after each.
+        // SAFETY: the headers point to buffers, addresses and control messages of this receiver, which
+        // outlive the call and to which no reference exists. Their lengths were set before the first use and
+        // after each use.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -102,7 +106,7 @@ impl Receiver {
         }
     }
 
-    /// Next frame and its sender; the caller may change the frame in place.
+    /// Returns the next frame and its sender. The caller may change the frame in place.
     #[inline]
     pub fn next(&mut self) -> Option<(&mut [u8], Option<SocketAddr>)> {
         while self.rest.is_empty() {
@@ -116,7 +120,7 @@ impl Receiver {
         Some((&mut self.buffers[start..end], self.from))
     }
 
-    /// Number of frames available without a system call, up to `most`.
+    /// Number of frames available without a system call, at most `most`.
     pub fn waiting(&self, most: usize) -> usize {
         let mut count = self.rest.len().div_ceil(self.segment.max(1));
         for index in self.at..self.filled {
@@ -129,7 +133,7 @@ impl Receiver {
         count.min(most)
     }
 
-    /// Moves to the next message; `false` if there is none.
+    /// Moves to the next message. Returns `false` if there is none.
     fn open(&mut self) -> bool {
         let index = self.at;
         if index >= self.filled {
@@ -149,7 +153,8 @@ impl Receiver {
         true
     }
 
-    /// Length of a message's frames: the kernel's segment size, or else the message's length.
+    /// Length of the frames in a message: the kernel's segment size, or, without one, the length of the
+    /// message.
     fn segment_of(&self, index: usize, bytes: usize) -> usize {
         let control = &self.call.controls[index];
         let whole = size_of::<libc::cmsghdr>() + size_of::<libc::c_int>();

@@ -1,4 +1,5 @@
-//! A link's own copy of the table of peers, with addresses in the kernel's form, so that lookups need no lock.
+//! A link's own copy of the table of peers, with addresses in the kernel's form, so that look-ups need no
+//! lock.
 
 use std::net::SocketAddr;
 
@@ -7,7 +8,6 @@ use cxloe_wire::frame::Mac;
 use super::socket::RawAddress;
 use crate::outer::{Peer, Peers};
 
-/// Outer address of a peer.
 #[derive(Clone, Copy)]
 pub(super) struct Route {
     pub mac: Mac,
@@ -15,13 +15,12 @@ pub(super) struct Route {
     pub raw: RawAddress,
 }
 
-/// Routes of a link to its peers.
 pub(super) struct Routes {
     table: Peers,
     version: u32,
-    /// Routes sorted by MAC.
+    /// Sorted by MAC, for a binary search.
     routes: Vec<Route>,
-    /// Index of the route used last.
+    /// Index of the route used last, as the next frame probably takes it too.
     last: usize,
 }
 
@@ -48,7 +47,6 @@ impl Routes {
         self.last = 0;
     }
 
-    /// Route to the node with this MAC.
     #[inline]
     pub fn to(&mut self, mac: Mac) -> Option<&Route> {
         if self.routes.get(self.last).is_none_or(|route| route.mac != mac) {

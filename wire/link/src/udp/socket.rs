@@ -1,4 +1,6 @@
-//! The socket of a `udp` link: its options, and addresses in the kernel's form.
+//! Socket of a `udp` link, its options, and addresses in the kernel's form.
+
+#![expect(unsafe_code, reason = "socket addresses in the kernel's form are unions")]
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -7,16 +9,15 @@ use std::time::{Duration, Instant};
 
 use crate::socket::{owned, set_option};
 
-/// Socket options of `linux/udp.h`, which the libc crate does not have for every C library.
+/// Socket options of `linux/udp.h`, which the libc crate does not define for every C library.
 pub(super) const UDP_SEGMENT: libc::c_int = 103;
 pub(super) const UDP_GRO: libc::c_int = 104;
 
-/// Length of the receive queue in bytes; without CAP_NET_ADMIN, `net.core.rmem_max` limits it.
+/// Length of the receive queue in bytes; without CAP_NET_ADMIN the kernel limits it to `net.core.rmem_max`.
 const RECEIVE_QUEUE_BYTES: libc::c_int = 8 << 20;
 /// Length of the send queue in bytes.
 const SEND_QUEUE_BYTES: libc::c_int = 4 << 20;
 
-/// An IPv4 or IPv6 address in the kernel's form.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) union RawAddress {
@@ -26,13 +27,13 @@ pub(super) union RawAddress {
 }
 
 impl RawAddress {
-    /// Makes an empty address, to be filled by the kernel.
+    /// Makes an empty address for the kernel to fill in.
     pub const fn empty() -> RawAddress {
         // SAFETY: every member is plain data for which all zeros is valid.
         unsafe { std::mem::zeroed() }
     }
 
-    /// Length in bytes of the address of this family.
+    /// Length in bytes of an address of this family.
     pub fn len(&self) -> libc::socklen_t {
         // SAFETY: the family is at the same place in both structures, and set or zero.
         let len = match libc::c_int::from(unsafe { self.family }) {
@@ -42,7 +43,7 @@ impl RawAddress {
         len as libc::socklen_t
     }
 
-    /// Address that the kernel has filled in; `None` for an unknown family.
+    /// Returns the address that the kernel has filled in, or `None` for an unknown family.
     #[inline]
     pub fn get(&self) -> Option<SocketAddr> {
         // SAFETY: the family is at the same place in both structures, and set or zero.
@@ -84,7 +85,7 @@ impl From<SocketAddr> for RawAddress {
     }
 }
 
-/// Makes a datagram socket for addresses like `address` that never fragments.
+/// Makes a datagram socket for addresses like `address`. It never fragments.
 pub(super) fn new(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: creates a socket; the result is checked.
@@ -103,18 +104,18 @@ pub(super) fn new(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Offloads that the kernel has for a link's socket.
+/// Offloads that the kernel supports on a link's socket.
 pub(super) struct Offloads {
-    /// Set if the kernel cuts messages into datagrams (UDP_SEGMENT).
+    /// True if the kernel cuts messages into datagrams (UDP_SEGMENT).
     pub segments: bool,
-    /// Set if the kernel joins datagrams to messages (UDP_GRO).
+    /// True if the kernel joins datagrams into messages (UDP_GRO).
     pub joins: bool,
     /// Length of the receive queue in bytes, as the kernel counts it.
     pub receive_queue: usize,
 }
 
-/// Sets the options of a link's socket before it is bound: queues, segmentation, class, sharing between the workers of
-/// a node.
+/// Sets the options of a link's socket before it is bound: queue lengths, segmentation, traffic class, and
+/// sharing between the workers of a node.
 pub(super) fn prepare(
     socket: &OwnedFd,
     own: SocketAddr,
@@ -125,12 +126,13 @@ pub(super) fn prepare(
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_QUEUE_BYTES),
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_QUEUE_BYTES),
     ] {
+        // The forced size ignores the system's limit, but needs CAP_NET_ADMIN.
         if set_option(socket, libc::SOL_SOCKET, force, &bytes).is_err() {
             set_option(socket, libc::SOL_SOCKET, plain, &bytes)?;
         }
     }
     if let Some(priority) = priority {
-        // Class selector: the three high bits of the six bits of DSCP, which are the high bits of the octet.
+        // Class selector: the three high bits of the DSCP, which is the six high bits of the octet.
         let class = libc::c_int::from(priority) << 5;
         match own.ip() {
             IpAddr::V4(_) => set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, &class)?,
@@ -140,20 +142,19 @@ pub(super) fn prepare(
     if shared {
         set_option(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
     }
-    // 0 on the socket, because each message has its own segment size.
+    // 0 for the socket, because each message has its own segment size.
     let segments = set_option(socket, libc::SOL_UDP, UDP_SEGMENT, &0).is_ok();
     let joins = set_option(socket, libc::SOL_UDP, UDP_GRO, &1).is_ok();
     let receive_queue = option::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize;
     Ok(Offloads { segments, joins, receive_queue })
 }
 
-/// Longest wait for an address in use: the kernel closes the sockets of a killed process after that process has ended, if
-/// its io_uring referred to them.
+/// Maximum wait for an address in use. The kernel closes the sockets of a killed process only some time after
+/// the process has ended, if its io_uring referred to them.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
-/// Interval of attempts to bind.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Makes a socket bound to `own`; with `shared`, other sockets of this user may bind to it too.
+/// Makes a socket bound to `own`. With `shared`, other sockets of this user may bind to it too.
 pub(crate) fn bound(own: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     let socket = new(own)?;
     if shared {
@@ -163,7 +164,7 @@ pub(crate) fn bound(own: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Binds to `own`; waits up to [`RELEASE_MAX`] while the address is in use.
+/// Binds to `own`. Waits up to [`RELEASE_MAX`] while the address is in use.
 pub(super) fn bind(socket: &OwnedFd, own: SocketAddr) -> io::Result<()> {
     let raw = RawAddress::from(own);
     let until = Instant::now() + RELEASE_MAX;
@@ -178,7 +179,7 @@ pub(super) fn bind(socket: &OwnedFd, own: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Connects to `peer` without sending anything.
+/// Connects to `peer`, which sends nothing.
 pub(super) fn connect(socket: &OwnedFd, peer: SocketAddr) -> io::Result<()> {
     let raw = RawAddress::from(peer);
     // SAFETY: pointer and length describe `raw`, which outlives the call.
@@ -194,8 +195,8 @@ pub(super) fn option<T: Copy + Default>(
 ) -> io::Result<T> {
     let mut value = T::default();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call, and the callers use integers,
-    // for which every bit pattern is valid.
+    // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call, and the callers use
+    // integers, for which every bit pattern is valid.
     let rc =
         unsafe { libc::getsockopt(fd(socket), level, name, std::ptr::from_mut(&mut value).cast(), &mut len) };
     if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
@@ -203,7 +204,7 @@ pub(super) fn option<T: Copy + Default>(
 
 /// Number of datagrams that the kernel dropped because the receive queue was full.
 pub(super) fn dropped(socket: &OwnedFd) -> u64 {
-    // SK_MEMINFO_DROPS is the last of nine values.
+    // SK_MEMINFO_DROPS is the last of the nine values.
     option::<[u32; 9]>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |info| u64::from(info[8]))
 }
 

@@ -10,7 +10,7 @@ use crate::outer::{Peer, PeerError, Peers, UdpAddress, UdpAddressError};
 use crate::{Backend, Link, LinkConfig, LinkError, UdpConfig, open};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 
-/// Address at `ip` with a free port.
+/// Returns an address at `ip` with a free port.
 fn free(ip: &str) -> SocketAddr {
     UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
@@ -23,7 +23,7 @@ fn at(address: SocketAddr, peers: &Peers) -> LinkConfig {
     }
 }
 
-/// Makes two links, each a peer of the other.
+/// Makes two links, each the peer of the other.
 fn two(ip: &str) -> [UdpLink; 2] {
     let places = [free(ip), free(ip)];
     let peers = Peers::named(&places.map(|address| Peer { mac: derived_mac(address), address }));
@@ -117,7 +117,8 @@ fn frames_pass_whole_and_in_order_over_both_families() {
         let [mut a, mut b] = two(ip);
         let (from, to) = (a.info().mac, b.info().mac);
         let most = a.info().max_frame;
-        // More frames of one length than a message holds, shorter ones between them, the longest and the shortest.
+        // More frames of one length than a message takes, shorter ones among them, the longest and the
+        // shortest.
         let lens = (0..200).map(|i| match i {
             0..=99 => 93,
             100..=149 => [60, 93][i % 2],
@@ -134,9 +135,9 @@ fn frames_pass_whole_and_in_order_over_both_families() {
         let (out, into) = (a.counters(), b.counters());
         assert_eq!((out.tx_frames, into.rx_frames), (200, 200));
         assert_eq!((out.tx_errors, out.tx_bytes <= into.rx_bytes), (0, true));
-        // A short frame among frames with a line, or the third burst of a page, does not end a message.
+        // A short frame among frames with a line, or the third burst of a page, must not end a message.
         assert!(got[100..150].iter().filter(|frame| frame.len() == 93).count() > 40);
-        // Frames sent back during `receive`.
+        // A frame sent during `receive` must arrive too.
         send(&mut a, &sent[0]);
         a.flush().unwrap();
         b.wait(Duration::from_secs(1)).unwrap();
@@ -174,7 +175,8 @@ fn who_does_not_speak_for_a_mac_is_not_heard() {
     let b_at: SocketAddr = b.address().to_string().parse().unwrap();
     let hello = frame(from, to, 93, 1);
     let sends = |frame: &[u8]| stranger.send_to(frame, b_at).unwrap();
-    // A peer's MAC from another address; an unknown MAC; a truncated frame; another destination; another EtherType.
+    // None of these may be received: a peer's MAC from another address; an unknown MAC; a truncated frame;
+    // another destination; another EtherType.
     sends(&hello);
     sends(&frame(Mac([2, 0, 0, 0, 0, 9]), to, 93, 1));
     sends(&hello[..13]);
@@ -183,7 +185,7 @@ fn who_does_not_speak_for_a_mac_is_not_heard() {
     let mut other = hello.clone();
     other[13] ^= 1;
     sends(&other);
-    // A peer sends with another node's MAC, and with its own.
+    // A peer sends with another node's MAC, then with its own; only the latter may be received.
     send(&mut a, &frame(to, to, 93, 2));
     send(&mut a, &hello);
     a.flush().unwrap();
@@ -210,7 +212,8 @@ fn frames_to_nobody_are_counted_and_pass_once_the_address_is_told() {
     send(&mut a, &one);
     a.flush().unwrap();
     assert_eq!(receive(&mut b, 1), std::slice::from_ref(&one));
-    // A later entry from the manager does not move a peer set by options, but moves one set by the manager.
+    // A later entry from the manager must not change a peer set by options, but must change one set by the
+    // manager.
     of_b.set_from_manager([Peer { mac: macs[0], address: places[1] }]);
     assert_eq!(of_b.find(macs[0]), Some(places[0]));
     of_a.set_from_manager([]);

@@ -1,18 +1,20 @@
-//! Transmission. Frames are written one behind the other into a buffer; successive frames of one length to one peer
-//! become one message, of which the last frame may be shorter, and the kernel cuts it into datagrams. A slightly
-//! shorter frame is padded with zeros, as Ethernet pads short frames, so that the message continues: otherwise each
-//! page would be a message of its own, because its third burst is shorter than the others. A flush passes all messages
-//! to the kernel in one call.
+//! Transmission. Frames are written one after the other into a buffer. Consecutive frames of one length to
+//! one peer become one message, in which the last frame may be shorter, and the kernel cuts it into
+//! datagrams. A slightly shorter frame is padded with zeros, as Ethernet pads short frames, so that the
+//! message continues. Otherwise each page would need its own message, because its third burst is shorter than
+//! the others. A flush passes all messages to the kernel in one call.
 //!
 //! ```text
 //!   buffer   | frame | frame | frame | fr | frame | ...        written by slot, commit
-//!   messages |<------- to A, 1438 ------->|<- to B ->|         handed over by flush
+//!   messages |<------- to A, 1438 ------->|<- to B ->|         passed on by flush
 //! ```
 //!
-//! The kernel copies each message. Zero copy (`vmsplice`, `splice` behind a corked head) was built and measured: a
-//! frame sent must not be overwritten before it was received, so frames lie in a buffer larger than the window, which
-//! stays in no cache. On a veth that is a gain where the cores are far from each other, and a loss where they are near
-//! (`bench/results/links-2026-11-23b.json`).
+//! The kernel copies each message. Zero copy (`vmsplice`, `splice` after a corked head) was built and
+//! measured. A frame sent must not be overwritten before it was received, so frames would need a buffer
+//! larger than the window, which stays in no cache. On a veth that is a gain if the cores are far from each
+//! other, and a loss if they are near (`bench/results/links-2026-11-23b.json`).
+
+#![expect(unsafe_code, reason = "sendmmsg takes raw pointers")]
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,19 +25,20 @@ use cxloe_wire::frame::Mac;
 use super::routes::{Route, Routes};
 use super::socket::{RawAddress, UDP_SEGMENT};
 
-/// Most frames that wait for a flush.
+/// Maximum number of frames that wait for a flush.
 const FRAMES_MAX: usize = 512;
-/// Most datagrams of one message: the limit of the first kernels with UDP_SEGMENT.
+/// Maximum number of datagrams in a message: the limit of the first kernels with UDP_SEGMENT.
 const SEGMENTS_MAX: usize = 64;
-/// Most bytes of one message: 64 KiB less the headers of IP and UDP, with room for extension headers.
+/// Maximum number of bytes in a message: 64 KiB minus the headers of IP and UDP, with space for extension
+/// headers.
 const MESSAGE_BYTES_MAX: usize = 65_000;
-/// Padding in bytes that is always cheaper than another message; longer frames may be padded by an eighth. The
-/// difference between a short frame and one with a line is smaller.
+/// Padding in bytes that always costs less than another message. Longer frames may be padded by an eighth.
+/// The difference between a short frame and one with a line is smaller.
 const PADDING_MIN: usize = 64;
-/// Most messages passed in one call.
+/// Maximum number of messages in one call.
 const CALL_MAX: usize = 64;
 
-/// Frames to one peer, one behind the other, all of one length except the last.
+/// Frames to one peer, one after the other, all of one length except the last: one message.
 #[derive(Clone, Copy)]
 struct FrameTrain {
     to: RawAddress,
@@ -47,7 +50,8 @@ struct FrameTrain {
 }
 
 impl FrameTrain {
-    /// Bytes that another frame of `len` takes in this train; `None` if it cannot follow.
+    /// Number of bytes that a further frame of `len` bytes takes in this message, or `None` if it cannot be
+    /// added.
     #[inline]
     fn takes(&self, mac: Mac, len: usize) -> Option<usize> {
         let follows = self.mac == mac
@@ -80,39 +84,38 @@ impl SegmentControl {
     }
 }
 
-/// Arguments of one system call; filled and used within a flush, so that no pointer in them outlives its target.
+/// Arguments of one system call. They are filled in and used within one flush, so that no pointer outlives
+/// its target.
 struct SendCall {
     headers: [libc::mmsghdr; CALL_MAX],
     pieces: [libc::iovec; CALL_MAX],
     controls: [SegmentControl; CALL_MAX],
 }
 
-/// Result of a flush.
 pub(super) enum SendResult {
-    /// All messages have left.
+    /// All messages were passed to the kernel.
     All,
-    /// Some messages wait for room.
+    /// Some messages wait, because the kernel's queue is full.
     Waits,
-    /// Frames to this peer are too long for the path; with the length of one in bytes.
+    /// Frames of this length in bytes are too long for the path to this peer.
     TooLong(Route, usize),
     /// Frames were lost, for this reason.
     Lost(io::Error),
 }
 
-/// Transmit side of a `udp` link.
 pub(super) struct Transmitter {
     pub routes: Routes,
     buffer: Box<[u8]>,
     used: usize,
     lent: usize,
     messages: Vec<FrameTrain>,
-    /// Number of messages that have left.
+    /// Number of messages that the kernel has taken.
     done: usize,
     queued: usize,
     call: Box<SendCall>,
     segments: bool,
     max_frame: usize,
-    /// Last destination without a known address.
+    /// Last destination without a registered address.
     pub unknown: Option<Mac>,
     pub frames: u64,
     pub bytes: u64,
@@ -149,19 +152,18 @@ impl Transmitter {
         }
     }
 
-    /// Whether no message waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Passes all messages to the kernel.
+    /// Passes all messages to the kernel, as few system calls as possible.
     pub fn send(&mut self, socket: &OwnedFd) -> SendResult {
         let mut lost = None;
         while self.done < self.messages.len() {
             let count = self.fill();
-            // SAFETY: `count` headers are filled in and point to buffers, addresses and control messages of this
-            // transmitter, which outlive the call.
+            // SAFETY: `count` headers are filled in. They point to buffers, addresses and control messages of
+            // this transmitter, which outlive the call.
             let sent = unsafe {
                 libc::sendmmsg(
                     socket.as_raw_fd(),
@@ -178,11 +180,12 @@ impl Transmitter {
             let message = self.messages[self.done];
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
+                // The rest is sent by the next flush, in order.
                 Some(libc::EAGAIN | libc::ENOBUFS) => {
                     self.errors += 1;
                     return SendResult::Waits;
                 }
-                // This device or route does not segment after all: frames are sent one by one.
+                // This device or route does not support segments after all, so each frame becomes a message.
                 Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) if self.segments && message.frames > 1 => {
                     tracing::info!(%error, "the kernel cuts no messages into datagrams here: one call for many instead");
                     self.stop_segmenting();
@@ -203,14 +206,14 @@ impl Transmitter {
         lost.map_or(SendResult::All, SendResult::Lost)
     }
 
-    /// Drops the present message and counts its frames as lost.
+    /// Drops the current message and counts its frames as lost.
     fn count_lost(&mut self, frames: usize) {
         self.errors += frames as u64;
         self.done += 1;
     }
 
-    /// Makes a separate message of each frame that has not left. There is room, as there are no more frames than
-    /// messages.
+    /// Makes a separate message of each frame that has not been sent. The list is long enough for one message
+    /// per frame.
     #[cold]
     pub fn stop_segmenting(&mut self) {
         self.segments = false;
@@ -224,7 +227,7 @@ impl Transmitter {
         }
     }
 
-    /// Fills in the headers for the next messages; returns their number.
+    /// Fills in the headers for the next messages. Returns their number.
     fn fill(&mut self) -> usize {
         let SendCall { headers, pieces, controls } = &mut *self.call;
         let next = &mut self.messages[self.done..];
@@ -283,7 +286,7 @@ impl Transmit for Transmitter {
             Some((taken, message)) => {
                 message.bytes += taken;
                 message.frames += 1;
-                // There is room: the buffer has the longest frame's length for each frame.
+                // The buffer is long enough: it has the longest frame's length for each frame.
                 self.buffer[self.used + len..self.used + taken].fill(0);
                 self.used += taken;
             }

@@ -1,8 +1,11 @@
 //! Busy polling: the thread that waits for frames executes the driver's receive path (NAPI).
 //!
-//! Busy polling needs a NAPI instance tied to the socket. The kernel ties it at bind for zero copy and, since 6.16, for
-//! drivers that publish their queues; before 6.13, on the first frame. Without an instance (veth on recent kernels)
-//! each attempt costs a system call without effect, so the result is checked and busy polling is not used.
+//! Busy polling needs a NAPI instance for the socket. The kernel assigns one at bind for zero copy and, since
+//! 6.16, for drivers that publish their queues; before 6.13, on the first frame. Without an instance (veth on
+//! recent kernels), each attempt costs a system call without effect. So the result is checked, and busy
+//! polling is then not used.
+
+#![expect(unsafe_code, reason = "recvfrom takes raw pointers")]
 
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,23 +15,23 @@ use crate::socket::{get_option, set_option};
 
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
-/// Longest poll by the kernel in one call, in microseconds.
+/// Maximum time of one poll by the kernel, in microseconds.
 const BUSY_POLL_US: libc::c_int = 20;
-/// Most frames that the kernel takes in one call.
+/// Maximum number of frames that the kernel takes in one call.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
 /// State of busy polling of an AF_XDP socket.
 pub(super) enum BusyPoll {
-    /// Not requested, or without effect here.
+    /// Not wanted, or without effect here.
     Off,
-    /// Requested; the first frame shows whether the socket has a NAPI instance.
+    /// Wanted; the first frame will show whether the socket has a NAPI instance.
     Unknown(String),
-    /// In use. Dropping this restores the interface's settings for interrupts.
+    /// In use. Dropping the value restores the interface's interrupt settings.
     On(#[allow(dead_code, reason = "held to be dropped")] InterfaceSettings),
 }
 
 impl BusyPoll {
-    /// Requests busy polling on a bound socket, if `wanted`.
+    /// Asks the kernel for busy polling on a bound socket, if `wanted`.
     pub fn start(wanted: bool, socket: &OwnedFd, interface: &str) -> BusyPoll {
         let option = |name, value: libc::c_int| set_option(socket, libc::SOL_SOCKET, name, &value).is_ok();
         let taken = wanted
@@ -42,13 +45,13 @@ impl BusyPoll {
         }
     }
 
-    /// Executes the receive path once; `false` if this socket is not busy-polled.
+    /// Executes the receive path once. Returns `false` if this socket is not busy-polled.
     #[inline]
     pub fn poll(&self, socket: &OwnedFd) -> bool {
         if !matches!(self, BusyPoll::On(_)) {
             return false;
         }
-        // SAFETY: the call gets no buffer: for an AF_XDP socket it only executes the driver's receive path.
+        // SAFETY: the call gets no buffer; for an AF_XDP socket it only executes the driver's receive path.
         unsafe {
             libc::recvfrom(
                 socket.as_raw_fd(),
@@ -62,7 +65,7 @@ impl BusyPoll {
         true
     }
 
-    /// Notes that frames have arrived; after the first of them the state is no longer unknown.
+    /// Notes that frames have arrived. After the first ones the state is no longer unknown.
     #[inline]
     pub fn received(&mut self, socket: &OwnedFd) {
         if let BusyPoll::Unknown(interface) = self {
@@ -87,12 +90,13 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// Number of the NAPI instance that the kernel has tied the socket to; 0 if none.
+/// Number of the NAPI instance that the kernel has assigned to the socket; 0 if there is none.
 fn napi_id(socket: &OwnedFd) -> u32 {
     get_option(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).unwrap_or(0)
 }
 
-/// Interface settings that leave the receive path to the polling thread; dropping restores the former ones.
+/// Interface settings that leave the receive path to the polling thread. Dropping the value restores the
+/// former ones.
 pub(super) struct InterfaceSettings {
     before: Vec<(PathBuf, String)>,
 }
@@ -104,7 +108,7 @@ impl InterfaceSettings {
             let path = PathBuf::from(format!("/sys/class/net/{interface}/{file}"));
             match std::fs::read_to_string(&path).and_then(|old| std::fs::write(&path, value).map(|()| old)) {
                 Ok(old) => before.push((path, old)),
-                // Optional: without this setting there is an interrupt now and then.
+                // Optional: without this setting an interrupt comes now and then.
                 Err(e) => tracing::debug!(path = %path.display(), value, %e, "interface setting not changed"),
             }
         }
@@ -115,6 +119,7 @@ impl InterfaceSettings {
 impl Drop for InterfaceSettings {
     fn drop(&mut self) {
         for (path, old) in &self.before {
+            // A failure only leaves the interface with fewer interrupts than before.
             let _ = std::fs::write(path, old.trim());
         }
     }

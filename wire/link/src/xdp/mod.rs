@@ -1,11 +1,14 @@
-//! AF_XDP: the fastest link. Frames bypass the network stack: a small XDP program on the interface (`program`)
-//! redirects this protocol's frames, and only these, into rings shared with this process (`ring`).
+//! AF_XDP: the fastest link. Frames bypass the network stack: a small XDP program on the interface
+//! (`program`) redirects the frames of this protocol, and only these, into rings shared with this process
+//! (`ring`).
 //!
-//! With busy polling the receiving thread executes the driver's receive path, inside a `recvfrom` on the socket
-//! (`busy`), so that a frame needs no interrupt, no softirq on another core and no wake-up.
+//! With busy polling the receiving thread executes the driver's receive path, inside a `recvfrom` on the
+//! socket (`busy`). So a frame needs no interrupt, no softirq on another core and no wake-up.
 //!
-//! The program is attached through a descriptor: it is detached when the last link on the interface is closed, however
-//! the process ends.
+//! The program is attached through a descriptor. So it is detached when the last link on the interface is
+//! closed, in whatever way the process ends.
+
+#![expect(unsafe_code, reason = "frames lie in memory shared with the kernel")]
 
 mod busy;
 mod parts;
@@ -34,20 +37,22 @@ use cxloe_wire::frame::vlan;
 pub(super) const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace: \
     run as root, or take `--link packet`";
 
-/// Most frames received and not yet released: each has chunks for the longest frame, and as many entries of the fill
-/// ring and the receive ring.
+/// Maximum number of frames received and not yet released. Each has chunks for the longest frame, and as many
+/// entries in the fill ring and in the receive ring.
 const RX_FRAMES: u32 = 1024;
-/// Most frames queued and not yet sent: each has chunks for the longest frame, and as many entries of the transmit
-/// rings.
+/// Maximum number of frames queued and not yet sent. Each has chunks for the longest frame, and as many
+/// entries in the transmit ring and in the completion ring.
 const TX_FRAMES: u32 = 512;
-/// Most chunks of a frame: a page with header and trailer, the longest frame of the protocol, needs two.
+/// Maximum number of chunks of a frame: a page with header and trailer, the longest frame of the protocol,
+/// needs two.
 const PARTS_MAX: u32 = 2;
-/// Bytes that the kernel keeps free before a received frame.
+/// Number of bytes that the kernel leaves free before a received frame.
 const XDP_HEADROOM: usize = 256;
-/// Number of attempts to bind a queue, and the pause between two, as its last owner may have just closed it.
+/// Number of further attempts to bind a queue, and the pause between two: the last owner may have just closed
+/// the queue.
 const RELEASE_TRIES: u32 = 25;
 const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Most frames that one `sendto` takes, unless the kernel permits a higher limit.
+/// Maximum number of frames that one `sendto` sends, unless the kernel permits more.
 const KICK_BATCH: u32 = 32;
 
 /// Link over an AF_XDP socket bound to one queue of an interface.
@@ -58,13 +63,13 @@ pub struct XdpLink {
     fill: Ring<Addresses>,
     tx: TxSide,
     busy: BusyPoll,
-    /// Number of chunks of the longest frame.
+    /// Number of chunks that the longest frame needs.
     parts: u32,
-    /// Buffer to assemble a frame whose chunks are not adjacent.
+    /// Buffer in which a frame is assembled if its chunks are not adjacent.
     scratch: Box<[u8]>,
     kicks_max: u32,
     counters: LinkCounters,
-    // Fields drop in this order: the program drops the socket, the socket closes, the memory is freed.
+    // Fields drop in this order: the program releases the socket, the socket closes, the memory is freed.
     _program: Arc<Program>,
     socket: OwnedFd,
     umem: Arc<Umem>,
@@ -76,7 +81,8 @@ impl XdpLink {
         XdpLink::open_at(config, None)
     }
 
-    /// As `open`, but with ports (the first one and their number) only for IPv4 datagrams to these.
+    /// [`open`](Self::open), but if `ports` (the first one and their number) are given, only for IPv4
+    /// datagrams to them.
     pub(crate) fn open_at(config: &LinkConfig, ports: Option<(u16, u16)>) -> Result<XdpLink, LinkError> {
         let mut interface = Interface::find(&config.interface)?;
         let addresses = config.addresses(interface.mac);
@@ -104,7 +110,7 @@ impl XdpLink {
         let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(fail("open an AF_XDP socket"))?;
         let wanted = interface.mtu + ETHERNET_HEADER;
-        // A chunk is a power of two of at most a page.
+        // The kernel requires a power of two of at most a page.
         let chunk = if wanted + vlan::TAG_LEN + XDP_HEADROOM <= 2048 { 2048 } else { 4096 };
         let payload = chunk - XDP_HEADROOM;
         let parts = ((wanted + vlan::TAG_LEN).div_ceil(payload) as u32).min(PARTS_MAX);
@@ -134,7 +140,8 @@ impl XdpLink {
             bind(&socket, interface.index, config.queue, parts).map_err(fail("bind to the queue"))?;
         let max_frame = wanted.min(carried as usize * payload - vlan::TAG_LEN);
         let busy = BusyPoll::start(config.busy_poll, &socket, &interface.name);
-        // Room for a full ring of frames that the peer has not taken yet.
+        // Space for a full ring of frames that the receiver has not taken yet. Optional, so an error is
+        // ignored.
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(64 << 20));
         program.redirect(config.queue, &socket).map_err(fail("redirect the queue to the socket"))?;
 
@@ -198,8 +205,8 @@ impl Link for XdpLink {
             let taken = match self.rx.at(0) {
                 d if d.options & HAS_MORE == 0 => {
                     if let Some(frame) = self.umem.slice(d.addr, d.len as usize) {
-                        // SAFETY: the receive ring has just passed this chunk to this process, and it returns to the
-                        // kernel only by the push below: no other code accesses it in between.
+                        // SAFETY: the receive ring has just passed this chunk to this process, and it returns
+                        // to the kernel only by the push below. No other code accesses it in between.
                         let frame = unsafe { &mut *frame };
                         self.counters.rx_frames += 1;
                         self.counters.rx_bytes += frame.len() as u64;
@@ -220,7 +227,7 @@ impl Link for XdpLink {
                 }
             };
             if taken == 0 {
-                // The rest of this frame has not arrived yet.
+                // The other parts of this frame have not arrived yet.
                 break;
             }
             for _ in 0..taken {
@@ -244,12 +251,12 @@ impl Link for XdpLink {
         let mut within = false;
         for ahead in 0..ready {
             let d = self.rx.at(ahead);
-            // Only the first part of a frame of several is shown.
+            // Of a frame in several parts, only the first part is shown.
             if !std::mem::replace(&mut within, d.options & HAS_MORE != 0)
                 && let Some(frame) = self.umem.slice(d.addr, d.len as usize)
             {
-                // SAFETY: the receive ring has passed this chunk to this process; it is not written before it is
-                // returned.
+                // SAFETY: the receive ring has passed this chunk to this process; nothing writes it before it
+                // is returned.
                 look(unsafe { &*frame });
             }
         }
@@ -257,7 +264,7 @@ impl Link for XdpLink {
 
     #[inline]
     fn holds(&mut self, count: usize) -> bool {
-        // Each frame may have the largest number of parts.
+        // Each frame may have the maximum number of parts.
         self.rx.readable() as usize >= count.min(RX_FRAMES as usize) * self.parts as usize
     }
 
@@ -275,7 +282,7 @@ impl Link for XdpLink {
         for _ in 0..self.kicks_max {
             let Err(error) = kick(&self.socket) else { return Ok(()) };
             match error.raw_os_error() {
-                // More than one batch was queued: the kernel is kicked again.
+                // More than one batch was queued, so the kernel is kicked again.
                 Some(libc::EAGAIN) if !self.tx.ring.is_drained() => {}
                 Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR | libc::ENETDOWN) => {
                     self.counters.tx_errors += 1;
@@ -312,16 +319,15 @@ impl Link for XdpLink {
     }
 }
 
-/// Result of binding a socket.
 struct Bound {
-    /// Set if the driver reads and writes the chunks without a copy.
+    /// True if the driver reads and writes the chunks without a copy.
     zero_copy: bool,
-    /// Most chunks of a frame.
+    /// Maximum number of chunks of a frame.
     parts: u32,
 }
 
-/// Binds to a queue for frames of `parts` parts: with zero copy if the driver has it, and in several parts, if `parts`
-/// is above one, if the kernel has that (since 6.6).
+/// Binds to a queue for frames of `parts` parts. Uses zero copy if the driver supports it, and several parts
+/// if `parts` is above one and the kernel supports that (since 6.6).
 fn bind(socket: &OwnedFd, index: u32, queue: u32, parts: u32) -> io::Result<Bound> {
     let several_or_one = [parts, 1];
     let choices = if parts > 1 { &several_or_one[..] } else { &several_or_one[1..] };
@@ -338,7 +344,7 @@ fn bind(socket: &OwnedFd, index: u32, queue: u32, parts: u32) -> io::Result<Boun
                 }
             }
         }
-        // The kernel frees a closed socket's queue some time after the close.
+        // The kernel frees the queue of a closed socket some time after the close.
         if last.raw_os_error() != Some(libc::EBUSY) || tries == RELEASE_TRIES {
             return Err(last);
         }
@@ -360,8 +366,8 @@ fn bind_as(socket: &OwnedFd, index: u32, queue: u32, flags: u16) -> io::Result<(
     socket::bind(socket, &address)
 }
 
-/// Whether the driver of `config`'s interface passes frames to an AF_XDP socket without a copy. The socket is bound to
-/// the queue for a moment, without a program, so that no frame is diverted.
+/// Whether the driver of `config`'s interface passes frames to an AF_XDP socket without a copy. To find out,
+/// a socket is bound to the queue for a moment, without a program, so that no frame is diverted.
 pub(super) fn is_zero_copy(config: &LinkConfig) -> bool {
     const ENTRIES: u32 = 64;
     let probe = || -> io::Result<()> {

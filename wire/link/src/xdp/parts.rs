@@ -1,16 +1,18 @@
 //! Assembly of frames that have arrived in several chunks, so that a receiver gets each frame in one piece.
 //!
-//! The kernel writes each part behind a headroom, so that even adjacent chunks leave a hole. The second part is moved
-//! next to the first, which for a page with header and trailer means a few hundred bytes. Only if the chunks are out of
-//! order, as after losses, both parts are copied.
+//! The kernel writes each part after a headroom, so there is a gap between parts even in adjacent chunks. The
+//! second part is moved next to the first; for a page with header and trailer, that is a few hundred bytes.
+//! Only if the chunks are out of order, as after losses, are both parts copied.
+
+#![expect(unsafe_code, reason = "frames lie in memory shared with the kernel")]
 
 use super::ring::{Descriptors, Ring, Umem};
 
 /// XDP_PKT_CONTD: the next entry continues the same frame.
 pub(super) const HAS_MORE: u32 = 1;
 
-/// Frame that begins at the next of `ready` entries, and the number of its entries: 0 if its end has not arrived. No
-/// frame if it is longer than `scratch`.
+/// Returns the frame that begins at the next of `ready` entries, and the number of its entries: 0 if the end
+/// of the frame has not arrived. There is no frame if it is longer than `scratch`.
 #[inline(never)]
 pub(super) fn frame_at<'a>(
     rx: &Ring<Descriptors>,
@@ -26,7 +28,7 @@ pub(super) fn frame_at<'a>(
     (entries, join(parts.map(|d| (d.addr, d.len as usize)), umem, scratch))
 }
 
-/// Joins parts, each given by its address and length. All their chunks belong to the caller.
+/// Joins parts, each given by address and length. The caller owns all their chunks.
 fn join<'a>(
     mut parts: impl Iterator<Item = (u64, usize)> + Clone,
     umem: &'a Umem,
@@ -40,16 +42,17 @@ fn join<'a>(
     if is_in_line {
         let (second, more) = rest.next()?;
         let (from, to) = (umem.slice(second, more)?, umem.span(first + len as u64, more)?);
-        // SAFETY: both ranges lie in the second chunk, which is the caller's; they may overlap.
+        // SAFETY: both ranges lie in the second chunk, which the caller owns; they may overlap.
         unsafe { std::ptr::copy(from.cast::<u8>().cast_const(), to.cast::<u8>(), more) };
         len += more;
-        // SAFETY: all bytes from the first part's beginning on lie in the two chunks, which are the caller's.
+        // SAFETY: all bytes from the beginning of the first part on lie in the two chunks, which the caller
+        // owns.
         return umem.span(first, len).map(|frame| unsafe { &mut *frame });
     }
     let mut filled = 0;
     parts.try_for_each(|(addr, len)| {
         let part = umem.slice(addr, len)?;
-        // SAFETY: the chunk is the caller's, and no other code writes it.
+        // SAFETY: the caller owns the chunk, and no other code writes it.
         scratch.get_mut(filled..filled + len)?.copy_from_slice(unsafe { &*part });
         filled += len;
         Some(())
@@ -64,8 +67,8 @@ mod tests {
     const CHUNK: usize = 4096;
     const HEADROOM: u64 = 256;
 
-    /// Memory of four chunks with the parts of a frame in the order of `chunks`, each behind its chunk's headroom:
-    /// every byte encodes its offset in the frame.
+    /// Makes memory of four chunks with the parts of a frame in the order of `chunks`, each after its chunk's
+    /// headroom. The byte values differ from offset to offset.
     fn arrived(chunks: &[u64], lens: &[usize]) -> (Umem, Vec<(u64, usize)>, Vec<u8>) {
         let umem = Umem::of(CHUNK, 4);
         let mut frame = Vec::new();

@@ -1,9 +1,11 @@
-//! The XDP program that selects this protocol's frames on an interface: frames of its EtherType (802.1Q tagged or not)
-//! for the interface's own address, or for one of its shards, go to the AF_XDP socket of the queue on which they
-//! arrived; all other frames go to the kernel as without the program.
+//! The XDP program that selects this protocol's frames on an interface. Frames of its EtherType (802.1Q
+//! tagged or not) to the interface's own address, or to one of its shards, go to the AF_XDP socket of the
+//! queue on which they arrived. All other frames go to the kernel as without the program.
 //!
-//! The program is written as instructions, so that no compiler or loader is needed at run time. It is attached through
-//! a link descriptor, so that it is detached when the last process that has the descriptor ends.
+//! The program is written as instructions, so that no compiler or loader is needed at run time. It is
+//! attached through a link descriptor, so it is detached when the last process that has the descriptor ends.
+
+#![expect(unsafe_code, reason = "bpf takes raw pointers")]
 
 use std::collections::HashMap;
 use std::io;
@@ -16,10 +18,10 @@ use cxloe_wire::frame::Mac;
 use crate::interface::Interface;
 use crate::socket::owned;
 
-/// Most queues of an interface: the size of the map.
+/// Maximum number of queues of an interface; it is the size of the map.
 const QUEUES_MAX: u32 = 64;
 
-/// An attached program with its map of sockets, shared by links on several queues of one interface.
+/// Attached program with its map of sockets, shared by the links on several queues of one interface.
 pub(super) struct Program {
     map: OwnedFd,
     native: bool,
@@ -27,15 +29,15 @@ pub(super) struct Program {
     _link: OwnedFd,
 }
 
-/// Identity of a program: network namespace, interface, EtherType, addresses and ports.
+/// Key of an attached program: network namespace, interface, EtherType, addresses and ports.
 type Key = (u64, u32, u16, Vec<Mac>, Option<(u16, u16)>);
 
 /// Programs that this process has attached.
 static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
 
 impl Program {
-    /// Returns the program on `interface`: the one that this process has already attached, or a new one, native if the
-    /// driver can run it, else generic.
+    /// Returns the program on `interface`: one that this process has already attached, or a new one. A new
+    /// one is native if the driver can run it, else generic.
     pub fn attach(
         interface: &Interface,
         addresses: &[Mac],
@@ -54,6 +56,7 @@ impl Program {
         let program = load(&map, addresses, ethertype, ports)?;
         let (link, native) = match create_link(&program, interface.index, FLAG_NATIVE) {
             Ok(link) => (link, true),
+            // Another program is attached, which generic mode would not change.
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Err(e),
             Err(_) => (create_link(&program, interface.index, FLAG_GENERIC)?, false),
         };
@@ -62,7 +65,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Whether the program runs in the driver (native) or behind it (generic).
+    /// Whether the program runs in the driver (native), and not in the kernel after the driver (generic).
     pub fn native(&self) -> bool {
         self.native
     }
@@ -78,7 +81,7 @@ impl Program {
     }
 }
 
-/// `union bpf_attr` as the kernel reads it: fields at fixed offsets, the rest zero.
+/// `union bpf_attr` as the kernel reads it: fields at fixed offsets, all other bytes zero.
 #[repr(C, align(8))]
 struct Attr([u64; 16]);
 
@@ -94,8 +97,8 @@ const FLAG_GENERIC: u64 = 1 << 1;
 const FLAG_NATIVE: u64 = 1 << 2;
 
 fn bpf(command: libc::c_long, attr: &Attr) -> io::Result<libc::c_int> {
-    // SAFETY: the kernel reads `size_of::<Attr>()` bytes and follows the callers' pointers, all of which outlive the
-    // call; unknown trailing bytes are zero, as the kernel requires.
+    // SAFETY: the kernel reads `size_of::<Attr>()` bytes and follows the callers' pointers, all of which
+    // outlive the call. Unknown trailing bytes are zero, as the kernel requires.
     let rc = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<Attr>() as libc::c_long)
     };
@@ -120,7 +123,7 @@ fn load(map: &OwnedFd, addresses: &[Mac], ethertype: u16, ports: Option<(u16, u1
     attr.0[0] = pair(PROG_TYPE_XDP, code.len() as u64);
     attr.0[1] = code.as_ptr() as u64;
     attr.0[2] = license.as_ptr() as u64;
-    // Fields: 24: log level and size, 32: log buffer, 40: kernel version, 44: flags.
+    // Fields by offset: 24 log level and size, 32 log buffer, 40 kernel version, 44 flags.
     attr.0[5] = pair(0, PROG_HAS_FRAGS);
     owned(match bpf(PROG_LOAD, &attr) {
         // Kernels before 5.18 do not support frames in several parts.
@@ -139,7 +142,7 @@ fn create_link(program: &OwnedFd, index: u32, flags: u64) -> io::Result<OwnedFd>
     owned(bpf(LINK_CREATE, &attr)?)
 }
 
-/// One eBPF instruction: opcode, destination and source register, jump offset, immediate.
+/// Encodes one eBPF instruction: opcode, destination and source register, jump offset, immediate.
 const fn op(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
     (code as u64)
         | ((dst as u64) << 8)
@@ -167,16 +170,17 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
     const EXIT: u8 = 0x95;
     const XDP_PASS: i32 = 2;
     const REDIRECT_MAP: i32 = 51;
-    // Packet bytes are compared in this machine's byte order.
+    // The program compares packet bytes in this machine's byte order.
     let ours = i32::from(u16::from_ne_bytes(ethertype.to_be_bytes()));
     let tagged = i32::from(u16::from_ne_bytes(0x8100_u16.to_be_bytes()));
-    // Each address: compare its first four octets, then its last two; if different, jump to the next address.
+    // For each address, compare the first four octets, then the last two; if they differ, jump to the next
+    // address.
     const PER_ADDRESS: usize = 4;
     let compares = addresses.iter().enumerate().flat_map(|(index, mac)| {
         let [a, b, c, d, e, f] = mac.0;
         let high = i32::from_ne_bytes([a, b, c, d]);
         let low = i32::from(u16::from_ne_bytes([e, f]));
-        // Jumps over the remaining addresses and the jump behind them.
+        // Jumps over the remaining addresses and the jump after them.
         let found = (PER_ADDRESS * (addresses.len() - index - 1) + 1) as i16;
         [
             op(LOAD_W, 5, 2, 0, 0),
@@ -193,7 +197,7 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
         op(CALL, 0, 0, 0, REDIRECT_MAP),
         op(EXIT, 0, 0, 0, 0),
     ];
-    // Checks of a datagram: an IP header without options, UDP, no fragment, one of the node's ports.
+    // Checks that a datagram has an IP header without options, UDP, no fragment, and one of the node's ports.
     let mut checks = Vec::new();
     if let Some((first, count)) = ports {
         let fragment = i32::from(u16::from_ne_bytes(0x3FFF_u16.to_be_bytes()));
@@ -219,7 +223,7 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Opti
             }
         }
     }
-    // Least length of a frame that the loads of the program need.
+    // Minimum length of a frame for the loads of the program.
     let least = if ports.is_some() { 42 } else { 18 };
     // Distance from the first address to the end of the redirection.
     let pass = (PER_ADDRESS * addresses.len() + 1 + checks.len() + redirect.len()) as i16;

@@ -1,5 +1,7 @@
-//! Memory that an AF_XDP socket shares with the kernel: the chunks that hold frames ([`Umem`]) and the four
+//! Memory that an AF_XDP socket shares with the kernel: the chunks for frames ([`Umem`]) and the four
 //! single-producer single-consumer rings that pass the chunks back and forth ([`Ring`]).
+
+#![expect(unsafe_code, reason = "rings shared with the kernel are mapped memory")]
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,14 +12,13 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use crate::socket::{get_option, set_option};
 
-/// Memory for frames, in chunks of equal size.
 pub(super) struct Umem {
     map: MmapRaw,
     chunk: usize,
 }
 
 impl Umem {
-    /// Maps `chunks` chunks and registers them with the socket.
+    /// Maps `chunks` chunks and registers the memory with the socket.
     pub fn register(socket: &OwnedFd, chunk: usize, chunks: u32) -> io::Result<Umem> {
         let len = chunk * chunks as usize;
         let map = MmapOptions::new().len(len).populate().map_anon()?.into();
@@ -31,19 +32,18 @@ impl Umem {
         Ok(umem)
     }
 
-    /// Makes memory without a socket, for tests.
     #[cfg(test)]
     pub fn of(chunk: usize, chunks: usize) -> Umem {
         let map = MmapOptions::new().len(chunk * chunks).map_anon().expect("memory").into();
         Umem { map, chunk }
     }
 
-    /// Size of a chunk in bytes.
     pub fn chunk(&self) -> usize {
         self.chunk
     }
 
-    /// Bytes at `addr`; `None` if they do not lie within one chunk. To dereference, the caller must own that chunk.
+    /// Returns the bytes at `addr`, or `None` if they do not lie within one chunk. To dereference, the caller
+    /// must own that chunk.
     #[inline]
     pub fn slice(&self, addr: u64, len: usize) -> Option<*mut [u8]> {
         let start = addr as usize;
@@ -56,8 +56,8 @@ impl Umem {
         Some(std::ptr::slice_from_raw_parts_mut(at, len))
     }
 
-    /// Bytes at `addr`, which may span adjacent chunks; `None` if they do not lie within the memory. To dereference,
-    /// the caller must own all these chunks.
+    /// Returns the bytes at `addr`, which may span adjacent chunks, or `None` if they do not lie within the
+    /// memory. To dereference, the caller must own all these chunks.
     #[inline]
     pub fn span(&self, addr: u64, len: usize) -> Option<*mut [u8]> {
         let start = addr as usize;
@@ -75,9 +75,10 @@ pub(super) type Addresses = u64;
 /// Entry of the receive and transmit rings: address, length and options of a chunk.
 pub(super) type Descriptors = libc::xdp_desc;
 
-/// One ring. This process is its producer (fill, transmit) or its consumer (receive, completion), never both.
+/// One of the four rings. This process is its producer (fill, transmit) or its consumer (receive,
+/// completion), never both.
 pub(super) struct Ring<T> {
-    /// Mapping of the ring, which the pointers below point into.
+    /// Mapping that the pointers below point into.
     _map: MmapRaw,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
@@ -85,15 +86,15 @@ pub(super) struct Ring<T> {
     mask: u32,
     /// Index of this end: entries produced or consumed, including those not published yet.
     local: u32,
-    /// Index of the other end, as last read.
+    /// Index of the kernel's end, as last read.
     remote: u32,
 }
 
-// SAFETY: the link owns the ring; the kernel alone uses it too, and follows the same protocol.
+// SAFETY: the link owns the ring. Only the kernel uses it too, and follows the same protocol.
 unsafe impl<T> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps a ring of `entries` (a power of two) with its parts at `offsets`.
+    /// Maps a ring of `entries` entries (a power of two) with its parts at `offsets`.
     pub fn map(
         socket: &OwnedFd,
         offsets: &libc::xdp_ring_offset,
@@ -135,7 +136,6 @@ impl<T: Copy> Ring<T> {
         unsafe { self.consumer.as_ref() }
     }
 
-    /// Number of entries of the ring.
     pub fn entries(&self) -> u32 {
         self.mask + 1
     }
@@ -143,13 +143,14 @@ impl<T: Copy> Ring<T> {
     /// Consumer: number of entries that can be popped.
     #[inline]
     pub fn readable(&mut self) -> u32 {
+        // The kernel's index is read again only when all known entries are used up.
         if self.remote == self.local {
             self.remote = self.producer().load(Ordering::Acquire);
         }
         self.remote.wrapping_sub(self.local)
     }
 
-    /// Consumer: entry `ahead` places behind the next; `ahead` must be less than the result of
+    /// Consumer: returns the entry `ahead` places after the next one; `ahead` must be less than the result of
     /// [`readable`](Ring::readable).
     #[inline]
     pub fn at(&self, ahead: u32) -> T {
@@ -172,8 +173,8 @@ impl<T: Copy> Ring<T> {
         self.consumer().store(self.local, Ordering::Release);
     }
 
-    /// Producer: writes the next entry. There is always room, as a ring has as many entries as chunks that can be in
-    /// it.
+    /// Producer: writes the next entry. A ring is never full, because it has as many entries as there are
+    /// chunks for it.
     #[inline]
     pub fn push(&mut self, entry: T) {
         // SAFETY: the index is masked to the ring's size, and the kernel reads it only once published.
@@ -193,7 +194,7 @@ impl<T: Copy> Ring<T> {
     }
 }
 
-/// Sets the sizes of all four rings and gets the offsets of their parts.
+/// Sets the sizes of all four rings, and returns the offsets of their parts.
 pub(super) fn sizes_and_offsets(
     socket: &OwnedFd,
     rx_entries: u32,
@@ -210,8 +211,8 @@ pub(super) fn sizes_and_offsets(
     get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
 }
 
-/// Number of frames dropped because a ring or the memory was full. The kernel counts an empty fill ring twice, by
-/// itself and as a lost frame; here it counts once.
+/// Number of frames dropped because a ring or the memory was full. The kernel counts an empty fill ring
+/// twice: as such, and as a lost frame. Here it counts once.
 pub(super) fn dropped(socket: &OwnedFd) -> u64 {
     let statistics = get_option::<libc::xdp_statistics>(socket, libc::SOL_XDP, libc::XDP_STATISTICS);
     statistics.map_or(0, |s| s.rx_dropped + s.rx_ring_full)

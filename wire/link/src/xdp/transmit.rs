@@ -1,7 +1,9 @@
-//! The sending half of an AF_XDP link: chunks are lent one frame at a time, passed to the kernel by the transmit ring,
-//! and returned by the completion ring.
+//! The sending half of an AF_XDP link. Chunks are lent one frame at a time, passed to the kernel in the
+//! transmit ring, and returned in the completion ring.
 //!
-//! A frame longer than a chunk takes adjacent chunks too: it is written in one piece and described in several.
+//! A frame longer than a chunk takes adjacent chunks: it is written in one piece and described in several.
+
+#![expect(unsafe_code, reason = "frames lie in memory shared with the kernel")]
 
 use std::sync::Arc;
 
@@ -10,17 +12,16 @@ use super::ring::{Addresses, Descriptors, Ring, Umem};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
-/// Transmit side of an AF_XDP link: its rings, and the chunks for frames.
 pub(super) struct TxSide {
     pub ring: Ring<Descriptors>,
     completion: Ring<Addresses>,
-    /// Offsets of the chunks that are free for frames.
+    /// Offsets of the free chunks.
     free: Vec<u64>,
     /// Offset of the first chunk for frames to send.
     first: u64,
     /// Number of chunks for each frame.
     parts: u32,
-    /// Number of each frame's chunks that the kernel has; empty if a frame has one chunk.
+    /// For each frame, the number of its chunks that the kernel has; empty if a frame has only one chunk.
     away: Box<[u8]>,
     umem: Arc<Umem>,
     lent: usize,
@@ -34,7 +35,7 @@ pub(super) struct TxSide {
 }
 
 impl TxSide {
-    /// Makes the transmit side with `umem`'s chunks from `first` on, `parts` for each frame.
+    /// Makes the transmit side, with `umem`'s chunks from `first` on, `parts` of them for each frame.
     pub fn new(
         (ring, completion): (Ring<Descriptors>, Ring<Addresses>),
         umem: Arc<Umem>,
@@ -82,7 +83,7 @@ impl TxSide {
         self.completion.consume();
     }
 
-    /// Adds descriptors for the `len` bytes from `at` on, one per chunk.
+    /// Adds descriptors for the `len` bytes from `at` on, one for each chunk.
     #[inline(never)]
     fn describe(&mut self, at: u64, len: usize) {
         let chunk = self.umem.chunk();
@@ -109,15 +110,15 @@ impl Transmit for TxSide {
         if self.free.is_empty() {
             self.reclaim();
         }
+        // Not removed yet, as a slot that is not committed is lent again.
         let Some(&chunk) = self.free.last() else {
             self.full += 1;
             return None;
         };
         self.lent = len;
         let slot = self.umem.span(chunk + self.tag as u64, len)?;
-        // SAFETY: the chunks from this one on, as many as the longest frame needs, are on the free list: the kernel
-        // does not access them until commit() passes them on.
-        // does not touch them until commit() hands them over.
+        // SAFETY: the chunks from this one on, as many as the longest frame needs, are on the free list. The
+        // kernel does not access them until commit() passes them on.
         Some(unsafe { &mut *slot })
     }
 
@@ -132,7 +133,7 @@ impl Transmit for TxSide {
         if self.tag != 0
             && let Some(frame) = self.umem.span(chunk, len)
         {
-            // SAFETY: as in slot(): the chunks are still this side's.
+            // SAFETY: as in slot(): this side still owns the chunks.
             vlan::insert(unsafe { &mut *frame }, self.priority);
         }
         if self.parts == 1 {

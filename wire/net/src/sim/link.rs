@@ -1,5 +1,6 @@
-//! A port as a [`Link`]. Frames are written into buffers of the network and passed to it at each flush; received frames
-//! are taken in batches. So the network is locked once per batch, and never while a frame is handled.
+//! A port as a [`Link`]. Frames are written into buffers and passed to the network at each flush; received
+//! frames are taken in batches. So the network is locked once for each batch, and never while a frame is
+//! handled.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -11,14 +12,15 @@ use crate::{ETHERNET_HEADER, Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::Mac;
 
-/// Most frames taken from the FIFO under one lock.
+/// Maximum number of frames taken from the FIFO under one lock.
 const BATCH: usize = 64;
 
-/// Link of one port of a [`SimNetwork`]. Dropping it closes the port; frames committed and not flushed are lost.
+/// Link of one port of a [`SimNetwork`]. Dropping the link closes the port; frames committed but not flushed
+/// are lost.
 pub struct SimLink {
     info: LinkInfo,
     batch: Vec<Vec<u8>>,
-    /// Number of frames in the port's FIFO.
+    /// Number of frames in the port's FIFO, readable without the network's lock.
     waiting: Arc<AtomicUsize>,
     sender: Sender,
     rx_frames: u64,
@@ -30,11 +32,11 @@ struct Sender {
     port: usize,
     max_frame: usize,
     tx_slots: usize,
-    /// Frames committed, in order; if `lent` is set, the last one is the slot being written.
+    /// Committed frames in order; if `lent` is true, the last one is the slot being written.
     staged: Vec<Vec<u8>>,
     lent: bool,
     spare: Vec<Vec<u8>>,
-    /// Number of flushed frames that had not left the port at the last query.
+    /// Number of flushed frames that had not left the port when last asked.
     departing: usize,
     frames: u64,
     bytes: u64,
@@ -75,7 +77,7 @@ impl SimLink {
         SimLink { info, batch: Vec::with_capacity(BATCH), waiting, sender, rx_frames: 0, rx_bytes: 0 }
     }
 
-    /// Network that this port belongs to.
+    /// Handle to the network of this port, which advances its time.
     pub fn network(&self) -> &SimNetwork {
         &self.sender.network
     }
@@ -87,6 +89,7 @@ impl Sender {
     }
 
     fn has_room(&mut self) -> bool {
+        // The network is locked only if the last known number leaves no slot.
         if self.committed() + self.departing >= self.tx_slots {
             self.departing = self.network.net().departing(self.port);
         }
@@ -101,7 +104,7 @@ impl Sender {
         let mut net = self.network.net();
         for frame in self.staged.drain(..committed) {
             net.send(self.port, frame);
-            // As many buffers are taken as frames are given, so that the next slots need no lock.
+            // One buffer is taken for each frame passed on, so that the next slots need no lock.
             self.spare.push(net.buffer());
         }
         self.departing = net.departing(self.port);
@@ -151,6 +154,7 @@ impl Link for SimLink {
             {
                 self.batch.push(frame);
             }
+            // Unlocked before frames are handled, because the receiver may use the network.
             drop(net);
             let got = self.batch.len();
             for frame in &mut self.batch {
@@ -183,7 +187,7 @@ impl Link for SimLink {
         Ok(())
     }
 
-    /// Returns at once: only [`SimNetwork::step`] advances virtual time.
+    /// Returns at once, because only [`SimNetwork::step`] advances virtual time.
     fn wait(&mut self, _timeout: Duration) -> Result<(), LinkError> {
         Ok(())
     }
@@ -192,7 +196,7 @@ impl Link for SimLink {
         None
     }
 
-    /// [`LinkCounters::rx_dropped`] counts frames for which the receive FIFO had no room.
+    /// Counts as [`LinkCounters::rx_dropped`] the frames that found the receive FIFO full.
     fn counters(&mut self) -> LinkCounters {
         let dropped = self.sender.network.fifo(self.info.mac).map_or(0, |fifo| fifo.dropped);
         LinkCounters {

@@ -1,4 +1,4 @@
-//! State of the network: ports, paths, and the frames on their way, ordered by time.
+//! State of the simulated network: ports, paths, and the frames on their way, ordered by time.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,32 +13,34 @@ use crate::impairment::FaultCounters;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
-/// Most frames on their way at once: a simulation with more is faulty itself.
+/// Maximum number of frames on their way. A simulation with more has a fault of its own.
 const IN_FLIGHT_MAX: usize = 1 << 20;
-/// Length in bytes of the shortest frame that has a destination and a source.
+/// Length in bytes of the shortest frame with a destination and a source.
 const MACS: usize = 12;
-/// Prefix of group addresses that no bridge forwards (IEEE 802.1Q, 8.6.3): 01-80-C2-00-00-00 to -0F, PFC's among them.
+/// Prefix of group addresses that no bridge forwards (IEEE 802.1Q, 8.6.3): 01-80-C2-00-00-00 to -0F, which
+/// includes the address of PFC frames.
 const LINK_LOCAL: [u8; 5] = [0x01, 0x80, 0xc2, 0x00, 0x00];
 
-/// Counts of frames in a simulated network.
+/// Counters of frames in a simulated network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SimCounters {
-    /// Frames sent by ports.
+    /// Frames that ports have sent, whatever became of them.
     pub sent: u64,
-    /// Frames put into receive FIFOs; one sent frame counts several times for a group address or a duplicate.
+    /// Frames put into receive FIFOs. One sent frame counts several times if it goes to a group or is
+    /// duplicated.
     pub delivered: u64,
-    /// Frames lost by faults of paths.
+    /// Frames lost by faults that were drawn for their path.
     pub lost: u64,
-    /// Frames lost in cuts and partitions.
+    /// Frames lost because their path was cut.
     pub cut: u64,
-    /// Lost because no open port has the destination address.
+    /// Frames lost because no open port has their destination address.
     pub no_port: u64,
-    /// Frames lost before an ingress, in a full FIFO, or because the network was full.
+    /// Frames lost before an ingress wire, in a full FIFO, or because the network was full.
     pub full: u64,
     /// Frames too short to have a destination.
     pub runts: u64,
-    /// Late copies ([`Path::late`](super::Path::late)), sent about one period of the 16-bit sequence numbers after
-    /// their frame.
+    /// Late copies delivered ([`Path::late`](super::Path::late)), about one period of the 16-bit sequence
+    /// numbers after their frame.
     pub late: u64,
 }
 
@@ -48,7 +50,7 @@ enum Step {
     Ingress,
     /// The frame has passed the ingress wire of the receiving port.
     Arrive,
-    /// The time of a frame that the path holds back is over.
+    /// The maximum hold time of a frame that the path holds back is over.
     Release,
 }
 
@@ -62,7 +64,8 @@ struct Event {
 }
 
 impl Ord for Event {
-    /// Order for a max-heap: the earliest event is the greatest; of events at one time, the one scheduled first.
+    /// Reversed, since the heap returns the greatest event: the earliest is the greatest, and among equal
+    /// times the one scheduled first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
@@ -122,7 +125,7 @@ impl Net {
         }
     }
 
-    /// Counter of the frames in a port's FIFO, kept up to date by the port.
+    /// Counter of the frames in a port's FIFO, which the port keeps up to date.
     pub fn waiting(&self, port: usize) -> Arc<AtomicUsize> {
         self.ports[port].waiting.clone()
     }
@@ -155,7 +158,7 @@ impl Net {
         self.index.get(&mac).map(|i| self.ports[*i].fifo_state())
     }
 
-    /// Index of the port of `mac`, made (closed) at the first use of the address.
+    /// Index of the port of `mac`. At the first use of the address a closed port is made.
     fn port(&mut self, mac: Mac) -> usize {
         if let Some(port) = self.index.get(&mac) {
             return *port;
@@ -191,6 +194,7 @@ impl Net {
 
     pub fn set_default_path(&mut self, path: Path) {
         self.default_path = path;
+        // A path set for a pair of ports is kept.
         self.paths.iter_mut().flatten().filter(|p| !p.own).for_each(|p| p.set(path));
     }
 
@@ -226,7 +230,6 @@ impl Net {
         self.events.peek().map(|e| e.at)
     }
 
-    /// Takes a buffer for reuse; its content is undefined.
     pub fn buffer(&mut self) -> Vec<u8> {
         self.pool.pop().unwrap_or_default()
     }
@@ -235,20 +238,18 @@ impl Net {
         self.pool.push(frame);
     }
 
-    /// Number of committed frames that have not left a port.
+    /// Number of committed frames that the port's wire has not sent yet.
     pub fn departing(&mut self, port: usize) -> usize {
         let now = self.now;
         self.ports[port].departing(now)
     }
 
-    /// Removes the next frame from a port's FIFO.
     pub fn take(&mut self, port: usize) -> Option<Vec<u8>> {
         let frame = self.ports[port].pop();
         self.watch_threshold(port);
         frame
     }
 
-    /// Sends `frame` from a port to the port of its destination address.
     pub fn send(&mut self, from: usize, mut frame: Vec<u8>) {
         self.counters.sent += 1;
         if let Some(tap) = &mut self.tap {
@@ -269,7 +270,8 @@ impl Net {
                 }
             };
         }
-        // A cable joins two ports; a bridge joins more and does not forward link-local groups.
+        // A cable joins two ports. More ports are joined by a bridge, and a bridge does not forward
+        // link-local groups.
         if !(dst.0.starts_with(&LINK_LOCAL) && self.ports.len() > 2) {
             for to in (0..self.ports.len()).filter(|to| *to != from) {
                 let copy = self.copy(&frame);
@@ -286,7 +288,7 @@ impl Net {
         copy
     }
 
-    /// Sends a frame along the path to port `to`; its last bit leaves the sender at `sent`.
+    /// Sends a frame along the path to port `to`. The frame's last bit leaves the sender at `sent`.
     fn travel(&mut self, from: usize, to: usize, mut frame: Vec<u8>, sent: Time) {
         let dst = self.ports[to].mac;
         if self.events.len() >= IN_FLIGHT_MAX {
@@ -314,7 +316,7 @@ impl Net {
             if impairment.delayed && path.has_room() {
                 report(&mut self.trace, self.now, self.ports[from].mac, dst, &frame, FrameOutcome::Delayed);
                 let deadline = self.paths[from][to].hold(frame, arrival);
-                // The frame is released at its deadline if not enough frames have passed before.
+                // The frame is released at its deadline if too few frames pass before.
                 self.schedule(deadline, Step::Release, from, to, Vec::new());
                 return self.release(from, to, arrival);
             }
@@ -333,7 +335,7 @@ impl Net {
         self.release(from, to, arrival);
     }
 
-    /// Sends the frames that a path no longer holds back, behind the frame that arrives at `arrival`.
+    /// Sends the frames that a path no longer holds back, after the frame that arrives at `arrival`.
     fn release(&mut self, from: usize, to: usize, arrival: Time) {
         while let Some(frame) = self.paths[from][to].release(self.now) {
             let at = self.paths[from][to].rejoin(arrival);
@@ -357,6 +359,7 @@ impl Net {
 
     fn schedule(&mut self, at: Time, step: Step, from: usize, to: usize, frame: Vec<u8>) {
         self.order += 1;
+        // Not in the past, as time never goes back.
         self.events.push(Event { at: at.max(self.now), order: self.order, step, from, to, frame });
     }
 
@@ -393,7 +396,7 @@ impl Net {
                         let at = line.carry(frame.len(), now);
                         self.schedule(at, Step::Arrive, from, to, frame);
                     }
-                    // The port was closed and attached again, without a rate, while the frame was on its way.
+                    // While the frame was on its way, the port was closed and attached again without a rate.
                     None => self.deliver(from, to, frame),
                 }
             }

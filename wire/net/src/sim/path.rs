@@ -1,4 +1,4 @@
-//! A path: the network from one port to another, in one direction.
+//! Path of the simulated network: from one port to another, in one direction.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::random::{Probability, Random};
 use cxloe_wire::time::Time;
 
-/// Most frames that a path holds back at once.
+/// Maximum number of frames that a path holds back at once.
 const DELAYED_MAX: usize = 64;
-/// Most copies that a path keeps to deliver them late.
+/// Maximum number of late copies that a path keeps.
 const LATE_MAX: usize = 256;
-/// Number of frames after which a late copy is delivered: one period of the 16-bit sequence numbers, plus or minus
-/// [`LATE_SPREAD`].
+/// Number of frames after which a late copy is delivered: one period of the 16-bit sequence numbers, plus or
+/// minus [`LATE_SPREAD`].
 const LATE_AFTER: u64 = 1 << 16;
-/// Largest deviation of a late copy from the whole period, in frames, so that its number may be one just answered, just
-/// expected, or not yet sent.
+/// Maximum deviation of a late copy from that period, in frames. So its number may be one just answered, just
+/// expired, or not yet sent.
 const LATE_SPREAD: u64 = 600;
 
-/// Delay and faults of one direction's frames. Bandwidth belongs to ports ([`PortConfig`](super::PortConfig)).
+/// Delay and faults of one direction. Bandwidth is a property of ports ([`PortConfig`](super::PortConfig)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
     /// Time from the last bit sent to the arrival of the frame.
     pub delay: Duration,
-    /// Largest random addition to each frame's delay, evenly distributed. Jitter does not reorder: a late frame delays
-    /// those behind it.
+    /// Maximum random addition to each frame's delay, evenly distributed. Jitter does not reorder: a late
+    /// frame delays those after it.
     pub jitter: Duration,
-    /// Faults on this path. [`Faults::gap`] and [`Faults::hold`] apply to frames held back, as on a real link.
+    /// Faults on this path, including the [`Faults::gap`] and [`Faults::hold`] of frames held back.
     pub faults: Faults,
-    /// Probability that a copy of a frame is delivered about 65 536 frames later, when the 16-bit sequence numbers have
-    /// wrapped: the frame itself has long been answered.
+    /// Probability that a copy of a frame is delivered about 65 536 frames later, when the 16-bit sequence
+    /// numbers have wrapped and the frame itself was answered long ago.
     pub late: Probability,
 }
 
-/// A path without faults and with a delay of 500 ns: a few metres of cable and a fast switch.
+/// No faults, and a delay of 500 ns: a few metres of cable and a fast switch.
 impl Default for Path {
     fn default() -> Self {
         Path {
@@ -45,17 +45,15 @@ impl Default for Path {
     }
 }
 
-/// A frame that is held back.
 struct Delayed {
     frame: Vec<u8>,
     after: u64,
     deadline: Time,
 }
 
-/// State of a path in use.
 pub(super) struct PathState {
     pub config: Path,
-    /// Set if the path was set for this pair of ports, not by default.
+    /// True if the path was set for this pair of ports, and is not the default one.
     pub own: bool,
     pub cut: bool,
     pub counters: FaultCounters,
@@ -67,12 +65,13 @@ pub(super) struct PathState {
     lateness: Random,
     /// Late copies, each with the number of the frame at which it is due.
     late: Vec<(u64, Vec<u8>)>,
-    /// Least number in `late`.
+    /// Smallest number in `late`, so that the usual case costs one comparison.
     late_due: u64,
 }
 
 impl PathState {
-    /// Makes a path from `from` to `to` in the network with this seed.
+    /// Makes the path from `from` to `to` in the network with this seed. Its random numbers depend on nothing
+    /// else.
     pub fn new(config: Path, seed: u64, from: Mac, to: Mac) -> Self {
         let pair = Random::part(seed, from.to_u64()).bits() ^ to.to_u64();
         PathState {
@@ -80,6 +79,7 @@ impl PathState {
             own: false,
             cut: false,
             counters: FaultCounters::default(),
+            // Separate random sequences, so that one option does not change what another draws.
             impairments: Impairments::new(config.faults, Random::part(pair, 1)),
             jitter: Random::part(pair, 2),
             passed: 0,
@@ -96,7 +96,8 @@ impl PathState {
         self.impairments.set_faults(config.faults);
     }
 
-    /// Draws the impairment of the next frame, and its arrival time if its last bit leaves at `sent`.
+    /// Draws the impairment of the next frame, and computes its arrival time if its last bit leaves at
+    /// `sent`.
     pub fn next(&mut self, len: usize, sent: Time) -> (Impairment, Time) {
         let impairment = self.impairments.next(len);
         self.counters.count(&impairment);
@@ -104,13 +105,14 @@ impl PathState {
         let jitter = self.jitter.below(self.config.jitter.as_nanos() as u64 + 1);
         let arrival = sent + self.config.delay + Duration::from_nanos(jitter);
         if impairment.lost.is_none() && !impairment.delayed {
+            // Jitter must not reorder frames.
             self.last_arrival = self.last_arrival.max(arrival);
             return (impairment, self.last_arrival);
         }
         (impairment, arrival)
     }
 
-    /// Draws whether a late copy of the present frame is to be kept.
+    /// Draws whether a late copy of the current frame is kept.
     #[inline]
     pub fn wants_late_copy(&mut self) -> bool {
         self.config.late > Probability::NEVER
@@ -118,14 +120,12 @@ impl PathState {
             && self.late.len() < LATE_MAX
     }
 
-    /// Keeps a late copy of the present frame.
     pub fn keep_late(&mut self, copy: Vec<u8>) {
         let due = self.passed + LATE_AFTER - LATE_SPREAD + self.lateness.below(2 * LATE_SPREAD);
         self.late.push((due, copy));
         self.late_due = self.late_due.min(due);
     }
 
-    /// Removes and returns a late copy that is due.
     #[inline]
     pub fn release_late(&mut self) -> Option<Vec<u8>> {
         if self.passed < self.late_due {
@@ -141,7 +141,8 @@ impl PathState {
         self.delayed.len() < DELAYED_MAX
     }
 
-    /// Holds back a frame that would have arrived at `arrival`; returns its deadline.
+    /// Holds back a frame that would have arrived at `arrival`. Returns the time at which it is released at
+    /// the latest.
     pub fn hold(&mut self, frame: Vec<u8>, arrival: Time) -> Time {
         let Faults { gap, hold, .. } = self.config.faults;
         let deadline = arrival + hold;
@@ -150,13 +151,13 @@ impl PathState {
         deadline
     }
 
-    /// Removes and returns a frame that enough others have overtaken, or whose deadline has passed at `now`.
+    /// Removes and returns a frame that enough others have overtaken, or whose deadline has passed.
     pub fn release(&mut self, now: Time) -> Option<Vec<u8>> {
         let due = self.delayed.iter().position(|h| h.after <= self.passed || h.deadline <= now)?;
         Some(self.delayed.remove(due).frame)
     }
 
-    /// Arrival time of a held-back frame released at `at`, behind those that overtook it.
+    /// Arrival time of a held-back frame released at `at`: not before those that overtook it.
     pub fn rejoin(&mut self, at: Time) -> Time {
         self.last_arrival = self.last_arrival.max(at);
         self.last_arrival

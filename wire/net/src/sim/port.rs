@@ -1,4 +1,4 @@
-//! A port: connects a node to the network, with a rate in each direction and a receive FIFO.
+//! Port of the simulated network: connects a node to it, with a rate in each direction and a receive FIFO.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,19 +14,22 @@ use cxloe_wire::time::Time;
 pub struct PortConfig {
     /// MTU in bytes, without the Ethernet header.
     pub mtu: usize,
-    /// Rate of the wire from the port to the network; `None`: frames take no time.
+    /// Rate of the wire from the port to the network; `None` means that frames take no time.
     pub egress: Option<Rate>,
-    /// Rate of the wire from the network to the port, which several senders share; `None`: frames take no time.
+    /// Rate of the wire from the network to the port, shared by all senders; `None` means that frames take no
+    /// time.
     pub ingress: Option<Rate>,
-    /// Longest wait of a frame for the ingress wire (the switch's buffer as a time); a frame that would wait longer is
-    /// lost.
+    /// Maximum wait of a frame for the ingress wire, which stands for the size of a switch's buffer. A frame
+    /// that would wait longer is lost.
     pub ingress_queue: Duration,
-    /// Most committed frames that have not left the port; with that many, no further slot is lent.
+    /// Maximum number of committed frames that have not left the port. When it is reached, no further slot is
+    /// lent.
     pub tx_slots: usize,
-    /// Capacity of the receive FIFO in frames; further frames that arrive are lost.
+    /// Capacity of the receive FIFO in frames; frames that arrive at a full FIFO are lost.
     pub fifo_capacity: usize,
-    /// Occupancy in frames above which the hook of [`SimNetwork::on_threshold`](super::SimNetwork::on_threshold) is
-    /// called: a memory node would send PFC there.
+    /// Number of frames in the FIFO above which the hook of
+    /// [`SimNetwork::on_threshold`](super::SimNetwork::on_threshold) is called. A memory node would send PFC
+    /// frames there.
     pub fifo_threshold: usize,
 }
 
@@ -44,12 +47,12 @@ impl Default for PortConfig {
     }
 }
 
-/// State of a receive FIFO, in frames.
+/// Occupancy and losses of a receive FIFO, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FifoState {
-    /// Frames in the FIFO now.
+    /// Number of frames in the FIFO now.
     pub occupancy: usize,
-    /// Highest occupancy so far.
+    /// Highest occupancy since the port was attached.
     pub peak: usize,
     /// Frames lost because the FIFO was full.
     pub dropped: u64,
@@ -57,14 +60,13 @@ pub struct FifoState {
     pub above: bool,
 }
 
-/// State of a port.
 pub(super) struct Port {
     pub mac: Mac,
     pub config: PortConfig,
     pub open: bool,
     pub egress: Option<RatedWire>,
     pub ingress: Option<RatedWire>,
-    /// Departure times of committed frames that have not left.
+    /// Times at which the committed frames that are still here will have left.
     departures: VecDeque<Time>,
     fifo: VecDeque<Vec<u8>>,
     /// Length of the FIFO, which the link reads without locking the network.
@@ -75,7 +77,6 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Makes a port without a link.
     pub fn new(mac: Mac) -> Self {
         Port {
             mac,
@@ -102,7 +103,7 @@ impl Port {
         };
     }
 
-    /// Closes the port and returns the frames in its FIFO.
+    /// Closes the port and returns the frames in its FIFO, whose buffers are reused.
     pub fn close(&mut self) -> impl Iterator<Item = Vec<u8>> {
         self.open = false;
         self.above = false;
@@ -111,7 +112,7 @@ impl Port {
         self.fifo.drain(..)
     }
 
-    /// Sends a frame of `len` bytes; returns the time at which its last bit has left.
+    /// Sends a frame of `len` bytes. Returns the time at which its last bit has left.
     pub fn depart(&mut self, len: usize, now: Time) -> Time {
         match &mut self.egress {
             None => now,
@@ -123,7 +124,7 @@ impl Port {
         }
     }
 
-    /// Number of committed frames that have not left.
+    /// Number of committed frames that have not left at `now`.
     pub fn departing(&mut self, now: Time) -> usize {
         while self.departures.front().is_some_and(|at| *at <= now) {
             self.departures.pop_front();
@@ -131,7 +132,7 @@ impl Port {
         self.departures.len()
     }
 
-    /// Adds a frame to the FIFO; returns the frame if the FIFO is full.
+    /// Adds a frame to the FIFO, or returns it if the FIFO is full.
     pub fn push(&mut self, frame: Vec<u8>) -> Result<(), Vec<u8>> {
         if self.fifo.len() >= self.config.fifo_capacity {
             self.dropped += 1;
@@ -153,7 +154,7 @@ impl Port {
         frame
     }
 
-    /// Updates [`FifoState::above`]; returns whether it has changed.
+    /// Updates [`FifoState::above`], and returns whether it has changed.
     pub fn crosses_threshold(&mut self) -> bool {
         let above = self.fifo.len() > self.config.fifo_threshold;
         std::mem::replace(&mut self.above, above) != above

@@ -1,4 +1,4 @@
-//! The network's rules one by one, and the repeatability of a run from its seed.
+//! Rules of the simulated network, one by one, and repetition of a run from its seed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +71,8 @@ fn delay_is_virtual_and_one_way() {
     assert_eq!(net.now(), Time(9_000));
 }
 
-/// 1226 bytes and 24 of overhead take 10 us at 1 Gbit/s: frames leave one behind the other.
+/// 1226 bytes and 24 of overhead take 10 us at 1 Gbit/s, so frames sent together must arrive one after the
+/// other.
 #[test]
 fn egress_rate_spaces_frames_and_fills_the_ring() {
     let net = SimNetwork::new(1);
@@ -96,7 +97,8 @@ fn egress_rate_spaces_frames_and_fills_the_ring() {
     assert_eq!(a.counters().tx_full, 2);
 }
 
-/// Two senders to one port of the same rate: the port's wire is the bottleneck, and its queue is bounded.
+/// Two senders to one port of the same rate: the wire of that port must be the bottleneck, and its queue
+/// limited.
 #[test]
 fn ingress_rate_is_shared_and_bounded() {
     let net = SimNetwork::new(1);
@@ -116,7 +118,7 @@ fn ingress_rate_is_shared_and_bounded() {
     b.flush().unwrap();
     net.step(Time(1_000_000));
     let got = received(&mut c).len();
-    // 100 us of sending at twice the rate: 100 us worth of frames pass, and 20 us from the queue.
+    // Sending takes 100 us at twice the rate: frames for 100 us pass, and those for 20 us from the queue.
     assert!((119..=123).contains(&got), "{got}");
     assert_eq!(net.counters().full, 200 - got as u64);
 }
@@ -150,7 +152,7 @@ fn partitions_cut_and_heal() {
     let mut c = net.attach(C, PortConfig::default()).unwrap();
     send(&mut a, B, 1);
     net.partition(&[A, C]);
-    // One frame is on its way when the cut begins, one is sent after that.
+    // One frame is on its way when the cut begins; the other is sent after that.
     send(&mut a, B, 2);
     send(&mut b, A, 3);
     send(&mut a, C, 4);
@@ -212,7 +214,7 @@ fn what_is_no_frame_goes_nowhere() {
     assert_eq!(a.transmit().slot(1514).map(|slot| slot.len()), Some(1514));
 }
 
-/// A slot requested twice is one slot; a slot without a commit never leaves.
+/// A slot asked for twice must be the same slot, and a slot without a commit must never be sent.
 #[test]
 fn slots_are_lent_once() {
     let (net, mut a, mut b) = pair(1, Path::default());
@@ -293,7 +295,7 @@ fn held_frames_are_overtaken_or_timed_out() {
     assert_eq!(most, Some(2));
     assert!(net.faults(A, B).reordered > 5);
 
-    // No other frame is on the path: the frame arrives when its hold time is over, plus its usual delay.
+    // No other frame is on the path, so the frame arrives when its hold time is over, plus its usual delay.
     net.set_default_path(path("reorder=100%,gap=9,hold=1ms"));
     let start = net.now();
     send(&mut a, B, 1);
@@ -307,7 +309,7 @@ fn held_frames_are_overtaken_or_timed_out() {
     assert_eq!(arrival, Some(Duration::from_nanos(1_000_500)));
 }
 
-/// Each outcome of a frame has its line in the trace.
+/// Each outcome of a frame must have its line in the trace.
 #[test]
 fn traces_contain_every_outcome() {
     let (net, mut a, mut b) = pair(1, Path::default());
@@ -329,7 +331,7 @@ fn traces_contain_every_outcome() {
     );
 }
 
-/// Runs nodes that send to each other every microsecond; returns the trace of A and B.
+/// Runs nodes that send to each other every microsecond. Returns the trace of A and B.
 fn run(seed: u64, faults: &str, with_c: bool) -> (Vec<String>, SimCounters) {
     let (net, mut a, mut b) = pair(seed, Path { jitter: Duration::from_micros(2), ..path(faults) });
     let mut c = with_c.then(|| net.attach(C, PortConfig::default()).unwrap());
@@ -356,7 +358,7 @@ fn run(seed: u64, faults: &str, with_c: bool) -> (Vec<String>, SimCounters) {
 
 const BAD: &str = "drop=3%,dup=3%,reorder=3%,corrupt=3%,burst=1%/20%";
 
-/// Another node and its traffic change nothing for A and B.
+/// A third node and its traffic must change nothing for A and B.
 #[test]
 fn paths_do_not_disturb_each_other() {
     let (with, without) = (run(4, BAD, true).0, run(4, BAD, false).0);
@@ -373,7 +375,7 @@ proptest! {
         prop_assert_ne!(run(seed, BAD, true).0, run(seed ^ 1, BAD, true).0);
     }
 
-    /// Every frame sent or duplicated is delivered, lost or misdirected.
+    /// Every frame sent or duplicated must be delivered, lost, or counted as misdirected.
     #[test]
     fn nothing_vanishes(seed: u64, drop in 0u32..50, dup in 0u32..50, reorder in 0u32..50) {
         let (net, mut a, mut b) = pair(seed, path(&format!("drop={drop}%,dup={dup}%,reorder={reorder}%")));
@@ -394,7 +396,7 @@ proptest! {
     }
 }
 
-/// A late copy equals its frame, and is delivered when its 16-bit number is in use again.
+/// A late copy must equal its frame, and be delivered when the 16-bit number of that frame is in use again.
 #[test]
 fn late_copies_come_a_turn_of_the_numbers_later() {
     let late = Probability::new(0.001).unwrap();

@@ -1,4 +1,4 @@
-//! The trace: events of each frame in the network.
+//! Trace of a simulated network: what happens to each frame.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::impairment::Loss;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
-/// Latest event of a frame. Displayed as one line.
+/// Event of a frame. `Display` writes it as one line.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace<'a> {
     /// Virtual time of the event.
@@ -15,34 +15,35 @@ pub struct Trace<'a> {
     pub from: Mac,
     /// Address of the receiving port, or the frame's destination if no port has it.
     pub to: Mac,
-    /// Bytes of the frame, damage included.
+    /// Bytes of the frame as it is now, damage included.
     pub frame: &'a [u8],
-    /// Fate of the frame.
+    /// Event that this trace records.
     pub outcome: FrameOutcome,
 }
 
-/// Event on a frame's way. A frame that arrives has two: one when it is sent, one when it is in the FIFO.
+/// Kind of event of a frame. A frame that arrives has two events: one when it is sent, one when it is in the
+/// FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameOutcome {
-    /// The frame is on its way.
+    /// The frame has left its sender and will arrive.
     Sent {
-        /// Arrival time at the other port, or at that port's ingress wire.
+        /// Time of arrival at the receiving port, or at that port's ingress wire.
         arrival: Time,
-        /// Set if bits of the frame are inverted.
+        /// True if the path has inverted bits of the frame.
         damaged: bool,
     },
     /// A second copy of the frame is on its way too.
     Duplicated,
     /// A copy of a frame sent long ago is on its way now ([`Path::late`](super::Path::late)).
     Late {
-        /// Arrival time at the other port, or at that port's ingress wire.
+        /// Time of arrival at the receiving port, or at that port's ingress wire.
         arrival: Time,
     },
     /// The frame is held back, so that others overtake it.
     Delayed,
-    /// A fault has lost the frame.
+    /// The frame is lost by a fault of the path.
     Lost(Loss),
-    /// A cut or partition has lost the frame.
+    /// The frame is lost, because its path is cut.
     Cut,
     /// The frame is lost: no port has its destination address, or that port is closed.
     NoPort,
@@ -54,14 +55,14 @@ pub enum FrameOutcome {
     NetworkFull,
     /// The frame is dropped: it is too short to have a destination.
     Runt,
-    /// The frame is in the receiver's FIFO.
+    /// The frame has arrived in the receiver's FIFO.
     Delivered,
 }
 
 impl fmt::Display for Trace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} -> {} {} B ", self.at, self.from, self.to, self.frame.len())?;
-        // Byte 14 is the command code in a frame of this protocol.
+        // Byte 14 is the command code of a frame of this protocol.
         if let Some(command) = self.frame.get(14) {
             write!(f, "cmd {command:#04x} ")?;
         }

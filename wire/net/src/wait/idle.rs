@@ -1,16 +1,16 @@
-//! Polling, yielding or sleeping of a thread that drives a link in rounds and shares its CPU with the programs it
-//! serves.
+//! Polling, yielding or sleeping of a thread that drives a link in rounds and shares its CPU with the
+//! programs it serves.
 //!
 //! ```text
-//!   round --> spins? --yes--> poll again, without a look at the clock
+//!   round --> spins? --yes--> poll again, without reading the clock
 //!               | no
-//!             yields? --yes--> yield the CPU once, and say how long that took
+//!             yields? --yes--> yield the CPU once, and record how long that took
 //!               |
-//!             rest at the present time --> Round | Housekeeping (then a round) | Sleep at most so long
+//!             rest at the current time --> Round | Housekeeping (then a round) | Sleep at most so long
 //! ```
 //!
-//! The thread reads the clock, yields and sleeps as the policy decides. The policy reads no clock itself, so it works
-//! in virtual time too.
+//! The thread reads the clock, yields and sleeps as the policy decides. The policy itself reads no clock, so
+//! it works in virtual time too.
 
 use std::time::Duration;
 
@@ -20,37 +20,38 @@ use super::{Idle, WaitStyle, Waiter};
 
 /// Number of polls of empty rings between two readings of the clock.
 const SPINS: u32 = 64;
-/// Number of polls between two readings of the clock while operations are in flight: more than a round trip takes. Then
-/// the thread yields, because the answer may depend on another thread on this CPU: on a small machine, on the memory
-/// node itself.
+/// Number of polls between two readings of the clock while operations are in flight: longer than a round
+/// trip. After them the thread yields, because the answer may depend on another thread on this CPU; on a
+/// small machine, on the memory node itself.
 const SPINS_UNDER_WAY: u32 = 128;
-/// Time between two readings of the clock from which on the thread was most likely descheduled.
+/// Time between two readings of the clock above which the thread was most likely descheduled.
 const ABSENCE: Duration = Duration::from_micros(500);
-/// A yield shorter than this found no other thread on this CPU.
+/// A yield shorter than this means that no other thread ran on this CPU.
 const YIELD_ALONE: Duration = Duration::from_micros(2);
-/// Time for which the CPU counts as contended after a longer yield. The kernel also returns at once if other threads
-/// have used up their share; a program whose page has arrived would then wait while this thread spins for the next
-/// fault.
+/// Time for which the CPU counts as contended after a longer yield. A short yield does not prove the
+/// contrary: the kernel also returns at once if the other threads have used up their share. If this thread
+/// spun then, a program whose page has arrived could not run.
 const CONTENTION_HOLD: Duration = Duration::from_millis(1);
-/// Interval of housekeeping under load and while the thread spins: taking orders, and finding clients that ended
-/// silently.
+/// Interval of housekeeping under load and while the thread spins: accepting commands, and detecting clients
+/// that ended without notice.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(5);
-/// Longest sleep while waiting for something that no descriptor reports: room in the engine or a queue, or a
-/// computation.
+/// Maximum sleep while the thread waits for something that no descriptor reports: room in the engine or in a
+/// queue, or the end of a computation.
 const UNREPORTED_SLEEP_MAX: Duration = Duration::from_micros(200);
 
-/// State of the thread after a round.
+/// Result of a round, as the policy needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Number of items handled in the round.
+    /// Number of frames, completions and commands handled in the round.
     pub work: usize,
-    /// Set if operations are in flight.
+    /// True if operations were sent to memory nodes and are not answered yet.
     pub in_flight: bool,
-    /// Set if operations wait for room in the engine.
+    /// True if operations wait because the engine is full.
     pub backpressured: bool,
-    /// Set if programs map regions. These programs do not register their CPUs; yields show whether they run here.
+    /// True if programs map regions. Such programs do not report their CPUs; yields show whether they run on
+    /// this one.
     pub maps: bool,
-    /// Set if an awake client on this CPU got completions in the round.
+    /// True if an awake client on this CPU got completions in the round.
     pub woke_client: bool,
 }
 
@@ -61,21 +62,21 @@ impl Seen {
     }
 }
 
-/// State that limits a sleep.
+/// Conditions that limit a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Time of the next timer.
+    /// Time at which the next timer of the caller expires.
     pub deadline: Time,
-    /// Set while a handshake is being computed.
+    /// True while a handshake is being computed.
     pub computing: bool,
-    /// Set if flushed frames have not left yet.
+    /// True if flushed frames have not been sent yet.
     pub unsent: bool,
 }
 
-/// Action before the next round.
+/// Next step of the thread before its next round; see [`IdlePolicy::rest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Do the next round at once.
+    /// Start the next round at once.
     Round,
     /// Do housekeeping, then the next round.
     Housekeeping,
@@ -83,35 +84,35 @@ pub enum Rest {
     Sleep(Duration),
 }
 
-/// Decides between polling, yielding and sleeping for one thread.
+/// Decides for one thread between polling, yielding and sleeping.
 #[derive(Clone, Debug)]
 pub struct IdlePolicy {
     waiter: Waiter,
-    /// State after the last round.
     seen: Seen,
-    /// Number of items handled since the last decision of the waiter.
+    /// Number of items handled since the waiter's last decision.
     work: usize,
-    /// Number of successive rounds without work.
+    /// Number of consecutive rounds without work.
     empty: u32,
-    /// Last reading of the clock; `None` after a sleep or housekeeping.
+    /// Last reading of the clock; `None` after a sleep or housekeeping, whose duration must not look like
+    /// absence.
     before: Option<Time>,
     housekeeping_at: Time,
-    /// Set if housekeeping was done after the last round: operations it began, such as the fetch of a page, are sent by
-    /// the next round, which no event would wake the thread for.
+    /// True if housekeeping was done since the last round. The operations that it began, such as the fetch of
+    /// a page, are sent by the next round, and no event would wake the thread for that.
     kept: bool,
-    /// Set if other threads ran on this CPU during the last yield; where memory is mapped, most likely the program
-    /// whose faults the thread serves.
+    /// True if other threads ran on this CPU during the last yield. If memory is mapped, it was most likely
+    /// the program whose faults this thread serves.
     contended: bool,
     /// Time until which the CPU counts as contended, whatever the last yield shows.
     contended_until: Time,
-    /// Set if the thread has yielded since it last had work.
+    /// True if the thread has yielded since it last had work.
     yielded: bool,
-    /// Set if the thread sleeps instead of spinning, because the programs it serves need the CPU.
+    /// True if the thread sleeps instead of spinning, because the programs it serves need the CPU.
     gives_way: bool,
 }
 
 impl IdlePolicy {
-    /// Makes a policy in this style; housekeeping is due at once.
+    /// Makes a policy; housekeeping is due at once.
     pub fn new(style: WaitStyle) -> IdlePolicy {
         IdlePolicy {
             waiter: Waiter::new(style),
@@ -138,13 +139,13 @@ impl IdlePolicy {
         self.housekeeping_at = Time::ZERO;
     }
 
-    /// Records that a program whose faults the thread serves runs on its CPU.
+    /// Records that a program whose faults the thread serves runs on the thread's CPU.
     pub fn share_with_program(&mut self) {
         self.contended = true;
     }
 
-    /// Decides after a round whether to poll again without reading the clock. `client_on_our_cpu`: whether an awake
-    /// client was on this CPU at the last check.
+    /// Decides after a round whether to poll again without reading the clock. `client_on_our_cpu` is whether
+    /// an awake client was on this CPU at the last check.
     #[inline]
     pub fn spins(&mut self, seen: Seen, client_on_our_cpu: bool) -> bool {
         let kept = std::mem::replace(&mut self.kept, false);
@@ -163,13 +164,14 @@ impl IdlePolicy {
             && self.waiter.style() != WaitStyle::Sleep
     }
 
-    /// Decides, if the thread does not spin, whether to yield the CPU now.
+    /// Decides whether the thread, which does not spin, yields the CPU now.
     #[inline]
     pub fn yields(&mut self, client_on_our_cpu: bool) -> bool {
         let Seen { work, woke_client, .. } = self.seen;
         let rests = self.seen.rests();
         let maps = self.seen.maps && rests;
-        // The next event comes from a client that cannot run beside this thread, or whose CPU is unknown.
+        // True if the next event comes from a client that cannot run beside this thread, or whose CPU is
+        // unknown.
         let elsewhere = !rests && matches!(self.waiter.style(), WaitStyle::Adaptive { .. });
         let asked = if work == 0 {
             client_on_our_cpu || elsewhere
@@ -181,7 +183,7 @@ impl IdlePolicy {
         self.yielded
     }
 
-    /// Records a yield that lasted from `left` to `back`.
+    /// Records a yield that lasted from `left` to `back`; its length shows whether another thread ran.
     #[inline]
     pub fn yielded(&mut self, left: Time, back: Time) {
         if back.since(left) > YIELD_ALONE {
@@ -190,7 +192,7 @@ impl IdlePolicy {
         self.contended = back < self.contended_until;
     }
 
-    /// Decides what to do until the next round.
+    /// Decides what a thread does that neither spins nor has just yielded to others.
     #[inline]
     pub fn rest(&mut self, now: Time, pending: impl FnOnce() -> Pending) -> Rest {
         if self.kept {
@@ -210,7 +212,8 @@ impl IdlePolicy {
         let Pending { deadline, computing, unsent } = pending();
         let most = match self.waiter.after(0, now, Some(deadline)) {
             Idle::Sleep(most) => most,
-            // A fault wakes the thread at once; a spinning thread would keep the program from causing that fault.
+            // A fault wakes the thread at once, while a spinning thread would keep the program from causing
+            // that fault.
             Idle::Poll if self.gives_way && deadline > now => deadline.since(now).min(Waiter::SLEEP_MAX),
             Idle::Poll => return Rest::Round,
         };

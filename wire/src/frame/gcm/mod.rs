@@ -1,16 +1,19 @@
-//! The trailer between keys of nodes: AES-128-GCM (NIST SP 800-38D) with a counter in the frame, under keys of this session
-//! alone.
+//! Trailer of sessions between nodes' keys: AES-128-GCM (NIST SP 800-38D) with a counter in the frame, under
+//! keys of one session.
 //!
-//! GCM is several times as quick as GCM-SIV, and must never see a nonce twice under one key. A frame's place in the session
-//! is no such nonce: one request may be answered with different bytes. So each frame that leaves takes the next number of a
-//! counter along, 48 bits behind the tag, and the nonce is direction, space and that number. The place is authenticated
-//! with the readable part of the frame, as the checksum has it. A session gets new keys after 2^32 frames, long before the
-//! counter ends; at its end nothing leaves that could be opened.
+//! GCM is several times as fast as GCM-SIV, but no nonce may repeat under one key. A frame's place in the
+//! session is not unique, because one request may be answered with different bytes. So each frame sent takes
+//! the next number of a 48-bit counter, which follows the tag, and the nonce is direction, space and that
+//! number. The place is authenticated together with the readable part of the frame. A session gets new keys
+//! after 2^32 frames, long before the counter ends. Once it has ended, frames are sent with a trailer of
+//! zeros, which no receiver accepts.
 //!
-//! A replayed frame opens again, as it would under any cipher: its sequence number shows the replay.
+//! A replayed frame passes this check, as it would under any cipher: the session detects it by its sequence
+//! number.
 //!
-//! Short frames, most of all a header alone and one line, are sealed and opened by [`short`] where the processor has
-//! the instructions, all others by `ring`: the bytes are the same, and each is the faster one for its lengths.
+//! Short frames, most of all a header alone or with one line, are sealed and opened by [`short`] if the
+//! processor has the instructions, all others by `ring`. The bytes are the same; each is the faster one at
+//! its lengths.
 
 #[cfg(target_arch = "x86_64")]
 mod short;
@@ -29,28 +32,28 @@ use super::{Direction, Hello, HelloAck, Mac, Space, clear_len};
 
 /// HKDF info that separates these keys from any other use of the same secret.
 const CONTEXT: &[u8] = b"cxloe 2 aes-128-gcm";
-/// First number beyond the counter's range.
+/// First number beyond the 48-bit range of the counter.
 const COUNTER_END: u64 = 1 << 48;
-/// Bytes of the longest readable part: that of a burst written.
+/// Maximum length in bytes of a readable part: that of a burst write, with its mask.
 const CLEAR_MAX: usize = super::HEADER_LEN + 8;
-/// Bytes of a frame's place: direction and space, sequence number.
+/// Length in bytes of a frame's encoded place: direction and space, sequence number.
 const PLACE_LEN: usize = 4 + 8;
 
-/// Keys of a session, and the number of frames sealed by this end. Not `Clone`: a copy would reuse nonces.
+/// Keys of a session, and the number of frames that this end has sealed. Not `Clone`: a copy would reuse
+/// nonces.
 pub struct Gcm {
     to_mn: Key,
     to_cn: Key,
     sealed: Cell<u64>,
 }
 
-/// Place of a frame in its session, and its bytes that are authenticated and not encrypted.
+/// Place of a frame in its session, and the bytes of the frame that are authenticated but not encrypted.
 #[derive(Clone, Copy)]
 struct FramePlace<'a> {
-    /// Direction and space, encoded.
+    /// Direction and space, encoded by [`place`].
     place: [u8; 4],
     counter: u64,
     seq: u64,
-    /// Part of the frame that is authenticated, not encrypted.
     clear: &'a [u8],
 }
 
@@ -85,7 +88,8 @@ impl Key {
         self.seal_any(place, secret)
     }
 
-    /// Decrypts `secret` if `tag` is right; if not, its content is undefined.
+    /// Decrypts `secret` and returns whether `tag` is right. If it is not, the content of `secret` is
+    /// undefined.
     #[inline]
     fn open(&self, place: FramePlace<'_>, secret: &mut [u8], tag: &[u8; Gcm::TAG_LEN]) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -116,7 +120,7 @@ impl Key {
 }
 
 impl FramePlace<'_> {
-    /// Nonce: direction and space, then the counter.
+    /// Nonce of the cipher: direction and space, then the counter.
     #[inline]
     fn nonce(&self) -> Nonce {
         let mut nonce = [0; 12];
@@ -125,8 +129,8 @@ impl FramePlace<'_> {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Bytes that are authenticated, not encrypted: the place of the frame and its readable part, of at most
-    /// [`CLEAR_MAX`] bytes.
+    /// Bytes that are authenticated but not encrypted, and their number: the place of the frame, and its
+    /// readable part of at most [`CLEAR_MAX`] bytes.
     #[inline]
     fn authenticated(&self) -> ([u8; PLACE_LEN + CLEAR_MAX], usize) {
         let mut aad = [0; PLACE_LEN + CLEAR_MAX];
@@ -139,21 +143,21 @@ impl FramePlace<'_> {
 }
 
 impl Gcm {
-    /// Length of the tag in bytes.
+    /// Length of the tag in bytes; not truncated.
     pub const TAG_LEN: usize = 16;
-    /// Length of the counter in bytes.
+    /// Length in bytes of the counter, which follows the tag.
     pub const COUNTER_LEN: usize = 6;
     /// Length of tag and counter in bytes.
     pub const TRAILER_LEN: usize = Self::TAG_LEN + Self::COUNTER_LEN;
 
-    /// Derives the keys of the session `hello` and `ack` agree on, between the CN at `cn` and the memory node at `mn`, from
-    /// the secret of the handshake.
+    /// Derives the keys of the session that `hello` and `ack` agree on, between the CN at `cn` and the memory
+    /// node at `mn`, from the secret of the handshake.
     pub fn derive(secret: &[u8], cn: Mac, mn: Mac, hello: &Hello, ack: &HelloAck) -> Self {
         let [to_mn, to_cn] = session_key::derive(CONTEXT, secret, (cn, mn), hello, ack).map(Key::new);
         Self { to_mn, to_cn, sealed: Cell::new(0) }
     }
 
-    /// Encrypts `body` behind its readable part, and writes tag and counter.
+    /// Encrypts `body` after its readable part, and writes tag and counter.
     ///
     /// # Panics
     /// If `body` is shorter than its readable part.
@@ -168,6 +172,8 @@ impl Gcm {
     ) {
         let counter = self.sealed.get();
         let (clear, secret) = body.split_at_mut(clear_len(body[field::COMMAND]));
+        // Sealing on would repeat a nonce, which breaks GCM. The zeros neither open at the peer nor reveal
+        // the payload.
         if counter >= COUNTER_END {
             *trailer = [0; Self::TRAILER_LEN];
             secret.fill(0);
@@ -180,7 +186,7 @@ impl Gcm {
         trailer[Self::TAG_LEN..].copy_from_slice(&counter.to_be_bytes()[2..]);
     }
 
-    /// Decrypts the bytes behind the first `clear_len` in place and returns whether the tag is right.
+    /// Decrypts the bytes after the first `clear_len` in place. Returns whether the tag is right.
     #[inline]
     pub(super) fn open(
         &self,
@@ -211,7 +217,7 @@ impl Gcm {
 }
 
 impl core::fmt::Debug for Gcm {
-    /// Leaves the keys out.
+    /// Omits the keys, which must not appear in logs.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Gcm").field("sealed", &self.sealed.get()).finish_non_exhaustive()
     }

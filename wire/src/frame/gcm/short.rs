@@ -1,12 +1,15 @@
-//! AES-128-GCM of short frames, by the instructions of x86-64: a header, and a header with a line or two.
+//! AES-128-GCM for short frames by instructions of x86-64: a header alone, or a header with one or two lines.
 //!
-//! A read is sealed twice and opened twice, and for so few bytes most of a library call is overhead beside the
-//! arithmetic. Here a frame is one straight run: the place and the readable part are always three blocks, the key
-//! stream of all blocks is computed side by side, each block is multiplied by its own power of the hash key, and one
-//! reduction ends it. No branch and no table lookup depends on secret data. Long frames are `ring`'s, which is faster
-//! with those.
+//! Each read is sealed twice and opened twice, and for so few bytes most of the time of a library call is
+//! overhead, not arithmetic. Here a frame takes one straight run of instructions. The place and the readable
+//! part are always three blocks, the key stream of all blocks is computed side by side, each block is
+//! multiplied by its own power of the hash key, and one reduction ends the sum. No branch and no table
+//! look-up depends on secret data. Long frames are left to `ring`, which is faster at those.
 //!
-//! The hash is computed as POLYVAL, which is GHASH with the bytes of a block the other way round (RFC 8452, appendix A).
+//! The hash is computed as POLYVAL, which is GHASH with the bytes of each block reversed (RFC 8452, appendix
+//! A).
+
+#![expect(unsafe_code, reason = "instructions for AES are used only after a check of the processor")]
 
 use core::arch::x86_64::*;
 
@@ -15,57 +18,54 @@ use zeroize::Zeroize;
 use super::super::HEADER_LEN;
 use super::{FramePlace, PLACE_LEN};
 
-// The check executes CPUID once; later checks are an atomic load.
+// The first check executes CPUID; later checks are an atomic load.
 cpufeatures::new!(instructions, "aes", "avx", "pclmulqdq");
 
-/// Block length of AES in bytes.
 const BLOCK: usize = 16;
-/// Blocks of associated data: the frame's place in its session, and its unencrypted bytes.
+/// Number of blocks of authenticated, readable data: the frame's place in its session, and its readable part.
 const CLEAR_BLOCKS: usize = 3;
-/// Most encrypted blocks of a short frame.
+/// Maximum number of encrypted blocks in a short frame: two lines.
 const SECRET_BLOCKS_MAX: usize = 8;
-/// Blocks of a 64-byte line.
 const LINE_BLOCKS: usize = 4;
-/// Powers of the hash key: one for each block, and one for the block of lengths.
+/// Number of powers of the hash key: one for each block, and one for the block of lengths.
 const POWERS: usize = CLEAR_BLOCKS + SECRET_BLOCKS_MAX + 1;
-/// Readable bytes that fit in the first two blocks, behind the place.
+/// Number of readable bytes in the first two blocks, after the place.
 const CLEAR_BEFORE_LAST: usize = 2 * BLOCK - PLACE_LEN;
 
-/// Lengths of the readable part that are accepted: those of all frames.
+/// Range of lengths of the readable part; every frame is in it.
 const CLEAR_MIN: usize = HEADER_LEN;
 const CLEAR_MAX: usize = super::CLEAR_MAX;
 
 const _: () = assert!(CLEAR_MIN > CLEAR_BEFORE_LAST && CLEAR_MAX <= CLEAR_BEFORE_LAST + BLOCK);
 
-/// An expanded key. Exists only if the processor has the instructions.
+/// Expanded key. A value exists only if the processor has the instructions.
 pub(super) struct Short {
     rounds: [__m128i; 11],
-    /// Powers of the hash key: 1st, 2nd, and so on.
+    /// Powers of the hash key, beginning with the first power.
     powers: [__m128i; POWERS],
 }
 
 impl Short {
-    /// Expands `key`; `None` if the processor lacks an extension.
+    /// Expands `key`. Returns `None` if the processor lacks one of the instructions.
     pub fn new(key: &[u8; BLOCK]) -> Option<Self> {
         // SAFETY: the processor has the extensions the function is compiled for.
         instructions::get().then(|| unsafe { Self::expand(key) })
     }
 
-    /// Whether [`Short`] handles frames of these lengths.
+    /// Whether frames with parts of these lengths are short frames.
     #[inline(always)]
     pub fn takes(clear: &[u8], secret: &[u8]) -> bool {
         (CLEAR_MIN..=CLEAR_MAX).contains(&clear.len()) && secret.len() <= SECRET_BLOCKS_MAX * BLOCK
     }
 
-    /// Encrypts `secret` of a [short](Self::takes) frame and returns the tag.
     #[inline]
     pub fn seal(&self, place: FramePlace<'_>, secret: &mut [u8]) -> [u8; BLOCK] {
         // SAFETY: a value of this type exists only if the processor has the instructions.
         unsafe { self.seal_by_length(place, secret) }
     }
 
-    /// Decrypts `secret` of a [short](Self::takes) frame if `tag` is right, and returns whether it is; else `secret`
-    /// stays encrypted.
+    /// Decrypts `secret` of a [short](Self::takes) frame if `tag` is right, and returns whether it is.
+    /// Otherwise `secret` remains encrypted.
     #[inline]
     pub fn open(&self, place: FramePlace<'_>, secret: &mut [u8], tag: &[u8; BLOCK]) -> bool {
         // SAFETY: a value of this type exists only if the processor has the instructions.
@@ -94,7 +94,8 @@ impl Short {
         }
     }
 
-    /// Seals `BLOCKS` whole blocks; `STREAMS` must be `BLOCKS + 1`.
+    /// Seals `BLOCKS` whole blocks; `STREAMS` must be `BLOCKS + 1`, since the tag takes one block of key
+    /// stream.
     #[inline]
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn seal_whole<const BLOCKS: usize, const STREAMS: usize>(
@@ -112,7 +113,8 @@ impl Short {
         tag_of(sum, stream[0])
     }
 
-    /// Opens `BLOCKS` whole blocks; `STREAMS` must be `BLOCKS + 1`.
+    /// Opens `BLOCKS` whole blocks; `STREAMS` must be `BLOCKS + 1`, since the tag takes one block of key
+    /// stream.
     #[inline]
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn open_whole<const BLOCKS: usize, const STREAMS: usize>(
@@ -126,6 +128,7 @@ impl Short {
         for (i, block) in secret.iter().enumerate() {
             sum.add(reversed(load(block)), self.powers[BLOCKS - i]);
         }
+        // Checked before anything is decrypted, so that a forged frame leaves no plain text behind.
         if !equal(&tag_of(sum, stream[0]), tag) {
             return false;
         }
@@ -135,7 +138,7 @@ impl Short {
         true
     }
 
-    /// Seals bytes that may end within a block.
+    /// Seals `secret` if its last block is not full.
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn seal_any(&self, place: FramePlace<'_>, secret: &mut [u8]) -> [u8; BLOCK] {
         let (len, blocks) = (secret.len(), secret.len().div_ceil(BLOCK));
@@ -153,7 +156,7 @@ impl Short {
         tag_of(sum, stream[0])
     }
 
-    /// Opens bytes that may end within a block.
+    /// Opens `secret` if its last block is not full.
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn open_any(&self, place: FramePlace<'_>, secret: &mut [u8], tag: &[u8; BLOCK]) -> bool {
         let (len, blocks) = (secret.len(), secret.len().div_ceil(BLOCK));
@@ -178,6 +181,7 @@ impl Short {
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn expand(key: &[u8; BLOCK]) -> Self {
         let mut rounds = [load(key); 11];
+        // The round constants of AES (FIPS 197, section 5.2).
         rounds[1] = next_round::<0x01>(rounds[0]);
         rounds[2] = next_round::<0x02>(rounds[1]);
         rounds[3] = next_round::<0x04>(rounds[2]);
@@ -189,7 +193,7 @@ impl Short {
         rounds[9] = next_round::<0x1b>(rounds[8]);
         rounds[10] = next_round::<0x36>(rounds[9]);
         let mut short = Self { rounds, powers: [_mm_setzero_si128(); POWERS] };
-        // The key of GHASH is the encryption of a block of zeros; that of POLYVAL is the same times x.
+        // The hash key of GHASH is an encrypted block of zeros; the hash key of POLYVAL is that key times x.
         let mut bytes = [0; BLOCK];
         store(&mut bytes, short.encrypt([_mm_setzero_si128()])[0]);
         let key = u128::from_be_bytes(bytes);
@@ -222,7 +226,8 @@ impl Short {
         blocks
     }
 
-    /// Key stream of the frame with this nonce: the first block masks the tag, the others encrypt.
+    /// Computes the key stream of the frame with this nonce: the first block masks the tag, the others
+    /// encrypt.
     #[inline]
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn stream<const N: usize>(&self, nonce: u128) -> [__m128i; N] {
@@ -233,7 +238,8 @@ impl Short {
         self.encrypt(blocks)
     }
 
-    /// Sum over place, readable part and lengths of a frame with `blocks` encrypted blocks that hold `len` bytes.
+    /// Starts the hash of a frame: adds the place, the readable part and the lengths, for `blocks` encrypted
+    /// blocks that hold `len` bytes.
     #[inline]
     #[target_feature(enable = "aes,avx,pclmulqdq")]
     fn sum_of_clear(&self, place: FramePlace<'_>, blocks: usize, len: usize) -> Sum {
@@ -263,10 +269,11 @@ impl Drop for Short {
     }
 }
 
-/// x^128 modulo the polynomial: x^127 + x^126 + x^121 + 1.
+/// x^128 modulo the polynomial of POLYVAL: x^127 + x^126 + x^121 + 1.
 const POLYNOMIAL: u128 = 0xc200_0000_0000_0000_0000_0000_0000_0001;
 
-/// Shuffle masks: 16 bytes from byte n on move the last n of 16 readable bytes, reversed, to the top and zero the rest.
+/// Shuffle masks. The 16 bytes from offset n move the last n of 16 readable bytes, reversed, to the top and
+/// zero the rest.
 static LAST_PART: [u8; 2 * BLOCK] = {
     let mut table = [0x80; 2 * BLOCK];
     let mut at = BLOCK;
@@ -277,13 +284,13 @@ static LAST_PART: [u8; 2 * BLOCK] = {
     table
 };
 
-/// First bytes of the counter blocks of a frame; the last four bytes are 0.
+/// Returns the first 12 bytes of a frame's counter blocks; the last four bytes, the block number, are 0.
 #[inline(always)]
 fn nonce(place: FramePlace<'_>) -> u128 {
     u128::from(u32::from_be_bytes(place.place)) << 96 | u128::from(place.counter) << 32
 }
 
-/// A sum of products, not yet reduced: low, middle and high part.
+/// Sum of carry-less products before the reduction, as low, middle and high part.
 struct Sum {
     low: __m128i,
     middle: __m128i,
@@ -307,7 +314,7 @@ impl Sum {
         self.high = _mm_xor_si128(self.high, _mm_clmulepi64_si128::<0x11>(a, b));
     }
 
-    /// Reduces the sum: its quotient by x^128 modulo the polynomial (Montgomery reduction).
+    /// Reduces the sum by Montgomery reduction: returns its quotient by x^128, modulo the polynomial.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     fn reduced(self) -> __m128i {
@@ -321,7 +328,7 @@ impl Sum {
     }
 }
 
-/// Tag of a frame: the reduced sum, masked by the first block of the key stream.
+/// Computes the tag of a frame: the reduced sum, masked by the first block of the key stream.
 #[inline]
 #[target_feature(enable = "avx,pclmulqdq")]
 fn tag_of(sum: Sum, mask: __m128i) -> [u8; BLOCK] {
@@ -330,7 +337,7 @@ fn tag_of(sum: Sum, mask: __m128i) -> [u8; BLOCK] {
     tag
 }
 
-/// Whether two tags are equal, in a time that does not depend on the position of a difference.
+/// Whether two tags are equal. The time does not depend on the position of a difference.
 #[inline]
 #[target_feature(enable = "avx")]
 fn equal(a: &[u8; BLOCK], b: &[u8; BLOCK]) -> bool {
@@ -338,7 +345,7 @@ fn equal(a: &[u8; BLOCK], b: &[u8; BLOCK]) -> bool {
     _mm_testz_si128(difference, difference) == 1
 }
 
-/// Next round key, computed from `round` (FIPS 197, section 5.2).
+/// Computes the next round key from `round` (FIPS 197, section 5.2).
 #[inline]
 #[target_feature(enable = "aes,avx")]
 fn next_round<const CONSTANT: i32>(round: __m128i) -> __m128i {
@@ -348,14 +355,14 @@ fn next_round<const CONSTANT: i32>(round: __m128i) -> __m128i {
     _mm_xor_si128(round, assist)
 }
 
-/// Block with its bytes in reverse order.
+/// Reverses the bytes of a block: GHASH and POLYVAL have opposite orders.
 #[inline]
 #[target_feature(enable = "avx")]
 fn reversed(block: __m128i) -> __m128i {
     _mm_shuffle_epi8(block, _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 }
 
-/// Block of a number, least significant byte first.
+/// Converts a number to a block, least significant byte first.
 #[inline]
 #[target_feature(enable = "avx")]
 fn number(value: u128) -> __m128i {
@@ -376,7 +383,6 @@ fn store(block: &mut [u8; BLOCK], value: __m128i) {
     unsafe { _mm_storeu_si128(block.as_mut_ptr().cast(), value) }
 }
 
-/// Blocks of a line.
 #[inline]
 fn as_blocks(line: &mut [u8; LINE_BLOCKS * BLOCK]) -> &mut [[u8; BLOCK]; LINE_BLOCKS] {
     line.as_chunks_mut().0.try_into().expect("a line is so many blocks")

@@ -1,4 +1,5 @@
-//! Compares both implementations with each other, with a third, and with values computed by other programs.
+//! Compares both implementations with each other, with a third one, and with values that another program
+//! computed.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes128Gcm, Nonce};
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Seals a frame by a third implementation, RustCrypto's.
+/// Seals a frame by a third implementation, that of RustCrypto.
 fn third(key: [u8; KEY_LEN], place: FramePlace<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
     let nonce: [u8; 12] = *place.nonce().as_ref();
     let (aad, len) = place.authenticated();
@@ -16,7 +17,8 @@ fn third(key: [u8; KEY_LEN], place: FramePlace<'_>, secret: &mut [u8]) -> [u8; G
     tag.unwrap().into()
 }
 
-/// Computed by Python's `cryptography`: key 00 01 .. 0f, readable part 80 81 .., encrypted bytes multiples of 7.
+/// The expected values come from Python's `cryptography`: key 00 01 .. 0f, readable part 80 81 .., encrypted
+/// bytes multiples of 7.
 #[test]
 fn known_frames() {
     let key = Key::new(core::array::from_fn(|i| i as u8));
@@ -46,7 +48,7 @@ fn known_frames() {
     }
 }
 
-/// Bytes that are not the sealed frame do not open and stay as they are, in either implementation.
+/// A frame with a wrong tag, or opened at a wrong place, is refused, and its bytes are not decrypted.
 #[test]
 fn nothing_is_decrypted_under_a_wrong_tag() {
     let key = Key::new([9; KEY_LEN]);
@@ -80,7 +82,8 @@ fn nothing_is_decrypted_under_a_wrong_tag() {
     }
 }
 
-/// Frames open in any order while counters jump, as after lost frames, and while both ends change keys.
+/// Frames open in any order, also when counters jump (as after lost frames), and only under the key of their
+/// session.
 #[test]
 fn any_order_opens() {
     for session in 0..3 {

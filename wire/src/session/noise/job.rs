@@ -1,4 +1,5 @@
-//! Computations beside the worker: a few multiplications on the curve, which take longer than a thousand frames.
+//! Handshake computations outside the worker thread: a few multiplications on the curve take longer than a
+//! thousand frames.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -14,24 +15,24 @@ use super::resolver::Primitives;
 use crate::frame::keyed::{ACK_MAC_LEN, ACK_SIGNED_LEN, ANSWER_LEN, CALL_LEN, STAMP_LEN};
 use crate::frame::{Hello, Mac, PublicKey};
 
-/// Name of the handshake pattern and its primitives, as in the Noise framework.
+/// Handshake pattern and primitives, in the notation of the Noise framework.
 const NOISE: &str = "Noise_IK_25519_AESGCM_SHA256";
-/// Prefix of the prologue, which keeps these handshakes apart from other uses of Noise.
+/// Start of the prologue; it separates these handshakes from other uses of Noise.
 const PROLOGUE: &[u8; 7] = b"cxloe 2";
 const PROLOGUE_LEN: usize = PROLOGUE.len() + 6 + 6 + Hello::LEN;
-/// Label from which the key of the mac behind a HelloAck is derived.
+/// Label for the derivation of the mac key of a HelloAck.
 const ACK_CONTEXT: &[u8] = b"cxloe 2 hello ack";
 
-/// Time at which a Hello was made, in TAI64N: compares as bytes.
+/// Time at which a Hello was made, in TAI64N format: comparing the bytes compares the times.
 pub(crate) type TimeStamp = [u8; STAMP_LEN];
 
 /// Prologue of the handshake. An array, because a Hello may be made where allocation is not permitted.
 pub(crate) type Prologue = [u8; PROLOGUE_LEN];
 
-/// Secret of the two ends after the handshake: both chaining keys and the handshake hash.
+/// Secret that only the two ends have after the handshake: both chaining keys and the handshake hash.
 pub(crate) type Secret = Zeroizing<[u8; 96]>;
 
-/// Encodes the values that both ends must agree on, else the handshake fails.
+/// Encodes the values that both ends must agree on; if they differ, the handshake fails.
 pub(crate) fn prologue(cn: Mac, mn: Mac, hello: &Hello) -> Prologue {
     let mut prologue = [0; PROLOGUE_LEN];
     let (label, rest) = prologue.split_at_mut(PROLOGUE.len());
@@ -42,7 +43,7 @@ pub(crate) fn prologue(cn: Mac, mn: Mac, hello: &Hello) -> Prologue {
     prologue
 }
 
-/// Mac of a HelloAck, over all bytes before the mac.
+/// Returns the mac of a HelloAck, where `frame` is all bytes before the mac.
 pub(crate) fn ack_mac(secret: &Secret, frame: &[u8]) -> [u8; ACK_MAC_LEN] {
     let mut key = Zeroizing::new([0; 32]);
     let hkdf = Hkdf::<Sha256>::new(None, secret.as_slice());
@@ -53,12 +54,12 @@ pub(crate) fn ack_mac(secret: &Secret, frame: &[u8]) -> [u8; ACK_MAC_LEN] {
 /// Reason why a handshake cannot be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// It is not addressed to this key, was changed on the way, or is forged.
+    /// The message was not addressed to this key, was changed on the way, or is forged.
     #[error("the handshake does not open under this node's key and the other's")]
     Refused,
 }
 
-/// Input to make message 1, at the compute node.
+/// Input for making message 1, at the CN.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub peer: PublicKey,
@@ -67,7 +68,7 @@ pub(crate) struct Call {
     pub stamp: TimeStamp,
 }
 
-/// Input to answer message 1, at the memory node.
+/// Input for answering message 1, at the MN.
 pub(crate) struct Respond {
     pub ephemeral: Zeroizing<[u8; 32]>,
     pub prologue: Prologue,
@@ -76,20 +77,19 @@ pub(crate) struct Respond {
 
 /// Kind of computation, with its input.
 pub(crate) enum Work {
-    /// At the compute node: make message 1.
+    /// At the CN: makes message 1, for a Hello.
     Call(Call),
-    /// At the compute node: check the HelloAck and take the secret from its message 2.
+    /// At the CN: verifies the HelloAck and takes the secret from its message 2.
     Conclude(Call, [u8; ACK_SIGNED_LEN + ACK_MAC_LEN]),
-    /// At the memory node: check message 1 and make message 2.
+    /// At the MN: verifies message 1 and makes message 2.
     Respond(Respond),
 }
 
-/// Result of a computation.
 pub(crate) enum JobOutcome {
     Called([u8; CALL_LEN]),
     Concluded(Concluded),
     Responded {
-        /// Public key of the compute node.
+        /// Public key that the CN proved.
         key: PublicKey,
         stamp: TimeStamp,
         message: [u8; ANSWER_LEN],
@@ -97,19 +97,18 @@ pub(crate) enum JobOutcome {
     },
 }
 
-/// A handshake that is complete at the compute node.
 pub(crate) struct Concluded {
     pub secret: Secret,
 }
 
-/// Diffie-Hellman computation to be done outside the worker's thread. Owns all its data.
+/// Diffie-Hellman computation that the caller runs outside the worker thread. Owns all its data.
 pub struct HandshakeJob {
     pub(crate) id: u64,
     pub(crate) own: Arc<NodeKey>,
     pub(crate) work: Work,
 }
 
-/// Result of a [`HandshakeJob`], for the state machine that handed it out.
+/// Result of a [`HandshakeJob`], to be passed to the state machine that the job came from.
 pub struct HandshakeDone {
     pub(crate) id: u64,
     pub(crate) outcome: Result<JobOutcome, HandshakeError>,
@@ -139,7 +138,7 @@ impl HandshakeJob {
         HandshakeDone { id: self.id, outcome: outcome.map_err(|_| HandshakeError::Refused) }
     }
 
-    /// Makes the Noise state before the first message, and the prologue.
+    /// Makes the Noise state before the first message: an initiator if `peer` is given, else a responder.
     fn start(
         &self,
         ephemeral: &[u8; 32],
@@ -170,10 +169,12 @@ impl HandshakeJob {
         call: &Call,
         ack: &[u8; ACK_SIGNED_LEN + ACK_MAC_LEN],
     ) -> Result<Concluded, snow::Error> {
+        // A job holds plain data, not a Noise state. So message 1 is computed again, with the same result.
         let (mut state, _) = self.call(call)?;
         let (signed, given) = ack.split_at(ACK_SIGNED_LEN);
         state.read_message(&signed[ACK_SIGNED_LEN - ANSWER_LEN..], &mut [])?;
         let secret = secret(&mut state);
+        // The mac covers the fields of the HelloAck, which message 2 does not authenticate.
         if !mac::equal(&ack_mac(&secret, signed), given) {
             return Err(snow::Error::Decrypt);
         }

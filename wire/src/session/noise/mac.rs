@@ -1,5 +1,5 @@
-//! Cheap checks before any expensive work for a Hello, as in WireGuard: mac1 proves that the sender has the node's
-//! public key, mac2 that it receives frames at the address it claims.
+//! Cheap checks of a Hello before any expensive work, as in WireGuard. mac1 proves that the sender has the
+//! memory node's public key; mac2 proves that the sender receives frames at the address it claims.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::{Aes256Gcm, Tag};
@@ -11,14 +11,14 @@ use crate::frame::{Mac, PublicKey};
 use crate::session::entropy::Nonces;
 use crate::time::Time;
 
-/// Label from which the key of mac1 is derived.
+/// Label for the derivation of mac1's key.
 const MAC1: &[u8] = b"mac1----";
-/// Label from which the key that encrypts cookies is derived.
+/// Label for the derivation of the key that encrypts cookies.
 const COOKIE: &[u8] = b"cookie--";
-/// Shortest life of a cookie; the longest is twice as long.
+/// Shortest lifetime of a cookie; the longest is twice as long, since the previous secret is still accepted.
 const COOKIE_AGE: core::time::Duration = core::time::Duration::from_secs(120);
 
-/// The first bytes of HMAC-SHA256 under `key`.
+/// Returns the first 16 bytes of HMAC-SHA256 under `key`.
 pub(crate) fn keyed(key: &[u8], parts: &[&[u8]]) -> [u8; MAC_LEN] {
     truncated(parts.iter().fold(hmac(key), |mac, part| mac.chain_update(part)))
 }
@@ -32,7 +32,7 @@ fn truncated(mac: Hmac<Sha256>) -> [u8; MAC_LEN] {
     core::array::from_fn(|at| whole[at])
 }
 
-/// Whether both are equal, in a time that does not depend on the position of a difference.
+/// Whether both are equal. The time does not depend on the position of a difference.
 pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
 }
@@ -41,30 +41,31 @@ fn hashed(label: &[u8], key: &PublicKey) -> [u8; 32] {
     Sha256::new().chain_update(label).chain_update(key.0).finalize().into()
 }
 
-/// Key of mac1 for Hellos to one memory node.
+/// Computes mac1 of Hellos to one memory node.
 #[derive(Clone)]
 pub struct HelloMac(Hmac<Sha256>);
 
 impl HelloMac {
-    /// Derives the key for the memory node with this public key.
+    /// Derives the mac1 key of the memory node with this public key.
     pub fn new(responder: &PublicKey) -> Self {
         Self(hmac(&hashed(MAC1, responder)))
     }
 
-    /// mac1 of a Hello, where `hello` is all bytes before mac1.
+    /// Returns mac1 of a Hello, where `hello` is all bytes before mac1.
     pub fn of(&self, hello: &[u8]) -> [u8; MAC_LEN] {
         truncated(self.0.clone().chain_update(hello))
     }
 }
 
-/// Cookies of the memory node: one for each address, derived from a secret that changes. Values that do not depend on
-/// the Hello are computed once, because many cookies are sent in a flood.
+/// Cookies that a memory node gives to CNs. A cookie is derived from an address and a secret, so the node
+/// stores none of them. Values that do not depend on the Hello are computed once, because many cookies are
+/// sent in a flood.
 pub(crate) struct Cookies {
     sealing: Aes256Gcm,
     secret: Hmac<Sha256>,
     before: Hmac<Sha256>,
     since: Time,
-    /// Nonce of the next encrypted cookie: random for the first, then incremented.
+    /// Nonce of the next encrypted cookie: random for the first one, then incremented.
     nonce: Option<u128>,
 }
 
@@ -86,20 +87,22 @@ impl Cookies {
         }
     }
 
-    /// Whether `mac2` of a Hello from `from` was made with a valid cookie; `hello` is all bytes before mac2.
+    /// Whether the sender at `from` made `mac2` with a valid cookie; `hello` is all bytes before mac2.
     pub fn accept(&mut self, from: Mac, hello: &[u8], mac2: &[u8], now: Time, nonces: &mut Nonces) -> bool {
-        // All zeros: the sender has no cookie.
+        // A sender without a cookie fills mac2 with zeros.
         if mac2.iter().all(|byte| *byte == 0) {
             return false;
         }
         self.turn(now, nonces);
+        // A cookie given just before the secret changed must still be valid.
         [&self.secret, &self.before].into_iter().any(|secret| {
             let cookie: [u8; COOKIE_LEN] = cookie_for(from, secret);
             equal(&mac_of_cookie(&cookie, hello), mac2)
         })
     }
 
-    /// Encrypts the cookie of `from` for the sender of `mac1`: nonce, encrypted cookie, tag.
+    /// Encrypts the cookie of address `from` for the sender of `mac1`. Returns nonce, encrypted cookie and
+    /// tag.
     pub fn give(
         &mut self,
         from: Mac,
@@ -125,17 +128,18 @@ impl Cookies {
     }
 }
 
-/// The cookie of an address under a secret.
+/// Derives the cookie of an address from a secret.
 fn cookie_for(from: Mac, secret: &Hmac<Sha256>) -> [u8; COOKIE_LEN] {
     truncated(secret.clone().chain_update(from.0))
 }
 
-/// mac2 of a Hello, over all bytes before mac2.
+/// Returns mac2 of a Hello, where `hello` is all bytes before mac2.
 pub(crate) fn mac_of_cookie(cookie: &[u8; COOKIE_LEN], hello: &[u8]) -> [u8; MAC_LEN] {
     keyed(cookie, &[hello])
 }
 
-/// Decrypts the cookie in `sealed` (nonce, cookie, tag), which `responder` sent for a Hello with this `mac1`.
+/// Decrypts the cookie in `sealed` (nonce, cookie, tag), which `responder` sent in answer to a Hello with
+/// this `mac1`.
 pub(crate) fn open_cookie(
     responder: &PublicKey,
     sealed: &[u8; COOKIE_SEALED_LEN],

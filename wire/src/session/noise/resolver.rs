@@ -1,4 +1,4 @@
-//! The primitives that `snow` computes with: those that this crate has anyway, and X25519.
+//! The primitives that the Noise library `snow` computes with: those that this crate uses anyway, and X25519.
 
 use alloc::boxed::Box;
 
@@ -10,9 +10,10 @@ use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Gives `snow` the primitives of this crate, and one ephemeral key.
+/// Supplies `snow` with the primitives of this crate, and with one given ephemeral key as the only
+/// randomness.
 pub struct Primitives {
-    /// Ephemeral private key of the handshake: random, and used once.
+    /// Ephemeral private key of the handshake: random, and used only once.
     pub ephemeral: [u8; 32],
 }
 
@@ -34,7 +35,7 @@ impl CryptoResolver for Primitives {
     }
 }
 
-/// Ephemeral key of one handshake, the only random value in it.
+/// Random source that returns the ephemeral key of one handshake, the only random value in it.
 struct Ephemeral([u8; 32]);
 
 impl Random for Ephemeral {
@@ -52,7 +53,7 @@ struct X25519 {
 }
 
 impl X25519 {
-    /// State before `snow` sets or generates the key: no multiplication for an unused key.
+    /// State before `snow` sets or generates the key; saves the multiplication for a key that is never used.
     fn unset() -> Self {
         Self { secret: StaticSecret::from([0; 32]), private: [0; 32], public: [0; 32] }
     }
@@ -99,7 +100,7 @@ impl Dh for X25519 {
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), snow::Error> {
         let public: [u8; 32] = public.get(..32).and_then(|key| key.try_into().ok()).ok_or(snow::Error::Dh)?;
         let shared = self.secret.diffie_hellman(&PublicKey::from(public));
-        // A key of low order would make the secret a public value.
+        // A public key of low order would make the shared secret predictable.
         if !shared.was_contributory() {
             return Err(snow::Error::Dh);
         }
@@ -136,12 +137,13 @@ impl Hash for Sha {
     }
 }
 
-/// AES-256-GCM; `None` before a key is set.
+/// AES-256-GCM; `None` until `snow` sets the key.
 struct Gcm(Option<Aes256Gcm>);
 
 impl Gcm {
     fn nonce(number: u64) -> Nonce<aes_gcm::aead::consts::U12> {
         let mut nonce = [0; 12];
+        // Noise: 4 bytes of zeros, then the counter (section 12.4 of the framework: big-endian for AESGCM).
         nonce[4..].copy_from_slice(&number.to_be_bytes());
         nonce.into()
     }

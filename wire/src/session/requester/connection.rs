@@ -1,4 +1,4 @@
-//! Data of a connection: its phase, the present session, the offered session, and the last Hello.
+//! Data of a connection: its phase, the current session, the offered session, and the last Hello.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -12,15 +12,15 @@ use crate::session::entropy::Nonces;
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// A session agreed on with the memory node.
+/// Session that the memory node offered or that has started.
 pub(super) struct Session {
     pub framer: Framer,
-    /// Set if the session's keys come from a handshake between nodes' keys.
+    /// True if the session's keys come from a handshake between nodes' keys.
     pub keyed: bool,
     pub ack: HelloAck,
     /// Number of the last control frame sent.
     pub sent: u64,
-    /// Highest number of the control frames received.
+    /// Highest number of the control frames received; lower numbers are copies.
     pub heard: u64,
 }
 
@@ -30,8 +30,9 @@ impl Session {
         self.send_padded(tx, message, 0);
     }
 
-    /// Sends a control frame of at least `len` bytes; drops it if the transmit ring is full.
+    /// [`send`](Self::send) for a frame padded to at least `len` bytes.
     pub fn send_padded(&mut self, tx: &mut dyn Transmit, message: &Message<'_>, len: usize) {
+        // Only a frame that was sent uses up a number.
         if self.framer.send_control(tx, self.sent + 1, message, len) {
             self.sent += 1;
         }
@@ -40,19 +41,18 @@ impl Session {
 
 pub(super) struct Connection {
     phase: ConnectionPhase,
-    /// Present session; `Some` exactly in phases that [have one](ConnectionPhase::has_session).
+    /// Current session; `Some` exactly in phases that [have one](ConnectionPhase::has_session).
     pub session: Option<Session>,
     /// Session offered by the memory node; `Some` exactly in phases that wait for a StartAck.
     pub offered: Option<Session>,
     /// Last Hello prepared.
     pub hello: Option<Hello>,
-    /// Time at which that Hello was prepared.
+    /// Time at which `hello` was prepared.
     pub hello_at: Time,
-    /// Present interval between two Hellos or Starts.
+    /// Current interval between two Hellos or Starts.
     pub interval: Duration,
-    /// Number of Byes sent since the session was closed.
     pub byes: u32,
-    /// Version to request if the memory node does not support the newest.
+    /// Version to ask for if the memory node does not support the newest.
     pub fallback: u16,
     /// Incarnation of the memory node's pool in the last session.
     pub incarnation: Option<u64>,
@@ -60,13 +60,14 @@ pub(super) struct Connection {
     /// Time of the first Ping since the last frame received.
     pub ping_since: Option<Time>,
     pub nonces: Nonces,
-    /// Last refusal reported, kept so that the next equal refusal is not reported again.
+    /// Last refusal reported, so that a repeated one is not reported again.
     pub refused: Option<HelloStatus>,
-    /// Versions supported. A Hello requests the newest, or an older one if the memory node does not support the newest.
+    /// Versions supported. A Hello asks for the newest, or for an older one if the memory node does not
+    /// support that.
     pub versions: RangeInclusive<u16>,
-    /// Features that the next Hello requests.
+    /// Features that the next Hello asks for.
     pub features: u32,
-    /// Shard and CN of the session; 0 and the null address for a CN with one session.
+    /// Shard of this end, and its CN; 0 and the null address for a CN with one session.
     pub shard: u8,
     pub owner: Mac,
 }
@@ -99,7 +100,7 @@ impl Connection {
         self.phase
     }
 
-    /// Enters `phase`, and drops the sessions that this phase does not have.
+    /// Enters `phase`, and drops the sessions that do not exist in it.
     pub fn enter(&mut self, phase: ConnectionPhase) {
         self.phase = phase;
         if !phase.has_session() {
@@ -112,13 +113,13 @@ impl Connection {
         debug_assert_eq!(phase.awaits_start(), self.offered.is_some(), "{phase:?}");
     }
 
-    /// Newest version that both the sender of `ack` and this end support.
+    /// Newest version that both the sender of `ack` and this end support, or `None`.
     pub fn common_version(&self, ack: &HelloAck) -> Option<u16> {
         let newest = ack.version_max.min(*self.versions.end());
         (newest >= ack.version_min && self.versions.contains(&newest)).then_some(newest)
     }
 
-    /// Framer for requests; `None` while no request may be sent.
+    /// Returns the framer for requests, or `None` while no request may be sent.
     #[inline]
     pub fn framer(&self) -> Option<&Framer> {
         match &self.session {
@@ -127,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// Framer for answers, also of an old session in which no request is sent any more.
+    /// Returns the framer for answers. An old session may take answers while no more requests are sent in it.
     #[inline]
     pub fn answer_framer(&self) -> Option<&Framer> {
         match &self.session {
@@ -136,12 +137,12 @@ impl Connection {
         }
     }
 
-    /// Offered session if there is one, else the present session.
+    /// Returns the current session, or else the offered one.
     pub fn latest(&self) -> Option<&Session> {
         self.session.as_ref().or(self.offered.as_ref())
     }
 
-    /// Sends a control frame of the present session, if there is one.
+    /// Sends a control frame in the current session, if there is one.
     pub fn send(&mut self, tx: &mut dyn Transmit, message: &Message<'_>) {
         if let Some(session) = &mut self.session {
             session.send(tx, message);
@@ -168,7 +169,7 @@ impl Connection {
         self.session.as_ref().map_or(1, |s| usize::from(s.ack.streams))
     }
 
-    /// Whether the session is suspect, so that an answer makes a new session unnecessary.
+    /// Whether the session is suspect. Any answer then makes it sound again, and no new session is needed.
     #[inline]
     pub fn is_suspect(&self) -> bool {
         self.phase == ConnectionPhase::Reopening(OldSession::Suspect)

@@ -1,4 +1,4 @@
-//! Control frames from the memory node, turned into events of the connection.
+//! Control frames from the memory node, translated to events of the connection.
 
 use super::connection::Session;
 use super::phase::{Action, ConnectionEvent, ConnectionPhase};
@@ -12,7 +12,7 @@ use crate::session::noise::Secret;
 use crate::time::Time;
 
 impl Requester {
-    /// Handles a frame that is no answer to a request.
+    /// Handles a frame that is not an answer to a request.
     #[cold]
     pub(super) fn handle_control(
         &mut self,
@@ -67,7 +67,8 @@ impl Requester {
         }
     }
 
-    /// Opens a control frame of the session; its number must be above all earlier numbers (R11).
+    /// Verifies a control frame of the session. Its number must be above all earlier ones, so that copies
+    /// have no effect (R11).
     fn open_control(&mut self, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.connection.session else {
             self.shared.counters.dropped_foreign += 1;
@@ -87,11 +88,13 @@ impl Requester {
         true
     }
 
-    /// Handles the answer to the present Hello. With keys, `secret` is that of the handshake, and `ack` is genuine.
+    /// Handles the answer to the current Hello. With keys, `secret` comes from the handshake, and `ack` is
+    /// already verified.
     pub(super) fn hello_acked(&mut self, ack: HelloAck, secret: Option<&Secret>, now: Time) {
         let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
             return;
         };
+        // An answer to an earlier Hello, or to one that another station sent.
         if ack.hello_nonce != hello.nonce {
             self.shared.counters.dropped_foreign += 1;
             return;
@@ -100,7 +103,7 @@ impl Requester {
         let common = self.connection.common_version(&ack);
         match ack.status {
             HelloStatus::Ok => {}
-            // One fallback only: if the older version is refused too, that is reported.
+            // Only one fallback: if the older version is refused too, the refusal is reported.
             HelloStatus::VersionMismatch if hello.version == newest => {
                 match common.filter(|version| *version != hello.version) {
                     Some(version) => return self.ask_for(version, now),
@@ -110,17 +113,19 @@ impl Requester {
             status => return self.refused(status, &ack, now),
         }
         if common != Some(hello.version) {
-            // The node answers a fallback, but supports newer versions: it was upgraded in between, or the refusal was
-            // forged. The session would have an older version than necessary.
+            // The node answers the fallback but supports newer versions: it was upgraded in between, or the
+            // first refusal was forged. The session would have an older version than necessary.
             return self.ask_for(newest, now);
         }
         if ack.integrity != hello.integrity {
             return self.refused(HelloStatus::Integrity, &ack, now);
         }
         if hello.shard > 0 && ack.features & FEATURE_SHARDS == 0 {
-            // The memory node took this end for another CN, one without memory.
+            // The memory node does not support shards: it took this shard's address for another CN, one
+            // without memory.
             return self.refused(HelloStatus::Shard, &ack, now);
         }
+        // A memory node never grants more than the Hello asked for.
         let sane = ack.session != 0
             && ack.window > 0
             && (1..=hello.streams).contains(&ack.streams)
@@ -139,7 +144,7 @@ impl Requester {
             (None, Some(key)) => {
                 match Aead::derive(key, id.own, id.peer, &hello, &ack) {
                     Ok(aead) => Seal::Aead(aead),
-                    // The pre-shared key is shorter than the least length.
+                    // The pre-shared key is shorter than the minimum.
                     Err(_) => return self.refused(HelloStatus::Integrity, &ack, now),
                 }
             }
@@ -149,16 +154,17 @@ impl Requester {
         self.step(ConnectionEvent::Offered, now);
     }
 
-    /// Sends a Hello with `version` at once, because the memory node does not support the version requested.
+    /// Sends a Hello for `version` at once, because the memory node does not support the version asked for
+    /// before.
     fn ask_for(&mut self, version: u16, now: Time) {
         self.connection.fallback = version;
         self.step(ConnectionEvent::OtherVersion, now);
     }
 
-    /// Reports a refusal, unless the same refusal was reported last.
+    /// Reports a refusal, unless the last one reported was the same.
     pub(super) fn tell_refused(&mut self, status: HelloStatus, ack: &HelloAck) {
         if self.expected_until.is_some() {
-            // The memory node may get the mappings a moment later than this end.
+            // The memory node may get the mappings from the manager a moment later than this CN.
             if status == HelloStatus::NotAllowed {
                 return;
             }
@@ -171,18 +177,18 @@ impl Requester {
         }
     }
 
-    /// Reports a refusal, and sends the next Hello at the long interval: the reason may go away.
+    /// Reports a refusal, and sends the next Hello after the long interval, since the reason may go away.
     fn refused(&mut self, status: HelloStatus, ack: &HelloAck, now: Time) {
         self.tell_refused(status, ack);
         if status == HelloStatus::VersionMismatch
             && let Some(hello) = &mut self.connection.hello
         {
-            // The next Hello requests the newest version again, because another memory node may answer it.
+            // The next Hello asks for the newest version again, because another memory node may answer it.
             hello.version = *self.connection.versions.end();
             hello.nonce = self.connection.nonces.next();
         }
         if status == HelloStatus::KeyWithdrawn && self.keyed.is_some() {
-            // Only an authenticated refusal gets here.
+            // Such a refusal is authenticated, so the session may be given up because of it.
             self.expelled = true;
             self.timers.arm(Timer::Retry, now);
             return;
@@ -195,6 +201,7 @@ impl Requester {
             self.shared.counters.dropped_foreign += 1;
             return;
         };
+        // The first control frame of a session, so its number is close to 0.
         let seq = infer(0, frame.seq());
         if !offered.framer.open(&mut frame, Space::Control, seq) {
             self.shared.counters.dropped_trailer += 1;
@@ -206,7 +213,7 @@ impl Requester {
         }
     }
 
-    /// Completes the change to another session: unanswered requests move to that session.
+    /// Completes the change to another session: unanswered requests move to it.
     fn adopted(&mut self, now: Time, out: &mut dyn Completions) {
         debug_assert_eq!(self.connection.phase(), ConnectionPhase::Open);
         let Some(incarnation) = self.connection.incarnation() else { return };

@@ -1,4 +1,5 @@
-//! Drives a connection: turns commands and time into events of the transition table, and carries out its actions.
+//! Driver of a connection: turns commands and time into events of the transition table, and carries out the
+//! actions.
 
 use core::time::Duration;
 
@@ -11,26 +12,29 @@ use crate::frame::{Axi, Hello, HelloStatus, MAX_FRAME_LIMIT, Message, Seal, Spac
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// Lateness of a poll from which this end counts as having been paused. A busy thread polls within milliseconds.
+/// Lateness of a poll from which this process counts as having been paused. A busy thread polls within
+/// milliseconds.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Number of Byes after which the session is closed without an answer.
 const BYES_MAX: u32 = 3;
 
 impl Requester {
-    /// Sends Hellos to the memory node until a session is open or [`close`](Self::close) is called; sends none to a
-    /// [barred](Self::bar) node.
+    /// Sends Hellos to the memory node until a session is open or [`close`](Self::close) is called. Sends
+    /// none to a [barred](Self::bar) node.
     pub fn connect(&mut self, now: Time) {
         if self.barred {
             return;
         }
         if matches!(self.connection.phase(), ConnectionPhase::Closed | ConnectionPhase::Closing) {
+            // A new attempt of the caller reports a repeated refusal again.
             self.connection.refused = None;
         }
         self.step(ConnectionEvent::Connect, now);
     }
 
-    /// Reports that this end was given memory of the memory node: a requester without a session, but with an earlier
-    /// session or refusal, requests a session at once, which is then [expected](Self::is_expected).
+    /// Reports that the manager gave this CN memory on the memory node. A requester that has no session, but
+    /// had one or was refused one, then asks for a session at once; that session is
+    /// [expected](Self::is_expected).
     pub fn expect(&mut self, now: Time) {
         let parted = self.connection.refused.is_some() || self.shared.counters.sessions > 0;
         if self.barred || !parted || self.connection.phase() == ConnectionPhase::Open {
@@ -44,14 +48,15 @@ impl Requester {
         }
     }
 
-    /// Whether a session is about to open, so that operations should wait rather than fail. Ends when the session
-    /// opens, when it is refused for another reason than missing memory, and when a silent memory node is given up.
+    /// Whether a session is about to open, so that operations should wait instead of failing. Ends when the
+    /// session opens, when it is refused for another reason than missing memory, or when a silent memory node
+    /// is given up.
     pub fn is_expected(&self) -> bool {
         self.expected_until.is_some()
     }
 
-    /// Requests a session at once if there is none, because the condition that delayed the memory node's answer is now
-    /// met. A sound session that is being replaced goes on.
+    /// Sends a new Hello at once if there is no working session, because the condition that delayed the
+    /// memory node's answer is now met. A working session that is being replaced is not disturbed.
     pub fn call_soon(&mut self, now: Time) {
         if let ConnectionPhase::Calling
         | ConnectionPhase::Reopening(OldSession::Suspect | OldSession::Leaving) = self.connection.phase()
@@ -60,9 +65,9 @@ impl Requester {
         }
     }
 
-    /// Ends all exchange with the memory node, whose key was withdrawn: the next [`poll`](Self::poll), due at once,
-    /// ends the session. Unanswered requests fail as if the node were silent, so that data to be written back is kept.
-    /// `false`: connects again.
+    /// Stops all exchange with the memory node if `barred`, because its key was withdrawn: the next
+    /// [`poll`](Self::poll), due at once, ends the session. Unanswered requests fail as if the node were
+    /// silent, so that data to be written back is kept. `false` connects again.
     pub fn bar(&mut self, barred: bool, now: Time) {
         if core::mem::replace(&mut self.barred, barred) == barred {
             return;
@@ -74,7 +79,6 @@ impl Requester {
         }
     }
 
-    /// Ends the session with a memory node that is barred.
     #[cold]
     fn leave_barred(&mut self, now: Time, out: &mut dyn Completions) {
         self.fail_all(OpError::SessionDead, out);
@@ -82,21 +86,21 @@ impl Requester {
         self.event(SessionEvent::Barred);
     }
 
-    /// Ends the session in order; unanswered requests fail with [`OpError::Closed`].
+    /// Ends the session with a Bye. Unanswered requests fail with [`OpError::Closed`].
     pub fn close(&mut self, now: Time, out: &mut dyn Completions) {
         self.fail_all(OpError::Closed, out);
         self.step(ConnectionEvent::Close, now);
     }
 
-    /// Requests another session with the present configuration. The present session goes on until the other has
-    /// started, unless its frames have become too long.
+    /// Asks for another session with the current configuration. The current session remains in use until the
+    /// other has started, unless its frames are now too long for the link.
     pub(super) fn agree_anew(&mut self, now: Time) {
         let outgrown = self.connection.max_frame() > self.config.max_frame;
         self.step(if outgrown { ConnectionEvent::Outgrown } else { ConnectionEvent::LimitsChanged }, now);
     }
 
-    /// Makes the transition of `event` and carries out its action. An action that needs frames or completions is
-    /// returned instead, for the caller to carry out.
+    /// Makes the transition for `event` and carries out its action. An action that needs frames or
+    /// completions is returned, for the caller to carry out.
     pub(super) fn step(&mut self, event: ConnectionEvent, now: Time) -> Action {
         let before = self.connection.phase();
         let (phase, action) = next(before, event);
@@ -109,10 +113,12 @@ impl Requester {
             Action::CallAfterGivingUp => {
                 let ack = self.connection.offered.as_ref().map(|offered| offered.ack);
                 if let Some(ack) = ack {
+                    // The path may lose frames as long as this Start.
                     self.path.start_given_up(usize::from(ack.max_frame));
                 }
                 self.call_newest(now);
-                // The memory node lost the offer, restarted, or cannot open this end's frames.
+                // The memory node lost the offer, restarted, or cannot open this end's frames. The last is
+                // reported, as only the operator can repair it.
                 if let Some(ack) = ack.filter(|_| self.config.key.is_some()) {
                     self.tell_refused(HelloStatus::Integrity, &ack);
                 }
@@ -140,7 +146,7 @@ impl Requester {
                 self.timers.arm(Timer::Retry, now + self.connection.interval);
             }
             Action::Start => {
-                // Operations wait for the StartAck: the Start is repeated at the interval at which a request would be
+                // Operations wait for the StartAck, so a Start is repeated as soon as a request would be
                 // probed.
                 let hello_first = self.config.timing.hello_first;
                 let rtt = &self.shared.rtt;
@@ -166,7 +172,7 @@ impl Requester {
             self.timers.stop(Timer::Widen);
         }
         if phase.takes_requests() && !before.takes_requests() {
-            // Requests that waited for the session are due.
+            // Requests that waited for the session can be sent now.
             self.timers.arm(Timer::Streams, Time::ZERO);
         }
         if let ConnectionPhase::Closed | ConnectionPhase::Open = phase {
@@ -179,7 +185,7 @@ impl Requester {
         self.call(*self.connection.versions.end(), now);
     }
 
-    /// Prepares and sends a Hello that requests `version`.
+    /// Prepares a Hello that asks for `version`, and sends it at the next poll.
     fn call(&mut self, version: u16, now: Time) {
         self.connection.hello = Some(Hello {
             version,
@@ -198,7 +204,8 @@ impl Requester {
         self.prepare_keyed(now);
     }
 
-    /// Does all work that is due: retransmits, pings, sends Hellos, gives up. Frames go to `tx`; flush it afterwards.
+    /// Does all work that is due: retransmits, sends Pings and Hellos, gives up. Frames go to `tx`; flush it
+    /// afterwards.
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
         self.note_pause(now);
         if self.barred
@@ -209,6 +216,7 @@ impl Requester {
         if self.expected_until.is_some_and(|until| now >= until) {
             self.expected_until = None;
         }
+        // Handled here, because only a poll can report failed requests.
         if core::mem::take(&mut self.expelled)
             && self.step(ConnectionEvent::Expelled, now) == Action::RestAfterDeath
         {
@@ -233,6 +241,7 @@ impl Requester {
                 }
             }
             Timer::Ping => {
+                // Checked here rather than for each frame.
                 if self.has_sent_enough() {
                     self.timers.arm(Timer::Rekey, now);
                 }
@@ -261,7 +270,8 @@ impl Requester {
                 self.step(ConnectionEvent::LimitsChanged, now);
             }
             Timer::Widen => {
-                // Not counted as a Ping: the path loses it as long as it is narrow.
+                // Not counted as a Ping: while the path is narrow it is lost, and must not make the session
+                // suspect.
                 if let (Some(lost), Some(session)) = (self.path.lost(), &mut self.connection.session) {
                     session.send_padded(tx, &Message::Ping, lost.min(self.config.max_frame));
                 }
@@ -277,8 +287,8 @@ impl Requester {
         }
     }
 
-    /// Sends the frame of `action`, if there is one, and arms its repetition. If the ring is full, the frame counts as
-    /// lost.
+    /// Sends the frame that `action` calls for, if any, and arms its repetition. If the transmit ring is
+    /// full, the frame counts as lost.
     fn send(&mut self, action: Action, now: Time, tx: &mut dyn Transmit) {
         if action == Action::SendHello
             && now - self.connection.hello_at >= self.config.timing.suspect_after
@@ -301,7 +311,7 @@ impl Requester {
                 }
             }
             Action::SendStart => {
-                // As long as the session's longest frame, to try the path.
+                // As long as the session's longest frame, to test that the path carries such frames.
                 if let Some(offered) = &mut connection.offered {
                     offered.send_padded(tx, &Message::Start, usize::from(offered.ack.max_frame));
                 }
@@ -330,21 +340,23 @@ impl Requester {
         }
         let connection = &mut self.connection;
         self.timers.arm(Timer::Retry, now + connection.interval);
-        // Hello intervals grow by an eighth, so that a memory node absent for some time gets a Hello within an eighth
-        // of it.
+        // Hello intervals grow by an eighth. So a memory node that was away gets a Hello within an eighth of
+        // its absence.
         let more = if action == Action::SendHello { connection.interval / 8 } else { connection.interval };
         connection.interval = (connection.interval + more).min(self.config.timing.hello_max);
     }
 
-    /// Time since which an answer is due, to a stream's oldest request or to a Ping. Other frames do not count:
-    /// otherwise a request that never gets through would wait for ever beside others that do.
+    /// Returns the time since which an answer is due to the oldest request of a stream or to a Ping. Other
+    /// frames do not count: otherwise a request that never arrives would wait for ever while others are
+    /// answered.
     pub(super) fn owed_since(&self) -> Option<Time> {
         let ping = self.connection.ping_since.filter(|at| *at > self.last_heard);
         self.streams.iter().filter_map(RequestStream::waiting_since).chain(ping).min()
     }
 
-    /// Records that this end did not run for a time before `now`, if its poll is late. Answers that came meanwhile may
-    /// be lost, and the memory node may have stopped with this end, as on a host that was paused (R8).
+    /// Records that this process did not run before `now`, if its poll is late. Answers that came meanwhile
+    /// may be lost, and the memory node may have stopped together with this process, as on a host that was
+    /// suspended (R8).
     fn note_pause(&mut self, now: Time) {
         let late = now - self.timers.next_timeout();
         if late < PAUSE_MIN {
@@ -354,8 +366,8 @@ impl Requester {
         self.pause = Pause { end: now, length: (before + late).min(self.config.timing.dead_after) };
     }
 
-    /// Time at which the session is dead if an answer has been due since `since`: pauses of this end are no silence of
-    /// the memory node. They at most double the limit.
+    /// Returns the time at which the session is dead if an answer has been due since `since`. Pauses of this
+    /// process are not silence of the memory node; they extend the limit, at most to double.
     fn dead_at(&self, since: Time) -> Time {
         since + self.config.timing.dead_after + self.pause.beyond(since)
     }

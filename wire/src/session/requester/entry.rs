@@ -1,10 +1,9 @@
-//! An entry of the retry buffer: a request from its sending to its answer.
+//! Entry of the retry buffer: a request from its transmission to its answer.
 
 use crate::frame::{FaultStatus, LINE_SIZE};
 use crate::session::slab::{Handle, NONE, Slab};
 use crate::time::Time;
 
-/// Operation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Read,
@@ -19,7 +18,7 @@ impl Op {
         matches!(self, Op::Read | Op::BurstRead { .. })
     }
 
-    /// Bytes of line data in the request frame or in the answer.
+    /// Number of bytes of line data: in the request frame of a write, in the answer of a read.
     #[inline]
     pub fn data_len(self) -> usize {
         LINE_SIZE
@@ -30,7 +29,7 @@ impl Op {
             }
     }
 
-    /// Whether `answer` has the form that answers this operation.
+    /// Whether `answer` has the form that this operation needs.
     #[inline]
     pub fn fits(self, answer: EntryAnswer<'_>) -> bool {
         match answer {
@@ -40,7 +39,7 @@ impl Op {
         }
     }
 
-    /// Bytes behind the header of the request frame or of the answer, whichever has more (R13).
+    /// Number of payload bytes of the request frame or of the answer, whichever has more (R13).
     #[inline]
     pub fn payload_len(self) -> usize {
         self.data_len()
@@ -52,7 +51,6 @@ impl Op {
     }
 }
 
-/// Answer to a request, with its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum EntryAnswer<'a> {
     Data(&'a [u8]),
@@ -60,7 +58,7 @@ pub(super) enum EntryAnswer<'a> {
     Fault(FaultStatus),
 }
 
-/// An early answer, kept until the answers to all earlier requests are there (R2).
+/// Answer that came early, kept until the answers to all earlier requests have come (R2).
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Early {
     None,
@@ -81,12 +79,12 @@ pub(super) struct Entry {
     pub op: Op,
     pub addr: u64,
     pub token: u64,
-    /// Buffer with the data of a write, for retransmission.
+    /// Buffer with the data of a write, needed if the write must be sent again.
     pub payload: Handle,
     pub last_sent: Time,
-    /// Number of times the request was sent in this session.
+    /// Number of times that the request was sent in this session; only 1 permits a sample of the round trip.
     pub sends: u32,
-    /// Set once the memory node has the request in its reorder buffer (R5).
+    /// True once a SACK has shown that the request is in the memory node's reorder buffer (R5).
     pub sacked: bool,
     pub early: Early,
 }
@@ -103,14 +101,13 @@ impl Entry {
         early: Early::None,
     };
 
-    /// Data to write; empty for a read.
     #[inline]
     pub fn data<'a>(&self, buffers: &'a Buffers) -> &'a [u8] {
         if self.payload == NONE { &[] } else { buffers.writes.get(self.payload, self.op.data_len()) }
     }
 }
 
-/// Buffers shared by the streams of a session.
+/// Buffers that all streams of a session share.
 pub(super) struct Buffers {
     /// Data of unanswered writes.
     pub writes: Slab,

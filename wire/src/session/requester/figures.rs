@@ -1,87 +1,89 @@
-//! Counters of a requester, and its state for operators.
+//! Data of a requester for operators: its counters, and the status of its session.
 
 use alloc::string::String;
 
 use serde::{Deserialize, Serialize};
 
-/// Counts of a requester since it was created.
+/// Counters of a requester since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequesterCounters {
-    /// Requests sent for the first time, alone or in frames of many.
+    /// Requests sent for the first time, alone or in frames of many requests.
     pub requests: u64,
     /// Frames sent with many requests each.
     #[serde(default)]
     pub multi_frames: u64,
-    /// Requests in the frames of many.
+    /// Requests sent in such frames.
     #[serde(default)]
     pub multi_requests: u64,
-    /// Requests that the memory node answered, and that are complete.
+    /// Requests completed by an answer of the memory node, a Fault included.
     pub answered: u64,
-    /// Requests sent again.
+    /// Requests sent again, for whatever reason.
     pub retransmitted: u64,
-    /// Bytes of lines carried or requested by retransmitted requests.
+    /// Bytes of line data that retransmitted requests carried or asked for.
     pub retransmitted_bytes: u64,
-    /// SackNak and SackNakAck frames received.
+    /// SackNak and SackNakAck frames received: each shows that an earlier request was lost or late.
     pub sacks: u64,
-    /// Probes: requests sent again in a silence, because their answer shows which other requests were lost (R8).
+    /// Requests sent again after a silence, because their answer shows which other requests were lost (R8).
     pub probes: u64,
-    /// Time-outs of requests (R8).
+    /// Expired time-outs of streams; should be rare, as they are the last resort (R8).
     pub timeouts: u64,
-    /// Answers that waited for the answers to earlier requests.
+    /// Answers that had to wait for the answers to earlier requests.
     pub early: u64,
-    /// Answers to requests that were answered before.
+    /// Answers to requests that were already answered, and control frames with an old number.
     pub duplicates: u64,
     /// Requests that the memory node answered with a Fault.
     pub faults: u64,
-    /// Congestion frames received.
+    /// Congestion frames received, each a signal to slow down.
     pub congestion: u64,
-    /// Sessions opened.
+    /// Sessions opened, replacements included.
     pub sessions: u64,
-    /// Frames dropped because they were too short, or their length was not that of their command.
+    /// Frames dropped because they were shorter than their command requires, of an unknown command, or
+    /// malformed.
     pub dropped_length: u64,
-    /// Frames dropped because their integrity trailer was wrong (damaged, replayed, of another session).
+    /// Frames dropped because their integrity trailer was wrong: damaged, replayed, or of another session.
     pub dropped_trailer: u64,
-    /// Frames dropped because their number was outside the window.
+    /// Answers dropped because no request with their number was sent.
     pub dropped_window: u64,
     /// Frames dropped because the answer did not fit the request.
     pub dropped_unmatched: u64,
-    /// Frames dropped because no buffer was free for an early answer.
+    /// Early answers dropped because no buffer was free; their requests are sent again.
     pub dropped_full: u64,
     /// Frames dropped because they were not for this node, or of no known session.
     pub dropped_foreign: u64,
 }
 
-/// A session as `cn-agent sessions` shows it.
+/// Status of a session, as `cn-agent sessions` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RequesterStatus {
     /// MAC address of the memory node.
     pub peer: String,
-    /// `open`, `connecting`, `suspect` or `closed`.
+    /// State of the session: `open`, `connecting`, `suspect` or `closed`.
     pub state: String,
-    /// Number of streams of the session.
+    /// Number of streams granted to the session.
     pub streams: u8,
-    /// Most reads in flight on a stream, and most writes.
+    /// Maximum number of unanswered reads of a stream, and of unanswered writes.
     pub window: usize,
-    /// Largest frame of the session, in bytes.
+    /// Longest frame of the session, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: usize,
-    /// Length of the frames that both links carry and the path loses; none if it carries all.
+    /// Length in bytes of frames that both links carry but the path between them loses; none if it carries
+    /// all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_loses: Option<usize>,
-    /// Set if both ends agreed on frames of many lines.
+    /// True if both ends agreed on frames of many lines.
     #[serde(default)]
     pub multi: bool,
     /// Protection of the frames: `sealed`, `sealed (pre-shared)` or `insecure`.
     pub integrity: String,
-    /// Requests in flight on all streams.
+    /// Number of unanswered requests of all streams.
     pub unanswered: usize,
-    /// Buffers in use: data of writes in flight, and of early answers.
+    /// Number of buffers in use: data of unanswered writes, and of early answers.
     pub buffered: usize,
     /// Smoothed round-trip time in nanoseconds; 0 before the first sample.
     pub rtt_ns: u64,
     /// Variation of the round-trip time in nanoseconds.
     pub rtt_variation_ns: u64,
-    /// Longest present time-out of the streams, in nanoseconds.
+    /// Longest current time-out of all streams, in nanoseconds.
     pub timeout_ns: u64,
-    /// Counts since the requester was created.
+    /// Counters since the requester was created.
     pub counters: RequesterCounters,
 }

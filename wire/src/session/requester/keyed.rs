@@ -1,5 +1,5 @@
-//! Agreement on a session between keys: a Hello is sent once its message 1 is computed, and a HelloAck is used once its
-//! message 2 is checked. Until then the present session goes on.
+//! Agreement on a session between nodes' keys. A Hello is sent once its message 1 has been computed, and a
+//! HelloAck is used once its message 2 has been verified. Until then the current session remains in use.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -27,25 +27,26 @@ use crate::session::noise::{
 };
 use crate::time::Time;
 
-/// Longest time for which a Hello is repeated: the memory node keeps an offer for 5 s, and accepts no Hello twice.
+/// Maximum age of a Hello that is repeated: the memory node keeps an offer for 5 s, and accepts no Hello
+/// twice.
 const HELLO_AGE_MAX: Duration = Duration::from_secs(4);
-/// Interval of Hellos while cookies arrive that answer forged Hellos in this node's name: then few of the node's own
-/// Hellos get through.
+/// Interval of Hellos while cookies arrive for Hellos that others forged in this node's name. In such a
+/// flood, few of the node's own Hellos are processed.
 const OVERLOAD_INTERVAL: Duration = Duration::from_micros(250);
 /// Time for which one such cookie causes the short interval.
 const CROWDED_FOR: Duration = Duration::from_millis(10);
-/// Longest time for which a cookie is used.
+/// Maximum age of a cookie that is used; memory nodes accept one for at least 120 s.
 const COOKIE_AGE_MAX: Duration = Duration::from_secs(110);
-/// Most answers to the present Hello that wait for their check; any station can send one, and the genuine one is among
-/// them.
+/// Maximum number of answers to the current Hello that wait for verification. Any station can send one, and
+/// the genuine one is among them.
 const ANSWERS_MAX: usize = 16;
-/// Number of frames after which a session is replaced, to get new keys.
+/// Number of frames after which a session is replaced by one with new keys.
 const FRAMES_MAX: u64 = 1 << 32;
-/// TAI64 label of the Unix epoch, with the ten leap seconds of that time.
+/// TAI64 label of the Unix epoch: 2^62, and the ten leap seconds before 1970.
 const TAI64_EPOCH: u64 = (1 << 62) + 10;
 const NANOS: u64 = 1_000_000_000;
 
-/// Range of versions supported: with keys, or without.
+/// Versions that a Hello may ask for, with or without keys.
 pub(super) fn versions(keys: bool) -> RangeInclusive<u16> {
     if keys {
         PROTOCOL_VERSION_KEYED..=PROTOCOL_VERSION_KEYED
@@ -54,30 +55,29 @@ pub(super) fn versions(keys: bool) -> RangeInclusive<u16> {
     }
 }
 
-/// State of the agreement on a session between keys.
 pub(super) struct Keyed {
     pair: KeyPair,
     mac: HelloMac,
     jobs: VecDeque<HandshakeJob>,
     ids: u64,
-    /// Number of the job that computes message 1 of the present Hello.
+    /// Id of the job that computes message 1 of the current Hello.
     calling: Option<u64>,
-    /// Message 1 of the present Hello with its secrets, and the time it was made.
+    /// Input of message 1 of the current Hello, with its secrets, and the time it was made.
     call: Option<(Call, Time)>,
     message: Option<[u8; CALL_LEN]>,
     /// mac1 of the last Hello sent, needed to decrypt a cookie.
     mac1: [u8; MAC_LEN],
     cookie: Option<([u8; COOKIE_LEN], Time)>,
-    /// Time until which Hellos are repeated at [`OVERLOAD_INTERVAL`].
+    /// Time until which Hellos are repeated every [`OVERLOAD_INTERVAL`].
     overloaded_until: Time,
-    /// Number of the job that checks an answer, and that answer.
+    /// Id of the job that verifies an answer, and that answer.
     concluding: Option<(u64, HelloAnswer)>,
-    /// Further answers that wait for their check.
+    /// Further answers that wait for verification.
     answers: Vec<HelloAnswer>,
     stamped_ns: u64,
 }
 
-/// An answer to the present Hello, from any station.
+/// Answer to the current Hello; any station may have sent it.
 #[derive(Clone, Copy)]
 struct HelloAnswer {
     ack: HelloAck,
@@ -109,8 +109,8 @@ impl Keyed {
         self.ids
     }
 
-    /// Keeps an answer until it is checked. If too many wait, the answer replaces a random one: forged answers sent
-    /// before the genuine one get no more than their share of the places.
+    /// Keeps an answer until it can be verified. If too many wait, it replaces a random one. So forged
+    /// answers that came before the genuine one get no more than their share of the places.
     fn keep(&mut self, answer: HelloAnswer, nonces: &mut Nonces) {
         let known = self.concluding.iter().map(|(_, answer)| answer).chain(&self.answers);
         if known.into_iter().any(|known| known.frame == answer.frame) {
@@ -123,7 +123,7 @@ impl Keyed {
         }
     }
 
-    /// Starts the check of one of the waiting answers, chosen at random, if no check runs.
+    /// Starts the verification of a waiting answer, chosen at random, unless one is under way.
     fn conclude(&mut self, nonces: &mut Nonces) {
         let Some((call, _)) = self.call.as_ref().filter(|_| self.concluding.is_none()) else { return };
         if self.answers.is_empty() {
@@ -135,8 +135,10 @@ impl Keyed {
         self.concluding = Some((id, answer));
     }
 
-    /// Time stamp of `now`, later than every earlier stamp.
+    /// Returns a time stamp for `now` that is later than every earlier stamp; the memory node accepts no
+    /// other.
     fn stamp(&mut self, now: Time) -> TimeStamp {
+        // Later than the last stamp, even if the clock stood still or was set back.
         self.stamped_ns = self.pair.epoch_ns.saturating_add(now.0).max(self.stamped_ns + 1);
         let mut stamp = TimeStamp::default();
         stamp[..8].copy_from_slice(&(TAI64_EPOCH + self.stamped_ns / NANOS).to_be_bytes());
@@ -146,7 +148,8 @@ impl Keyed {
 }
 
 impl Requester {
-    /// Sets the keys of both ends, or none. A session with another protection goes on until the next one has started.
+    /// Sets the keys of both ends, or none. A session with another protection remains in use until the next
+    /// one has started.
     pub fn set_keys(&mut self, keys: Option<KeyPair>, now: Time) {
         if self.config.keys == keys {
             return;
@@ -159,14 +162,14 @@ impl Requester {
         self.step(ConnectionEvent::LimitsChanged, now);
     }
 
-    /// Next Diffie-Hellman computation for the caller to run; at most two are under way. A session between keys needs
-    /// their results.
+    /// Returns the next Diffie-Hellman computation that the caller is to run; at most two are under way. A
+    /// session between nodes' keys needs their results.
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<HandshakeJob> {
         self.keyed.as_mut()?.jobs.pop_front()
     }
 
-    /// Applies the result of a job; an outdated result changes nothing.
+    /// Takes the result of a job. The result of an outdated job has no effect.
     pub fn handshake_done(&mut self, done: HandshakeDone, now: Time) {
         let Some(keyed) = &mut self.keyed else { return };
         let expects = self.connection.phase().awaits_offer();
@@ -184,6 +187,7 @@ impl Requester {
                     keyed.answers.clear();
                     self.hello_acked(answer.ack, Some(&secret), now);
                 }
+                // A forged answer; the genuine one may be among the others.
                 _ => {
                     self.shared.counters.dropped_trailer += 1;
                     keyed.conclude(&mut self.connection.nonces);
@@ -202,6 +206,7 @@ impl Requester {
             prologue: prologue(id.own, id.peer, hello),
             stamp: keyed.stamp(now),
         };
+        // Jobs and answers of the previous Hello are of no use any more.
         keyed.jobs.clear();
         keyed.answers.clear();
         (keyed.message, keyed.concluding) = (None, None);
@@ -209,10 +214,12 @@ impl Requester {
         keyed.call = Some((call, now));
     }
 
-    /// Sends the present Hello if its message 1 is computed; prepares another Hello if it is too old to be accepted.
+    /// Sends the current Hello once its message 1 has been computed. Prepares a new Hello if this one is too
+    /// old to be accepted.
     pub(super) fn send_keyed_hello(&mut self, now: Time, tx: &mut dyn Transmit) {
         let Some(keyed) = &mut self.keyed else { return };
         if keyed.call.as_ref().is_some_and(|(_, at)| now - *at >= HELLO_AGE_MAX) && keyed.calling.is_none() {
+            // A new Hello must not restart the growing interval.
             let interval = self.connection.interval;
             self.call_newest(now);
             self.connection.interval = interval;
@@ -233,13 +240,15 @@ impl Requester {
         });
     }
 
-    /// Time to repeat the last Hello while forged Hellos in this node's name are sent; `None`: at the usual interval.
+    /// Returns the time to repeat the last Hello while others forge Hellos in this node's name, or `None` for
+    /// the usual interval.
     pub(super) fn overload_retry(&self, now: Time) -> Option<Time> {
         let overloaded = self.keyed.as_ref().is_some_and(|keyed| now < keyed.overloaded_until);
         overloaded.then(|| now + OVERLOAD_INTERVAL)
     }
 
-    /// Keeps an answer to the present Hello, which any station may have sent, until its check shows that it is genuine.
+    /// Takes an answer to the current Hello. Any station may have sent it, so it is only kept until it has
+    /// been verified.
     pub(super) fn keyed_ack(&mut self, ack: HelloAck, frame: &[u8], now: Time) {
         let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
             return;
@@ -247,6 +256,7 @@ impl Requester {
         let Some(keyed) = &mut self.keyed else { return };
         if keyed.call.is_none() || ack.hello_nonce != hello.nonce {
             self.shared.counters.dropped_foreign += 1;
+            // A cookie for a Hello that this node did not send: someone forges Hellos in its name.
             if ack.status == HelloStatus::Cookie && keyed.message.is_some() {
                 keyed.overloaded_until = now + CROWDED_FOR;
                 self.timers.arm_by(Timer::Retry, now + OVERLOAD_INTERVAL);
@@ -270,29 +280,29 @@ impl Requester {
             keyed.keep(HelloAnswer { ack, frame: *whole }, nonces);
             keyed.conclude(nonces);
         } else if ack.status != HelloStatus::Ok {
-            // From an end without a key, or forged: the refusal is reported and has no other effect. There is no
-            // fallback to sessions without keys.
+            // From a node without a key, or forged. The refusal is reported but has no other effect; there is
+            // no fallback to sessions without keys.
             self.tell_refused(ack.status, &ack);
         } else {
             self.shared.counters.dropped_unmatched += 1;
         }
     }
 
-    /// Arms the timer for new keys of the session just started.
+    /// Arms the timer for the replacement of the keys of the session just started.
     pub(super) fn rekey_later(&mut self, now: Time) {
         let keyed = self.connection.session.as_ref().is_some_and(|session| session.keyed);
         let every = self.config.timing.rekey_every;
         self.timers.set(Timer::Rekey, keyed.then(|| now + every));
     }
 
-    /// Whether the session between keys has sent so many frames that it needs new keys.
+    /// Whether the session between nodes' keys has sent so many requests that it needs new keys.
     pub(super) fn has_sent_enough(&self) -> bool {
         let keyed = self.connection.phase() == ConnectionPhase::Open
             && self.connection.session.as_ref().is_some_and(|session| session.keyed);
         keyed && self.streams.iter().map(RequestStream::sent).sum::<u64>() >= FRAMES_MAX
     }
 
-    /// Integrity trailer that the next session is to have.
+    /// Returns the integrity trailer that the next session is to have.
     pub(super) fn integrity_wanted(&self) -> Integrity {
         match (&self.keyed, self.is_to_be_sealed()) {
             (Some(_), _) => Integrity::Gcm,
@@ -301,13 +311,12 @@ impl Requester {
         }
     }
 
-    /// Whether the frames of the next session are to be sealed.
     pub(super) fn is_to_be_sealed(&self) -> bool {
         self.config.key.is_some() || self.config.keys.is_some()
     }
 
-    /// Protection of the session's frames, or, without a session, of the next one's: `sealed`, `sealed (pre-shared)` or
-    /// `insecure`.
+    /// Returns the protection of the session's frames, or of the next session's if there is none: `sealed`,
+    /// `sealed (pre-shared)` or `insecure`.
     pub fn integrity(&self) -> &'static str {
         let (sealed, keyed) = match self.connection.latest() {
             Some(session) => (session.framer.seal.is_sealed(), session.keyed),

@@ -1,11 +1,12 @@
 //! The compute node's end of a session: takes requests, returns completions.
 //!
-//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::pack`: many requests in one
-//!   frame; `stream::recovery`: retransmission (R5, R6, R8).
-//! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: its data;
-//!   `control`, `drive`: turn frames, commands and time into its events and carry out its actions; `timers`: its
-//!   timers.
-//! * `keyed`: agreement on a session between keys; `path`: the longest frame that the path carries.
+//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::pack`: many requests in
+//!   one frame; `stream::recovery`: retransmission (R5, R6, R8).
+//! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: its
+//!   data; `control`, `drive`: turn frames, commands and time into events of the table, and carry out its
+//!   actions; `timers`.
+//! * `keyed`: agreement on a session between nodes' keys; `path`: longest frame that the path carries;
+//!   `pause`: time in which this process did not run.
 //! * `config`, `outcome`, `figures`: configuration, results and events, counters.
 
 mod config;
@@ -54,66 +55,66 @@ use crate::frame::{
 };
 use crate::time::Time;
 
-/// Most early answers with data that are kept until they are in order; requests of further ones are sent again (R10).
+/// Maximum number of early answers with data that are kept; the requests of further ones are sent again
+/// (R10).
 const EARLY_BUFFERS: usize = 256;
-/// Most events kept until they are polled; the oldest are dropped first.
+/// Maximum number of events kept until they are polled; a further event displaces the oldest.
 const EVENTS_MAX: usize = 64;
 
-/// State that the streams of a session share.
 struct SessionState {
     buffers: Buffers,
     rtt: RoundTrip,
     counters: RequesterCounters,
     packing: Packing,
-    /// Bytes on the wire of first transmissions: of the request or its answer, whichever is larger (R13).
+    /// Bytes on the wire of all first transmissions: of the request or its answer, whichever is larger (R13).
     wire_bytes: u64,
 }
 
 impl SessionState {
-    /// Counts the bytes on the wire of a frame sent for the first time, or of its answer if that is larger; `payload`
-    /// is the length of the larger one between header and trailer.
+    /// Adds the bytes on the wire of a frame sent for the first time, or of its answer if that is larger.
+    /// `payload` is the number of payload bytes of the larger one.
     #[inline]
     fn charge(&mut self, payload: usize, framer: &Framer) {
         self.wire_bytes += (HEADER_LEN + payload + framer.seal.len() + WIRE_OVERHEAD) as u64;
     }
 }
 
-/// The compute node's end of the session with one memory node.
+/// The compute node's end of the sessions with one memory node.
 ///
-/// Call [`connect`](Self::connect) once; then [`handle`](Self::handle) for every frame from the node,
-/// [`poll`](Self::poll) whenever [`deadline`](Self::deadline) has come, and
-/// [`poll_event`](Self::poll_event) after either.
+/// Call [`connect`](Self::connect) once; then [`handle`](Self::handle) for every frame from the memory node,
+/// [`poll`](Self::poll) whenever [`deadline`](Self::deadline) has come, and [`poll_event`](Self::poll_event)
+/// after either.
 pub struct Requester {
     config: RequesterConfig,
-    /// Longest frame that the buffers were allocated for.
+    /// Longest frame that the buffers were allocated for; the frame length cannot grow beyond it.
     max_frame_at_first: usize,
     connection: Connection,
     streams: Vec<RequestStream>,
-    /// Number of streams granted to the session.
+    /// Number of streams that the memory node granted to the session.
     granted: usize,
     shared: SessionState,
     events: VecDeque<SessionEvent>,
     /// Time of the last genuine frame of the session.
     last_heard: Time,
-    /// The last time in which this end did not run.
+    /// Last time span in which this process did not run.
     pause: Pause,
     timers: Timers,
     read_lines_max: usize,
     write_lines_max: usize,
-    /// State of the agreement between keys; `None` without keys.
+    /// State of the agreement between nodes' keys; `None` without keys.
     keyed: Option<Keyed>,
-    /// Set while the memory node is [barred](Self::bar).
+    /// True while the memory node is [barred](Self::bar).
     barred: bool,
     path: PathLimit,
     /// End of the time in which a session is [expected](Self::is_expected); `None` after a refusal.
     expected_until: Option<Time>,
-    /// Set once the memory node has stated, authenticated by its key, that this end's key is withdrawn; the next poll
-    /// handles it.
+    /// True once the memory node has stated that this CN's key was withdrawn, in an authenticated answer. The
+    /// next poll ends the session.
     expelled: bool,
 }
 
 impl Requester {
-    /// Makes a requester, closed until [`connect`](Self::connect).
+    /// Makes a requester that does nothing until [`connect`](Self::connect).
     pub fn new(config: RequesterConfig) -> Requester {
         let streams = config.streams.clamp(1, STREAMS_MAX as u8);
         let config = RequesterConfig { streams, ..config };
@@ -151,143 +152,149 @@ impl Requester {
         }
     }
 
-    /// Limits the protocol versions: a session gets the newest of these that the memory node supports.
+    /// Sets the protocol versions that a Hello may ask for; a session gets the newest that the memory node
+    /// supports too.
     ///
     /// # Panics
-    /// If this crate supports none of `versions`.
+    /// If `versions` is empty.
     pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
         assert!(!versions.is_empty(), "a version to speak");
         self.connection.versions = versions;
     }
 
-    /// Limits the features requested ([`FEATURES`]) in sessions agreed on from now on.
+    /// Limits the features ([`FEATURES`]) of sessions that are agreed on from now on.
     pub fn set_features(&mut self, features: u32) {
         self.connection.features = features & FEATURES;
     }
 
-    /// Makes this requester's sessions, from the next one on, those of shard `shard` of the CN `owner`: this end's
-    /// address has to be `owner.shard(shard)`.
+    /// Makes the next sessions those of shard `shard` of the CN `owner`. This end's address must be
+    /// `owner.shard(shard)`.
     pub fn set_shard(&mut self, owner: Mac, shard: u8) {
         debug_assert_eq!(owner.shard(shard), self.config.identity.own);
         self.connection.shard = shard;
+        // Shard 0 is the CN itself, so its Hello names no owner.
         self.connection.owner = if shard == 0 { Mac::default() } else { owner };
     }
 
-    /// Announces that more requests follow at once: from now on single lines wait, to be sent in one frame of many
-    /// where the session has such frames, and burst reads wait for the burst that continues them. Call
-    /// [`release`](Self::release) soon after; requests that still wait are sent by the next [`poll`](Self::poll).
+    /// Announces that more requests follow at once. Until [`release`](Self::release), single lines wait so
+    /// that many can be sent in one frame, if the session has such frames, and a burst read waits for the
+    /// burst that continues it. Call `release` soon: requests that still wait are sent by the next
+    /// [`poll`](Self::poll).
     #[inline]
     pub fn hold(&mut self) {
         self.shared.packing.held = true;
     }
 
-    /// Announces that no more requests follow at this moment: sends the waiting requests.
+    /// Announces that no more requests follow for now, and sends the waiting requests.
     #[inline]
     pub fn release(&mut self, now: Time, tx: &mut dyn Transmit) {
         self.shared.packing.held = false;
         self.send_waiting(now, tx);
     }
 
-    /// Sends the waiting requests, though more may follow.
+    /// Sends the waiting requests, although more may follow.
     #[inline]
     pub fn send_waiting(&mut self, now: Time, tx: &mut dyn Transmit) {
         let Some(framer) = self.connection.framer() else { return };
         for stream in &mut self.streams[..self.granted] {
+            // The transmit ring is full, so the next poll tries again.
             if stream.waiting() > 0 && !stream.send_waiting(now, framer, &mut self.shared, tx) {
                 self.timers.arm_by(Timer::Streams, now);
             }
         }
     }
 
-    /// Whether both ends agreed on frames of many lines.
+    /// Whether the session has frames of many lines, so that [`hold`](Self::hold) is of use.
     #[inline]
     pub fn has_multi(&self) -> bool {
         self.shared.packing.reads > 0
     }
 
-    /// Bytes on the wire of all requests so far without repetitions, frame by frame: of the request or its answer,
-    /// whichever is larger (R13).
+    /// Returns the bytes on the wire of all requests so far, without retransmissions: of each request frame
+    /// or its answer, whichever is larger (R13).
     #[inline]
     pub fn wire_bytes(&self) -> u64 {
         self.shared.wire_bytes
     }
 
-    /// Applies another frame length of the link: agrees on a new session, to which unanswered requests move; a request
-    /// too long for the new session fails with [`OpError::FrameTooLarge`]. The length is limited to that at creation.
+    /// Sets the frame length that the link now carries, at most the length at creation. The requester agrees
+    /// on a new session, to which unanswered requests move; a request too long for it fails with
+    /// [`OpError::FrameTooLarge`].
     pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
         let max_frame = max_frame.min(self.max_frame_at_first);
         if max_frame != self.config.max_frame {
             self.config.max_frame = max_frame;
+            // The change may come with another path.
             self.path.widen();
             self.agree_anew(now);
         }
     }
 
-    /// MAC addresses of both ends, and the EtherType.
+    /// MAC addresses of this end and of the memory node, and the EtherType.
     pub fn identity(&self) -> Identity {
         self.config.identity
     }
 
-    /// Whether a session is open, so that requests are taken.
+    /// Whether requests are taken now; `false` also while one session replaces another.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.connection.framer().is_some()
     }
 
-    /// Incarnation of the pool that the open session reaches; changes when the pool's content is lost.
+    /// Incarnation of the pool that the open session accesses; it changes when the pool's content is lost.
     pub fn incarnation(&self) -> Option<u64> {
         self.connection.incarnation()
     }
 
-    /// Number of streams of the session; without a session, the number to request.
+    /// Number of streams of the session; without a session, the number to ask for.
     pub fn streams(&self) -> usize {
         self.granted
     }
 
-    /// Unanswered requests of all streams.
+    /// Number of unanswered requests of all streams.
     pub fn unanswered(&self) -> usize {
         self.streams.iter().map(RequestStream::unanswered).sum()
     }
 
-    /// Whether a session is open and its window has room for one more write on `stream`.
+    /// Whether a session is open and the window of `stream` has room for one more write.
     #[inline]
     pub fn has_room_to_write(&self, stream: u8) -> bool {
         self.is_open() && self.streams[usize::from(stream) % self.granted].has_room(Op::Write)
     }
 
-    /// Time since which an answer is due and nothing was received; `None` if no answer is due.
+    /// Start of the current silence: an answer is due, and no frame has come. `None` if no answer is due.
     pub fn silent_since(&self) -> Option<Time> {
         self.owed_since().map(|since| since.max(self.last_heard))
     }
 
-    /// Time limits and intervals of the session.
+    /// Time limits and intervals given at creation.
     pub fn timing(&self) -> Timing {
         self.config.timing
     }
 
-    /// Time of the last genuine frame of the session.
+    /// Time of the last genuine frame of the session; [`Time::ZERO`] before the first one.
     pub fn last_heard(&self) -> Time {
         self.last_heard
     }
 
-    /// Most lines of a burst read in this session; 0 before it is open.
+    /// Maximum number of lines in a burst read of this session; 0 before it is open.
     #[inline]
     pub fn burst_read_lines_max(&self) -> usize {
         self.read_lines_max
     }
 
-    /// Most lines of a burst write in this session; 0 before it is open.
+    /// Maximum number of lines in a burst write of this session; 0 before it is open.
     #[inline]
     pub fn burst_write_lines_max(&self) -> usize {
         self.write_lines_max
     }
 
-    /// Counts since the requester was created.
+    /// Counters of all sessions since the requester was created.
     pub fn counters(&self) -> &RequesterCounters {
         &self.shared.counters
     }
 
-    /// State and counts for operators. The time-out is the longest of all streams.
+    /// Snapshot of the session for status output.
     pub fn status(&self) -> RequesterStatus {
         let SessionState { buffers, rtt, counters, .. } = &self.shared;
         let timeout = |stream: &RequestStream| stream.timeout_ns(rtt);
@@ -315,13 +322,13 @@ impl Requester {
         self.timers.next_timeout()
     }
 
-    /// The oldest event not yet taken.
+    /// Removes and returns the oldest event.
     #[inline]
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         if self.events.is_empty() { None } else { self.events.pop_front() }
     }
 
-    /// Sends a read of the line at CMem address `addr` on `stream`; its completion bears `token`.
+    /// Sends a read of the line at CMem address `addr`. The completion repeats `token`.
     #[inline]
     pub fn read(
         &mut self,
@@ -334,7 +341,7 @@ impl Requester {
         self.request(stream, Op::Read, addr, &[], token, now, tx)
     }
 
-    /// Sends a write of the line at CMem address `addr`; its completion bears `token`.
+    /// Sends a write of the line at CMem address `addr`. The completion repeats `token`.
     #[inline]
     pub fn write(
         &mut self,
@@ -348,7 +355,7 @@ impl Requester {
         self.request(stream, Op::Write, addr, data, token, now, tx)
     }
 
-    /// Sends a read of `lines` lines from `addr` on, all in one page; its completion bears `token`.
+    /// Sends a read of `lines` lines from `addr` on, all in one page. The completion repeats `token`.
     #[inline]
     pub fn burst_read(
         &mut self,
@@ -365,7 +372,8 @@ impl Requester {
         self.request(stream, Op::BurstRead { lines }, addr, &[], token, now, tx)
     }
 
-    /// Sends a write of the lines that `mask` selects relative to `addr`, all in one page; `data` holds them in order.
+    /// Sends a write of the lines that `mask` selects, counted from `addr`, all in one page; `data` has their
+    /// content in order.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "a burst write is its parts")]
     pub fn burst_write(
@@ -399,6 +407,7 @@ impl Requester {
     ) -> Result<(), Rejected> {
         let Some(framer) = self.connection.framer() else { return Err(Rejected::NotConnected) };
         let mut index = usize::from(stream);
+        // The caller's stream follows from the line's address (R12); fewer streams may have been granted.
         if index >= self.granted {
             index %= self.granted;
         }
@@ -413,8 +422,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a frame from the memory node; the caller has checked the source address. An invalid frame is counted and
-    /// changes nothing (R9).
+    /// Handles a frame from the memory node, whose source address the caller has checked. An invalid frame is
+    /// only counted (R9).
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
         let Ok(frame) = FrameView::new_checked(frame) else {
@@ -439,7 +448,7 @@ impl Requester {
                 | Command::Fault,
             ) => self.handle_answer(frame, now, out),
             Some(command) => self.handle_control(command, frame, now, tx, out),
-            // A request or an unknown command: not for a compute node.
+            // A request or an unknown command, neither of which is meant for a CN.
             None => self.shared.counters.dropped_foreign += 1,
         }
     }
@@ -490,7 +499,7 @@ impl Requester {
             }
             _ => return,
         }
-        // The timer may stay armed for a request that is answered now; that costs at most one poll.
+        // The timer may still be armed for a request that is answered now; that costs at most one poll.
         if let Some(at) = stream.deadline() {
             self.timers.arm_by(Timer::Streams, at);
         }
@@ -506,15 +515,14 @@ impl Requester {
         self.events.push_back(event);
     }
 
-    /// Fails all unanswered requests with `error`.
     fn fail_all(&mut self, error: OpError, out: &mut dyn Completions) {
         for stream in &mut self.streams {
             stream.fail_all(error, &mut self.shared, out);
         }
     }
 
-    /// Applies the limits of the session just opened to the streams, and moves all unanswered requests to it. Requests
-    /// above its limits fail.
+    /// Applies the limits of the session just opened to the streams, and moves all unanswered requests to it.
+    /// Requests beyond the limits fail.
     fn adopt_session(&mut self, now: Time, out: &mut dyn Completions) {
         let trailer = self.connection.framer().map_or(0, |f| f.seal.len());
         let max_frame = self.connection.max_frame();
@@ -526,7 +534,7 @@ impl Requester {
         let long = self.connection.has(FEATURE_LONG_BURSTS) && self.read_lines_max < BURST_LINES_MAX;
         self.shared.packing.burst = if long { self.read_lines_max } else { 0 };
         if self.connection.streams() != self.granted {
-            // R12: with another number of streams, lines belong to other streams.
+            // With another number of streams, lines belong to other streams (R12).
             self.fail_all(OpError::FrameTooLarge, out);
             self.granted = self.connection.streams();
         }

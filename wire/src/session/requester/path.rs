@@ -1,48 +1,50 @@
-//! Longest frame that the path to a memory node carries. A switch between two links may carry shorter frames than both,
-//! and drops the longer ones without a word; then sessions open, and pages never come.
+//! Longest frame that the path to a memory node carries. A switch between the two links may carry shorter
+//! frames than both and drop longer ones silently. Then a session would open, but pages would never arrive.
 //!
 //! ```text
 //!   Start of the session's longest frame  --unanswered twice-->  the next session has shorter frames
-//!                                         --StartAck as long-->  both ways carry them
-//!   narrow session: now and then a Ping of the length that was lost  --Pong as long-->  a session with long frames
+//!                                         --StartAck as long-->  the path carries them both ways
+//!   narrow session: now and then a Ping of the length that was lost  --Pong as long-->  a session with long
+//!   frames
 //! ```
 
 use core::time::Duration;
 
 use crate::time::Time;
 
-/// Frame lengths tried after the session's own: those of an Ethernet MTU of 1500, and of the smallest MTU of IPv6 and
-/// of IPv4 (RFC 8200, section 5; RFC 791, section 3.2).
+/// Frame lengths tried after the session's own: those of an Ethernet MTU of 1500, of the smallest MTU of IPv6
+/// (RFC 8200, section 5) and of the smallest of IPv4 (RFC 791, section 3.2).
 const SHORTER: [usize; 3] = [1514, 1294, 590];
-/// Interval of Pings of the length that was lost.
+/// Interval between Pings of the length that was lost.
 const WIDEN_EVERY: Duration = Duration::from_secs(10);
 
-/// Knowledge of the path, from Starts and Pings.
+/// Limit of the path, as Starts and Pings have shown it.
 #[derive(Debug, Default)]
 pub(super) struct PathLimit {
-    /// Longest frame to request, if the path is narrower than the links.
+    /// Longest frame to ask for, if the path is narrower than the links.
     limit: Option<usize>,
     /// Length of the frames that are lost.
     lost: usize,
     /// Length of the last Start that was given up.
     given_up: Option<usize>,
-    /// Whether a session has started within the limit. Before, the memory node may have stopped instead.
+    /// Whether a session has started within the limit. Until then, the cause may be a memory node that
+    /// stopped.
     confirmed: bool,
 }
 
 impl PathLimit {
-    /// Longest frame to request over a link that carries frames of `link` bytes.
+    /// Longest frame to ask for over a link that carries frames of `link` bytes.
     pub fn request(&self, link: usize) -> usize {
         self.limit.map_or(link, |limit| limit.min(link))
     }
 
-    /// Length of the frames that are lost, if a session of shorter ones has started.
+    /// Length of the frames that are lost, if a session with shorter ones has started.
     pub fn lost(&self) -> Option<usize> {
         (self.confirmed && self.limit.is_some()).then_some(self.lost)
     }
 
-    /// Handles a Start of `frame` bytes that stayed unanswered after a HelloAck. One may be a coincidence; after a
-    /// second of the same length the next session is to have shorter frames.
+    /// Records that a Start of `frame` bytes stayed unanswered after a HelloAck. The first one may be a
+    /// coincidence; after a second one of the same length, the next session has shorter frames.
     pub fn start_given_up(&mut self, frame: usize) {
         if self.given_up.replace(frame) != Some(frame) {
             return;
@@ -51,12 +53,14 @@ impl PathLimit {
             self.lost = self.lost.max(frame);
             self.limit = Some(shorter);
             self.confirmed = false;
+            // The shorter length gets two attempts of its own.
             self.given_up = None;
         }
     }
 
-    /// Handles a memory node that does not answer short frames either: returns `true` if the next Hello may ask for
-    /// longer frames again, as the node was away.
+    /// Records that the memory node does not answer Hellos, which are short frames, either. Returns `true` if
+    /// the next Hello may ask for longer frames again, because the node was away and the path is not to
+    /// blame.
     pub fn silent(&mut self) -> bool {
         self.given_up = None;
         let unproven = self.limit.is_some() && !self.confirmed;
@@ -66,7 +70,7 @@ impl PathLimit {
         unproven
     }
 
-    /// Handles the start of a session: returns `true` if it is the first within a limit.
+    /// Records the start of a session. Returns `true` if it is the first one within a limit.
     pub fn started(&mut self) -> bool {
         self.given_up = None;
         let first = self.limit.is_some() && !self.confirmed;
@@ -74,12 +78,13 @@ impl PathLimit {
         first
     }
 
-    /// Time of the next Ping of the lost length after `now`; none if the path is not narrow.
+    /// Time of the next Ping of the lost length after `now`; `None` if the path is not narrow.
     pub fn probe_at(&self, now: Time) -> Option<Time> {
         self.lost().map(|_| now + WIDEN_EVERY)
     }
 
-    /// Handles a Pong of `len` bytes: returns `true` if the path carries the frames that were lost before.
+    /// Records a Pong of `len` bytes. Returns `true` if it shows that the path carries the frames that were
+    /// lost before.
     pub fn pong(&mut self, len: usize) -> bool {
         let wide = self.lost().is_some_and(|lost| len >= lost);
         if wide {
@@ -88,7 +93,7 @@ impl PathLimit {
         wide
     }
 
-    /// Forgets all about the path, as after a change of the link.
+    /// Removes the limit, as after a change of the link.
     pub fn widen(&mut self) {
         *self = PathLimit::default();
     }

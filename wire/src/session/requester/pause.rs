@@ -1,19 +1,19 @@
-//! A pause of this end, which is no silence of the memory node (R8).
+//! A pause of this process, as on a suspended host. It must not count as silence of the memory node (R8).
 
 use core::time::Duration;
 
 use crate::time::Time;
 
-/// The last time in which the requester was not polled although it was due.
+/// Last time span in which the requester was not polled although it was due.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
     pub end: Time,
-    /// Length of this pause and of earlier ones for which the same answers were due.
+    /// Total length of this pause and of earlier ones during which the same answers were due.
     pub length: Duration,
 }
 
 impl Pause {
-    /// Length of the pauses, as far as is known, of a requester to which answers are due since `since`.
+    /// Returns the length of the pauses that fall into the wait for answers due since `since`.
     pub fn beyond(&self, since: Time) -> Duration {
         if since <= self.end { self.length } else { Duration::ZERO }
     }

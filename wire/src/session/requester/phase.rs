@@ -1,4 +1,4 @@
-//! The states of a connection and their transitions: one table, without data, time or frames.
+//! States of a connection and their transitions, as one table without data, time or frames.
 //!
 //! ```text
 //!                connect            HelloAck             StartAck
@@ -8,27 +8,27 @@
 //!        |                      | dead (also of Open)                   |  ^
 //!        |                      |              silence, new limits,     |  |  an answer, if it was
 //!        |                      |              or the peer sends Bye    v  |  only suspected
-//!        |                      '------------------------- Reopening(standing)
+//!        |                      '------------------------- Reopening(old session)
 //!        |                                        given up ^            | HelloAck
 //!        |                                                 |            v
-//!        |  ByeAck, or none                               Switching(standing) --- StartAck --> Open
+//!        |  ByeAck, or none                            Switching(old session) --- StartAck --> Open
 //!      Closing <----------- close: Open, Reopening, Switching
 //! ```
 //!
-//! A Hello ends nothing: in Reopening the old session goes on. From the first Start until its StartAck (Switching) no
-//! request is sent, so that none of the old session can be executed after one of the new; answers of the old one are
-//! taken. Start is repeated at the pace of round trips, because operations wait for its answer. One that stays
-//! unanswered is given up and another Hello sent; until that has led to a session the old one may go on, if the memory
-//! node still has it.
+//! A Hello ends nothing: in Reopening the old session remains in use. From the first Start until its StartAck
+//! (Switching), no request is sent, so that no request of the old session can be executed after one of the
+//! new session; answers of the old session are still taken. Start is repeated about once in a round trip,
+//! because operations wait for its answer. If it stays unanswered, it is given up and another Hello is sent.
+//! Until that leads to a session, the old one may be used again, if the memory node still has it.
 
-/// State of the old session during the agreement on a new one.
+/// State of the old session while a new one is agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OldSession {
     /// The old session works; the new one is to have other limits or keys.
     Sound,
-    /// Nothing was received for long; an answer makes the session sound again.
+    /// Nothing was received for a long time; an answer makes the session sound again.
     Suspect,
-    /// The peer sent Bye, or the session's frames are too long for the link: the session cannot go on.
+    /// The peer sent Bye, or the session's frames are too long for the link, so the session cannot continue.
     Leaving,
 }
 
@@ -37,26 +37,25 @@ pub(super) enum OldSession {
 pub(super) enum ConnectionPhase {
     /// No session, and no Hello is sent.
     Closed,
-    /// No session; Hello is sent until an answer comes.
+    /// No session; Hello is repeated until an answer comes.
     Calling,
-    /// No session; a session was offered, and Start is sent until an answer comes.
+    /// No session yet, but one was offered; Start is repeated until an answer comes.
     Starting,
-    /// A session is open.
+    /// A session is open, and its requests are sent.
     Open,
-    /// The old session goes on; Hello is sent for a new one.
+    /// The old session remains in use; Hello is repeated for a new one.
     Reopening(OldSession),
-    /// No request is sent in the old session any more; Start is sent for the new one.
+    /// No more requests are sent in the old session; Start is repeated for the new one.
     Switching(OldSession),
-    /// The session is ending; Bye is sent until an answer comes.
+    /// The session is ending; Bye is repeated until an answer comes.
     Closing,
 }
 
-/// Input of the transition table.
+/// Input of the transition table: a call of the application, a frame, or an expired timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionEvent {
-    /// The application requests a session.
+    /// The application asks for a session.
     Connect,
-    /// The application closes the session.
     Close,
     /// The link's frame length has changed.
     LimitsChanged,
@@ -64,35 +63,35 @@ pub(super) enum ConnectionEvent {
     Outgrown,
     /// A HelloAck has offered a session.
     Offered,
-    /// A HelloAck has refused the version and named one that is supported here.
+    /// A HelloAck has refused the version, and named one that this end supports.
     OtherVersion,
     /// A HelloAck has refused the session.
     Refused,
-    /// An authenticated HelloAck states that this end's key is withdrawn.
+    /// An authenticated HelloAck has reported that this CN's key was withdrawn.
     Expelled,
     /// A StartAck has come for the offered session.
     Started,
     /// The peer has sent Bye.
     PeerLeft,
-    /// A ByeAck has come.
     ByeAcked,
     /// A genuine frame of the session has come.
     Heard,
-    /// The interval has passed after which Hello, Start or Bye is sent (again).
+    /// Hello, Start or Bye is due to be sent, or sent again.
     RetryDue,
     /// The last Bye has stayed unanswered.
     ByesSpent,
     /// The Start has stayed unanswered for its time limit.
     GivenUp,
-    /// No frame has been sent or received for the Ping interval.
+    /// No frame was received, and no Ping sent, for the Ping interval.
     PingDue,
-    /// An answer is due, and nothing was received for [`Timing::suspect_after`](super::Timing::suspect_after).
+    /// An answer is due, and nothing was received for
+    /// [`Timing::suspect_after`](super::Timing::suspect_after).
     Silent,
     /// An answer is due, and nothing was received for [`Timing::dead_after`](super::Timing::dead_after).
     Dead,
 }
 
-/// Output of the transition table.
+/// Output of the transition table: the frame to send, the report to make, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
@@ -106,23 +105,25 @@ pub(super) enum Action {
     CallAfterPeerLeft,
     /// `Call`, fail all unanswered requests, and report that the session is dead.
     CallAfterDeath,
-    /// Report that the peer has left; the repetition of Hello or Start goes on.
+    /// Report that the peer has left; Hello or Start is repeated as before.
     TellPeerLeft,
-    /// Fail all unanswered requests and report that the session is dead; the repetition of Hello or Start goes on.
+    /// Fail all unanswered requests and report that the session is dead; Hello or Start is repeated as
+    /// before.
     TellDeath,
-    /// Fail all unanswered requests, report that the session is dead, and send the next Hello at the long interval.
+    /// Fail all unanswered requests, report that the session is dead, and send the next Hello after the long
+    /// interval.
     RestAfterDeath,
-    /// Send the next Hello at the long interval.
+    /// Send the next Hello after the long interval.
     WaitLong,
-    /// Send Start at once, and repeat it for a bounded time.
+    /// Send Start at once, and repeat it for a limited time.
     Start,
-    /// Make the offered session the present one.
+    /// Make the offered session the current one.
     Adopt,
     /// Stop sending Hellos, because the session has recovered.
     StopCalling,
-    /// Send Bye at once, and repeat it a bounded number of times.
+    /// Send Bye at once, and repeat it a limited number of times.
     StartLeaving,
-    /// Send the present Hello again.
+    /// Send the current Hello again.
     SendHello,
     SendStart,
     SendBye,
@@ -134,7 +135,7 @@ pub(super) enum Action {
 }
 
 impl ConnectionPhase {
-    /// Whether there is a session, including one that is about to be replaced.
+    /// Whether there is a session, even one that is about to be replaced.
     #[inline]
     pub const fn has_session(self) -> bool {
         match self {
@@ -146,7 +147,7 @@ impl ConnectionPhase {
         }
     }
 
-    /// Whether requests may be sent.
+    /// Whether requests may be sent; not while one session replaces another.
     #[inline]
     pub const fn takes_requests(self) -> bool {
         match self {
@@ -159,24 +160,23 @@ impl ConnectionPhase {
         }
     }
 
-    /// Whether answers to requests are taken, also those to requests that the memory node executed before Start. In a
-    /// suspect session an answer counts only if it makes the session sound again.
+    /// Whether answers to requests are taken; this includes requests that the memory node executed before
+    /// Start. In a suspect session an answer counts only if it makes the session sound again.
     #[inline]
     pub const fn takes_answers(self) -> bool {
         self.takes_requests() || matches!(self, ConnectionPhase::Switching(OldSession::Sound))
     }
 
-    /// Whether the phase waits for an answer to a Hello.
     pub const fn awaits_offer(self) -> bool {
         matches!(self, ConnectionPhase::Calling | ConnectionPhase::Reopening(_))
     }
 
-    /// Whether the phase waits for an answer to a Start, so that there is an offered session.
+    /// Whether an answer to a Start is expected, so that there is an offered session.
     pub const fn awaits_start(self) -> bool {
         matches!(self, ConnectionPhase::Starting | ConnectionPhase::Switching(_))
     }
 
-    /// Name in the status: `open`, `connecting`, `suspect` or `closed`.
+    /// State as status output shows it: `open`, `connecting`, `suspect` or `closed`.
     pub const fn name(self) -> &'static str {
         match self {
             ConnectionPhase::Closed => "closed",
@@ -191,12 +191,13 @@ impl ConnectionPhase {
     }
 }
 
-/// Transition of a connection in `phase` at `event`: the next phase, and the action.
+/// Returns the next phase of a connection in `phase` after `event`, and the action to take.
 pub(super) const fn next(phase: ConnectionPhase, event: ConnectionEvent) -> (ConnectionPhase, Action) {
     use ConnectionPhase::*;
     use OldSession::{Leaving, Sound, Suspect};
     match (phase, event) {
         (Closed, ConnectionEvent::Connect) => (Calling, Action::Call),
+        // A closing session still exists, so it is kept until a new one starts.
         (Closing, ConnectionEvent::Connect) => (Reopening(Sound), Action::Call),
         (Calling | Starting | Open | Reopening(_) | Switching(_), ConnectionEvent::Connect) => {
             (phase, Action::Nothing)
@@ -212,6 +213,7 @@ pub(super) const fn next(phase: ConnectionPhase, event: ConnectionEvent) -> (Con
             (Calling, Action::Call)
         }
         (Open, ConnectionEvent::LimitsChanged) => (Reopening(Sound), Action::Call),
+        // An offer with the old limits is given up.
         (Reopening(old) | Switching(old), ConnectionEvent::LimitsChanged) => (Reopening(old), Action::Call),
         (Open | Reopening(_) | Switching(_), ConnectionEvent::Outgrown) => (Reopening(Leaving), Action::Call),
         (Closed | Closing, ConnectionEvent::LimitsChanged | ConnectionEvent::Outgrown) => {
@@ -279,7 +281,7 @@ pub(super) const fn next(phase: ConnectionPhase, event: ConnectionEvent) -> (Con
         (Open, ConnectionEvent::Dead) => (Calling, Action::CallAfterDeath),
         (Reopening(_), ConnectionEvent::Dead) => (Calling, Action::TellDeath),
         (Switching(_), ConnectionEvent::Dead) => (Starting, Action::TellDeath),
-        // A closing session ends by itself, and sooner.
+        // A closing session ends anyway, after its last Bye, and sooner.
         (Closed | Calling | Starting | Closing, ConnectionEvent::Dead) => (phase, Action::Nothing),
     }
 }
@@ -304,7 +306,7 @@ mod tests {
         Closing,
     ];
 
-    /// Transitions of one event: from, to, action.
+    /// Transitions of one event: phase before, phase after, action.
     type Row = &'static [(ConnectionPhase, ConnectionPhase, Action)];
 
     /// All transitions of each event. In a phase without an entry, nothing changes.
@@ -463,14 +465,14 @@ mod tests {
                 assert_eq!(next(phase, event), expected, "{event:?} in {phase:?}");
             }
         }
-        // Each event has one row.
+        // Each event has exactly one row.
         for (place, (event, _)) in ROWS.iter().enumerate() {
             assert_eq!(*event as usize, place, "rows in the order of the events, none missing");
         }
         assert_eq!(ConnectionEvent::Dead as usize + 1, ROWS.len());
     }
 
-    /// A session comes by Adopt and ends by Tell…, Stop and Call…, in accord with `has_session`.
+    /// A session begins only by Adopt and ends only by an action that reports it, as `has_session` requires.
     #[test]
     fn sessions_come_and_go_with_their_actions() {
         for (event, _) in ROWS {

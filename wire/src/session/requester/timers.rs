@@ -1,24 +1,25 @@
-//! The timers of a requester.
+//! Timers of a requester.
 //!
-//! | timer | armed by | when it goes off |
+//! | timer | armed by | when it expires |
 //! |---|---|---|
-//! | [`GiveUp`](Timer::GiveUp) | an offer | another Hello; the old session goes on |
-//! | [`Streams`](Timer::Streams) | a request, an answer, a session that takes requests (again); after each poll for the streams' next time | what is due again is sent again (R5, R6, R8) |
+//! | [`GiveUp`](Timer::GiveUp) | an offer | another Hello; the old session remains in use |
+//! | [`Streams`](Timer::Streams) | a request, an answer, a session that takes requests (again); after each poll for the streams' next time | requests that are due are sent again (R5, R6, R8) |
 //! | [`Ping`](Timer::Ping) | each poll, while the session is open: from the last frame or Ping on | Ping, if nothing has come since |
-//! | [`Dead`](Timer::Dead) | each poll, while something is owed | everything unanswered fails |
-//! | [`Suspect`](Timer::Suspect) | each poll, while something is owed and the session is open | Hello for a new session |
+//! | [`Dead`](Timer::Dead) | each poll, while an answer is due | all unanswered requests fail |
+//! | [`Suspect`](Timer::Suspect) | each poll, while an answer is due and the session is open | Hello for a new session |
 //! | [`Rekey`](Timer::Rekey) | a session between keys | Hello for a session with new keys |
 //! | [`Widen`](Timer::Widen) | a session of shorter frames than the links carry | Ping of the length that was lost |
-//! | [`Retry`](Timer::Retry) | Hello, Start and Bye, each time for the next | the same again |
+//! | [`Retry`](Timer::Retry) | Hello, Start and Bye, each time for the next | the same frame again |
 //!
-//! Each frame received postpones Ping, Dead and Suspect. Re-arming them would be work for each frame, so it is not
-//! done: they go off when they were armed for, check whether it is really time, and are armed again.
+//! Each frame received postpones Ping, Dead and Suspect. Arming them anew would cost time for each frame. So
+//! they are left as they are: when one expires, it checks whether its condition really holds, and is armed
+//! again.
 
 use core::time::Duration;
 
 use crate::time::Time;
 
-/// A timer; the order of the variants is that in which timers due at one time are handled.
+/// Timer; timers due at the same time are handled in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The Start stays unanswered.
@@ -35,7 +36,7 @@ pub(super) enum Timer {
     Rekey,
     /// The path may carry longer frames by now.
     Widen,
-    /// Hello, Start or Bye is sent again.
+    /// Hello, Start or Bye is due to be sent again.
     Retry,
 }
 
@@ -56,7 +57,6 @@ impl Timer {
 /// Time of a timer that is not armed.
 const NEVER: Time = Time(u64::MAX);
 
-/// Time at which each timer goes off.
 #[derive(Clone, Debug)]
 pub(super) struct Timers {
     at: [Time; Timer::ALL.len()],
@@ -65,12 +65,11 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// State in which no timer is armed.
     pub const fn new() -> Timers {
         Timers { at: [NEVER; Timer::ALL.len()], next: NEVER }
     }
 
-    /// Arms `timer` for `at`, whatever it was armed for before.
+    /// Arms `timer` for `at`, whether it was armed before or not.
     #[inline]
     pub fn arm(&mut self, timer: Timer, at: Time) {
         self.at[timer as usize] = at;
@@ -85,12 +84,11 @@ impl Timers {
         }
     }
 
-    /// Disarms `timer`.
     pub fn stop(&mut self, timer: Timer) {
         self.at[timer as usize] = NEVER;
     }
 
-    /// Arms `timer` for `at`, or disarms it.
+    /// Arms `timer` for `at`, or disarms it if there is no time.
     pub fn set(&mut self, timer: Timer, at: Option<Time>) {
         match at {
             Some(at) => self.arm(timer, at),
@@ -107,14 +105,14 @@ impl Timers {
         due
     }
 
-    /// Time of the earliest timer; may be too early after a timer was stopped or postponed.
+    /// Time of the earliest timer; may be too early if a timer was stopped or postponed.
     #[inline]
     pub fn next_timeout(&self) -> Time {
         self.next
     }
 
-    /// Computes the next time-out at the end of a poll. A timer that could not do its work yet is set a microsecond
-    /// ahead, as it would otherwise be polled in a spin.
+    /// Computes the next time-out at the end of a poll. It is at least a microsecond ahead: a timer that
+    /// could not do its work yet would otherwise make the caller poll in a spin.
     pub fn settle(&mut self, now: Time) {
         let earliest = self.at.iter().fold(NEVER, |earliest, at| earliest.min(*at));
         self.next = earliest.max(now + Duration::from_micros(1));

@@ -1,8 +1,8 @@
 //! Admission of sessions: Hello and Start, and the frames and time limits that keep or end a session.
 //!
-//! A Hello is answered but ends nothing; the session it offers waits in a bounded list ([`Offers`](super::offers))
-//! until Start arrives under the new session id. Session ids come from an unpredictable generator, so that Start can
-//! only come from the receiver of the HelloAck.
+//! Answering a Hello ends nothing. The session that the answer offers waits in a bounded list
+//! ([`Offers`](super::offers)) until Start arrives under the new session id. Session ids are unpredictable,
+//! so that Start can come only from the receiver of the HelloAck.
 
 use core::time::Duration;
 
@@ -23,20 +23,21 @@ use crate::session::slab::Slab;
 use crate::session::{Memory, ResponderCounters, WINDOW, infer};
 use crate::time::Time;
 
-/// Time for which an old instance is pinged before another instance gets its session.
+/// Time that an old instance has to answer a Ping before another instance gets its session.
 const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// Least frame limit of a session: a line and the longest trailer.
+/// Minimum frame length of a session: a line and the longest trailer.
 const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + Gcm::TRAILER_LEN;
 
-/// A frame received longer ago than this is no sign of life.
+/// A frame received longer ago than this does not show that the CN is running.
 const SIGN_OF_LIFE_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Interval at which sessions of guests (CNs without memory here) are ended, while a CN with memory finds no room.
+/// Interval between checks which sessions belong to guests (CNs without memory here); mappings change
+/// meanwhile.
 const GUEST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// Signs of life since the session was challenged.
+    /// Evidence that the CN is running, since the session was challenged.
     fn liveness(&self, now: Time) -> Liveness {
         if self.last_heard >= self.challenged_at {
             if now - self.last_heard < SIGN_OF_LIFE_MAX_AGE { Liveness::Confirmed } else { Liveness::Stale }
@@ -53,7 +54,7 @@ impl Responder {
         Identity { own: self.config.own, peer: cn, ethertype: self.config.ethertype }
     }
 
-    /// Handles a frame that is no request.
+    /// Handles a frame that is not a request.
     #[cold]
     pub(super) fn handle_control<M: Memory>(
         &mut self,
@@ -68,6 +69,7 @@ impl Responder {
         match command {
             Command::Hello => {
                 let outside = Framer::at_mn(self.identity(cn), Seal::OUTSIDE);
+                // A group address cannot be the address of a CN.
                 if cn.is_multicast() || frame.dst() != self.config.own {
                     self.counters.dropped_foreign += 1;
                 } else if !outside.open(&mut frame, Space::Control, 0) {
@@ -99,12 +101,13 @@ impl Responder {
                     self.step(index, event, tx);
                 }
             }
-            // Echo frames do not get here on nodes that answer them.
+            // On a node that answers Echo frames, they are handled before they get here.
             _ => self.counters.dropped_foreign += 1,
         }
     }
 
-    /// Opens a control frame of a session; its number must be above all earlier numbers.
+    /// Verifies a control frame of a session. Its number must be above all earlier ones, so that copies have
+    /// no effect (R11).
     fn open_control(&mut self, index: usize, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.sessions[index] else { return false };
         let seq = infer(session.heard, frame.seq());
@@ -125,7 +128,7 @@ impl Responder {
         self.answer_padded(index, tx, message, 0);
     }
 
-    /// Answers with a frame of at least `len` bytes, where the link carries so long ones.
+    /// Answers with a frame of at least `len` bytes, or as long as the link can carry.
     fn answer_padded(&mut self, index: usize, tx: &mut dyn Transmit, message: &Message<'_>, len: usize) {
         let len = len.min(self.config.max_frame).min(MAX_FRAME_LIMIT);
         if let Some(session) = &mut self.sessions[index]
@@ -135,7 +138,8 @@ impl Responder {
         }
     }
 
-    /// Decides on a Hello, with the key `shown` or none. `None`: no answer yet; the CN sends the Hello again.
+    /// Decides on a Hello with the proved key `shown`, or none. Returns `None` if there is no answer yet; the
+    /// CN will repeat the Hello.
     pub(super) fn hello<M: Memory>(
         &mut self,
         cn: Mac,
@@ -145,6 +149,8 @@ impl Responder {
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) -> Option<HelloAck> {
+        // A repeated Hello gets the same answer, not a second offer. A Hello with a key was already looked up
+        // in `keyed_hello`.
         if shown.is_none()
             && let Some(ack) = self.offers.repeat(cn, hello)
         {
@@ -195,6 +201,7 @@ impl Responder {
             Some(HelloStatus::NoResources)
         } else {
             match known.map_or(Action::Offer, |index| self.asked_by(index, hello, now, tx)) {
+                // The old instance has some time to answer the Ping, while the CN repeats its Hello.
                 Action::Challenge | Action::AskAgain => return None,
                 Action::Refuse => Some(HelloStatus::InstanceConflict),
                 _ => None,
@@ -205,7 +212,7 @@ impl Responder {
             return Some(ack);
         }
         if hello.shard > 0 && !memory.is_current(hello.owner.to_u64(), hello.instance) {
-            // A shard gets a session only after the CN itself.
+            // The CN itself must have a session of this instance before its shards may have any.
             return None;
         }
         ack.session = self.nonces.next();
@@ -216,7 +223,7 @@ impl Responder {
             (Some(secret), _) => Seal::Gcm(Gcm::derive(secret, cn, self.config.own, hello, &ack)),
             (None, Some(key)) => match Aead::derive(key, cn, self.config.own, hello, &ack) {
                 Ok(aead) => Seal::Aead(aead),
-                // The pre-shared key is shorter than the least length.
+                // The pre-shared key is shorter than the minimum.
                 Err(_) => return Some(HelloAck { status: HelloStatus::Integrity, session: 0, ..ack }),
             },
         };
@@ -226,7 +233,7 @@ impl Responder {
         Some(ack)
     }
 
-    /// Whether there is room for the session of a CN with memory, if need be by ending the session of a guest.
+    /// Whether a CN with memory can have a session, if need be because the session of a guest can be ended.
     fn has_room<M: Memory>(&mut self, now: Time, memory: &mut M) -> bool {
         self.by_cn.len() < self.config.sessions_max || self.a_guest(now, memory).is_some()
     }
@@ -244,7 +251,7 @@ impl Responder {
         guests(self) < most
     }
 
-    /// The guest that has been silent for longest.
+    /// Returns the session of the guest that has been silent for longest.
     fn a_guest<M: Memory>(&mut self, now: Time, memory: &mut M) -> Option<usize> {
         self.look_for_guests(now, memory);
         let guests = self.sessions.iter().enumerate().filter_map(|(index, session)| {
@@ -253,7 +260,7 @@ impl Responder {
         guests.min().map(|(_, index)| index)
     }
 
-    /// Finds the sessions whose CN is a guest now: mappings change while sessions last.
+    /// Checks again which sessions belong to guests, because mappings change while sessions last.
     fn look_for_guests<M: Memory>(&mut self, now: Time, memory: &mut M) {
         if now - self.guests_at >= GUEST_CHECK_INTERVAL {
             self.guests_at = now;
@@ -263,7 +270,7 @@ impl Responder {
         }
     }
 
-    /// Makes the transition that a Hello causes in the present session, of the same or another instance.
+    /// Applies a Hello of the same or another instance to the current session, and returns the action.
     fn asked_by(&mut self, index: usize, hello: &Hello, now: Time, tx: &mut dyn Transmit) -> Action {
         let Some(session) = &self.sessions[index] else { return Action::Offer };
         let event = if session.instance == hello.instance {
@@ -278,7 +285,7 @@ impl Responder {
         action
     }
 
-    /// Makes the transition of `event` of a session, and carries out its action.
+    /// Makes the transition for `event`, and sends the frame that its action calls for.
     pub(super) fn step(&mut self, index: usize, event: PhaseEvent, tx: &mut dyn Transmit) -> Action {
         let (phase, action) = self.decide(index, event);
         match action {
@@ -302,7 +309,7 @@ impl Responder {
         next(self.sessions[index].as_ref().map_or(SessionPhase::Absent, |session| session.phase), event)
     }
 
-    /// Sets the phase of the session at `index`, and queues the report of `action`.
+    /// Sets the phase of the session at `index`, and queues the event that `action` calls for.
     fn conclude(&mut self, index: usize, phase: SessionPhase, action: Action) {
         let Some(session) = &mut self.sessions[index] else { return };
         let cn = session.cn;
@@ -325,7 +332,7 @@ impl Responder {
         }
     }
 
-    /// Starts the offered session, or answers a repeated Start whose answer was lost.
+    /// Starts the offered session, or answers a repeated Start whose StartAck was lost.
     fn start<M: Memory>(
         &mut self,
         cn: Mac,
@@ -334,6 +341,7 @@ impl Responder {
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) {
+        // The first control frame of a session, so its number is close to 0.
         let seq = infer(0, frame.seq());
         let offered = self.offers.any_to(cn);
         let opens = |offer: &Offer| offer.framer.open(&mut frame, Space::Control, seq);
@@ -362,7 +370,7 @@ impl Responder {
             _ => memory.is_current(owner.to_u64(), instance),
         };
         if !ready {
-            // The offer stays, as the CN sends its Start again.
+            // Kept, because the CN repeats its Start until the other workers are ready.
             self.offers.add(offer);
             return;
         }
@@ -422,12 +430,13 @@ impl Responder {
             self.early -= session.buffers.used();
             self.counters = self.counters.plus(&session.counters);
         }
+        // Another session may soon have this index.
         if self.due.is_some_and(|(session, _)| session == index) {
             self.due = None;
         }
     }
 
-    /// Removes silent sessions and old offers. Call about once a second.
+    /// Removes silent sessions and old offers. Call it about once a second.
     pub fn poll(&mut self, now: Time) {
         self.offers.expire(now, self.config.max_frame);
         self.expire_handshakes(now);
@@ -441,14 +450,14 @@ impl Responder {
         }
     }
 
-    /// Applies another frame length of the link to sessions from now on. Sessions whose frames are too long are to be
-    /// ended by [`dismiss_outgrown`](Self::dismiss_outgrown).
+    /// Sets the frame length that the link now carries, for sessions offered from now on. Sessions with
+    /// longer frames are ended by [`dismiss_outgrown`](Self::dismiss_outgrown).
     pub fn set_max_frame(&mut self, max_frame: usize) {
         self.config.max_frame = max_frame;
     }
 
-    /// Sends Bye to CNs whose frames no longer fit the link, so that they agree on another session at once; returns the
-    /// number of Byes. Call again now and then, as a Bye may be lost.
+    /// Sends a Bye to each CN whose frames no longer fit the link, so that it agrees on another session at
+    /// once. Returns the number of Byes. Call it repeatedly, as a Bye may be lost.
     pub fn dismiss_outgrown(&mut self, tx: &mut dyn Transmit) -> usize {
         let mut told = 0;
         for index in 0..self.sessions.len() {
@@ -461,8 +470,8 @@ impl Responder {
         told
     }
 
-    /// Sends the receive queue's state to every CN from which a frame has come since `since`: a PFC frame's content in
-    /// a form that switches forward. Returns the number of frames.
+    /// Reports congestion of the receive queue to every CN that has sent a frame since `since`: the content
+    /// of a PFC frame in a frame that switches forward. Returns the number of frames sent.
     pub fn congested(&mut self, vector: &PfcVector, since: Time, tx: &mut dyn Transmit) -> usize {
         let mut told = 0;
         for index in 0..self.sessions.len() {
@@ -477,7 +486,7 @@ impl Responder {
         told
     }
 
-    /// Accepts no new sessions and announces to the present ones that this node stops; call again until
+    /// Accepts no new sessions and sends a Bye in each open one. Call it again until
     /// [`sessions`](Responder::sessions) is 0 or a time limit has passed.
     pub fn drain(&mut self, tx: &mut dyn Transmit) {
         self.draining = true;

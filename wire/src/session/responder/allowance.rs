@@ -1,15 +1,14 @@
-//! Limit of an expensive action: a number at once, and a rate in the long run.
+//! Limit on how often an expensive action may happen: a number of times at once, and a rate in the long run.
 
 use core::time::Duration;
 
 use crate::time::Time;
 
-/// State of the limit of one action.
 pub(super) struct Allowance {
     most: u32,
     interval: Duration,
     left: u32,
-    /// Time at which the last action was given back.
+    /// Time of the last refill of `left`, in whole intervals.
     at: Time,
 }
 
@@ -19,7 +18,7 @@ impl Allowance {
         Self { most, interval, left: most, at: Time::ZERO }
     }
 
-    /// Takes one action from the allowance; `false` if none is left.
+    /// Takes one action from the allowance. Returns `false` if none is left.
     pub fn take(&mut self, now: Time) -> bool {
         let nanos = self.interval.as_nanos().max(1) as u64;
         let back = (now - self.at).as_nanos() as u64 / nanos;
@@ -50,7 +49,7 @@ mod tests {
         assert_eq!(taken(&mut allowance, 35), 2, "20 and 30");
         assert_eq!(taken(&mut allowance, 40), 1, "the rest was not lost");
         assert_eq!(taken(&mut allowance, 1_000_000), 4);
-        // A clock that stands still, or is set back, gives no action.
+        // No actions are added while the clock stands still or is set back.
         assert_eq!(taken(&mut allowance, 999_999), 0);
     }
 }

@@ -1,55 +1,55 @@
-//! Counts of a responder, of one session and in sum.
+//! Counters of a responder: a set for each session, and one for frames outside sessions.
 
 use serde::{Deserialize, Serialize};
 
-/// Counts of a responder: of one session, or of all.
+/// Counters of one session, or their sums over all sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponderCounters {
     /// Requests executed (R2).
     pub executed: u64,
-    /// Requests answered with a Fault.
+    /// Requests refused with a Fault.
     pub faults: u64,
-    /// Frames of many requests that were executed and answered as a whole.
+    /// Frames of many requests that were executed as a whole and answered in one frame.
     #[serde(default)]
     pub multi_frames: u64,
-    /// Requests in the frames of many.
+    /// Requests that came in frames of many requests.
     #[serde(default)]
     pub multi_requests: u64,
-    /// Requests that had been answered before or were already waiting.
+    /// Requests that were answered before, or were already waiting for an earlier one.
     pub duplicates: u64,
-    /// Requests that came before an earlier one and waited.
+    /// Requests that came before an earlier one and had to wait.
     pub early: u64,
-    /// SackNak frames sent.
+    /// SackNak frames sent: requests that came early (R4).
     pub sacks: u64,
-    /// SackNakAck frames sent.
+    /// SackNakAck frames sent: requests that came early while an acknowledgement was due (R4).
     pub sack_acks: u64,
-    /// Congestion frames sent.
+    /// Congestion frames sent because the receive queue was too long.
     pub congestion: u64,
-    /// Sessions started.
+    /// Sessions started, replacements included.
     pub sessions: u64,
-    /// Frames dropped because they were too short, or their length was not that of their command.
+    /// Frames dropped because they were shorter than their command requires, or of an unknown command.
     pub dropped_length: u64,
-    /// Frames dropped because their integrity trailer was wrong (damaged, replayed, of another session).
+    /// Frames dropped because their integrity trailer was wrong: damaged, replayed, or of another session.
     pub dropped_trailer: u64,
     /// Frames dropped because their number was outside the window.
     pub dropped_window: u64,
-    /// Frames dropped because there was no room for the answer, or to keep them.
+    /// Frames dropped for lack of space: for the answer, or to keep the request until its turn.
     pub dropped_full: u64,
     /// Frames dropped because their sender has no session, or they were not for this node.
     pub dropped_foreign: u64,
-    /// Hellos dropped because mac1 was invalid, or mac2 was made without a valid cookie.
+    /// Hellos dropped because mac1 was wrong.
     #[serde(default)]
     pub dropped_mac: u64,
-    /// Hellos dropped because they were not genuine, or older than an accepted one.
+    /// Hellos dropped because they were not genuine, or not newer than an accepted one.
     #[serde(default)]
     pub dropped_handshake: u64,
-    /// HelloAcks sent with a cookie.
+    /// Cookies sent, each in a HelloAck.
     #[serde(default)]
     pub cookies: u64,
 }
 
 impl ResponderCounters {
-    /// Sums of the counts of `self` and `o`.
+    /// Adds the counters of `self` and `o`, for sums over sessions.
     pub fn plus(&self, o: &ResponderCounters) -> ResponderCounters {
         ResponderCounters {
             executed: self.executed + o.executed,

@@ -1,4 +1,5 @@
-//! Index of sessions by address, searched for every frame that comes from another CN than the frame before.
+//! Index of sessions by address. It is searched only for a frame that comes from another CN than the frame
+//! before.
 
 use core::hash::{BuildHasherDefault, Hasher};
 
@@ -10,23 +11,19 @@ use crate::frame::Mac;
 pub(super) struct Directory(HashMap<u64, usize, BuildHasherDefault<AddressHasher>>);
 
 impl Directory {
-    /// Makes an empty map with room for `sessions` entries.
     pub fn with_capacity(sessions: usize) -> Directory {
         Directory(HashMap::with_capacity_and_hasher(sessions, BuildHasherDefault::default()))
     }
 
-    /// Index of the session of `cn`.
     #[inline]
     pub fn get(&self, cn: Mac) -> Option<usize> {
         self.0.get(&cn.to_u64()).copied()
     }
 
-    /// Sets the index of the session of `cn`.
     pub fn insert(&mut self, cn: Mac, index: usize) {
         self.0.insert(cn.to_u64(), index);
     }
 
-    /// Removes the entry of `cn`.
     pub fn remove(&mut self, cn: Mac) {
         self.0.remove(&cn.to_u64());
     }
@@ -36,8 +33,8 @@ impl Directory {
     }
 }
 
-/// Spreads addresses over the table: one multiplication, the halves of its product folded. Without a secret: an
-/// attacker who invents colliding addresses gains a few comparisons, as there are at most
+/// Hash function for addresses: one multiplication, with the halves of the product folded. It has no secret,
+/// because an attacker who invents colliding addresses gains only a few comparisons: there are at most
 /// [`sessions_max`](super::ResponderConfig::sessions_max) entries.
 #[derive(Default)]
 struct AddressHasher(u64);
@@ -76,7 +73,8 @@ mod tests {
         assert_eq!(directory.get(cn(1000)), None);
     }
 
-    /// Addresses of one vendor, which differ in the last bytes, and addresses that differ in the first bytes only.
+    /// The hash spreads addresses of one vendor, which differ in the last bytes, and addresses that differ
+    /// only in the first bytes.
     #[test]
     fn neighbours_are_spread() {
         for step in [1_u64, 1 << 8, 1 << 24, 1 << 40] {

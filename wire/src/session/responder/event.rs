@@ -1,45 +1,46 @@
-//! Events of sessions, kept until the node takes them.
+//! Events of sessions, kept until the node takes them for its log.
 //!
-//! The number of kept events is limited. Events that any station can cause have a small part of the room, so that a
-//! flood of them displaces no others.
+//! The number of kept events is limited. Complaints, the events that any station can cause, get only a small
+//! part of the space, so that a flood of them does not displace other events.
 
 use alloc::collections::VecDeque;
 
 use crate::frame::{Mac, PublicKey};
 
-/// Most events kept until polled; the oldest are dropped first.
+/// Maximum number of events kept; a further event displaces the oldest.
 const EVENTS_MAX: usize = 64;
-/// Most kept events of the kinds that any station can cause; further ones are dropped.
+/// Maximum number of complaints among the events kept; further complaints are dropped.
 const COMPLAINTS_MAX: usize = 16;
 
 /// Event of a session, for the node's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponderEvent {
-    /// A session has started.
+    /// A session has started, and its requests are served.
     Started {
         /// MAC address of the CN.
         cn: Mac,
-        /// Set if the session replaced an earlier one of the CN.
+        /// True if the session replaced an earlier one of the CN.
         replaced: bool,
     },
     /// A session was ended by a Bye.
     Ended(Mac),
-    /// A session was removed because no frame had come for [`idle_after`](super::ResponderConfig::idle_after).
+    /// A session was removed because no frame had come for
+    /// [`idle_after`](super::ResponderConfig::idle_after).
     Expired(Mac),
-    /// The session of a second agent with the same MAC address was refused.
+    /// A second agent with the same MAC address asked for a session and was refused.
     Conflict(Mac),
-    /// A Hello was refused because the CN supports other versions only.
+    /// A Hello was refused because the CN asked for a version that this node does not support.
     VersionMismatch {
-        /// MAC address of the CN.
+        /// Source address of the Hello.
         cn: Mac,
         /// Version that the Hello requested.
         version: u16,
     },
-    /// A session was requested in the name of a CN with a key, without a proof of that key.
+    /// A Hello named a CN that has a key, but did not prove that key.
     KeyRefused {
-        /// MAC address of the CN.
+        /// Source address of the Hello.
         cn: Mac,
-        /// Key that the sender has shown; `None` if it has shown none.
+        /// Key that the sender proved; `None` if it proved none.
         shown: Option<PublicKey>,
     },
     /// The session of a CN ended because its key was replaced or withdrawn.
@@ -47,12 +48,12 @@ pub enum ResponderEvent {
 }
 
 impl ResponderEvent {
-    /// Whether any station can cause this event, without limit.
     fn is_complaint(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::VersionMismatch { .. } | Self::KeyRefused { .. })
     }
 
-    /// Whether `other` reports the same.
+    /// Whether `other` reports the same. Two wrong keys of one CN count as the same, because anyone can
+    /// generate keys.
     fn is_said_by(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::KeyRefused { cn, shown }, Self::KeyRefused { cn: of, shown: by }) => {
@@ -63,7 +64,6 @@ impl ResponderEvent {
     }
 }
 
-/// Events not yet polled.
 pub(super) struct Events {
     queue: VecDeque<ResponderEvent>,
     complaints: usize,
@@ -74,7 +74,7 @@ impl Events {
         Events { queue: VecDeque::with_capacity(EVENTS_MAX), complaints: 0 }
     }
 
-    /// Keeps an event; drops a complaint that equals a kept one.
+    /// Keeps an event, unless it is a complaint that is already kept.
     pub fn push(&mut self, event: ResponderEvent) {
         if event.is_complaint() {
             if self.complaints >= COMPLAINTS_MAX || self.queue.iter().any(|known| event.is_said_by(known)) {
@@ -118,10 +118,10 @@ mod tests {
         assert_eq!((all.len(), &all[0]), (1 + COMPLAINTS_MAX, &ResponderEvent::Revoked(cn(7))));
         let conflicts = all.iter().filter(|event| **event == ResponderEvent::Conflict(cn(0))).count();
         assert_eq!(conflicts, 1);
-        // A polled event makes room for others.
+        // A polled complaint makes room for another.
         events.push(ResponderEvent::Conflict(cn(0)));
         assert_eq!(events.pop(), Some(ResponderEvent::Conflict(cn(0))));
-        // Of the other events the oldest are dropped.
+        // Of the other events, the oldest are displaced.
         (0..100).for_each(|n| events.push(ResponderEvent::Ended(cn(n))));
         assert_eq!(events.pop(), Some(ResponderEvent::Ended(cn(36))));
     }

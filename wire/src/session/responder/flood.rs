@@ -1,9 +1,10 @@
-//! Detection of floods of Hellos, and selection of the Hellos that the link is to drop before they take a slot of its
-//! ring.
+//! Detection of floods of Hellos, and selection of the Hellos that the link is to drop before they take a
+//! slot of its ring.
 //!
-//! Each processed Hello is counted: separately for each compute node with a key, together for all other senders. If a
-//! rate is above the limit, a share is set: the link passes a random selection, as many as can be processed. Addresses
-//! not used in the flood are not affected. After the flood all Hellos pass again.
+//! Hellos are counted: separately for each CN with a key, and together for all other senders. If a rate is
+//! above the limit, a share is set for it: the link then passes only a random selection, as many as can be
+//! processed. Addresses that are not used in the flood are not affected. After the flood all Hellos pass
+//! again.
 //!
 //! ```text
 //!   a window ends: rate = Hellos counted / (share x length) --> above LIMIT: share = KEPT / rate
@@ -21,58 +22,57 @@ use crate::time::Time;
 const WINDOW: Duration = Duration::from_millis(20);
 /// Rate in Hellos per second above which Hellos are a flood.
 const LIMIT: u64 = 10_000;
-/// Hellos per second that pass in a flood in the name of one compute node: the node's own are among them and must get
-/// through within milliseconds.
+/// Hellos per second that pass in a flood in the name of one CN. The CN's own Hellos are among them and must
+/// get through within milliseconds.
 const KEPT_OF_ONE: u64 = 3_500;
 /// Hellos per second that pass in a flood from addresses without a key.
 const KEPT_OF_OTHERS: u64 = 1_000;
-/// Time without a flood after which it has ended.
+/// Time without a flood after which the flood counts as over.
 const CALM: Duration = Duration::from_secs(1);
-/// Most addresses in a sieve. If more compute nodes have keys, unknown ones cannot be told apart, and all Hellos
-/// pass.
+/// Maximum number of addresses in a sieve. If more CNs have keys, the link cannot tell them from unknown
+/// senders, so all Hellos of addresses without an entry pass.
 const KNOWN_MAX: usize = 128;
 
-/// Share of frames that pass: this number of 2^32; the highest number passes all.
+/// Share of frames that pass, as a number out of 2^32; the highest number passes all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share(pub u32);
 
 impl Share {
-    /// Share that passes all frames.
+    /// Share without any limit: every frame passes.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// Share that reduces `rate` to `kept` frames per second.
     fn of(kept: u64, rate: u64) -> Self {
         Self(((kept << 32) / rate.max(1)).min(u64::from(u32::MAX)) as u32)
     }
 
-    /// Estimate of the number of frames sent, from the number that passed.
+    /// Estimates the number of frames sent from the number that passed.
     fn undo(self, count: u64) -> u64 {
         if self == Self::ALL { count } else { (count << 32) / u64::from(self.0.max(1)) }
     }
 }
 
-/// Shares of Hellos that a link is to pass, by their source address.
+/// Shares of Hellos that a link is to pass, by source address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelloSieve {
-    /// Addresses that have a share of their own.
+    /// Addresses with a share of their own.
     pub known: Vec<(Mac, Share)>,
-    /// Share of all other addresses together.
+    /// Share of all other addresses.
     pub others: Share,
 }
 
-/// Counts of Hellos of one address, or of all other addresses together.
+/// Hellos of one address, or of all other addresses together.
 #[derive(Clone, Copy, Debug)]
 struct Count {
     hellos: u64,
     share: Share,
-    /// End of the last period that had a flood.
+    /// End of the last counting period with a flood.
     flooded: Time,
 }
 
 impl Count {
     const NEW: Self = Self { hellos: 0, share: Share::ALL, flooded: Time::ZERO };
 
-    /// Ends a counting period; returns whether the share has changed.
+    /// Ends a counting period. Returns whether the share has changed.
     fn turn(&mut self, kept: u64, elapsed: Duration, now: Time) -> bool {
         let counted = self.share.undo(core::mem::take(&mut self.hellos));
         let rate = counted.saturating_mul(1_000_000_000) / (elapsed.as_nanos() as u64).max(1);
@@ -80,7 +80,7 @@ impl Count {
         if rate > LIMIT {
             self.flooded = now;
             let share = Share::of(kept, rate);
-            // Random selection makes counts vary: a share that is nearly right stays.
+            // Counts vary because the selection is random, so a share that is nearly right is kept.
             if share.0 < before.0 / 2 || share.0 / 2 > before.0 {
                 self.share = share;
             }
@@ -91,15 +91,15 @@ impl Count {
     }
 }
 
-/// Counts Hellos and sets the shares.
+/// Counts Hellos, and sets the shares that the link is to pass.
 #[derive(Debug)]
 pub(super) struct FloodWatch {
     known: BTreeMap<Mac, Count>,
-    /// Set if all addresses with a key are counted separately.
+    /// True if every address with a key is counted separately.
     complete: bool,
     others: Count,
     since: Time,
-    /// Set if the sieve has changed since it was last taken.
+    /// True if the sieve has changed since the last call of [`changed`](Self::changed).
     changed: bool,
 }
 
@@ -108,12 +108,14 @@ impl FloodWatch {
         Self { known: BTreeMap::new(), complete: true, others: Count::NEW, since: Time::ZERO, changed: false }
     }
 
-    /// Sets the addresses of compute nodes that have a key; all others are strangers.
+    /// Sets the addresses of CNs that have a key. All other addresses are counted together.
     pub fn set_known(&mut self, addresses: impl Iterator<Item = Mac>) {
         let mut before = core::mem::take(&mut self.known);
         self.complete = true;
         for mac in addresses {
             if self.known.len() == KNOWN_MAX {
+                // An address that was known before keeps its counts: a new key must not end its share during
+                // a flood.
                 self.complete = false;
                 break;
             }
@@ -122,7 +124,6 @@ impl FloodWatch {
         self.changed |= self.sieve().is_some();
     }
 
-    /// Counts a Hello with the source address `from`.
     #[inline]
     pub fn note(&mut self, from: Mac, now: Time) {
         let count = self.known.get_mut(&from).unwrap_or(&mut self.others);
@@ -130,7 +131,7 @@ impl FloodWatch {
         self.tick(now);
     }
 
-    /// Ends the counting period if its time is over.
+    /// Ends the counting period if its time has passed.
     #[inline]
     pub fn tick(&mut self, now: Time) {
         if now - self.since >= WINDOW {
@@ -147,7 +148,7 @@ impl FloodWatch {
         self.changed |= self.others.turn(KEPT_OF_OTHERS, elapsed, now);
     }
 
-    /// Sieve, if it has changed since the last call; `Some(None)`: all Hellos pass.
+    /// Returns the sieve if it has changed since the last call. `Some(None)` means that all Hellos pass.
     #[inline]
     pub fn changed(&mut self) -> Option<Option<HelloSieve>> {
         core::mem::take(&mut self.changed).then(|| self.sieve())
@@ -162,7 +163,8 @@ impl FloodWatch {
         })
     }
 
-    /// Resets the shares, because the link passes all Hellos again: counts are then not to be divided by a share.
+    /// Resets all shares. Call it when the link passes all Hellos again, because counts are then not to be
+    /// divided by a share.
     pub fn forget(&mut self) {
         self.known.values_mut().for_each(|count| *count = Count::NEW);
         self.others = Count::NEW;
@@ -178,7 +180,7 @@ mod tests {
     const QUIET: Mac = Mac([2, 0, 0, 0, 0, 2]);
     const MS: u64 = 1_000_000;
 
-    /// A link that applies a sieve: it passes every n-th frame instead of a random selection.
+    /// Link that applies a sieve: it passes every n-th frame instead of a random selection.
     struct Gate {
         watch: FloodWatch,
         sieve: Option<HelloSieve>,
@@ -201,8 +203,8 @@ mod tests {
             })
         }
 
-        /// Sends `per_ms` Hellos per millisecond for `ms` milliseconds; returns the number that pass in the last second
-        /// of that time.
+        /// Sends `per_ms` Hellos in each of `ms` milliseconds. Returns how many pass in the last second of
+        /// that time.
         fn flood(&mut self, from: Mac, per_ms: u64, ms: u64) -> u64 {
             let mut passed = 0;
             for at in 0..ms {
@@ -241,7 +243,7 @@ mod tests {
             assert!((kept / 2..=kept * 2).contains(&passed), "{passed} of {kept}");
             let passed = gate.flood(from, 50, 2_000);
             assert!((kept / 4..=kept * 2).contains(&passed), "{passed} of {kept}");
-            // The flood pauses for less than [`CALM`].
+            // The flood pauses for less than [`CALM`], so the share stays.
             gate.flood(from, 0, 900);
             assert!(gate.sieve.is_some());
             gate.flood(from, 0, 200);
@@ -256,13 +258,14 @@ mod tests {
         gate.watch.set_known((0..1_000).map(Mac::from_u64));
         gate.flood(Mac([6; 6]), 100, 1_000);
         assert_eq!(gate.sieve, None);
-        // Address 3 is one of the addresses that were added.
+        // Address 3 is one of the 128 known addresses, so it still gets a share of its own.
         gate.flood(Mac::from_u64(3), 100, 1_000);
         assert!(gate.share(Mac::from_u64(3)) < Share::ALL);
         assert_eq!((gate.share(Mac::from_u64(4)), gate.share(Mac([6; 6]))), (Share::ALL, Share::ALL));
     }
 
-    /// A node that gets a key during a flood leaves the strangers' share, and a new socket is given the sieve again.
+    /// A CN that gets a key during a flood no longer has the share of unknown addresses. A new socket gets
+    /// the sieve again.
     #[test]
     fn a_sieve_follows_keys_and_links() {
         let mut gate = Gate::new();

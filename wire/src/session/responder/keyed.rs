@@ -1,13 +1,14 @@
-//! Sessions between keys: checks of a Hello before Diffie-Hellman, and the use of the result.
+//! Sessions between nodes' keys: checks of a Hello before Diffie-Hellman, and use of the result.
 //!
 //! ```text
-//!   Hello --> mac1? --> answered already? --> a key for the address? --> many under way: mac2? --> HandshakeJob
-//!                                                                            |  beside the worker
+//!   Hello --> mac1? --> answered already? --> a key for the address? --> many under way: mac2? -->
+//!   HandshakeJob
+//!                                                                            |  outside the worker
 //!   HelloAck <-- offer <-- free to have a session? <-- newer than any before? <-- whose key?
 //! ```
 //!
-//! Nothing is stored for a sender that does not know this node's public key, and no offer is made to one that cannot
-//! prove the key that belongs to its address.
+//! Nothing is stored for a sender that does not have this node's public key, and no offer is made to a sender
+//! that cannot prove the key registered for its address.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -35,60 +36,61 @@ use crate::session::noise::{
 };
 use crate::time::Time;
 
-/// Number of handshakes under way from which on a cookie is required: in all, and of one address.
+/// Number of handshakes under way from which a cookie is required: in all, and for one address.
 const COOKIE_FROM: usize = 64;
 const COOKIE_FROM_OF_ONE: usize = 4;
-/// Most handshakes under way: in all, of one address, and of addresses without a key, which only get a notice.
+/// Maximum number of handshakes under way: in all, for one address, and for all addresses without a key
+/// together, which are refused anyway.
 const HANDSHAKES_MAX: usize = 256;
 const HANDSHAKES_OF_ONE_MAX: usize = 8;
 const HANDSHAKES_OF_STRANGERS_MAX: usize = 16;
-/// Handshakes begun without a cookie: number at once, and interval of further ones. Each takes a fifth of a millisecond
-/// of CPU time.
+/// Handshakes begun without a cookie: number at once, and interval between further ones. Each takes 0.2 ms of
+/// CPU time.
 const FREE_AT_ONCE: u32 = COOKIE_FROM as u32;
 const FREE_INTERVAL: Duration = Duration::from_millis(20);
-/// Handshakes begun without a cookie for addresses without a key: number at once, and interval of further ones.
+/// The same for addresses without a key.
 const FREE_OF_STRANGERS_AT_ONCE: u32 = HANDSHAKES_OF_STRANGERS_MAX as u32;
 const FREE_OF_STRANGERS_INTERVAL: Duration = Duration::from_millis(20);
-/// Hellos processed of addresses without a key: number at once, and interval of further ones.
+/// Hellos processed from addresses without a key: number at once, and interval between further ones.
 const LOOKS_AT_STRANGERS_AT_ONCE: u32 = 256;
 const LOOKS_AT_STRANGERS_INTERVAL: Duration = Duration::from_micros(500);
-/// Cookies sent: number at once, and interval of further ones. Each costs a frame here and one at the address, which
-/// may be forged; a CN in a flood retries often enough to get one.
+/// Cookies sent: number at once, and interval between further ones. Each takes one frame here and one at an
+/// address that may be forged. In a flood a CN retries often enough to get one.
 const COOKIES_AT_ONCE: u32 = 64;
 const COOKIE_INTERVAL: Duration = Duration::from_micros(400);
 /// Time after which a handshake under way counts as lost.
 const HANDSHAKE_AGE_MAX: Duration = Duration::from_secs(5);
-/// Time for which the newest Hello of an address is remembered. An older Hello only leads to an offer that cannot be
-/// started; so the loss of the record costs at most a handshake, and a CN whose clock was set back is not shut out for
-/// ever.
+/// Time for which the newest Hello of an address is remembered. A replayed Hello leads only to an offer that
+/// its sender cannot start, so forgetting costs at most a handshake. Remembering for ever would lock out a CN
+/// whose clock was set back.
 const STAMP_AGE_MAX: Duration = Duration::from_secs(600);
 
-/// Handshake data for the answer to a Hello of a CN with a key.
+/// Handshake result that the answer to a Hello needs, and any repetition of that answer.
 #[derive(Clone)]
 pub(super) struct AckHandshake {
     pub message: [u8; ANSWER_LEN],
     pub secret: Secret,
 }
 
-/// A handshake whose computation has begun.
+/// Handshake whose computation has begun.
 struct UnderWay {
     id: u64,
     cn: Mac,
     hello: Hello,
     since: Time,
-    /// Set if the address had no key when the Hello came.
+    /// True if the address had no key when the Hello came.
     stranger: bool,
 }
 
-/// Newest Hello of an address that led to an offer.
+/// Time stamp of the newest Hello of an address that led to an offer.
 struct Newest {
-    /// Key of the Hello's sender; a sender with another key may have another clock.
+    /// Key of the sender. A sender with another key may have another clock, so only stamps of one key are
+    /// compared.
     key: PublicKey,
     stamp: TimeStamp,
     at: Time,
 }
 
-/// Key of this node, and the handshakes under way.
 pub(super) struct Keyed {
     own: Arc<NodeKey>,
     mac: HelloMac,
@@ -96,13 +98,14 @@ pub(super) struct Keyed {
     jobs: VecDeque<HandshakeJob>,
     under_way: Vec<UnderWay>,
     ids: u64,
-    /// Allowance of handshakes without a cookie.
+    /// Handshakes that may begin without a cookie.
     free: Allowance,
     free_of_strangers: Allowance,
     cookies_left: Allowance,
     looks_at_strangers: Allowance,
     flood: FloodWatch,
-    /// Newest Hello that led to an offer, by address; only CNs with a key have an entry.
+    /// Newest Hello that led to an offer, by address. Only CNs with a key have an entry, so the map is
+    /// bounded.
     newest: BTreeMap<Mac, Newest>,
 }
 
@@ -132,39 +135,43 @@ impl Responder {
         self.keyed.is_some() && hello.version == PROTOCOL_VERSION_KEYED
     }
 
-    /// Next Diffie-Hellman computation for the caller to run; the number under way is limited.
+    /// Returns the next Diffie-Hellman computation that the caller is to run. The number under way is
+    /// limited.
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<HandshakeJob> {
         self.keyed.as_mut()?.jobs.pop_front()
     }
 
-    /// Hellos that the link is to pass, if that has changed since the last call; `Some(None)`: all.
+    /// Returns the Hellos that the link is to pass, if they have changed since the last call. `Some(None)`
+    /// means all Hellos.
     #[inline]
     pub fn hello_sieve(&mut self) -> Option<Option<HelloSieve>> {
         self.keyed.as_mut()?.flood.changed()
     }
 
-    /// Notes that the link passes all Hellos, whatever sieve it had before.
+    /// Call it when the link passes all Hellos again, whatever sieve it had before: a new socket, for
+    /// example.
     pub fn forget_sieve(&mut self) {
         if let Some(keyed) = &mut self.keyed {
             keyed.flood.forget();
         }
     }
 
-    /// Sets the addresses of compute nodes with a key, so that a flood of other Hellos does not keep theirs out.
+    /// Sets the addresses of CNs with a key, so that a flood of other Hellos does not crowd out theirs.
     pub fn know(&mut self, addresses: impl Iterator<Item = Mac>) {
         if let Some(keyed) = &mut self.keyed {
             keyed.flood.set_known(addresses);
         }
     }
 
-    /// Whether handshakes are under way.
+    /// Whether computations of handshakes are under way, so that the worker must not sleep for long.
     #[inline]
     pub fn has_handshakes(&self) -> bool {
         self.keyed.as_ref().is_some_and(|keyed| !keyed.under_way.is_empty())
     }
 
-    /// Checks a Hello as far as that is cheap, and begins the handshake; `frame` includes the parts behind the CRC-32C.
+    /// Makes the cheap checks of a Hello, and begins the handshake if they pass. `frame` includes the parts
+    /// after the CRC-32C.
     pub(super) fn keyed_hello<M: Memory>(
         &mut self,
         cn: Mac,
@@ -194,8 +201,8 @@ impl Responder {
             return;
         }
         if !stranger {
-            // Counted after mac1 only: a sender without this node's public key cannot cause Hellos of others to be
-            // dropped.
+            // Counted only after mac1: otherwise a sender without this node's public key could cause Hellos
+            // of others to be dropped.
             keyed.flood.note(cn, now);
         }
         let outside = Framer::at_mn(identity, Seal::OUTSIDE);
@@ -206,6 +213,7 @@ impl Responder {
         let (mut of_one, mut of_strangers) = (0, 0);
         for other in &keyed.under_way {
             if other.cn == cn {
+                // This Hello is already being answered.
                 if other.hello == *hello {
                     return;
                 }
@@ -255,7 +263,7 @@ impl Responder {
         keyed.under_way.push(UnderWay { id: keyed.ids, cn, hello: *hello, since: now, stranger });
     }
 
-    /// Applies the result of a handshake, and answers the Hello if it was genuine.
+    /// Takes the result of a handshake, and answers the Hello if it was genuine.
     pub fn handshake_done<M: Memory>(
         &mut self,
         done: HandshakeDone,
@@ -270,6 +278,7 @@ impl Responder {
             self.counters.dropped_handshake += 1;
             return;
         };
+        // A replayed Hello: its time stamp is not newer than that of a Hello already accepted.
         if keyed.newest.get(&cn).is_some_and(|newest| newest.key == key && stamp <= newest.stamp) {
             self.counters.dropped_handshake += 1;
             return;
@@ -282,7 +291,8 @@ impl Responder {
         send_ack(&Framer::at_mn(self.identity(cn), Seal::OUTSIDE), ack, &answer, tx);
     }
 
-    /// Reason to refuse a session for `owner` to a sender at `cn` that has shown this key or none; `None`: no refusal.
+    /// Returns the reason to refuse a session for `owner` to a sender at `cn` that has proved the key
+    /// `shown`, or none.
     pub(super) fn key_refusal<M: Memory>(
         &mut self,
         cn: Mac,
@@ -303,8 +313,8 @@ impl Responder {
         })
     }
 
-    /// Ends the sessions of CNs whose key was replaced since they showed it, and of CNs that showed none but have a key
-    /// now. They get a Bye, and the reason in the answer to their next Hello.
+    /// Ends the sessions of CNs that have another key by now than the one they proved, and of CNs that proved
+    /// none but have one by now. They get a Bye, and the reason in the answer to their next Hello.
     #[cold]
     pub fn end_revoked<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
         if self.keyed.is_none() {
@@ -315,8 +325,8 @@ impl Responder {
             let (cn, owner, key) = (session.cn, session.owner, session.key);
             if memory.key(owner.to_u64()) != key {
                 self.finish_batch(tx);
-                // Bye is sent twice: no session is left here to repeat it, and a CN that misses it waits until its
-                // silence limit.
+                // Sent twice because no session remains here to repeat a lost Bye, and a CN that misses it
+                // waits for its silence limit.
                 self.step(index, PhaseEvent::Dismiss, tx);
                 self.step(index, PhaseEvent::Dismiss, tx);
                 self.end(index);
@@ -330,7 +340,7 @@ impl Responder {
         if let Some(keyed) = &mut self.keyed {
             keyed.flood.tick(now);
             keyed.under_way.retain(|under_way| now - under_way.since < HANDSHAKE_AGE_MAX);
-            // Jobs that no caller has taken are removed with their handshakes.
+            // A job that no caller has taken is removed together with its handshake.
             let Keyed { jobs, under_way, .. } = keyed;
             jobs.retain(|job| under_way.iter().any(|under_way| under_way.id == job.id));
             keyed.newest.retain(|_, newest| now - newest.at < STAMP_AGE_MAX);
@@ -346,7 +356,7 @@ fn send_ack(outside: &Framer, ack: HelloAck, answer: &AckHandshake, tx: &mut dyn
     });
 }
 
-/// Makes the HelloAck that carries a cookie.
+/// Makes the HelloAck that asks for a repeated Hello with a cookie.
 fn cookie_ack(hello: &Hello) -> HelloAck {
     HelloAck {
         hello_nonce: hello.nonce,

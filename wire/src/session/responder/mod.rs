@@ -1,11 +1,12 @@
-//! The memory node's end: the sessions of all compute nodes that one worker serves.
+//! The memory node's end of the protocol: the sessions of all CNs that one worker serves.
 //!
-//! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7); `multi`: frames that are many requests.
-//! * `phase`: states of a session, as one table; `admission`: Hello, Start, Ping, Bye, and limits;
-//! * `keyed`: sessions between keys: checks before Diffie-Hellman, and the use of its result.
-//! * `session`: data of one; `directory`: index of sessions; `memory`: the memory they are served from.
+//! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7); `multi`: frames that are many
+//!   requests.
+//! * `phase`: states of a session, as one table; `admission`: Hello, Start, Ping, Bye, and limits.
+//! * `keyed`: sessions between nodes' keys; `flood`, `allowance`: limits against floods of Hellos.
+//! * `session`: data of one session; `directory`: index of sessions; `memory`: interface to the pool.
 //! * `config`, `counters`, `event`: configuration, counts, reports.
-//! * `offers`: Hellos answered and not yet followed by a Start.
+//! * `offers`: Hellos that were accepted, but not yet followed by a Start.
 
 mod admission;
 mod allowance;
@@ -50,40 +51,45 @@ use crate::frame::{
 };
 use crate::time::Time;
 
-/// All sessions of one worker. Call [`handle`](Self::handle) for every frame, [`finish_batch`](Self::finish_batch) at
-/// the end of each receive batch, and [`poll`](Self::poll) about once a second.
+/// All sessions of one worker. Call [`handle`](Self::handle) for every frame,
+/// [`finish_batch`](Self::finish_batch) at the end of each receive batch, and [`poll`](Self::poll) about once
+/// a second.
 pub struct Responder {
     config: ResponderConfig,
     sessions: Vec<Option<Session>>,
     by_cn: Directory,
-    /// Index of the last frame's session, as the next frame is likely of the same session.
+    /// Index of the last frame's session; the next frame probably belongs to the same one.
     last: usize,
-    /// Session and stream whose acknowledgement is held back.
+    /// Session and stream with an acknowledgement that is held back.
     due: Option<(usize, u8)>,
-    /// Set if a session may have requests that wait only for room for their answers.
+    /// True if a session may have requests that wait only because the transmit ring had no slot for their
+    /// answers.
     stalled: bool,
     offers: Offers,
-    /// Time of the last search for sessions of guests.
+    /// Time of the last check which sessions belong to guests.
     guests_at: Time,
-    /// Length of the control frame being handled: a StartAck or Pong is as long, to try the path.
+    /// Length of the control frame being handled. A StartAck or Pong is as long, to test that the path
+    /// carries such frames.
     asked_len: usize,
-    /// Number of early writes that wait, in all sessions.
+    /// Number of early writes that wait, in all sessions together.
     early: usize,
     counters: ResponderCounters,
     events: Events,
     nonces: Nonces,
     draining: bool,
-    /// Handshakes between keys; `None` if this node has no key.
+    /// Handshakes between nodes' keys; `None` if this node has no key.
     keyed: Option<Keyed>,
     versions: RangeInclusive<u16>,
     features: u32,
 }
 
 impl Responder {
-    /// Makes a responder without sessions.
+    /// Makes a responder without sessions. It permits at least one session and one stream, whatever `config`
+    /// has.
     pub fn new(config: ResponderConfig) -> Responder {
         let mut nonces = Nonces::new(config.seed);
         let keyed = config.node_key.clone().map(|own| Keyed::new(own, &mut nonces));
+        // Version 2 needs a key of this node.
         let newest = if keyed.is_some() { PROTOCOL_VERSION_KEYED } else { PROTOCOL_VERSION };
         let config = ResponderConfig {
             sessions_max: config.sessions_max.max(1),
@@ -111,36 +117,36 @@ impl Responder {
         }
     }
 
-    /// Limits the versions of sessions accepted.
+    /// Sets the protocol versions that a Hello may ask for.
     ///
     /// # Panics
-    /// If this crate supports none of `versions`.
+    /// If `versions` is empty.
     pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
         assert!(!versions.is_empty(), "a version to speak");
         self.versions = versions;
     }
 
-    /// Limits the features granted ([`FEATURES`]) in sessions offered from now on.
+    /// Limits the features ([`FEATURES`]) of sessions that are offered from now on.
     pub fn set_features(&mut self, features: u32) {
         self.features = features & FEATURES;
     }
 
-    /// Counts of frames outside sessions and of sessions that have ended.
+    /// Returns the counts of frames outside any session, and of sessions that have ended.
     pub fn counters(&self) -> ResponderCounters {
         self.counters
     }
 
-    /// Sums of all counts, including those of present sessions.
+    /// Returns the sums of all counts, including those of open sessions.
     pub fn totals(&self) -> ResponderCounters {
         self.sessions.iter().flatten().fold(self.counters, |sum, s| sum.plus(&s.counters))
     }
 
-    /// Whether CN `cn` has a session.
+    /// Whether a session with the CN or shard at address `cn` is open.
     pub fn has_session(&self, cn: Mac) -> bool {
         self.by_cn.get(cn).is_some()
     }
 
-    /// CN whose memory the session with `cn` reaches; `cn` itself if there is no session.
+    /// Returns the CN whose memory the session with `cn` accesses, or `cn` if there is no session.
     #[inline]
     pub fn owner(&self, cn: Mac) -> Mac {
         if let Some(Some(session)) = self.sessions.get(self.last)
@@ -152,7 +158,7 @@ impl Responder {
         session.map_or(cn, |session| session.owner)
     }
 
-    /// Ends the sessions of shards whose CN has another instance now ([`Memory::is_current`]), without a Bye.
+    /// Ends the sessions of shards, without a Bye, if their CN has a new instance ([`Memory::is_current`]).
     #[cold]
     pub fn end_replaced<M: Memory>(&mut self, memory: &mut M) {
         for index in 0..self.sessions.len() {
@@ -165,17 +171,17 @@ impl Responder {
         }
     }
 
-    /// Number of open sessions.
+    /// Number of open sessions, those of shards included.
     pub fn sessions(&self) -> usize {
         self.by_cn.len()
     }
 
-    /// State and counts of each session.
+    /// Snapshot of each open session, for status output.
     pub fn statuses(&self, now: Time) -> Vec<SessionStatus> {
         self.sessions.iter().flatten().map(|session| session.status(now)).collect()
     }
 
-    /// Removes and returns the oldest event.
+    /// Removes and returns the oldest event, if any.
     pub fn poll_event(&mut self) -> Option<ResponderEvent> {
         self.events.pop()
     }
@@ -184,7 +190,7 @@ impl Responder {
         self.events.push(event);
     }
 
-    /// Handles a frame. An invalid frame is counted and changes nothing (R9).
+    /// Handles a received frame. An invalid frame is only counted (R9).
     #[inline]
     pub fn handle<M: Memory>(&mut self, frame: &mut [u8], now: Time, memory: &mut M, tx: &mut dyn Transmit) {
         let Ok(mut frame) = FrameView::new_checked(frame) else {
@@ -202,7 +208,7 @@ impl Responder {
             self.counters.dropped_foreign += 1;
             return;
         };
-        // An acknowledgement held back on another stream is sent first.
+        // Acknowledgements must be sent in order of execution, so one of another stream is sent first.
         if let Some((session, stream)) = self.due
             && (session, stream) != (index, frame.stream())
         {
@@ -214,11 +220,13 @@ impl Responder {
             session.counters.dropped_foreign += 1;
             return;
         };
+        // The frame has only 16 bits of its number; the trailer proves the inferred ones.
         let seq = infer(stream.expected(), frame.seq());
         if !session.framer.open(&mut frame, Space::Stream(id), seq) {
             session.counters.dropped_trailer += 1;
             return;
         }
+        // Only a genuine frame shows that the CN is running.
         session.last_heard = now;
         let before = session.buffers.used();
         let mut cx = Context {
@@ -272,14 +280,14 @@ impl Responder {
         }
     }
 
-    /// Whether requests whose turn has come wait for room for their answers. If so, call [`resume`](Self::resume) once
-    /// there may be room, even if no frame comes.
+    /// Whether requests that are next in order wait for a transmit slot for their answers. If so, call
+    /// [`resume`](Self::resume) once there may be a slot, even if no frame comes.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         self.stalled
     }
 
-    /// Answers requests that [wait](Self::is_stalled) for room, as many as there is room for.
+    /// Executes and answers [stalled](Self::is_stalled) requests, as many as there are transmit slots for.
     #[cold]
     pub fn resume<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
         self.finish_batch(tx);
@@ -293,6 +301,7 @@ impl Responder {
                     max_frame: session.max_frame,
                     acks_max: session.acks_max,
                     counters: &mut session.counters,
+                    // Nothing is kept early here, only executed.
                     room: 0,
                     memory,
                     tx,
@@ -315,7 +324,8 @@ impl Responder {
     }
 }
 
-/// Decodes a genuine request; a request that is invalid, or of a feature not agreed on, becomes [`Op::Malformed`] (R9).
+/// Decodes a genuine request. A request that is invalid, or of a feature not agreed on, becomes
+/// [`Op::Malformed`] (R9).
 #[inline(always)]
 fn request<'a>(frame: &'a Received<'_>) -> GenuineRequest<'a> {
     let (op, data) = match frame.message() {

@@ -1,9 +1,9 @@
-//! Frames that are many requests, of consecutive numbers: lines of any addresses (see `frame::multi`), and burst reads of more
-//! lines than an answer carries.
+//! Frames that are many requests of consecutive numbers: lines of any addresses (see `frame::multi`), and
+//! burst reads of more lines than one answer carries.
 //!
-//! A frame in its turn, with valid requests only, is executed request by request and answered by one frame. Any other
-//! frame is unrolled: each request is handled as if it came in a frame of its own, so that order, repetition, early
-//! arrival and refusal are per number (R1, R2, R4, R7, R9).
+//! A frame that is next in order and has only valid requests is executed request by request and answered by
+//! one frame. Any other frame is unrolled: each request is handled as if it came in its own frame. So order,
+//! repetition, early arrival and refusal apply to each number separately (R1, R2, R4, R7, R9).
 
 use super::super::framer::Received;
 use super::super::slab::Slab;
@@ -14,7 +14,7 @@ use crate::frame::{
     burst_read_lines_max, frame_len, long_burst_parts, multi_read_lines_max, multi_write_lines_max,
 };
 
-/// Requests of a genuine frame of many.
+/// The requests of one genuine frame of many requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Multi<'a> {
     first: u64,
@@ -25,7 +25,7 @@ pub(super) struct Multi<'a> {
 }
 
 impl<'a> Multi<'a> {
-    /// Decodes the requests in `frame`; `None` if the frame is malformed.
+    /// Decodes the requests of `frame`. Returns `None` if the frame is malformed.
     #[inline]
     pub fn of(frame: &'a Received<'_>) -> Option<Self> {
         let (others, data) = match frame.message() {
@@ -46,13 +46,13 @@ impl<'a> Multi<'a> {
         core::iter::once(self.first).chain(self.others.iter().map(address_of))
     }
 
-    /// AXI id of the request `index` places behind the first: tags count up with the numbers.
+    /// AXI id of request `index` of the frame: tags count up with the numbers.
     #[inline]
     fn axi(&self, index: usize) -> Axi {
         Axi { tag: self.axi.tag.wrapping_add(index as u8), ..self.axi }
     }
 
-    /// Requests from index `from` on, each as if it came in a frame of its own.
+    /// Returns the requests from index `from` on, each as if it came in its own frame.
     fn unrolled(self, from: usize) -> impl Iterator<Item = (usize, GenuineRequest<'a>)> {
         self.addresses().enumerate().skip(from).map(move |(index, addr)| {
             let (op, data) = match self.data {
@@ -71,8 +71,8 @@ fn is_line(addr: u64) -> bool {
 }
 
 impl ResponseStream {
-    /// Handles a genuine burst read that takes several answers and as many numbers from `seq` on: one burst for each
-    /// answer, as if each came in a frame of its own.
+    /// Handles a genuine burst read that needs several answers, and so takes several numbers, the first of
+    /// them `seq`. It is handled as several bursts, each as if it came in its own frame.
     #[inline]
     pub fn take_burst_read<M: Memory>(
         &mut self,
@@ -90,7 +90,7 @@ impl ResponseStream {
         }
     }
 
-    /// Handles a genuine frame of many requests, the first of which has number `seq`.
+    /// Handles a genuine frame of many requests; the first request has number `seq`.
     #[inline]
     pub fn take_multi<M: Memory>(
         &mut self,
@@ -105,7 +105,7 @@ impl ResponseStream {
             Some(_) => multi_write_lines_max(cx.max_frame, trailer),
         };
         if multi.len() > most {
-            // The answer would exceed a frame: the whole frame is one malformed request.
+            // The answer would be longer than a frame, so the whole frame is one malformed request.
             let request = GenuineRequest { op: Op::Malformed, addr: multi.first, axi: multi.axi, data: &[] };
             return self.take(seq, request, buffers, cx);
         }
@@ -117,7 +117,7 @@ impl ResponseStream {
                 Some(data) => self.write_all(seq, multi, data, cx),
             };
             let Some(executed) = executed else {
-                // The frame counts as lost.
+                // No transmit slot for the answer: the frame counts as lost, and the CN sends it again.
                 cx.counters.dropped_full += 1;
                 return;
             };
@@ -142,8 +142,8 @@ impl ResponseStream {
         }
     }
 
-    /// Reads all lines into one answer and returns their number; returns 0, without any effect, if a line cannot be
-    /// read. `None` if there is no room for the answer.
+    /// Reads all lines into one answer and returns their number. Returns 0, without any effect, if a line
+    /// cannot be read; `None` if no transmit slot is free.
     #[inline]
     fn read_all<M: Memory>(&mut self, seq: u64, multi: &Multi<'_>, cx: &mut Context<'_, M>) -> Option<usize> {
         let lines = multi.len();
@@ -163,8 +163,9 @@ impl ResponseStream {
         Some(lines)
     }
 
-    /// Writes lines until one cannot be written, acknowledges the written ones in one frame, refuses the failed one,
-    /// and returns the number of answered requests. `None`, with nothing written, if there is no room for the answer.
+    /// Writes lines until one cannot be written. Acknowledges the written lines in one frame, refuses the
+    /// failed one, and returns the number of requests answered. Returns `None`, with nothing written, if no
+    /// transmit slot is free.
     #[inline]
     fn write_all<M: Memory>(
         &mut self,
@@ -173,7 +174,7 @@ impl ResponseStream {
         data: &[[u8; LINE_SIZE]],
         cx: &mut Context<'_, M>,
     ) -> Option<usize> {
-        // The answer's slot is taken first, as every executed request must be answered.
+        // The answer's slot is reserved first, because a request that was executed must be answered.
         cx.tx.slot(frame_len(HEADER_LEN + 1, cx.framer.seal.len()))?;
         let (mut lines, mut refused) = (0, None);
         for (addr, line) in multi.addresses().zip(data) {
@@ -204,7 +205,7 @@ impl ResponseStream {
             cx.counters.executed += 1;
             return Some(lines + 1);
         }
-        // There is no room for the refusal: the refused request and those behind it count as lost.
+        // No slot for the refusal: the refused request and those after it count as lost.
         cx.counters.dropped_full += 1;
         Some(multi.len())
     }

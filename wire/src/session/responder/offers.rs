@@ -1,7 +1,8 @@
-//! Offered sessions: Hellos that were answered and not yet followed by a Start.
+//! Offered sessions: Hellos that were accepted, but not yet followed by a Start.
 //!
-//! Room is limited. A new offer replaces the oldest of the same CN, or, for a guest, one of a guest. So neither
-//! invented nor forged addresses keep a CN with memory from starting the session that it was offered.
+//! The number of offers is limited. A new offer displaces the oldest one to the same CN; an offer to a guest
+//! (a CN without memory) displaces only offers to guests. So a sender that invents or forges addresses cannot
+//! prevent a CN with memory from starting its session.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -11,23 +12,23 @@ use crate::frame::{Hello, HelloAck, Mac, PublicKey};
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// Most offers to one CN; several, because a Hello may be a delayed copy or forged.
+/// Maximum number of offers to one CN: more than one, because a Hello may be a delayed copy or forged.
 pub(super) const OFFERS_PER_CN: usize = 16;
-/// Most offers to all guests together.
+/// Maximum number of offers to all guests together.
 pub(super) const GUEST_OFFERS_MAX: usize = 64;
-/// Most offers to all CNs together.
+/// Maximum number of offers to all CNs together.
 pub(super) const OFFERS_MAX: usize = 1024;
 
-/// Time within which an offered session can be started; a later Start belongs to an attempt that was given up.
+/// Time within which an offered session can be started. A later Start belongs to an attempt that the CN has
+/// given up.
 const OFFER_LIFETIME: Duration = Duration::from_secs(5);
 
-/// A session offered to a CN.
 pub(super) struct Offer {
     pub offered_at: Time,
     pub guest: bool,
     pub hello: Hello,
     pub ack: HelloAck,
-    /// For a session between keys, the key shown and the handshake data of the answer.
+    /// For a session between nodes' keys: the key that the CN proved, and the handshake data of the answer.
     pub keyed: Option<(PublicKey, AckHandshake)>,
     pub framer: Framer,
 }
@@ -46,19 +47,19 @@ impl Offers {
         Offers(VecDeque::with_capacity(OFFERS_PER_CN))
     }
 
-    /// Answer to the same Hello, if it was answered before.
+    /// Returns the earlier answer to the same Hello, so that a repeated Hello makes no second offer.
     pub fn repeat(&self, cn: Mac, hello: &Hello) -> Option<HelloAck> {
         let same = |offer: &&Offer| offer.keyed.is_none() && offer.cn() == cn && offer.hello == *hello;
         self.0.iter().find(same).map(|offer| offer.ack)
     }
 
-    /// Answer to the same Hello of a CN with a key, if it was answered before.
+    /// [`repeat`](Self::repeat) for a Hello of a CN with a key.
     pub fn repeat_keyed(&self, cn: Mac, hello: &Hello) -> Option<(HelloAck, &AckHandshake)> {
         let offer = self.0.iter().find(|offer| offer.cn() == cn && offer.hello == *hello)?;
         offer.keyed.as_ref().map(|(_, answer)| (offer.ack, answer))
     }
 
-    /// Keeps an offer, in the place of an older one if the limit is reached.
+    /// Keeps an offer. If a limit is reached, the offer displaces an older one.
     pub fn add(&mut self, offer: Offer) {
         let (cn, guest) = (offer.cn(), offer.guest);
         if self.0.iter().filter(|known| known.cn() == cn).count() >= OFFERS_PER_CN {
@@ -67,6 +68,7 @@ impl Offers {
         if guest && self.0.iter().filter(|known| known.guest).count() >= GUEST_OFFERS_MAX {
             self.drop_oldest(|known| known.guest);
         }
+        // Offers to guests are displaced first.
         if self.0.len() >= OFFERS_MAX && !self.drop_oldest(|known| known.guest) {
             self.0.pop_front();
         }
@@ -78,7 +80,7 @@ impl Offers {
         found.is_some_and(|at| self.0.remove(at).is_some())
     }
 
-    /// Takes the offer to `cn` for which `opens` returns `true`; removes all other offers to `cn`.
+    /// Takes the offer to `cn` for which `opens` returns `true`, and removes all other offers to `cn`.
     pub fn take(&mut self, cn: Mac, mut opens: impl FnMut(&Offer) -> bool) -> Option<Offer> {
         let at = self.0.iter().position(|offer| offer.cn() == cn && opens(offer))?;
         let offer = self.0.remove(at)?;
@@ -86,12 +88,11 @@ impl Offers {
         Some(offer)
     }
 
-    /// Whether there is an offer to `cn`.
     pub fn any_to(&self, cn: Mac) -> bool {
         self.0.iter().any(|offer| offer.cn() == cn)
     }
 
-    /// Removes offers that are too old, or whose frames are larger than `max_frame`.
+    /// Removes offers that are too old, or whose frames are longer than `max_frame`.
     pub fn expire(&mut self, now: Time, max_frame: usize) {
         let stays = |offer: &Offer| {
             now - offer.offered_at < OFFER_LIFETIME && usize::from(offer.ack.max_frame) <= max_frame

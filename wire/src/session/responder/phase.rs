@@ -1,44 +1,42 @@
-//! The states of a CN's session at the memory node and their transitions: one table, without frames or memory.
+//! States of a CN's session at the memory node and their transitions, as one table without frames or memory.
 //!
 //! ```text
 //!               Start of an offer
 //!     Absent -----------------------> Open -----------------.  a Hello of another instance: Ping
 //!       ^  Hello: an offer             | ^                   v
-//!       |                              | '-- heard since, not long ago: that Hello is refused
-//!       |                              |                  Challenged -- not heard for so long: an offer
+//!       |                              | '-- a frame came since: that Hello is refused
+//!       |                              |                  Challenged -- no frame came in time: an offer
 //!       '---- Bye, ByeAck, silence, ---+---------------------'
-//!             its place is needed
+//!             its slot is needed
 //! ```
 //!
-//! An offer does not end the present session; it waits in [`Offers`](super::offers) until its Start replaces the
-//! session. A Ping to the instance that has the session shows whether two instances of one CN are alive.
+//! An offer does not end the current session. It waits in [`Offers`](super::offers) until its Start replaces
+//! the session. A Ping to the instance that has the session shows whether two instances of one CN are
+//! running.
 //!
-//! No timers are used here: times are checked when a Hello comes, or about once a second by
+//! The table has no timers: times are checked when a Hello comes, or about once a second by
 //! [`poll`](super::Responder::poll):
 //!
-//! | what | counts from | then |
+//! | event | time counts from | consequence |
 //! |---|---|---|
-//! | a session falls silent | its last frame | it is forgotten |
-//! | an offer grows old | its Hello | it is forgotten |
-//! | a challenge is not answered | its first Ping | the other instance's next Hello is answered by an offer |
+//! | a session falls silent | its last frame | the session is removed |
+//! | an offer grows old | its Hello | the offer is removed |
+//! | a challenge is not answered | its first Ping | the other instance's next Hello is answered with an offer |
 
-/// State of a CN's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SessionPhase {
-    /// The CN has no session.
     Absent,
-    /// The session is served.
     Open,
-    /// The session is served; it was pinged because another instance requests a session.
+    /// The session is served. It was pinged because another instance asks for a session.
     Challenged,
 }
 
-/// Signs of life of a challenged session since its first Ping.
+/// Evidence, since the first Ping to a challenged session, that its instance is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Liveness {
-    /// A frame has come, not long ago.
+    /// A frame has come recently.
     Confirmed,
-    /// A frame has come, but long ago: the challenge belongs to an earlier attempt.
+    /// A frame has come, but long ago, so the challenge belongs to an earlier attempt.
     Stale,
     /// No frame has come yet.
     Pending,
@@ -46,7 +44,7 @@ pub(super) enum Liveness {
     TimedOut,
 }
 
-/// Input of the transition table.
+/// Input of the transition table: a frame, or a decision of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PhaseEvent {
     /// A Hello of the instance that has the session.
@@ -55,33 +53,34 @@ pub(super) enum PhaseEvent {
     Rival(Liveness),
     /// A Start of an offered session.
     Start,
-    /// A repeated Start of the present session, because its answer was lost.
+    /// A repeated Start of the current session, whose StartAck was lost.
     StartAgain,
     Ping,
     Pong,
     Bye,
     ByeAck,
-    /// The node ends the session: the node stops, or the session's frames are too long for the link.
+    /// This node ends the session: the node is about to stop, or the session's frames are too long for the
+    /// link.
     Dismiss,
-    /// A CN with memory needs the place of this session.
+    /// A CN with memory needs the slot of this session.
     Displace,
     /// No frame has come for [`idle_after`](super::ResponderConfig::idle_after).
     Idle,
 }
 
-/// Output of the transition table.
+/// Output of the transition table: the frame to send, the report to make, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
     /// Answer the Hello with an offer.
     Offer,
-    /// Send a Ping and wait for a sign of life; leave the Hello unanswered.
+    /// Send a Ping and start the time limit; leave the Hello unanswered.
     Challenge,
     /// Send another Ping; leave the Hello unanswered.
     AskAgain,
-    /// Refuse the Hello, and report that two instances are alive.
+    /// Refuse the Hello, and report that two instances are running.
     Refuse,
-    /// Make the offered session the present one.
+    /// Make the offered session the current one.
     Adopt,
     SendStartAck,
     SendPong,
@@ -94,7 +93,7 @@ pub(super) enum Action {
     TellExpired,
 }
 
-/// Transition of a session in `phase` at `event`: the next phase, and the action.
+/// Returns the next phase of a session in `phase` after `event`, and the action to take.
 pub(super) const fn next(phase: SessionPhase, event: PhaseEvent) -> (SessionPhase, Action) {
     use SessionPhase::*;
     match (phase, event) {
@@ -172,7 +171,7 @@ mod tests {
                 assert_eq!(next(phase, event), expected, "{event:?} in {phase:?}");
             }
         }
-        // No event has two rows; the match itself is exhaustive.
+        // No event has two rows. The compiler checks that the match is exhaustive.
         for (place, (event, _)) in ROWS.iter().enumerate() {
             assert!(ROWS[..place].iter().all(|(other, _)| other != event), "{event:?}");
         }

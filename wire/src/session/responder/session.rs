@@ -1,4 +1,4 @@
-//! A CN's session, and its status.
+//! One session at a memory node: its streams, keys and counts.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -15,57 +15,57 @@ use crate::session::noise::integrity_name;
 use crate::session::slab::Slab;
 use crate::time::Time;
 
-/// Status of a session as `mn-server sessions` shows it.
+/// Status of a session, as `mn-server sessions` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// MAC address of the CN.
+    /// MAC address of the CN, or of its shard.
     pub cn: String,
     /// Protection of the session's frames: `sealed`, `sealed (pre-shared)` or `insecure`.
     #[serde(default)]
     pub integrity: String,
-    /// Number of streams of the session.
+    /// Number of streams granted to the session.
     pub streams: u8,
-    /// Largest frame of the session, in bytes.
+    /// Longest frame of the session, in bytes from the destination MAC to the end of the trailer.
     pub max_frame: usize,
-    /// Number of requests that wait in reorder buffers.
+    /// Number of requests that wait in reorder buffers for an earlier one.
     pub waiting: usize,
-    /// Number of buffers in use, each with the data of an early write.
+    /// Number of buffers in use; each has the data of an early write.
     pub buffered: usize,
-    /// Nanoseconds since the session's last frame.
+    /// Nanoseconds since the last frame of the session.
     pub idle_ns: u64,
-    /// Counts of the session.
+    /// Counters since the session started.
     pub counters: ResponderCounters,
 }
 
 pub(super) struct Session {
-    /// MAC address at the other end.
+    /// Address that the session's frames come from: of the CN, or of its shard.
     pub cn: Mac,
-    /// CN whose memory the session reaches, and its shard that has the session.
+    /// CN whose memory the session accesses, and the number of its shard.
     pub owner: Mac,
     pub shard: u8,
-    /// Set if the CN had no memory here at the last check.
+    /// True if the CN had no memory here at the last check.
     pub guest: bool,
     pub instance: u64,
-    /// Key that the CN has shown; `None` in a session without keys.
+    /// Key that the CN proved; `None` in a session without keys.
     pub key: Option<PublicKey>,
     pub framer: Framer,
     pub max_frame: usize,
-    /// Set if frames of many requests were agreed on.
+    /// True if frames of many requests were agreed on.
     pub multi: bool,
-    /// Set if burst reads of more lines than an answer carries were agreed on.
+    /// True if burst reads of more lines than an answer carries were agreed on.
     pub long_bursts: bool,
-    /// Most writes that one acknowledgement may cover.
+    /// Maximum number of writes that one acknowledgement may cover.
     pub acks_max: u8,
     pub streams: Vec<ResponseStream>,
     pub buffers: Slab,
     pub counters: ResponderCounters,
     /// Number of the last control frame sent.
     pub sent: u64,
-    /// Highest number of the control frames received.
+    /// Highest number of the control frames received; lower numbers are copies.
     pub heard: u64,
     pub last_heard: Time,
     pub phase: SessionPhase,
-    /// Time of the last Ping that a Hello of another instance caused.
+    /// Time of the last Ping that was sent because another instance asked for a session.
     pub challenged_at: Time,
 }
 
@@ -84,7 +84,8 @@ impl Session {
     }
 }
 
-/// Bytes of a buffer for an early write in a session with frames of at most `max_frame` bytes.
+/// Length in bytes of a buffer for an early write: as many whole lines as a frame of `max_frame` bytes can
+/// have.
 pub(super) fn early_buffer_len(max_frame: usize) -> usize {
     (max_frame.saturating_sub(HEADER_LEN) / LINE_SIZE).clamp(1, BURST_LINES_MAX) * LINE_SIZE
 }

@@ -1,4 +1,4 @@
-//! One stream at the memory node: strictly in order, each request executed exactly once (R2).
+//! One stream at the memory node: requests are executed strictly in order, each exactly once (R2).
 //!
 //! ```text
 //!   answered before: retry buffer | expected | early: reorder buffer |
@@ -18,7 +18,6 @@ use super::super::slab::{Handle, NONE, Slab};
 use super::super::{FIRST, SLOTS};
 use super::{Memory, ResponderCounters};
 
-/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Read,
@@ -29,11 +28,11 @@ pub(super) enum Op {
     BurstWrite {
         mask: u64,
     },
-    /// A genuine but malformed request: it consumes its number and is answered with Fault 5 (R9).
+    /// A genuine but malformed request: it uses up its number and is answered with Fault 5 (R9).
     Malformed,
 }
 
-/// A request whose trailer is right, decoded.
+/// A decoded request with a correct trailer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GenuineRequest<'a> {
     pub op: Op,
@@ -42,8 +41,9 @@ pub(super) struct GenuineRequest<'a> {
     pub data: &'a [u8],
 }
 
-/// Record of an answer, for repetition (R7). A read is executed again, which saves keeping its data: the CN's engine
-/// never has a later write of the same line in flight beside a read.
+/// Answer given to a request, recorded in case the answer is lost (R7). A read is executed again, so its data
+/// need not be kept. That is safe: the CN never has a read and a later write of the same line unanswered
+/// together.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AnswerRecord {
     Read,
@@ -59,7 +59,7 @@ struct Retry {
     axi: Axi,
 }
 
-/// A request kept until all earlier ones have come.
+/// A request that came early, kept until all earlier ones have come.
 #[derive(Clone, Copy, Debug)]
 struct Early {
     op: Op,
@@ -69,15 +69,15 @@ struct Early {
     len: usize,
 }
 
-/// Most writes that one acknowledgement covers, where that was agreed on: few, so that the loss of one acknowledgement
-/// does not cost a whole window.
+/// Maximum number of writes that one acknowledgement covers (R3), if that was agreed on. It is small, so that one
+/// lost acknowledgement does not cost a whole window.
 pub(super) const JOINT_ACKS_MAX: u8 = 8;
 
-/// A held-back acknowledgement of a write, or of several of consecutive numbers where that was agreed on. It leaves
-/// with the next frame of its stream, or at the end of the batch (R4).
+/// Acknowledgement of a write that is held back, so that it may cover the next writes too if that was agreed
+/// on. It is sent before the next other answer of its stream, or at the end of the batch (R4).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DueAck {
-    /// Number of the first write acknowledged.
+    /// Number of the first acknowledged write.
     seq: u64,
     axi: Axi,
     writes: u8,
@@ -92,15 +92,15 @@ pub(super) struct ResponseStream {
     pub due: Option<DueAck>,
 }
 
-/// Frames and memory of a stream's session, passed to each call.
+/// Parts of a session that its streams use; passed to each call because the streams do not own them.
 pub(super) struct Context<'a, M> {
     pub cn: u64,
     pub framer: &'a Framer,
     pub max_frame: usize,
-    /// Most writes that one acknowledgement may cover.
+    /// Maximum number of writes that one acknowledgement may cover.
     pub acks_max: u8,
     pub counters: &'a mut ResponderCounters,
-    /// Number of further early writes that all sessions together may keep.
+    /// Number of further early writes that all sessions together may keep (R10).
     pub room: usize,
     pub memory: &'a mut M,
     pub tx: &'a mut dyn Transmit,
@@ -120,31 +120,30 @@ impl ResponseStream {
         }
     }
 
-    /// Next number to execute, from which 16-bit numbers are completed (R11).
+    /// Number of the next request to execute. Received 16-bit numbers are completed from it (R11).
     #[inline]
     pub fn expected(&self) -> u64 {
         self.expected
     }
 
-    /// Number of requests that wait for earlier ones.
     pub fn waiting(&self) -> usize {
         self.early_count
     }
 
-    /// Whether the request whose turn it is has come but had no room for its answer.
+    /// Whether the next request in order has come, but could not be executed because no slot for its answer
+    /// was free.
     #[inline]
     pub fn is_stalled(&self) -> bool {
         self.early_count > 0 && self.early[self.expected as usize % SLOTS].is_some()
     }
 
-    /// Executes requests that are [stalled](Self::is_stalled), as many as there is room for.
+    /// Executes [stalled](Self::is_stalled) requests, as many as there are transmit slots for.
     #[cold]
     pub fn resume<M: Memory>(&mut self, buffers: &mut Slab, cx: &mut Context<'_, M>) {
         self.drain_early(buffers, cx);
         self.flush_due(cx.framer, cx.tx);
     }
 
-    /// Handles the genuine request with number `seq`.
     #[inline]
     pub fn take<M: Memory>(
         &mut self,
@@ -154,13 +153,14 @@ impl ResponseStream {
         cx: &mut Context<'_, M>,
     ) {
         if self.early_count > 0 {
-            // Executes first the requests whose turn has come but whose answers had no room.
+            // Requests that are next in order but found no slot for their answers come first.
             self.drain_early(buffers, cx);
         }
         if seq == self.expected {
             self.flush_due_before(request.op, cx);
             if self.execute(seq, &request, cx) && self.early_count > 0 {
-                // If another request with this number still waits for room, it must not stay for a later number.
+                // Another copy of this request may still wait for a slot. It must not remain for a later
+                // number at the same place.
                 self.drop_early(seq, buffers);
                 self.drain_early(buffers, cx);
             }
@@ -172,8 +172,8 @@ impl ResponseStream {
         }
     }
 
-    /// Executes the request whose turn it is and answers it. `false`, with nothing executed, if there is no room for
-    /// the answer: then the request counts as lost.
+    /// Executes and answers the next request in order. Returns `false`, with nothing executed, if no slot for
+    /// the answer is free: the request then counts as lost.
     #[inline]
     fn execute<M: Memory>(
         &mut self,
@@ -198,7 +198,7 @@ impl ResponseStream {
         true
     }
 
-    /// Records the answer to the request that was just executed.
+    /// Records the answer to the request that was just executed, and goes on to the next number.
     #[inline]
     pub(super) fn executed(&mut self, seq: u64, answered: AnswerRecord, addr: u64, axi: Axi) {
         self.retry[seq as usize % SLOTS] = Retry { answered, addr, axi };
@@ -215,7 +215,7 @@ impl ResponseStream {
         data: &[u8],
         cx: &mut Context<'_, M>,
     ) -> Option<AnswerRecord> {
-        // The answer's slot is taken first, as every executed request must be answered.
+        // The answer's slot is reserved first, because a request that was executed must be answered.
         cx.tx.slot(frame_len(HEADER_LEN + 1, cx.framer.seal.len()))?;
         match cx.memory.write(cx.cn, addr, mask, data) {
             Ok(()) => {
@@ -232,7 +232,7 @@ impl ResponseStream {
         }
     }
 
-    /// Sends the held-back acknowledgement in a frame of its own.
+    /// Sends the held-back acknowledgement now.
     #[inline]
     pub fn flush_due(&mut self, framer: &Framer, tx: &mut dyn Transmit) {
         if let Some(DueAck { seq, axi, writes }) = self.due.take() {
@@ -242,8 +242,9 @@ impl ResponseStream {
         }
     }
 
-    /// Sends the held-back acknowledgement before the next request is executed, unless that request's acknowledgement
-    /// can join it: the held-back one covers the numbers right before, because it is sent before any other answer.
+    /// Sends the held-back acknowledgement before the next request is executed, unless that request's
+    /// acknowledgement can join it. Joining keeps the numbers consecutive, because any other answer sends the
+    /// held-back one first.
     #[inline]
     fn flush_due_before<M>(&mut self, op: Op, cx: &mut Context<'_, M>) {
         let writes = matches!(op, Op::Write | Op::BurstWrite { .. });
@@ -252,7 +253,7 @@ impl ResponseStream {
         }
     }
 
-    /// R7: answers a request that was answered before, without executing it again.
+    /// Answers a request again that was answered before, without executing it again (R7).
     #[cold]
     fn again<M: Memory>(&mut self, seq: u64, request: &GenuineRequest<'_>, cx: &mut Context<'_, M>) {
         cx.counters.duplicates += 1;
@@ -262,7 +263,7 @@ impl ResponseStream {
         }
         let Retry { answered, addr, axi } = self.retry[seq as usize % SLOTS];
         if addr != request.addr {
-            // A CN that keeps to its window does not send this number; no answer makes sense.
+            // A CN that observes its window never sends this number, so no answer makes sense.
             cx.counters.dropped_window += 1;
             return;
         }
@@ -276,7 +277,7 @@ impl ResponseStream {
         }
     }
 
-    /// R2, R4: keeps an early request and sends a SACK for it.
+    /// Keeps an early request and sends a SACK for it (R2, R4).
     #[cold]
     fn keep_early<M: Memory>(
         &mut self,
@@ -294,7 +295,7 @@ impl ResponseStream {
             let data = if request.data.is_empty() {
                 NONE
             } else {
-                // R10: no room, no SACK; the request counts as lost.
+                // No buffer, no SACK: the request counts as lost (R10).
                 let handle = if cx.room > 0 { buffers.store(request.data) } else { None };
                 let Some(handle) = handle else {
                     cx.counters.dropped_full += 1;
@@ -313,12 +314,13 @@ impl ResponseStream {
         self.send_sack(seq, request, cx);
     }
 
-    /// R4: sends the SACK of request `seq`, with the number up to which everything has arrived.
+    /// Sends the SACK of request `seq`, with the number up to which every request has arrived (R4).
     fn send_sack<M: Memory>(&mut self, seq: u64, request: &GenuineRequest<'_>, cx: &mut Context<'_, M>) {
         if self.due.is_some_and(|due| due.writes > 1) {
-            // A SackNakAck has room for one acknowledged write only.
+            // A SackNakAck can acknowledge only one write.
             self.flush_due(cx.framer, cx.tx);
         }
+        // `expected - 1` is the last number without a gap before it.
         let last_in_order = self.expected.wrapping_sub(1) as u16;
         let due = self.due;
         let message = match due {
@@ -332,7 +334,7 @@ impl ResponseStream {
         }
     }
 
-    /// Executes early requests whose turn has come, after a gap has closed or room has become free.
+    /// Executes early requests that are now next in order, after a gap was filled or a slot became free.
     #[cold]
     fn drain_early<M: Memory>(&mut self, buffers: &mut Slab, cx: &mut Context<'_, M>) {
         while let Some(Early { op, addr, axi, data, len }) = self.early[self.expected as usize % SLOTS] {
@@ -346,7 +348,6 @@ impl ResponseStream {
         }
     }
 
-    /// Removes the early request with number `seq`.
     fn drop_early(&mut self, seq: u64, buffers: &mut Slab) {
         if let Some(early) = self.early[seq as usize % SLOTS].take() {
             buffers.release(early.data);
@@ -355,7 +356,7 @@ impl ResponseStream {
     }
 }
 
-/// Reads lines into a transmit slot. `None` if no slot is free.
+/// Reads lines straight into a transmit slot and sends it. Returns `None` if no slot is free.
 #[inline]
 fn read<M: Memory>(
     cx: &mut Context<'_, M>,

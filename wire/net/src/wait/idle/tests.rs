@@ -1,14 +1,14 @@
-//! Decisions of the idle policy, one row per case.
+//! Decisions of the idle policy, one row for each case.
 
 use super::*;
 
 const ADAPTIVE: WaitStyle = WaitStyle::Adaptive { spin: WaitStyle::SPIN_DEFAULT };
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
-/// Time after every deadline of housekeeping and spin that a test does not set.
+/// Later than every deadline of housekeeping or of a spin that a test does not set.
 const NOW: Time = Time(1_000_000_000);
 
-/// A round that found nothing to do.
+/// Result of a round that found nothing to do.
 const REST: Seen = Seen { work: 0, in_flight: false, backpressured: false, maps: false, woke_client: false };
 const WORK: Seen = Seen { work: 3, ..REST };
 const WAITS: Seen = Seen { in_flight: true, ..REST };
@@ -16,7 +16,7 @@ const FULL: Seen = Seen { backpressured: true, ..REST };
 const MAPS: Seen = Seen { maps: true, ..REST };
 const MAPS_WAITS: Seen = Seen { maps: true, ..WAITS };
 
-/// A policy whose housekeeping is not due.
+/// Makes a policy with no housekeeping due.
 fn policy(style: WaitStyle, contended: bool, yielded: bool) -> IdlePolicy {
     IdlePolicy { contended, yielded, housekeeping_at: NOW + 100 * MS, ..IdlePolicy::new(style) }
 }
@@ -25,8 +25,8 @@ fn pending(after: Duration) -> Pending {
     Pending { deadline: NOW + after, computing: false, unsent: false }
 }
 
-/// Number `n` of the round without work after which the thread reads the clock. Columns: style, contended CPU, client
-/// on this CPU, state, `n`.
+/// The number `n` of the idle round after which the thread reads the clock. Columns: style, contended CPU,
+/// client on this CPU, result of the round, `n`.
 #[test]
 fn spins_until_it_looks_around() {
     use WaitStyle::{Busy, Sleep};
@@ -34,11 +34,11 @@ fn spins_until_it_looks_around() {
         (Busy, false, false, REST, SPINS),
         (ADAPTIVE, false, false, REST, SPINS),
         (Sleep, false, false, REST, 1),
-        // While an answer is due, longer than a round trip.
+        // While an answer is due, the thread polls for longer than a round trip.
         (ADAPTIVE, false, false, WAITS, SPINS_UNDER_WAY),
         (ADAPTIVE, false, false, FULL, SPINS_UNDER_WAY),
         (Sleep, false, false, WAITS, 1),
-        // The next event comes from a client that cannot run beside the thread.
+        // The next event comes from a client that cannot run beside the thread, so the thread does not spin.
         (ADAPTIVE, false, true, REST, 1),
         (ADAPTIVE, false, true, WAITS, SPINS_UNDER_WAY),
         // The next event comes from a program that maps memory and cannot run beside the thread.
@@ -56,7 +56,8 @@ fn spins_until_it_looks_around() {
     }
 }
 
-/// Columns: style, contended CPU, yielded before, client on this CPU, state; result: yields, gives way.
+/// Whether the thread yields, and whether it sleeps instead of spinning. Columns: style, contended CPU,
+/// yielded before, client on this CPU, result of the round, expected decisions.
 #[test]
 fn yields_to_those_it_serves() {
     use WaitStyle::{Busy, Sleep};
@@ -67,24 +68,24 @@ fn yields_to_those_it_serves() {
         (ADAPTIVE, false, false, false, REST, (false, false)),
         (ADAPTIVE, false, false, true, REST, (true, false)),
         (Busy, false, false, true, REST, (true, false)),
-        // An answer may depend on another thread of this CPU.
+        // The answer may depend on another thread on this CPU.
         (ADAPTIVE, false, false, false, WAITS, (true, false)),
         (ADAPTIVE, false, false, false, FULL, (true, false)),
         (Busy, false, false, false, WAITS, (false, false)),
         (Sleep, false, false, false, WAITS, (false, false)),
-        // A client that got completions runs only after a yield.
+        // A client that got completions can run only after a yield.
         (ADAPTIVE, false, false, true, woke, (true, false)),
         (ADAPTIVE, false, false, false, woke, (false, false)),
         (ADAPTIVE, false, false, true, WORK, (false, false)),
         (ADAPTIVE, false, false, true, Seen { in_flight: true, ..woke }, (false, false)),
-        // Programs that map memory.
+        // Programs map memory, so one of them may need this CPU.
         (ADAPTIVE, false, false, false, MAPS, (true, false)),
         (ADAPTIVE, false, true, false, MAPS, (true, false)),
         (ADAPTIVE, true, false, false, MAPS, (true, false)),
         (ADAPTIVE, false, false, false, maps_work, (false, false)),
         (ADAPTIVE, true, false, false, maps_work, (true, false)),
         (ADAPTIVE, true, true, false, maps_work, (true, false)),
-        // The thread has yielded, others ran, and nothing came: it leaves the CPU to them.
+        // The thread has yielded, others ran, and nothing came: the thread leaves them the CPU.
         (ADAPTIVE, true, true, false, MAPS, (false, true)),
         (Busy, true, true, false, MAPS, (false, true)),
         (ADAPTIVE, true, true, false, MAPS_WAITS, (true, false)),
@@ -105,7 +106,8 @@ fn a_slow_yield_marks_the_cpu_as_contended_for_a_while() {
     let rows = [
         (NOW, 2 * US, false),
         (NOW, 3 * US, true),
-        // The kernel returns at once although other threads need the CPU.
+        // The kernel returned at once although other threads need the CPU, so the CPU still counts as
+        // contended.
         (NOW + MS, US, true),
         (NOW + MS, 2 * US, true),
         (NOW + MS + 2 * US, US, false),
@@ -116,7 +118,8 @@ fn a_slow_yield_marks_the_cpu_as_contended_for_a_while() {
     }
 }
 
-/// Columns: style, gives way, state, time until the deadline, computing, unsent; result: the decision after the spin.
+/// The decision after the spin. Columns: style, gives way, result of the round, time until the deadline,
+/// computing, unsent, expected decision.
 #[test]
 fn sleeps_no_longer_than_something_is_due() {
     use WaitStyle::{Busy, Sleep};
@@ -132,17 +135,17 @@ fn sleeps_no_longer_than_something_is_due() {
         (ADAPTIVE, false, REST, 7 * MS, false, false, Rest::Sleep(7 * MS)),
         (ADAPTIVE, false, WAITS, 7 * MS, false, false, Rest::Sleep(7 * MS)),
         (Busy, true, MAPS, 7 * MS, false, false, Rest::Sleep(7 * MS)),
-        // A timer that is due.
+        // A timer is due, so there is work.
         (ADAPTIVE, false, REST, zero, false, false, Rest::Round),
         (Sleep, false, REST, zero, false, false, Rest::Round),
         (Busy, true, MAPS, zero, false, false, Rest::Round),
-        // No descriptor ends a sleep for these.
+        // No descriptor reports the end of these waits, so the sleep is short.
         (ADAPTIVE, false, FULL, long, false, false, soon),
         (ADAPTIVE, false, REST, long, true, false, soon),
         (ADAPTIVE, false, REST, long, false, true, soon),
         (Busy, true, MAPS, long, false, true, soon),
         (ADAPTIVE, false, FULL, 50 * US, true, true, Rest::Sleep(50 * US)),
-        // Work is followed by a round.
+        // A round with work is followed by another round.
         (Sleep, false, WORK, long, false, false, Rest::Round),
         (ADAPTIVE, false, WORK, long, false, false, Rest::Round),
     ];
@@ -157,7 +160,7 @@ fn sleeps_no_longer_than_something_is_due() {
     }
 }
 
-/// A round follows housekeeping before any sleep, and after any housekeeping that had work.
+/// After housekeeping there must be a round before any sleep, as housekeeping may have begun operations.
 #[test]
 fn a_round_follows_housekeeping_before_any_sleep() {
     for style in [WaitStyle::Sleep, ADAPTIVE] {
@@ -166,10 +169,10 @@ fn a_round_follows_housekeeping_before_any_sleep() {
         policy.spins(REST, false);
         assert_eq!(ask(&mut policy, NOW), Rest::Housekeeping);
         assert_eq!(ask(&mut policy, NOW), Rest::Round, "{style:?}");
-        // Spinning does not delay that round.
+        // A spin must not delay that round.
         assert!(!policy.spins(REST, false));
         assert_eq!(ask(&mut policy, NOW + US), Rest::Sleep(Waiter::SLEEP_MAX), "{style:?}");
-        // Work before housekeeping counts like work after it: an adaptive thread spins on.
+        // Work before housekeeping still counts after it: an adaptive thread goes on spinning.
         policy.keep_house_soon();
         policy.spins(WORK, false);
         assert_eq!(ask(&mut policy, NOW + 2 * US), Rest::Housekeeping);
@@ -191,7 +194,7 @@ fn housekeeping_is_due_at_its_interval_and_after_an_absence() {
         (100 * US, false),
         (600 * US, false),
         (1101 * US, true),
-        // The time that housekeeping took does not count as absence.
+        // The duration of housekeeping does not count as absence.
         (2 * MS, false),
         (2400 * US, false),
     ];

@@ -5,9 +5,10 @@
 //!           |  [retry buffer: at most SLOTS entries    ]|
 //! ```
 //!
-//! A request enters at `next` when it is made (R1) and leaves at `oldest` when its answer and the answers to all
-//! earlier requests are there (R2). A request is sent at once, or, if the caller has announced further ones, in a frame
-//! of many (`pack`); the requests from `unsent` on wait for that. Retransmission is in `recovery`.
+//! A request enters the retry buffer at `next` (R1). It is removed at `oldest` once its answer and the
+//! answers to all earlier requests have come (R2). A request is sent at once, unless the caller has announced
+//! more requests: then it is sent in a frame of many (`pack`), and the requests from `unsent` on wait for
+//! that. Retransmission is in `recovery`.
 
 mod pack;
 mod recovery;
@@ -27,20 +28,20 @@ pub(super) use pack::Packing;
 use pack::Waiting;
 use recovery::Recovery;
 
-/// State of one stream at the compute node.
 pub(super) struct RequestStream {
     id: u8,
     window: usize,
     /// Number of the oldest unanswered request.
     oldest: u64,
-    /// First number not sent in this session; `next` if all are sent.
+    /// First number not sent in this session; equal to `next` if all are sent.
     unsent: u64,
     waiting: Waiting,
     next: u64,
     reads: usize,
     writes: usize,
     entries: Box<[Entry; SLOTS]>,
-    /// Time since which the oldest request waits: of the last progress, or of the first request after an empty stream.
+    /// Start of the oldest request's wait: the time of the last progress, or of the first request after an
+    /// empty stream.
     since: Time,
     recovery: Recovery,
 }
@@ -63,7 +64,7 @@ impl RequestStream {
         }
     }
 
-    /// Limits reads in flight, and writes in flight, to the memory node's window.
+    /// Sets the memory node's window: the maximum number of unanswered reads, and of unanswered writes.
     pub fn set_window(&mut self, window: usize) {
         self.window = window.clamp(1, WINDOW);
     }
@@ -78,18 +79,16 @@ impl RequestStream {
         &mut self.entries[seq as usize % SLOTS]
     }
 
-    /// Number of the oldest unanswered request, from which 16-bit numbers are completed (R11).
+    /// Number of the oldest unanswered request. Received 16-bit numbers are completed from it (R11).
     #[inline]
     pub fn oldest(&self) -> u64 {
         self.oldest
     }
 
-    /// Number of requests sent in this session.
     pub fn sent(&self) -> u64 {
         self.next - FIRST
     }
 
-    /// Number of unanswered requests.
     #[inline]
     pub fn unanswered(&self) -> usize {
         (self.next - self.oldest) as usize
@@ -100,12 +99,13 @@ impl RequestStream {
         self.next == self.oldest
     }
 
-    /// Time since which the oldest request has waited for its answer; `None` if the stream is empty.
+    /// Time since which the oldest request has waited for its answer; `None` if there is no unanswered
+    /// request.
     pub fn waiting_since(&self) -> Option<Time> {
         (!self.is_idle()).then_some(self.since)
     }
 
-    /// Whether the window has room for one more request of this kind (R1).
+    /// Whether the window has room for one more request of the kind of `op` (R1).
     #[inline]
     pub fn has_room(&self, op: Op) -> bool {
         let used = if op.is_read() { self.reads } else { self.writes };
@@ -117,9 +117,9 @@ impl RequestStream {
         if op.is_read() { &mut self.reads } else { &mut self.writes }
     }
 
-    /// Sends a request under the next number and keeps it (R1), or keeps it to be sent with others. The caller has
-    /// checked [`has_room`](Self::has_room). `false` if the transmit ring is full: nothing is changed, except that
-    /// waiting requests may have been sent.
+    /// Sends a request under the next number and keeps it (R1), or keeps it to be sent with others. The
+    /// caller has checked [`has_room`](Self::has_room). Returns `false` if the transmit ring is full: the
+    /// request is not kept then, but requests that waited may have been sent.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "the parts of one request, all from one caller")]
     pub fn send(
@@ -138,7 +138,7 @@ impl RequestStream {
             return false;
         }
         let seq = self.next;
-        // There are as many buffers as writes in all windows together, so one is free.
+        // Cannot fail: there are as many buffers as writes in all windows together.
         let payload = if op.is_read() { NONE } else { shared.buffers.writes.store(data).unwrap_or(NONE) };
         let stored = payload != NONE || op.is_read();
         if !stored || (waits == 0 && !transmit(framer, tx, self.id, seq, op, addr, data)) {
@@ -164,7 +164,7 @@ impl RequestStream {
         true
     }
 
-    /// Applies a genuine answer to request `seq` and completes the requests that are now in order (R2).
+    /// Applies a genuine answer to request `seq`, and completes the requests that are now in order (R2).
     #[inline]
     pub fn answered(
         &mut self,
@@ -190,8 +190,8 @@ impl RequestStream {
             self.keep_early(seq, answer, shared);
             return;
         }
-        // R8: no sample from a request sent more than once, as the answer may belong to either
-        // transmission; nor from one that waited for others at the memory node, or in a silence.
+        // No sample from a request sent more than once, as the answer may belong to either transmission (R8).
+        // Nor from one that waited at the memory node for others, or in a silence.
         let Entry { sends, last_sent: sent, sacked, .. } = *self.at(seq);
         if sends == 1 && !sacked && self.recovery.counts(sent) {
             shared.rtt.sample(now.0.saturating_sub(sent.0));
@@ -200,7 +200,7 @@ impl RequestStream {
         self.progressed(sends, sent, now, shared, out);
     }
 
-    /// Applies genuine answers, which came in one frame, to requests from `seq` on.
+    /// Applies the genuine answers of one frame, to requests from `seq` on.
     #[inline]
     pub fn answered_all<'a>(
         &mut self,
@@ -214,7 +214,7 @@ impl RequestStream {
         let in_order = seq == oldest && end <= self.unsent;
         let Entry { sends, last_sent: sent, sacked, .. } = *self.at(seq);
         if in_order && sends == 1 && !sacked {
-            // The usual case: requests of one frame, sent once. They share one round-trip sample.
+            // The usual case: requests of one frame, sent once. They share one sample of the round trip.
             shared.rtt.sample(now.0.saturating_sub(sent.0));
         }
         for (number, answer) in (seq..).zip(answers) {
@@ -222,7 +222,7 @@ impl RequestStream {
             if in_order && number == self.oldest && entry.early.is_none() && entry.op.fits(answer) {
                 self.complete(answer, shared, out);
             } else {
-                // A request that has an early answer is completed with that answer.
+                // A request that already has an early answer is completed with that one.
                 self.complete_all_early(shared, out);
                 self.answered(number, answer, now, shared, out);
             }
@@ -232,8 +232,8 @@ impl RequestStream {
         }
     }
 
-    /// Completes all requests now in order, after the answer to the oldest: that was sent `sends` times, last at
-    /// `sent`.
+    /// Completes all requests that are now in order, after the answer to the oldest. That request was sent
+    /// `sends` times, last at `sent`.
     #[inline]
     fn progressed(
         &mut self,
@@ -248,7 +248,6 @@ impl RequestStream {
         self.recovery.progressed(sends, sent, now, &shared.rtt);
     }
 
-    /// Completes the oldest requests as long as they have early answers.
     #[inline]
     fn complete_all_early(&mut self, shared: &mut SessionState, out: &mut dyn Completions) {
         while self.oldest < self.next && !self.at(self.oldest).early.is_none() {
@@ -256,7 +255,7 @@ impl RequestStream {
         }
     }
 
-    /// R2: keeps an early answer until the answers to all earlier requests are there.
+    /// Keeps an early answer until the answers to all earlier requests have come (R2).
     #[cold]
     fn keep_early(&mut self, seq: u64, answer: EntryAnswer<'_>, shared: &mut SessionState) {
         if !self.at(seq).early.is_none() {
@@ -269,8 +268,9 @@ impl RequestStream {
             EntryAnswer::Fault(status) => Early::Fault(status),
         };
         if early.is_none() {
-            // R10: no room. The answer counts as lost, so that the request is sent again.
+            // No free buffer: the answer counts as lost, so that the request is sent again (R10).
             shared.counters.dropped_full += 1;
+            // As if this answer, too, had been overtaken.
             self.skipped(seq + 1, Time::ZERO, shared);
             return;
         }
@@ -281,7 +281,6 @@ impl RequestStream {
         self.skipped(seq, sent_once, shared);
     }
 
-    /// Completes the oldest request with its early answer.
     #[cold]
     fn complete_early(&mut self, shared: &mut SessionState, out: &mut dyn Completions) {
         let entry = self.at_mut(self.oldest);
@@ -314,7 +313,6 @@ impl RequestStream {
         self.fail_oldest(OpError::Fault(status), shared, out);
     }
 
-    /// Removes the oldest request from the retry buffer.
     #[inline]
     fn pop(&mut self, shared: &mut SessionState) -> Entry {
         let entry = *self.at(self.oldest);
@@ -330,7 +328,7 @@ impl RequestStream {
         self.pop(shared);
     }
 
-    /// Fails all unanswered requests, in order, and numbers from the first on again.
+    /// Fails all unanswered requests in order, and restarts the numbers.
     pub fn fail_all(&mut self, error: OpError, shared: &mut SessionState, out: &mut dyn Completions) {
         while self.oldest < self.next {
             self.forget_early(self.oldest, &mut shared.buffers);
@@ -347,9 +345,9 @@ impl RequestStream {
         }
     }
 
-    /// Moves all unanswered requests to a new session: numbered from the first on, in the same order, and due at once.
-    /// A request that is not `fit` for the new session fails. Early answers are dropped and their requests repeated,
-    /// which has no effect, as this CN alone owns the memory.
+    /// Moves all unanswered requests to a new session: they keep their order, get numbers from the first on,
+    /// and are due at once. Requests that do not `fit` the new session fail. Early answers are dropped and
+    /// their requests repeated; that has no side effect, as only this CN uses the memory.
     pub fn restart(
         &mut self,
         now: Time,
@@ -371,6 +369,7 @@ impl RequestStream {
                 shared.buffers.writes.release(entry.payload);
             }
         }
+        // The place of an entry is its number modulo SLOTS, so the entries move along with their numbers.
         self.entries.rotate_left(first as usize % SLOTS);
         self.entries.rotate_right(FIRST as usize);
         (self.oldest, self.next) = (FIRST, FIRST + (kept - first));
@@ -380,7 +379,7 @@ impl RequestStream {
     }
 }
 
-/// Writes one request into a transmit slot.
+/// Writes one request into a transmit slot. Returns `false` if none is free.
 #[inline]
 fn transmit(
     framer: &Framer,

@@ -1,10 +1,11 @@
-//! Requests that wait to be sent together, in frames of many (see `frame::multi`).
+//! Requests that wait to be sent together, in frames of many requests (see `frame::multi`).
 //!
-//! Requests wait until the caller has no more at this moment, a frame is full, or a burst follows. The retry buffer is
-//! their only record. A retransmitted request travels alone.
+//! Requests wait until the caller has no more for now, a frame is full, or a burst follows. They are recorded
+//! only in the retry buffer. A retransmitted request travels alone.
 //!
-//! A frame either reads or writes, while programs mix both. So of the waiting requests all writes come before all
-//! reads, in the retry buffer and thus in their numbers (none of these numbers was used yet):
+//! A frame is either of reads or of writes, while programs mix both. So among the waiting requests all writes
+//! come before all reads, in the retry buffer and thus in their numbers. That is possible because none of
+//! these numbers was used yet:
 //!
 //! ```text
 //!   asked for:   W a   R b   W c   R d   R a             unsent .............. next
@@ -12,13 +13,13 @@
 //!   frames:                                                MultiWrite  MultiRead
 //! ```
 //!
-//! The order is kept wherever it is observable: writes among each other, and a read behind the earlier writes of its
-//! line. A write of a line with a waiting read would overtake that read; such a write makes all waiting requests be
-//! sent first. A read and a write of different lines may change places, as no line is shared between compute nodes.
+//! The order is kept wherever it can be observed: among writes, and of a read after the earlier writes of its
+//! line. A write of a line with a waiting read would overtake that read, so all waiting requests are sent
+//! before such a write. A read and a write of different lines may change places, as CNs share no lines.
 //!
-//! A burst read waits too, for the next burst read to continue it: together they are one frame that requests all their
-//! lines (see `frame::long_burst_parts`). Only bursts as long as one answer wait, and only within one page. Lines and
-//! bursts do not wait together.
+//! A burst read also waits, for the next burst read that continues it: together they become one frame that
+//! asks for all their lines (see `frame::long_burst_parts`). Only bursts as long as one answer wait, and only
+//! within one page. Lines and bursts do not wait together.
 
 use super::super::SessionState;
 use super::super::entry::{Entry, Op};
@@ -34,19 +35,19 @@ use crate::time::Time;
 /// Limits of packing in a session, and whether more requests follow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Packing {
-    /// Most lines of a frame of reads; 0 if the session has no such frames.
+    /// Maximum number of lines in a frame of reads; 0 if the session has no such frames.
     pub reads: usize,
-    /// Most lines of a frame of writes; 0 if the session has no such frames.
+    /// Maximum number of lines in a frame of writes; 0 if the session has no such frames.
     pub writes: usize,
-    /// Number of lines of each burst read but the last in a common frame; 0 if the session has no such frames, or if an
-    /// answer carries a whole page.
+    /// Number of lines of each burst read, except the last, in a frame of several. 0 if the session has no
+    /// such frames, or if one answer can carry a whole page.
     pub burst: usize,
-    /// Set while requests wait to be sent together.
+    /// True while requests wait to be sent together.
     pub held: bool,
 }
 
 impl Packing {
-    /// Most requests of the kind of `op` that may wait to be sent together; 0 if none may wait.
+    /// Maximum number of requests of the kind of `op` that may wait to be sent together; 0 if none may wait.
     #[inline]
     pub fn lines_max(&self, op: Op) -> usize {
         match op {
@@ -59,31 +60,29 @@ impl Packing {
     }
 }
 
-/// Counts of the waiting requests, beside their records in the retry buffer.
+/// Summary of the waiting requests, which are recorded in the retry buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waiting {
-    /// Number of waiting writes, which come before the reads.
+    /// Number of waiting writes; they come before the reads.
     writes: usize,
-    /// Lines of the waiting reads: a set of [`line_bit`]s.
+    /// Lines of the waiting reads, as a set of [`line_bit`]s. Lines of different pages share bits.
     lines: u64,
-    /// Number of lines of the waiting burst reads.
+    /// Total number of lines of the waiting burst reads.
     burst: u8,
 }
 
-/// Bit of a line in [`Waiting::lines`], by the line's index in its page.
+/// Bit of a line in [`Waiting::lines`]: the line's index in its page.
 #[inline]
 fn line_bit(addr: u64) -> u64 {
     1 << (addr / LINE_SIZE as u64 % 64)
 }
 
 impl RequestStream {
-    /// Number of requests that wait to be sent together.
     #[inline]
     pub fn waiting(&self) -> usize {
         (self.next - self.unsent) as usize
     }
 
-    /// Number of waiting requests of the kind of `op`.
     #[inline]
     fn waiting_like(&self, op: Op) -> usize {
         if op.is_read() { self.waiting() - self.waiting.writes } else { self.waiting.writes }
@@ -96,7 +95,7 @@ impl RequestStream {
         self.waiting.lines & line_bit(addr) != 0 && reads.into_iter().any(|seq| self.at(seq).addr == addr)
     }
 
-    /// Whether burst reads of `each` lines wait, and `addr` is the line behind them in their page.
+    /// Whether burst reads of `each` lines wait, and `addr` is the next line after them in their page.
     #[inline]
     fn continues_at(&self, addr: u64, each: usize) -> bool {
         let (first, lines) = (self.at(self.unsent).addr, usize::from(self.waiting.burst));
@@ -105,8 +104,8 @@ impl RequestStream {
             && first + (lines * LINE_SIZE) as u64 == addr
     }
 
-    /// Sends the waiting requests unless request `op` for `addr` can join them; at most `most` of its kind wait.
-    /// `false` if the transmit ring is full.
+    /// Sends the waiting requests unless the request `op` for `addr` can join them. At most `most` requests
+    /// of its kind wait. Returns `false` if the transmit ring is full.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "the parts of one request, all from one caller")]
     pub(super) fn makes_room(
@@ -130,8 +129,8 @@ impl RequestStream {
         joins || self.send_waiting(now, framer, shared, tx)
     }
 
-    /// Adds a request to the waiting ones; at most `most` of its kind wait. A full frame is sent; if the transmit ring
-    /// is full, the requests go on waiting.
+    /// Adds a request to the waiting ones, and sends a frame that is full, that is, has `most` requests. If
+    /// the transmit ring is full, the requests keep waiting.
     #[inline]
     pub(super) fn wait(
         &mut self,
@@ -157,8 +156,8 @@ impl RequestStream {
         if entry.op.is_read() {
             self.waiting.lines |= line_bit(entry.addr);
         } else {
-            // The write takes the place of the first read, which moves behind the other reads, as the order of reads
-            // does not matter.
+            // The write takes the place of the first read, which moves to the end. The order of reads does
+            // not matter.
             let first_read = self.unsent + self.waiting.writes as u64;
             if first_read != place {
                 *self.at_mut(place) = *self.at(first_read);
@@ -178,14 +177,14 @@ impl RequestStream {
         }
     }
 
-    /// Resets the counts when the waiting requests move to another session, in which none waits.
+    /// Resets the summary when all requests move to another session, in which none waits.
     pub(super) fn waits_no_more(&mut self) {
         self.unsent = self.next;
         self.waiting = Waiting::default();
     }
 
-    /// Sends the waiting requests in one frame of writes and one of reads; `false` if the transmit ring is full: the
-    /// rest goes on waiting.
+    /// Sends the waiting requests, in one frame of writes and one of reads. If the transmit ring is full, the
+    /// rest keeps waiting and `false` is returned.
     #[inline]
     pub fn send_waiting(
         &mut self,
@@ -198,8 +197,8 @@ impl RequestStream {
             && self.send_pack(self.waiting(), now, framer, shared, tx)
     }
 
-    /// Sends the first `lines` waiting requests, which are all those of one kind, in one frame; `false`, with nothing
-    /// changed, if the transmit ring is full.
+    /// Sends the first `lines` waiting requests, which are all waiting requests of one kind, in one frame.
+    /// Returns `false`, with nothing changed, if the transmit ring is full.
     #[inline]
     fn send_pack(
         &mut self,
@@ -230,7 +229,7 @@ impl RequestStream {
             let entry = self.at_mut(seq);
             (entry.sends, entry.last_sent) = (1, now);
             if burst {
-                // Each burst read has an answer of its own.
+                // Each burst read has its own answer.
                 shared.charge(entry.op.payload_len(), framer);
             }
         }
@@ -243,7 +242,7 @@ impl RequestStream {
         if !burst {
             let payload = match lines {
                 1 => op.payload_len(),
-                // The answer is larger for reads, the request for writes.
+                // For reads the answer is larger, for writes the request.
                 _ if op.is_read() => 1 + lines * LINE_SIZE,
                 _ => 1 + lines * LINE_SIZE + (lines - 1) * ADDRESS_LEN,
             };
@@ -256,7 +255,8 @@ impl RequestStream {
         true
     }
 
-    /// Writes the first `lines` waiting requests, all of one kind, into a transmit slot.
+    /// Writes the first `lines` waiting requests, all of one kind, into a transmit slot. Returns `false` if
+    /// none is free.
     fn transmit_many(
         &self,
         lines: usize,

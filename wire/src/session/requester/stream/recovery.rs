@@ -1,16 +1,19 @@
 //! Retransmission (R5, R6, R8).
 //!
-//! An entry is sent again when there is evidence that it, or its answer, was lost:
+//! An entry is sent again if there is evidence that the request, or its answer, was lost:
 //!
-//! * R5: a later request was selectively acknowledged and this one not: it lies from `sack_floor` to
-//!   `sack_mark` and is not marked. At once the first time, again after a smoothed round trip, then after
-//!   two, four, and so on.
-//! * R6: a later request was answered: it lies below `skip_mark`. At once the first time. Again only on new
-//!   evidence: when something sent a smoothed round trip or more after its last repetition is answered.
-//! * R8: no answer came in time. First, after about two round trips, one probe: the newest goes, because no later
-//!   request would show its loss, and the memory node's response to it shows the fate of the others. Then, at the
-//!   time-out, the oldest and the newest go, and a [`Sweep`] sends the others as answers come in.
-//! * Everything unanswered goes again, in order, when a new session opens: a sweep that does not wait for answers.
+//! * R5: a later request was selectively acknowledged, and this one was not: its number lies from
+//!   `sack_floor` to `sack_mark`, and it is not marked. It is sent again at once the first time, then after
+//!   one smoothed round trip, after two, four, and so on.
+//! * R6: a later request was answered: the entry's number lies below `skip_mark`. It is sent again at once
+//!   the first time. After that only on new evidence: an answer to something sent at least a smoothed round
+//!   trip after the entry's last repetition.
+//! * R8: no answer came in time. First, after about two round trips, the newest request is sent again as a
+//!   probe: no later request would show its loss, and the memory node's response to it shows which others
+//!   were lost. Then, at the time-out, the oldest and the newest are sent, and a [`Sweep`] sends the others
+//!   as answers come in.
+//! * When a new session opens, all unanswered requests are sent again, in order: a sweep that does not wait
+//!   for answers.
 
 use super::super::SessionState;
 use super::super::entry::Entry;
@@ -20,17 +23,17 @@ use crate::session::RoundTrip;
 use crate::session::framer::Framer;
 use crate::time::Time;
 
-/// Number of entries that a sweep repeats for each answer received.
+/// Number of entries that a sweep sends again for each answer received.
 const SWEEP_STEP: u32 = 2;
-/// Most successive round trips left out of the estimate because of a probe.
+/// Maximum number of consecutive round trips left out of the estimate because of a probe.
 const UNCOUNTED_MAX: u8 = 8;
 /// Allowance of a sweep that does not wait for answers.
 const ALL: u32 = u32::MAX;
 
-/// A sweep: sends all entries below `until` in order, except those sent since the sweep began.
+/// Sends all entries below `until` in order, except those sent since the sweep began.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
-    /// Number of the next entry to look at.
+    /// Number of the next entry to check.
     at: u64,
     until: u64,
     began: Time,
@@ -38,31 +41,29 @@ struct Sweep {
     allowance: u32,
 }
 
-/// Evidence of losses in a stream, and its timers.
+/// Evidence of losses in a stream, and the timers of its retransmissions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recovery {
     sack_floor: u64,
     sack_mark: u64,
     skip_mark: u64,
-    /// Latest send time of the requests whose answers overtook earlier ones (R6).
+    /// Latest time at which a request was sent whose answer overtook the answers to earlier ones (R6).
     skip_sent: Time,
     sweep: Option<Sweep>,
-    /// Time of the next action without progress (R8): first a probe, then time-outs.
+    /// Time of the next action if no progress is made (R8): first a probe, then time-outs.
     silent_at: Time,
-    /// Set if a probe was sent since the last progress.
+    /// True if a probe was sent since the last progress.
     probed: bool,
-    /// Time of the last probe.
     probed_at: Time,
-    /// Successive round trips left out of the estimate because of the probe.
+    /// Number of consecutive round trips left out of the estimate because of a probe.
     uncounted: u8,
-    /// Number of time-outs since the last progress.
     expiries: u32,
-    /// Time of the next check for requests to repeat.
+    /// Time of the next check for requests to send again; `None` if there is no evidence of a loss.
     check_at: Option<Time>,
 }
 
 impl Recovery {
-    /// State at the opening of a session in which all entries below `until` are still to be sent.
+    /// State when a session opens and all entries below `until` must be sent in it.
     pub fn of_everything(until: u64, now: Time, rtt: &RoundTrip) -> Recovery {
         let mut recovery = Recovery {
             sweep: Some(Sweep { at: 0, until, began: now, allowance: ALL }),
@@ -73,16 +74,16 @@ impl Recovery {
         recovery
     }
 
-    /// Starts the wait for the answer to a request that was just sent and is the oldest.
+    /// Starts the wait for the answer to the oldest request.
     #[inline]
     pub fn expect(&mut self, now: Time, rtt: &RoundTrip) {
         self.probed = false;
         self.silent_at = later_by(now, rtt.probe_ns());
     }
 
-    /// Whether the round trip of a request sent once, at `sent`, counts for the estimate. A request sent before the
-    /// last probe waited in the silence that the probe ended; its round trip would make the next silence longer. If
-    /// such round trips persist, the path itself is slow, and they count.
+    /// Whether the round trip of a request sent once, at `sent`, counts for the estimate. A request sent
+    /// before the last probe waited through the silence that the probe ended, so its round trip would make
+    /// the next silence longer. If such round trips continue, the path itself is slow, and they count.
     #[inline]
     pub fn counts(&mut self, sent: Time) -> bool {
         let counts = sent >= self.probed_at || self.uncounted >= UNCOUNTED_MAX;
@@ -90,20 +91,22 @@ impl Recovery {
         counts
     }
 
-    /// R8: resets the time-out after the answer to the oldest request, which was sent `sends` times, last at `sent`.
+    /// Resets the time-out after the answer to the oldest request, which was sent `sends` times, last at
+    /// `sent` (R8).
     #[inline]
     pub fn progressed(&mut self, sends: u32, sent: Time, now: Time, rtt: &RoundTrip) {
         self.expiries = 0;
         self.expect(now, rtt);
         if self.sweep.is_some() {
+            // An answer within half a round trip cannot be to the last transmission, so it is to an earlier
+            // one.
             let of_the_first = sends == 1 || now < later_by(sent, rtt.smoothed_ns() / 2);
             self.continue_sweep(of_the_first, now);
         }
     }
 
-    /// Continues a sweep after a time-out. Ends it if the answer belongs to a request's first transmission, because
-    /// there was no other or the other is too recent: then the peer had only paused, and the other requests will be
-    /// answered too (as F-RTO, RFC 5682).
+    /// Continues a sweep after a time-out. Ends it if the answer belongs to a request's first transmission:
+    /// then the peer had only paused, and the other requests will be answered too (as in F-RTO, RFC 5682).
     #[cold]
     fn continue_sweep(&mut self, of_the_first: bool, now: Time) {
         self.sweep = self.sweep.filter(|sweep| !of_the_first || sweep.allowance == ALL);
@@ -125,12 +128,12 @@ impl RequestStream {
         Some(self.recovery.check_at.map_or(silent_at, |at| at.min(silent_at)))
     }
 
-    /// Present time-out in nanoseconds.
     pub fn timeout_ns(&self, rtt: &RoundTrip) -> u64 {
         rtt.timeout_ns(self.recovery.expiries)
     }
 
-    /// R5: records that request `seq` has arrived, and that everything up to `last_in_order` has been executed.
+    /// Records a SACK: request `seq` has arrived, and everything up to `last_in_order` has been executed
+    /// (R5).
     #[cold]
     pub fn sacked(&mut self, seq: u64, last_in_order: u64) {
         if seq < self.oldest || seq >= self.unsent {
@@ -147,7 +150,8 @@ impl RequestStream {
         recovery.sack_mark = recovery.sack_mark.max(seq);
     }
 
-    /// R6: records that a request above those below `mark` was answered; that request was sent once, at `sent`.
+    /// Records that a request at or above `mark` was answered before an earlier one. It was sent once, at
+    /// `sent` (R6).
     pub(super) fn skipped(&mut self, mark: u64, sent: Time, shared: &SessionState) {
         let oldest_sent = self.at(self.oldest).last_sent;
         let recovery = &mut self.recovery;
@@ -159,7 +163,7 @@ impl RequestStream {
         recovery.skip_mark = recovery.skip_mark.max(mark);
     }
 
-    /// Retransmits requests that are due, and handles expired time-outs.
+    /// Retransmits requests that are due, and handles an expired time-out.
     #[inline]
     pub fn poll(&mut self, now: Time, framer: &Framer, shared: &mut SessionState, tx: &mut dyn Transmit) {
         if self.is_idle() {
@@ -167,7 +171,7 @@ impl RequestStream {
             return;
         }
         if !self.send_waiting(now, framer, shared, tx) {
-            // The transmit ring is full: continue at the next poll.
+            // The transmit ring is full, so the next poll goes on.
             self.recovery.check_at = Some(now);
             return;
         }
@@ -183,9 +187,9 @@ impl RequestStream {
         }
     }
 
-    /// R8: probes after some time without progress. Sends the newest request again, as its answer or SACK shows which
-    /// earlier ones were lost; if the newest is known to have arrived, the oldest is missing and is sent. A request
-    /// sent too recently to have been answered delays the probe.
+    /// Probes after some time without progress (R8). Sends the newest request again, as its answer or SACK
+    /// shows which earlier ones were lost. If the newest is known to have arrived, the oldest is missing and
+    /// is sent. If that request was sent too recently to have been answered, the probe waits.
     #[cold]
     fn probe(&mut self, now: Time, framer: &Framer, shared: &mut SessionState, tx: &mut dyn Transmit) {
         let newest = self.next - 1;
@@ -200,13 +204,13 @@ impl RequestStream {
             return;
         }
         (self.recovery.probed, self.recovery.probed_at) = (true, now);
-        // If this thread polled late, the probe still gets its full time.
+        // A late poll of this thread must not shorten the time that the probe has for an answer.
         self.recovery.silent_at = timeout_at.max(later_by(now, wait_limit));
         shared.counters.probes += 1;
         self.resend(seq, now, framer, shared, tx);
     }
 
-    /// R8: sends the oldest request, which has had no response, and the newest again.
+    /// Handles a time-out: sends the oldest request, which has had no response, and the newest again (R8).
     #[cold]
     fn expire(&mut self, now: Time, framer: &Framer, shared: &mut SessionState, tx: &mut dyn Transmit) {
         shared.counters.timeouts += 1;
@@ -220,7 +224,7 @@ impl RequestStream {
         self.recovery.sweep = Some(Sweep { at: self.oldest, until: self.next, began: now, allowance: 0 });
     }
 
-    /// Sends every request known to be lost; returns the time of the next check.
+    /// Sends every request known to be lost. Returns the time of the next check.
     #[cold]
     fn repeat(
         &mut self,
@@ -230,7 +234,7 @@ impl RequestStream {
         tx: &mut dyn Transmit,
     ) -> Option<Time> {
         if !self.sweep(now, framer, shared, tx) {
-            // The transmit ring is full: continue at the next poll.
+            // The transmit ring is full, so the next poll goes on.
             return Some(now);
         }
         let spacing = shared.rtt.smoothed_ns();
@@ -259,17 +263,17 @@ impl RequestStream {
         again
     }
 
-    /// R5: whether a SACK of the memory node shows that request `seq` has not arrived.
+    /// Whether a SACK shows that request `seq` has not arrived (R5).
     fn is_missing(&self, seq: u64, entry: &Entry) -> bool {
         seq >= self.recovery.sack_floor && seq < self.recovery.sack_mark && !entry.sacked
     }
 
-    /// R6: whether an answer has come to a later request that was sent at or after `free_at`.
+    /// Whether an answer has come to a later request that was sent at or after `free_at` (R6).
     fn is_skipped(&self, seq: u64, free_at: Time) -> bool {
         seq < self.recovery.skip_mark && free_at <= self.recovery.skip_sent
     }
 
-    /// Continues a sweep; `false` when the transmit ring is full.
+    /// Continues a sweep. Returns `false` if the transmit ring is full.
     fn sweep(
         &mut self,
         now: Time,
@@ -295,7 +299,8 @@ impl RequestStream {
         room
     }
 
-    /// Sends an entry again, or for the first time in a new session; `false` if the transmit ring is full.
+    /// Sends an entry again, or for the first time in a new session. Returns `false` if the transmit ring is
+    /// full.
     fn resend(
         &mut self,
         seq: u64,
@@ -320,8 +325,8 @@ impl RequestStream {
     }
 }
 
-/// Time from which an entry may be sent again: at once the first time, then after one round trip, two, four. A constant
-/// interval would send a dead memory node one window per round trip until it is given up.
+/// Returns the time from which an entry may be sent again: at once the first time, then after one round trip,
+/// two, four, and so on. A constant interval would send a dead memory node a whole window in each round trip.
 fn free_at(entry: &Entry, spacing_ns: u64) -> Time {
     match entry.sends.checked_sub(2) {
         None => Time::ZERO,
