@@ -10,7 +10,7 @@
 //!   frames <-----+
 //! ```
 //!
-//! The logic is in [`cxloe_mn_core`]; this crate has its shell:
+//! The logic is in [`cxloe_mn_core`]; this crate does the I/O:
 //!
 //! | module | what it holds |
 //! |---|---|

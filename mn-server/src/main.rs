@@ -89,14 +89,14 @@ fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
     }
 }
 
-/// Longest wait for the workers' reports. A worker under full load reports every half second.
+/// Maximum wait for the workers' reports. A worker under full load reports every half second.
 const REPORT_MAX: Duration = Duration::from_millis(1500);
 
 fn run(config: &Config) -> Result<(), Failure> {
     let ending = Shutdown::watch()?;
     raise_limit();
     let supervisor = Supervisor::of_this_process();
-    // Before the pool, which may take minutes to be brought in.
+    // Before the pool is opened, which may take minutes.
     if !wait_for_interface(&config.node.interface, supervisor, &ending) {
         return Ok(());
     }
@@ -108,6 +108,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let former = StateFile::<Former>::at(config.former_path())?;
     let served_before = former.load()?;
     check_former(&served_before, kept.memory.as_ref(), &config.pool, &Host::default())?;
+    // A pool in a file or device has no use for memory that a keeper has.
     if config.pool.discard || !config.pool.spec.is_memory() {
         kept = kept.freed(&keeper)?;
     }
@@ -228,7 +229,6 @@ fn run(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Configuration of the link for the worker of this queue.
 fn link_config(config: &Config, udp: &UdpConfig, queue: u32) -> LinkConfig {
     LinkConfig { queue, queues: config.workers, ..config.node.link(udp.clone()) }
 }

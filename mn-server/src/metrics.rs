@@ -1,8 +1,8 @@
 //! Metrics of the memory node for Prometheus: counters of its workers and their sessions, as in `mn-server counters`
 //! and `mn-server sessions`.
 //!
-//! A worker is a label, of which there are 64 at most, and so is a compute node, of which there are as many as
-//! `--max-sessions` says.
+//! Metrics have the label `worker`, with at most 64 values, or `compute_node`, with at most as many values as
+//! `--max-sessions` allows.
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use crate::admin::{NodeStatus, WorkerStatus};
 /// Age of a report that marks a worker as stuck: a loaded one reports every half second.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// Metrics of the links.
 static LINK: LinkMetrics = cxloe_node::link_metrics!("cxloe_mn", ["worker"]);
 
 cxloe_daemon::metrics_table! {
@@ -24,13 +23,14 @@ cxloe_daemon::metrics_table! {
     POOL: Gauge "cxloe_mn_pool_bytes" [];
     /// Bytes of clones and snapshots that are not copied yet.
     COPY_LEFT: Gauge "cxloe_mn_copy_bytes_left" [];
-    /// Seconds since a worker reported; its other figures are those of then. A stuck worker's grows.
+    /// Seconds since the last report of a worker, from which its other figures are. A stuck worker's value
+    /// grows.
     AGE: Gauge "cxloe_mn_worker_report_age_seconds" ["worker"];
     /// Requests executed.
     EXECUTED: Counter "cxloe_mn_requests_executed_total" ["worker"];
-    /// Frames that were many requests, executed and answered as one.
+    /// Frames with several requests, executed and answered as one.
     MULTI_FRAMES: Counter "cxloe_mn_multi_frames_total" ["worker"];
-    /// Requests in them.
+    /// Requests in frames with several requests.
     MULTI_REQUESTS: Counter "cxloe_mn_multi_requests_total" ["worker"];
     /// Requests refused with a Fault frame.
     REFUSED: Counter "cxloe_mn_requests_refused_total" ["worker"];
@@ -46,16 +46,16 @@ cxloe_daemon::metrics_table! {
     CONGESTION: Counter "cxloe_mn_congestion_frames_sent_total" ["worker"];
     /// 802.1Qbb (PFC) frames sent to the switch.
     PFC: Counter "cxloe_mn_pfc_frames_sent_total" ["worker"];
-    /// Whether more frames wait in a worker's receive queue than may.
+    /// Whether a worker's receive queue is longer than its congestion threshold.
     CONGESTED: Gauge "cxloe_mn_congested" ["worker"];
-    /// Frames dropped by the session layer, by cause: length, trailer (damaged or of another session), window, full (no room),
-    /// foreign (of nobody with a session).
+    /// Frames dropped by the session layer, by cause: length, trailer (damaged or of another session),
+    /// window, full (no room), foreign (from a sender without a session).
     DROPPED: Counter "cxloe_mn_frames_dropped_total" ["worker", "cause"];
     /// Translations of CMem addresses, by whether the TLB had them: hit, miss.
     TRANSLATIONS: Counter "cxloe_mn_translations_total" ["worker", "result"];
     /// Sessions begun.
     STARTED: Counter "cxloe_mn_sessions_started_total" ["worker"];
-    /// Sessions there are.
+    /// Number of sessions at present.
     SESSIONS: Gauge "cxloe_mn_sessions" ["worker"];
     /// Requests executed for a compute node in its present session.
     SESSION_EXECUTED: Counter "cxloe_mn_session_requests_executed_total" ["compute_node"];

@@ -24,43 +24,41 @@ use serde::{Deserialize, Serialize};
 use cxloe_mn_core::congestion::CongestionSignals;
 use cxloe_mn_core::service::Service;
 
-/// Most frames taken from the ring before the answers are sent.
+/// Maximum number of frames taken from the ring before the answers are sent.
 const BATCH: usize = 64;
 /// Number of polls of an empty ring between two checks of the clock and the flags.
 const SPINS: u32 = 64;
-/// Longest sleep while answers wait for room in the transmit ring, or frames in the ring for the device.
+/// Maximum sleep while answers wait for room in the transmit ring, or frames in the ring wait for the device.
 const FULL_RING_SLEEP: Duration = Duration::from_micros(100);
 /// Interval of the checks for session timeouts.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// Interval of log lines about one refused CN.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
-/// Most log lines about refused CNs in that interval: a host can send Hellos under any address.
+/// Maximum number of log lines about refused CNs in [`REFUSAL_EVERY`]: a host can send Hellos from any
+/// address.
 const REFUSALS_MAX: usize = 64;
 /// Interval of Bye frames when the worker stops, and the time for which they are sent.
 const BYE_EVERY: Duration = Duration::from_millis(20);
 const DRAIN_MAX: Duration = Duration::from_millis(500);
-/// Most answers to Echo frames in a batch: half of a transmit ring, so that there is room for the answers of sessions.
+/// Maximum number of answers to Echo frames in a batch: half of a transmit ring, so that there is room for
+/// the answers of sessions.
 const ECHO_REPLIES_MAX: u16 = 256;
 
-/// Counts and state of a worker.
+/// Counters and state of a worker at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerReport {
-    /// Counts of frames on the worker's link.
     pub link: LinkCounters,
-    /// Counts of requests in all of the worker's sessions.
     pub requests: ResponderCounters,
     /// Translations found in the TLB.
     pub tlb_hits: u64,
     /// Translations looked up in the page table.
     pub tlb_misses: u64,
-    /// 802.1Qbb (PFC) frames sent.
     pub pfc_frames: u64,
     /// Set while the receive queue is too long.
     pub congested: bool,
     /// Reason why the link is down; `None` while it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<String>,
-    /// Status of each session of the worker.
     pub sessions: Vec<SessionStatus>,
 }
 
@@ -72,7 +70,6 @@ struct SharedReport {
     reported: Condvar,
 }
 
-/// Last report of a worker.
 #[derive(Default)]
 struct Latest {
     report: WorkerReport,
@@ -80,13 +77,11 @@ struct Latest {
     at: Option<Instant>,
 }
 
-/// Handle of a running worker, for other threads.
 pub struct WorkerHandle {
     shared: Arc<SharedReport>,
     thread: JoinHandle<Result<(), LinkError>>,
 }
 
-/// Senders whose Echo frames are answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EchoFor {
     /// Set to answer every CN that has memory here and a session.
@@ -96,7 +91,6 @@ pub struct EchoFor {
 }
 
 impl EchoFor {
-    /// Whether any Echo frame is answered.
     fn is_any(&self) -> bool {
         self.sessions || !self.named.is_empty()
     }
@@ -109,16 +103,12 @@ impl EchoFor {
     }
 }
 
-/// Options of a worker, for its start.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// Number of the worker, from 0.
     pub index: u32,
     /// Number of the CPU to pin the worker to; `None`: not pinned.
     pub cpu: Option<usize>,
-    /// Style of waiting while no frame arrives.
     pub wait: WaitStyle,
-    /// Senders whose Echo frames the worker answers.
     pub echo: EchoFor,
     /// Set if the node has a key, for sessions with compute nodes that have one.
     pub keyed: bool,
@@ -284,7 +274,7 @@ impl Worker {
         let own = self.own;
         service.begin_batch();
         service.follow_keys(self.link.transmit());
-        // Useful for a single frame too: its line is fetched while the frame is checked.
+        // Prefetching is useful for a single frame too: its line is fetched while the frame is checked.
         self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
         // The answer to a single frame is sent before any other work.
         let alone = !self.link.holds(2);
@@ -300,6 +290,7 @@ impl Worker {
         })?;
         if received > 0 || self.service.is_stalled() {
             self.service.finish_batch(self.link.transmit());
+            // After a full batch, more frames may wait in the queue.
             if received == BATCH || self.service.is_congested() {
                 self.watch_queue(now);
             }
@@ -326,7 +317,8 @@ impl Worker {
         if any { self.link.flush() } else { Ok(()) }
     }
 
-    /// Makes the kernel drop a part of the Hellos in a flood, or none, if the link supports that.
+    /// Makes the kernel drop a part of the Hellos during a flood, or, without a `sieve`, drop none any more.
+    /// Does nothing if the link does not support it.
     #[cold]
     fn sift(&mut self, sieve: Option<&HelloSieve>) {
         let index = self.options.index;
@@ -352,7 +344,6 @@ impl Worker {
         }
     }
 
-    /// Sends congestion signals if too many frames wait.
     #[inline]
     fn watch_queue(&mut self, now: Time) {
         let link = &mut self.link;
@@ -448,6 +439,7 @@ impl Worker {
                 tlb_misses: tlb.misses,
                 pfc_frames: self.pfc.as_ref().map_or(0, PfcSocket::sent),
                 congested: self.service.is_congested(),
+                // Filled in by the process, which has the state of the links.
                 link_down: None,
                 sessions: self.service.responder().statuses(now),
             };
@@ -457,7 +449,8 @@ impl Worker {
         }
     }
 
-    /// Sends Bye to all CNs, and answers requests that still arrive.
+    /// Sends Bye to all CNs and answers requests that still arrive, until no session is left or [`DRAIN_MAX`]
+    /// is over.
     fn drain(&mut self) -> Result<(), LinkError> {
         let end = self.clock.now() + DRAIN_MAX;
         let mut bye_at = Time::ZERO;

@@ -109,7 +109,6 @@ fn maps_and_unmaps_in_order_and_once() {
     assert_eq!(m.results(), [CommandResult::done(3)]);
 }
 
-/// The command that gives extents of one CN to another.
 fn hand_over(m: &Mappings, from: Mapping, to: Mapping) -> NodeAction {
     let former = FormerOwner { cn: from.cn, cmem_base: from.cmem_base };
     NodeAction::HandOver(HandOver { mapping: to, former, incarnation: m.table().pool().incarnation() })
@@ -140,7 +139,8 @@ fn a_hand_over_keeps_the_content_and_serves_one_owner() {
     worker.pass(|| {});
     drop(worker);
 
-    // Again, as after a lost result of a manager before; and after a restart in which nothing was served.
+    // The command comes again because its result was lost, and later after a restart in which nothing was
+    // served.
     apply(&mut m, &command(3, action.clone())).unwrap();
     assert_eq!((done(&m), first_line(&m, 5)), (vec![1, 2, 3], [7; 64]));
     let registered = MemoryNodeRegistered {

@@ -56,7 +56,8 @@ async fn until(link: &ManagerLink, what: impl FnMut(&Connection) -> bool) -> Con
     found.clone()
 }
 
-/// A worker that passes batch boundaries again and again, and parks now and then.
+/// Starts a worker that passes a batch boundary every 200 us and translates an address; returns its number of
+/// purges.
 fn worker(table: &Arc<PageTable>, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
     let (table, stop) = (table.clone(), stop.clone());
     let (ready, started) = std::sync::mpsc::channel();

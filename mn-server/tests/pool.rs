@@ -130,7 +130,7 @@ fn a_pool_larger_than_memory_is_refused_with_both_numbers() {
     assert!(matches!(error, PoolError::Memory { available, .. } if available == 64 * MIB));
     let text = error.to_string();
     assert!(text.contains("130MiB") && text.contains("64MiB") && text.contains("--pool-size"), "{text}");
-    // The real machine of this test has values too.
+    // The memory available on the real machine is checked as well.
     let available = Host::default().available_memory().unwrap();
     let error = open(&options(PoolSpec::Anon, 2 * available / MIB / 2 * 2), &Host::default()).unwrap_err();
     assert!(matches!(error, PoolError::Memory { .. }), "{error}");

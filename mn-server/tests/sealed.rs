@@ -1,5 +1,5 @@
-//! Sealed mappings and shares: who reads, who writes, and what ends them. Commands are carried out as in the node, and
-//! addresses translated as by a worker.
+//! Sealed mappings and shares: access of the owner, a reader and a stranger, and the end of a share. Commands
+//! are carried out as in the node, and addresses translated as by a worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -17,7 +17,6 @@ const READER: u64 = 0x0200_0000_0002;
 const STRANGER: u64 = 0x0200_0000_0003;
 static RUN: AtomicBool = AtomicBool::new(false);
 
-/// A memory node with one worker.
 struct Node {
     mappings: Mappings,
     worker: WorkerGeneration,
@@ -40,7 +39,6 @@ impl Node {
         Node { mappings, worker, tlb: Tlb::new(16), seq: 0 }
     }
 
-    /// Carries out a command; returns the error of its result.
     fn order(&mut self, action: NodeAction) -> Option<String> {
         self.seq += 1;
         let command = NodeCommand { seq: self.seq, term: 1, revision: self.seq, action };
@@ -53,7 +51,6 @@ impl Node {
         self.mappings.results().last().unwrap().error.clone()
     }
 
-    /// A batch boundary of the worker.
     fn pass(&mut self) {
         let Node { mappings, worker, tlb, .. } = self;
         worker.pass(|| tlb.purge(mappings.table()));
@@ -140,7 +137,7 @@ fn what_is_not_sealed_is_not_shared() {
     assert_eq!(node.order(NodeAction::MapCmem(mapping(9, false))), None);
     let error = node.order(NodeAction::Share(share(9, READER, 20))).unwrap();
     assert!(error.contains("not sealed"), "{error}");
-    // Nor by a list of an earlier process: what is mapped decides.
+    // Shares from an earlier process give no access either, because the mapping is not sealed.
     node.mappings.resume_shares(vec![share(9, READER, 20)]);
     node.pass();
     assert_eq!((node.read(READER, 20), node.write(READER, 20)), (Err(Unmapped::Nxm), Err(Unmapped::Nxm)));

@@ -207,7 +207,6 @@ fn a_tlb_answers_like_the_table_and_counts() {
     assert_eq!(tlb.counters().purges, 1);
 }
 
-/// Waits until `done` returns `true`; fails after a time limit.
 fn bounded(mut done: impl FnMut() -> bool, what: &str) {
     let enough = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !done() {
@@ -240,7 +239,8 @@ fn no_worker_ever_reaches_another_cns_extent() {
                     let all = (0..u64::from(EXTENTS)).map(|cmem| tlb.translate(&table, cn, cmem * EXTENT));
                     let all: Vec<_> = all.flatten().collect();
                     if batch.is_multiple_of(3) {
-                        // The writer gets time to break the rule before this batch is over.
+                        // Gives the writer time to reassign extents before this batch is over, which must not
+                        // happen.
                         std::thread::yield_now();
                     }
                     for mp in all {

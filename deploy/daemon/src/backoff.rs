@@ -25,6 +25,7 @@ impl Backoff {
 
     /// Counts a failure and returns the pause to make: a random time between half of the current bound and all of it.
     pub fn pause(&mut self) -> Duration {
+        // Random, so that nodes that failed together do not retry together.
         let pause = self.next.mul_f64(rand::random_range(0.5..=1.0));
         self.next = (self.next * 2).min(self.max);
         pause

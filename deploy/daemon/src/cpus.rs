@@ -25,6 +25,7 @@ impl FromStr for CpuList {
             cpu.filter(|cpu| *cpu <= CPU_MAX).ok_or_else(wrong)
         };
         let mut cpus = Vec::new();
+        // An empty text is an empty list: workers are not pinned.
         for part in text.split(',').filter(|_| !text.trim().is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (first, last) = (number(first)?, number(last)?);
@@ -48,6 +49,7 @@ impl fmt::Display for CpuList {
 /// unpinned and a warning is logged.
 pub fn pin(cpu: usize) {
     let mut set = nix::sched::CpuSet::new();
+    // 0 stands for the calling thread.
     let this_thread = nix::unistd::Pid::from_raw(0);
     let pinned = set.set(cpu).and_then(|()| nix::sched::sched_setaffinity(this_thread, &set));
     if let Err(error) = pinned {

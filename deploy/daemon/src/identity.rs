@@ -22,25 +22,10 @@ const DAEMON_USER: &str = "cxloe";
 /// Failures in reading or writing an identity file, or in making a key.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeIdentityError {
-    /// The file.
     #[error("cannot {what} {path}, by which this node is known to the manager: {source}; `join` makes it")]
-    File {
-        /// Operation that failed, for the message.
-        what: &'static str,
-        /// Path of the identity file.
-        path: PathBuf,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// The file has another content.
+    File { what: &'static str, path: PathBuf, source: io::Error },
     #[error("{path}: {source}")]
-    Content {
-        /// Path of the identity file.
-        path: PathBuf,
-        /// The fault in the content.
-        source: IdentityError,
-    },
-    /// A key could not be generated.
+    Content { path: PathBuf, source: IdentityError },
     #[error("cannot make a key: {0}")]
     Key(String),
 }
@@ -60,7 +45,7 @@ impl NodeIdentity {
     /// Reads the identity at `path`.
     ///
     /// # Errors
-    /// [`NodeIdentityError`].
+    /// The file cannot be read, others may read it, or its content is no identity.
     pub fn read(path: &Path) -> Result<Self, NodeIdentityError> {
         let failed = |source| NodeIdentityError::File { what: "read", path: path.into(), source };
         let text = cxloe_private::read_to_string(path).map_err(failed)?;
@@ -73,7 +58,7 @@ impl NodeIdentity {
     /// Reads the identity at `path` and makes it the default credentials of this process; `None` without a path.
     ///
     /// # Errors
-    /// [`NodeIdentityError`].
+    /// As for [`read`](Self::read).
     pub fn read_if_given(path: Option<&Path>) -> Result<Option<Arc<Self>>, NodeIdentityError> {
         let identity = path.map(|path| Self::read(path).map(Arc::new)).transpose()?;
         if let Some(identity) = &identity {
@@ -82,7 +67,6 @@ impl NodeIdentity {
         Ok(identity)
     }
 
-    /// Credentials with the current certificate.
     pub fn credentials(&self) -> Credentials {
         Credentials::of_node(Arc::clone(&self.identity))
     }
@@ -155,7 +139,6 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A node's TLS key.
 pub struct TlsKey(KeyPair);
 
 impl TlsKey {
@@ -164,7 +147,7 @@ impl TlsKey {
     /// the answer has to send the same key again.
     ///
     /// # Errors
-    /// [`NodeIdentityError`].
+    /// The files cannot be read or written, or no key can be generated.
     pub fn kept_or_new(path: &Path) -> Result<Self, NodeIdentityError> {
         match NodeIdentity::read(path) {
             Ok(identity) => Self::from_pem(identity.identity.key_pem()),
@@ -199,7 +182,7 @@ impl TlsKey {
     /// daemon can read it.
     ///
     /// # Errors
-    /// [`NodeIdentityError`].
+    /// The file cannot be written, or the manager's answer has no valid certificate.
     pub fn keep(
         &self,
         node: &Party,
@@ -219,6 +202,7 @@ impl TlsKey {
         };
         let failed = |source| NodeIdentityError::File { what: "write", path: path.into(), source };
         write(path, &file.text()).map_err(failed)?;
+        // The key is in the identity file now, and a draft that remains does no harm.
         drop(fs::remove_file(joining(path)));
         Ok(())
     }
@@ -235,6 +219,7 @@ pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(folder)?;
+    // Root runs `join`, while the daemon runs as this user.
     if let Ok(Some(user)) = nix::unistd::User::from_name(DAEMON_USER)
         && nix::unistd::geteuid().is_root()
     {

@@ -1,9 +1,10 @@
-//! Names of network interfaces: one may have alternative names (`ip link property add dev eth0 altname wire`), which the
-//! kernel's calls take, while `/sys` and lists have the first name alone.
+//! Names of network interfaces. An interface may have alternative names
+//! (`ip link property add dev eth0 altname wire`): the kernel's calls accept all of them, while `/sys` and
+//! lists have only the first.
 
 use nix::net::if_::{if_indextoname, if_nametoindex};
 
-/// Whether the name is that of a device that the kernel does not have: one of DPDK.
+/// Whether the name is that of a DPDK device (`dpdk:...`), which the kernel does not have.
 pub fn is_outside_kernel(name: &str) -> bool {
     name.starts_with("dpdk:")
 }

@@ -1,5 +1,5 @@
-//! Wait for a network interface when a service starts: a card may be plugged in later, a bond take a while. Without it
-//! the service manager would start the daemon again and again, and soon give up.
+//! Wait for a network interface when a service starts: a card may be plugged in later, a bond may take a
+//! while. Without the wait, the service manager would restart the daemon several times, and soon give up.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use nix::net::if_::if_nametoindex;
 
 use super::{Backoff, Shutdown, Supervisor, interface_name, is_outside_kernel};
 
-/// Interval of checks, in the first minute and at most.
+/// Interval of checks in the first minute, and the maximum interval later.
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Time after which the pauses grow.
@@ -16,7 +16,7 @@ const OFTEN: Duration = Duration::from_secs(60);
 /// Bit of `/sys/class/net/NAME/flags`: the interface is up (`IFF_UP`).
 const UP: u32 = 1;
 
-/// Whether an interface can be used; else the reason.
+/// Checks that an interface exists and is up; otherwise returns the reason to wait.
 fn usable(name: &str) -> Result<(), String> {
     if is_outside_kernel(name) {
         return Ok(());
@@ -32,8 +32,8 @@ fn usable(name: &str) -> Result<(), String> {
     }
 }
 
-/// Waits until an interface is there and up, if a service manager has started this process: its status then says what is
-/// waited for. Returns whether the daemon is to go on; not so if it has to end.
+/// Waits until an interface exists and is up, if a service manager has started this process; the service
+/// status shows the reason. Returns `false` if the daemon has to end.
 pub fn wait_for_interface(name: &str, supervisor: Supervisor, ending: &Shutdown) -> bool {
     wait_until(|| usable(name), supervisor, ending)
 }
@@ -44,7 +44,7 @@ fn wait_until(usable: impl Fn() -> Result<(), String>, supervisor: Supervisor, e
     loop {
         let Err(why) = usable() else { return true };
         if !supervisor.is_there() {
-            // A person waits: opening the link says what is wrong.
+            // A person has started the daemon: opening the link reports the error at once.
             return true;
         }
         if why != told {

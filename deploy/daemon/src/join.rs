@@ -25,9 +25,9 @@ use crate::identity::{NodeIdentity, TlsKey};
 use crate::unit::unit_of;
 use crate::{interface_name, to_stderr};
 
-/// Longest wait for a manager that does not listen yet.
+/// Maximum wait for a manager that does not listen yet.
 const START_MAX: Duration = Duration::from_secs(10);
-/// Longest wait until a manager that answered over its Unix socket is reachable over the network.
+/// Maximum wait until a manager that answered over its Unix socket is reachable over the network.
 const REACH_MAX: Duration = Duration::from_secs(5);
 const START_PAUSE: Duration = Duration::from_millis(50);
 /// Error texts of a connection attempt to a manager that does not listen.
@@ -72,15 +72,12 @@ pub struct JoinArgs {
 /// Request to join, of a node or a client of the FM API.
 #[derive(Debug)]
 pub struct JoiningNode<'a> {
-    /// Kind and name of the node.
     pub node: Party,
     /// MAC addresses of the ports; the first identifies the node.
     pub macs: Vec<Mac>,
     /// Public key of the node's sessions, if it has one.
     pub key: Option<PublicKey>,
-    /// Path of the file for the node's TLS key and certificate.
     pub identity: &'a Path,
-    /// Whether to take the place of a running node that has another key.
     pub take_over: bool,
 }
 
@@ -93,6 +90,7 @@ impl JoiningNode<'_> {
     /// The manager cannot be reached or refuses, or the answer cannot be written.
     pub async fn at(self, url: &str, token: Option<&str>, named: Option<&str>) -> Result<String, Failure> {
         let JoiningNode { node, macs, key: session_key, identity, take_over } = self;
+        // An empty variable CXLOE_TOKEN counts as no token.
         let token = token.filter(|text| !text.is_empty()).map(str::parse::<Token>).transpose();
         let token = token.map_err(Failure::usage)?;
         let key = TlsKey::kept_or_new(identity).map_err(Failure::failed)?;
@@ -109,6 +107,7 @@ impl JoiningNode<'_> {
         let keep = |manager: &str| key.keep(&join.node, &joined, manager, identity).map_err(Failure::failed);
         let by_socket = url.starts_with("unix:");
         let mut manager = named.unwrap_or(if by_socket { &joined.manager } else { url });
+        // Written before the manager is called at this URL, because the call needs the certificate.
         keep(manager)?;
         if named.is_none()
             && by_socket
@@ -127,7 +126,7 @@ impl JoiningNode<'_> {
 }
 
 impl JoinArgs {
-    /// The configuration file of `program`.
+    /// Path of the configuration file of `program`: that of `--config`, else the default.
     pub fn config(&self, program: &str) -> PathBuf {
         let default = || {
             let folder = if nix::unistd::geteuid().is_root() {
@@ -161,7 +160,7 @@ impl JoinArgs {
         runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?.block_on(joined)
     }
 
-    /// Writes the configuration of `program`.
+    /// Writes the configuration of `program`, and returns the path of the file.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -176,6 +175,7 @@ impl JoinArgs {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(failed)?;
         }
+        // A draft is renamed over the file, so that a crash never leaves a part of a configuration.
         let draft = path.with_extension(format!("new-{}", std::process::id()));
         let mut file = fs::File::create(&draft).map_err(failed)?;
         writeln!(file, "# Written by `{program} join`. All keys: {program} --help.").map_err(failed)?;
@@ -186,7 +186,7 @@ impl JoinArgs {
     }
 
     /// Starts the systemd unit that runs `program` with the configuration `config`, if systemd runs this machine. A unit
-    /// that runs already goes on, unless the command line asks for a restart: its memory may be in use.
+    /// that runs already is left running, unless `restart` is set: its memory may be in use.
     ///
     /// # Errors
     /// systemd cannot start it.
@@ -201,6 +201,7 @@ impl JoinArgs {
             let status = asked.args(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
             status.is_ok_and(|status| status.success())
         };
+        // `systemctl cat` succeeds only for a unit that exists.
         let unit = unit_of(program, config).filter(|unit| succeeds(["cat", unit]));
         let Some(unit) = unit else {
             to_stderr!("no systemd unit of this machine runs {program} with {}", config.display());
@@ -227,8 +228,8 @@ impl JoinArgs {
     }
 }
 
-/// Order to systemd for a unit. One that runs is left alone unless it `may_restart`: others may use its
-/// memory.
+/// Commands of systemctl for a unit. A running unit is left alone unless it `may_restart`: other nodes may
+/// use its memory.
 fn orders(is_running: bool, may_restart: bool) -> &'static [&'static str] {
     match (is_running, may_restart) {
         (false, _) => &["enable", "start"],
@@ -261,7 +262,7 @@ async fn reached(url: &str, identity: &Path) -> Result<(), String> {
     }
 }
 
-/// The MAC address of a network interface.
+/// MAC address of a network interface.
 ///
 /// # Errors
 /// There is no such interface, or it has no MAC address.

@@ -4,37 +4,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Length of the shortest key in bytes: 128 bits, like the cipher's own key.
+/// Minimum length of a key in bytes: 128 bits, as long as the cipher's own key.
 pub(crate) const KEY_BYTES_MIN: usize = 16;
 
-/// Failures in reading a key, and keys that are too short.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read, or others may read it.
     #[error("cannot read the key file {}: {source}", .path.display())]
-    Read {
-        /// Path of the key file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The key is too short.
+    Read { path: PathBuf, source: io::Error },
     #[error(
         "the key in {} has {bytes} bytes; at least {KEY_BYTES_MIN} are needed: `openssl rand -hex 32` makes one",
         .path.display()
     )]
-    Short {
-        /// Path of the key file.
-        path: PathBuf,
-        /// Length of the key, in bytes.
-        bytes: usize,
-    },
+    Short { path: PathBuf, bytes: usize },
 }
 
 /// Reads the key in the file at `path`: its bytes without white space at both ends, such as a final line break.
 ///
 /// # Errors
-/// Any [`KeyError`].
+/// The file cannot be read, or the key is too short.
 pub fn read_key(path: &Path) -> Result<Arc<[u8]>, KeyError> {
     let bytes = cxloe_private::read(path).map_err(|source| KeyError::Read { path: path.into(), source })?;
     match bytes.trim_ascii() {

@@ -18,9 +18,9 @@
 //! | [`options`], `option_sources`, [`default_paths`], `ethertype`, `cpus`, `span`, `switch`, `pfc_trust`, `key_file` | options, configuration files, the environment, how values are spelled, where files lie |
 //! | [`log`] | logs through a bounded queue: a full disk neither ends nor blocks a process |
 //! | `interface_name`, `interface_wait` | alternative names of network interfaces; a service waits for its own |
-//! | `ending`, `stop`, `open_files`, `supervisor`, `backoff` | signals, stopping threads, notifications to systemd, pauses between attempts |
-//! | `socket`, `state_file` | a Unix socket that goes with its process; a file that remembers |
-//! | `manager_link`, `identity`, [`join`] | the thread that keeps in touch with the manager; the certificate it does so with, and how a node gets one |
+//! | `shutdown`, `stop`, `open_files`, `supervisor`, `backoff` | signals, stopping threads, notifications to systemd, pauses between attempts |
+//! | `socket`, `state_file` | a Unix socket that is removed with its process; a file for state across restarts |
+//! | `manager_link`, `identity`, [`join`] | the thread that talks to the manager; its certificate, and how a node gets one |
 //! | [`metrics`], [`http`] | counters for Prometheus; HTTP connections within limits |
 //! | [`doctor`] | whether a machine is ready for a daemon, and what to do where it is not |
 //! | `table` | tables for people, plain columns in a pipe |

@@ -19,10 +19,8 @@ use cxloe_fabric::api::{ErrorCode, NotFollowed};
 use cxloe_fabric::follow::Halt;
 use cxloe_fabric::{Client, ClientError};
 
-/// State of the connection to the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connection {
-    /// Not registered yet.
     Connecting,
     /// Registered; the node executes the manager's commands.
     Registered,
@@ -36,12 +34,10 @@ pub enum ManagerLinkError {
     /// The URL is not valid.
     #[error(transparent)]
     Url(ClientError),
-    /// The thread cannot be started.
     #[error("cannot start the thread of the manager connection: {0}")]
     Thread(std::io::Error),
 }
 
-/// Cause of a registration's end.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationEnd {
     /// The manager is unreachable, or refused.
@@ -62,7 +58,6 @@ pub enum RegistrationEnd {
 }
 
 impl RegistrationEnd {
-    /// Wraps an error of the node itself.
     pub fn node(reason: impl std::error::Error + Send + Sync + 'static) -> Self {
         RegistrationEnd::Node(Box::new(reason))
     }
@@ -80,20 +75,15 @@ pub struct Contact {
 }
 
 impl Contact {
-    /// Client for further requests to the manager.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Flag that is set when the link must stop.
     pub fn stop(&self) -> &Arc<Stop> {
         &self.stop
     }
 
     /// Waits for the manager's answer, or for the link to be stopped.
-    ///
-    /// # Errors
-    /// [`RegistrationEnd::Client`] and [`RegistrationEnd::Stopped`].
     pub async fn ask<T>(
         &self,
         question: impl Future<Output = Result<T, ClientError>>,
@@ -103,9 +93,6 @@ impl Contact {
 
     /// Waits for the answer to a registration. Returns `None` if the manager reports that its store lacks changes that
     /// the node has seen.
-    ///
-    /// # Errors
-    /// [`RegistrationEnd::Client`] and [`RegistrationEnd::Stopped`].
     pub async fn register<T>(
         &mut self,
         question: impl Future<Output = Result<T, ClientError>>,
@@ -122,9 +109,6 @@ impl Contact {
     }
 
     /// Reports to the manager that the node does not execute its commands.
-    ///
-    /// # Errors
-    /// [`RegistrationEnd::Stopped`].
     pub async fn not_followed(&self, body: &NotFollowed) -> Result<(), RegistrationEnd> {
         if let Err(error) = self.stop.or(self.client.not_followed(body)).await? {
             tracing::debug!(%error, "the manager did not record that this node does not follow");
@@ -132,8 +116,8 @@ impl Contact {
         Ok(())
     }
 
-    /// End of a registration because of `halt`. If the manager reported that its store is stale, its error is used,
-    /// since its text has advice.
+    /// End of a registration because of `halt`. If the manager reported that its store is stale, the
+    /// manager's error is used, because its text has advice.
     pub fn halted<R: Error + Send + Sync + 'static>(&mut self, halt: Halt<R>) -> RegistrationEnd {
         match (halt, self.stale.take()) {
             (Halt::Anew, _) => RegistrationEnd::Anew,
@@ -150,6 +134,7 @@ impl Contact {
 
     fn away(&self, reason: String) {
         let url = self.client.url();
+        // Each reason is a warning once.
         match self.connection_sender.send_replace(Connection::Away(reason.clone())) {
             Connection::Away(old) if old == reason => tracing::debug!(%url, %reason, "still no manager"),
             _ => tracing::warn!(%url, %reason, "no manager reachable; existing mappings are still served"),
@@ -193,9 +178,6 @@ pub struct ManagerLink<N> {
 impl<N: Send + 'static> ManagerLink<N> {
     /// Starts a link to the manager at `url`, or to several managers at URLs separated by commas. Returns at once; the
     /// manager need not be there. `registration` is called for each registration of `node`, which shows `identity`.
-    ///
-    /// # Errors
-    /// Any [`ManagerLinkError`].
     pub fn start(
         url: &str,
         identity: Option<Arc<NodeIdentity>>,
@@ -237,12 +219,10 @@ impl<N: Send + 'static> ManagerLink<N> {
 }
 
 impl<N> ManagerLink<N> {
-    /// Present state of the connection.
     pub fn connection(&self) -> Connection {
         self.connection.borrow().clone()
     }
 
-    /// Receiver of the changes of the connection's state.
     pub fn watch(&self) -> watch::Receiver<Connection> {
         self.connection.clone()
     }
@@ -268,6 +248,7 @@ impl<N> Drop for ManagerLink<N> {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.stop.set();
+            // A panic of the thread is in the log already.
             let _ = thread.join();
         }
     }

@@ -11,9 +11,7 @@ use crate::options;
 /// Options of a daemon that come from outside its configuration file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OptionSources<S> {
-    /// Options on the command line.
     pub flags: S,
-    /// Options in environment variables.
     pub environment: S,
 }
 

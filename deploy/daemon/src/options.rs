@@ -17,30 +17,22 @@ use toml::Spanned;
 use super::{EtherType, is_outside_kernel};
 use cxloe_fabric::model::Name;
 
-/// The longest name of a network interface in bytes: Linux's IFNAMSIZ without the zero at the end.
+/// Maximum length of the name of a network interface in bytes: Linux's IFNAMSIZ without the zero at the end.
 const INTERFACE_LEN_MAX: usize = 15;
 /// Lowest EtherType; below it, the field is a length (IEEE 802.3, 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
 /// EtherTypes that switches and hosts give another meaning: 802.1Q tags, 802.1ad tags, and MAC control (PFC frames).
 const ETHERTYPES_TAKEN: [u16; 3] = [0x8100, 0x88A8, 0x8808];
-/// The highest 802.1Q priority.
+/// Maximum 802.1Q priority: the field has 3 bits.
 const PRIORITY_MAX: u8 = 7;
 
-/// Errors in reading or checking options.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("cannot read the configuration file {}: {source}", .path.display())]
-    Read {
-        /// Path of the configuration file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// The file is not TOML, or has an option that does not exist or a value that cannot be read.
     #[error("configuration file {}: {reason}", .path.display())]
     Syntax {
-        /// Path of the configuration file.
         path: PathBuf,
         /// Position and cause of the syntax error.
         reason: String,
@@ -48,12 +40,10 @@ pub enum ConfigError {
     /// An option is missing or out of range.
     #[error("option `{field}` (flag --{field}): {reason}")]
     Field {
-        /// Name of the option.
         field: &'static str,
         /// The fault, and valid values.
         reason: String,
     },
-    /// The node has no key, and `--insecure` is not set.
     #[error(
         "this node has neither joined nor a key, so its frames would not be sealed: have it join (`{program} join URL --token \
          TOKEN -i INTERFACE`), name a file for its key by --node-key, or go without by --insecure (in the file: insecure = true)"
@@ -77,9 +67,6 @@ pub enum Protection {
 
 /// Selects the protection of a node of `program` from its own key (`node_key`), a `pre_shared` key, or `insecure`.
 /// Frames are plain only if the operator asks for that.
-///
-/// # Errors
-/// [`ConfigError::Unprotected`].
 pub fn protection(
     program: &'static str,
     node_key: bool,
@@ -107,18 +94,12 @@ pub fn manager(named: Option<String>) -> Option<String> {
     named.or_else(|| std::env::var(MANAGER_VARIABLE).ok().filter(|url| !url.is_empty()))
 }
 
-/// Reads a TOML file.
-///
-/// # Errors
-/// [`ConfigError::Read`] and [`ConfigError::Syntax`].
+/// Reads a TOML file into an `S` that flattens no other struct; see [`read_options`] for one that does.
 pub fn read<S: DeserializeOwned>(path: &Path) -> Result<S, ConfigError> {
     read_with(path, |text| toml::from_str(text).map_err(|error| error.to_string()))
 }
 
 /// Reads options from a TOML file, whose keys are the long names of the flags.
-///
-/// # Errors
-/// [`ConfigError::Read`] and [`ConfigError::Syntax`].
 pub fn read_options<S: Args + DeserializeOwned>(path: &Path) -> Result<S, ConfigError> {
     read_with(path, parse_options)
 }
@@ -146,6 +127,7 @@ fn parse_options<S: Args + DeserializeOwned>(text: &str) -> Result<S, String> {
             let nearest = nearest.expect("a program has options");
             return Err(wrong(format!("no option has this name; the nearest is `{nearest}`")));
         }
+        // Each entry is read alone, so that an error names its line.
         let entry = toml::Table::from_iter([(name.clone(), value)]);
         entry.clone().try_into::<S>().map_err(|error| wrong(error.message().to_owned()))?;
         options.extend(entry);
@@ -281,7 +263,6 @@ mod tests {
         assert!(matches!(&error, ConfigError::Read { path, .. } if path.ends_with("none.toml")), "{error}");
     }
 
-    /// Options of a program that has some in common with others.
     #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     struct Flattening {

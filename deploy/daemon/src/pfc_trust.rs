@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum PfcTrust {
-    /// They do not: only memory nodes signal congestion, within their sessions
+    /// PFC frames slow nothing down: only memory nodes signal congestion, within their sessions
     #[default]
     Ignore,
     /// Any station on the cable can slow this node down, within bounds

@@ -11,33 +11,17 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::geteuid;
 
-/// Errors in binding a daemon's socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A process listens there.
     #[error(
         "another {daemon} is running and listens on {}; end it, or give this one a socket of its own with --socket",
         .path.display()
     )]
-    Taken {
-        /// Kind of the daemon, for the message.
-        daemon: &'static str,
-        /// Path that is already in use.
-        path: PathBuf,
-    },
-    /// The path exists and is no socket.
+    Taken { daemon: &'static str, path: PathBuf },
     #[error("{} is there and is not a socket; remove it, or choose another path with --socket", .0.display())]
     NoSocket(PathBuf),
-    /// The system refuses an operation.
     #[error("cannot {what} {}: {source}; choose another path with --socket", .path.display())]
-    Io {
-        /// Operation that failed, for the message.
-        what: &'static str,
-        /// Path that the operation was on.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl SocketError {
@@ -60,9 +44,6 @@ pub struct Bound {
 impl Bound {
     /// Binds `path` with the rights `mode`, as in `0o600`, and creates its directory if there is none. A socket left by
     /// a dead daemon is replaced, the socket of a running daemon is not. `daemon` is the kind of daemon in messages.
-    ///
-    /// # Errors
-    /// Any [`SocketError`].
     pub fn bind(path: &Path, mode: u32, daemon: &'static str) -> Result<Bound, SocketError> {
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
             fs::create_dir_all(dir).map_err(SocketError::io("create the directory", dir))?;
@@ -74,6 +55,7 @@ impl Bound {
                     tracing::info!(path = %path.display(), "replacing the socket of a {daemon} that has ended");
                 }
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                    // The socket of another user, whose daemon may be running, is left alone.
                     return Err(SocketError::io("connect to the listener on", path)(e));
                 }
                 _ => return Err(SocketError::Taken { daemon, path: path.into() }),
@@ -85,6 +67,7 @@ impl Bound {
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
+        // An earlier process with the same id may have left a draft.
         let _ = fs::remove_file(&draft);
         let listener = UnixListener::bind(&draft).map_err(SocketError::io("listen on", path))?;
         let placed = fs::set_permissions(&draft, fs::Permissions::from_mode(mode))
@@ -108,7 +91,6 @@ impl Bound {
         [0, geteuid().as_raw()].contains(&peer.uid()) || given.is_ok_and(|owner| owner == peer.uid())
     }
 
-    /// Path to which the socket is bound.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -31,28 +31,16 @@ pub struct StateFile<T> {
     holds: PhantomData<fn() -> T>,
 }
 
-/// Failures in reading or writing a state file.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It cannot be read or written.
     #[error("cannot {what} {}: {source}; choose a directory this user may write with --data-dir", .path.display())]
-    Io {
-        /// Operation that failed, for the message.
-        what: &'static str,
-        /// Path of the state file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// Others may read it.
+    Io { what: &'static str, path: PathBuf, source: io::Error },
+    /// Other users may read or write the file.
     #[error(transparent)]
     Wide(#[from] WideFile),
-    /// It has another content.
     #[error("{} is not a state file of this program ({reason}); {remedy}", .path.display())]
     Content {
-        /// Path of the state file.
         path: PathBuf,
-        /// The fault in the content.
         reason: String,
         /// Advice to the operator, from [`NodeState`].
         remedy: &'static str,
@@ -74,7 +62,7 @@ impl<T: NodeState> StateFile<T> {
     /// Names the state file at `path`; creates its directory if there is none.
     ///
     /// # Errors
-    /// [`StateError::Io`].
+    /// The directory cannot be created.
     pub fn at(path: impl Into<PathBuf>) -> Result<StateFile<T>, StateError> {
         let path = path.into();
         if let Some(dir) = path.parent() {
@@ -86,7 +74,7 @@ impl<T: NodeState> StateFile<T> {
     /// Reads the value stored last; the default if there is none.
     ///
     /// # Errors
-    /// [`StateError::Io`] and [`StateError::Content`].
+    /// The file cannot be read, other users may read it, or its content is damaged.
     pub fn load(&self) -> Result<T, StateError> {
         match cxloe_private::read(&self.path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| StateError::Content {
@@ -99,10 +87,7 @@ impl<T: NodeState> StateFile<T> {
         }
     }
 
-    /// Writes `state`; when this returns, it is on disk.
-    ///
-    /// # Errors
-    /// [`StateError::Io`].
+    /// Writes `state`, which is on disk when the call returns.
     pub fn store(&self, state: &T) -> Result<(), StateError> {
         let write = || -> io::Result<()> {
             let mut text = serde_json::to_vec(state)?;

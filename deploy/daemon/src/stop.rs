@@ -17,13 +17,11 @@ pub struct Stop {
 pub struct Stopped;
 
 impl Stop {
-    /// Sets the signal and wakes the task that waits.
     pub fn set(&self) {
         self.flag.store(true, Ordering::Relaxed);
         self.wake.notify_one();
     }
 
-    /// Flag for code that polls.
     pub fn flag(&self) -> &AtomicBool {
         &self.flag
     }
@@ -33,6 +31,7 @@ impl Stop {
     /// # Errors
     /// [`Stopped`] as soon as the signal is set; `future` is dropped then.
     pub async fn or<T>(&self, future: impl Future<Output = T>) -> Result<T, Stopped> {
+        // Only one wait receives the wake-up, so that later waits have to check the flag.
         if self.flag.load(Ordering::Relaxed) {
             return Err(Stopped);
         }

@@ -51,7 +51,8 @@ impl Supervisor {
         send(&[NotifyState::Stopping, NotifyState::Status(text)]);
     }
 
-    /// Interval of the checks that all threads respond, and the longest wait for their answers; `None`: no watchdog.
+    /// Interval of the checks that all threads respond, and the maximum wait for their answers; `None`: no
+    /// watchdog.
     pub fn looks(&self) -> Option<(Duration, Duration)> {
         self.watchdog.map(|time| (time / LOOKS, time / LOOKS / 2))
     }
@@ -69,8 +70,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the daemon's end. Until then, reports the results of `look`, whose argument is the longest wait for
-    /// answers.
+    /// Waits for the daemon's end. Until then, reports the results of `look`, whose argument is the maximum
+    /// wait for answers.
     pub fn watch(&self, ending: &Shutdown, mut look: impl FnMut(Duration) -> Result<String, String>) {
         let Some((every, wait_limit)) = self.looks() else { return ending.wait() };
         while !ending.wait_for(every) {

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {

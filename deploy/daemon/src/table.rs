@@ -6,7 +6,6 @@ use std::ops::{Deref, DerefMut};
 
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 
-/// Spaces between plain columns.
 const GAP: u16 = 2;
 
 /// Table, printed with frames if standard output is a terminal.

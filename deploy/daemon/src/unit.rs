@@ -1,11 +1,10 @@
-//! The systemd unit that runs a daemon with a configuration: its name, and what it gives the daemon. That is not what a
-//! shell gives.
+//! The systemd unit that runs a daemon with a configuration: its name, and the rights and limits that it
+//! gives the daemon, which differ from those of a shell.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Properties of a unit that are read.
 const PROPERTIES: &str = "LoadState,User,AmbientCapabilities,CapabilityBoundingSet,LimitMEMLOCKSoft,LimitNOFILE,ControlGroup,CPUQuotaPerSecUSec";
 
 /// A unit that systemd has loaded, with its properties.
@@ -66,7 +65,8 @@ pub fn instance_socket(program: &str, config: &Path) -> Option<PathBuf> {
     Some(Path::new("/run/cxloe").join(format!("{program}-{name}.sock")))
 }
 
-/// Name of the instance that a configuration belongs to; empty for that of the only one.
+/// Name of the instance that a configuration belongs to; empty for `PROGRAM.toml`, the configuration without
+/// instances.
 fn instance(program: &str, config: &Path) -> Option<String> {
     let path = std::path::absolute(config).ok()?;
     if path.parent() != Some(Path::new("/etc/cxloe")) {

@@ -27,21 +27,16 @@ const PCAP_BYTES_DEFAULT: u64 = 1 << 30;
 /// static map instead.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// This node's name in the fabric.
     pub name: Name,
     /// Folder of the files that hold the node's state across restarts.
     pub data_dir: PathBuf,
     /// File with this node's certificate for the manager, if it has joined.
     pub identity: Option<PathBuf>,
-    /// Name of the network interface.
     pub interface: String,
     /// Kernel interface by which frames are sent and received.
     pub backend: Backend,
-    /// Encapsulation of frames of a raw link.
     pub encap: Encap,
-    /// Local address of a UDP link.
     pub udp_address: UdpAddress,
-    /// Addresses of peers over UDP, as configured.
     pub peers: Vec<Peer>,
     /// Waiting style of a worker without work.
     pub wait: WaitStyle,
@@ -53,7 +48,6 @@ pub struct NodeConfig {
     pub key_file: Option<PathBuf>,
     /// File with this node's key; `None` if the node has none.
     pub node_key: Option<PathBuf>,
-    /// Configured public keys of other nodes.
     pub peer_keys: Vec<PeerKey>,
     /// True if frames are not sealed even with a key.
     pub insecure: bool,
@@ -61,7 +55,6 @@ pub struct NodeConfig {
     pub metrics: Option<MetricsAddress>,
     /// Filter of log lines: a level, or one per module.
     pub log: String,
-    /// Format of log lines on standard error.
     pub log_format: LogFormat,
     /// Injected faults, as text; see [`NodeConfig::fault_plan`].
     pub faults: Option<String>,
@@ -74,9 +67,6 @@ pub struct NodeConfig {
 impl NodeConfig {
     /// Checks the settings and completes them with defaults; without a name given, a node whose host name is not valid
     /// is called `unnamed`.
-    ///
-    /// # Errors
-    /// [`ConfigError::Field`].
     pub fn new(
         unnamed: &str,
         node: NodeSettings,
@@ -166,9 +156,6 @@ impl NodeConfig {
     }
 
     /// This node's key; `None` if it has none or may not use it.
-    ///
-    /// # Errors
-    /// Any [`KeyFileError`].
     pub fn own_key(&self) -> Result<Option<Arc<NodeKey>>, KeyFileError> {
         let path = self.node_key.as_deref().filter(|_| !self.insecure);
         path.map(|path| node_key(path).map(Arc::new)).transpose()
@@ -217,7 +204,7 @@ impl NodeConfig {
                 let link = LinkConfig { udp: self.udp(), ..LinkConfig::new(&self.interface) };
                 own_mac(&link).map_err(Failure::failed)
             }
-            // The plug-in knows the address.
+            // Only the DPDK plug-in can read the address.
             false if is_outside_kernel(&self.interface) => {
                 cxloe_link::own_mac(&LinkConfig::new(&self.interface)).map_err(Failure::failed)
             }

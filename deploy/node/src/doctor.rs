@@ -20,7 +20,7 @@ use cxloe_wire::frame::{Gcm, HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT, Mac};
 use crate::config::NodeConfig;
 use crate::program::ProgramSettings;
 
-/// Longest trailer of a frame, which holds its seal or checksum, in bytes.
+/// Maximum length of a frame's trailer, which holds its seal or checksum, in bytes.
 const TRAILER_MAX: usize = Gcm::TRAILER_LEN;
 /// Slots of a link's receive ring.
 const RING: u32 = 1024;
@@ -33,7 +33,6 @@ pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// Machine that a node is to run on, and the rights of this process on it.
 #[derive(Debug)]
 pub struct NodeHost {
-    /// Files that describe the machine.
     pub host: Host,
     /// Capabilities and limits of the node: those of its systemd unit, or else of this process.
     pub process: Process,
@@ -41,10 +40,8 @@ pub struct NodeHost {
     pub socket: Option<PathBuf>,
 }
 
-/// Worker threads of a node, as configured.
 #[derive(Debug)]
 pub struct Workers {
-    /// Number of workers.
     pub count: u32,
     /// CPUs that the workers are pinned to; empty if they are not pinned.
     pub cpus: Vec<usize>,
@@ -53,7 +50,6 @@ pub struct Workers {
 }
 
 impl NodeHost {
-    /// Reads the machine that this process runs on, and the process's rights.
     pub fn read() -> NodeHost {
         let host = Host::default();
         NodeHost { process: Process::read(&host), host, socket: None }
@@ -136,7 +132,6 @@ impl NodeHost {
     }
 }
 
-/// Prints the report of a node's program, as a table or as JSON.
 pub fn print<S: ProgramSettings>(checks: Vec<Check>, json: bool) -> ExitCode {
     let output = if json { Output::Json } else { Output::Table };
     Report::new(S::PROGRAM, RELEASE, checks).print(output)
@@ -151,7 +146,6 @@ fn judge_device(mac: &Result<Mac, LinkError>) -> Check {
     }
 }
 
-/// Judges the local address of a `udp` link.
 fn judge_address(address: &Result<SocketAddr, LinkError>) -> Check {
     let (group, name) = (Group::Interface, "UDP address");
     match address {

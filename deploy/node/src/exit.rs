@@ -8,7 +8,8 @@ use cxloe_link::LinkError;
 
 /// Exit code for `error`, if it is of a link: [`Exit::Usage`] if the next start would end the same way.
 ///
-/// A `supervised` node waits for its interface before it opens links; one that is gone since then may return.
+/// A `supervised` node waits for its interface before it opens links; an interface that has disappeared since
+/// may return.
 pub fn exit_of_link(error: &(dyn Error + 'static), supervised: bool) -> Exit {
     match error.downcast_ref::<LinkError>() {
         Some(LinkError::NoSuchInterface(_)) if supervised => Exit::Failed,

@@ -12,7 +12,7 @@
 //! | modules | what they hold |
 //! |---|---|
 //! | `settings`, `config` | options of both nodes, as given and as in effect |
-//! | `program` | options of a node's program, as far as `join` and `doctor` have to know them |
+//! | `program` | options of a node's program, as far as `join` and `doctor` need them |
 //! | [`doctor`] | the checks that both doctors have |
 //! | [`metrics`] | metrics of the link |
 //! | `exit` | exit code of a node whose link cannot be opened |

@@ -83,12 +83,10 @@ macro_rules! link_metrics {
     }};
 }
 
-/// Definition of a counter with `labels`.
 pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Definition {
     Definition { name, kind: MetricKind::Counter, labels, help }
 }
 
-/// Definition of a gauge without labels.
 pub const fn gauge(name: &'static str, help: &'static str) -> Definition {
     Definition { name, kind: MetricKind::Gauge, labels: &[], help }
 }
@@ -99,7 +97,6 @@ impl LinkMetrics {
         self.counters.iter().chain([&self.up, &self.reopened])
     }
 
-    /// Sets `up` and `reopened` in the scrape.
     pub fn state(&'static self, scrape: &mut Scrape, is_up: bool, reopened: u64) {
         scrape.set(&self.up, &[], is_up);
         scrape.set(&self.reopened, &[], reopened);

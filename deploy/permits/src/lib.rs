@@ -1,8 +1,9 @@
-//! # cxloe-permits: which connection leaves when there are too many
+//! # cxloe-permits: limits on connections, and the order of eviction
 //!
-//! Every server of a fabric limits the number of connections, in all and of each peer. Every open connection has a
-//! permit. A connection in use keeps its permit; an unused one yields it to a new connection: first of the lowest
-//! class, then of the lowest rank, then the one unused for longest. If none yields, the new connection is refused.
+//! Every server of a fabric limits the number of connections, in all and of each peer. Every open connection
+//! has a permit. A connection in use keeps its permit; an unused connection yields its permit to a new one.
+//! The connection of the lowest class yields first, within a class that of the lowest rank, then the one that
+//! has been unused for longest. If no connection yields, the new one is refused.
 //!
 //! ```text
 //!   a new connection --> Permits::take --> an id, and the connection that leaves for it; or the limit that is reached
@@ -17,9 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Limits of the connections of a server, and the rule by which connections yield.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Largest number of connections of the server.
     pub all: usize,
-    /// Largest number of connections of one peer.
     pub each: usize,
     /// True if a connection that is not yet due yields when no other does.
     pub early: bool,
@@ -62,7 +61,6 @@ pub type Admitted<E> = (u64, Option<(u64, E)>);
 pub struct Full<E> {
     /// Limit that is reached, in connections.
     pub limit: usize,
-    /// Handle of the refused connection.
     pub end: E,
 }
 
@@ -78,18 +76,15 @@ pub struct Permits<P, E, T> {
 }
 
 impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
-    /// Makes an empty set.
     pub fn new(policy: Policy) -> Self {
         let (all, unused, peers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { policy, next: 0, all, unused, peers }
     }
 
-    /// Number of connections.
     pub fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// True if the connection `id` has a permit.
     pub fn has(&self, id: u64) -> bool {
         self.all.contains_key(&id)
     }
@@ -99,7 +94,6 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
         self.all.get(&id)?.peer.as_ref()
     }
 
-    /// The handles of all connections.
     pub fn ends(&self) -> impl Iterator<Item = &E> {
         self.all.values().map(|permit| &permit.end)
     }
@@ -123,6 +117,7 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
     ) -> Result<Admitted<E>, Full<E>> {
         let of_peer = peer.as_ref().and_then(|peer| self.peers.get(peer));
         let (limit, leaver) = match of_peer.filter(|ids| ids.len() >= self.policy.each) {
+            // A peer at its limit makes room for itself, and never takes the place of another peer.
             Some(ids) => (self.policy.each, Some(self.least_of(ids, now))),
             None if self.all.len() >= self.policy.all => {
                 let in_crowd = || self.least_in_crowd(of_peer.map_or(0, BTreeSet::len));
@@ -200,6 +195,7 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
         let firsts = self.unused.iter().filter_map(|((class, _), same)| Some((*class, *same.first()?)));
         let mut early = None;
         for (class, (from, id)) in firsts {
+            // A connection of the lower class yields first, even if it is not due.
             if early.is_some_and(|(of_class, _)| of_class != class) {
                 break;
             }
@@ -220,8 +216,8 @@ impl<P: Ord + Clone, E, T: Ord + Copy> Permits<P, E, T> {
         may.min_by_key(|(unused, id)| (unused.class, unused.from > now, *unused, *id)).map(|(_, id)| id)
     }
 
-    /// Connection that yields first among those of the peers with the most connections; `None` unless `own`
-    /// connections and one more are fewer than theirs.
+    /// Connection that yields first among those of the peers with the most connections. `own` is the number
+    /// of connections of the peer that requests another one; `None` unless that peer would still have fewer.
     fn least_in_crowd(&self, own: usize) -> Option<u64> {
         let most = self.peers.values().map(BTreeSet::len).max().filter(|most| own + 1 < *most)?;
         let crowded = self.peers.values().filter(|ids| ids.len() == most).flatten();

@@ -30,9 +30,7 @@ const CREDENTIALS_VARIABLE: &str = "CREDENTIALS_DIRECTORY";
     given = .give_to.map(|user| format!("chown {user} {}; ", .path.display())).unwrap_or_default()
 )]
 pub struct WideFile {
-    /// Path of the refused file.
     pub path: PathBuf,
-    /// Mode bits of the file.
     pub mode: u32,
     /// User of this process if it does not own the file, so that a narrower mode alone would lock it out; else `None`.
     pub give_to: Option<u32>,
@@ -52,6 +50,7 @@ pub fn check(file: &File, path: &Path) -> io::Result<()> {
     match metadata.is_file() && wide != 0 {
         true => {
             let user = geteuid().as_raw();
+            // Root may open the file whoever owns it.
             let give_to = (user != 0 && user != metadata.uid()).then_some(user);
             Err(io::Error::other(WideFile { path: path.into(), mode, give_to }))
         }
@@ -97,7 +96,6 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
 pub enum Existing {
     /// The existing file stays; the call returns [`io::ErrorKind::AlreadyExists`].
     Keep,
-    /// The new file takes its place.
     Replace,
 }
 
@@ -129,6 +127,7 @@ pub fn write(path: &Path, content: &[u8], existing: Existing) -> io::Result<()> 
         }
     };
     written().inspect_err(|_| drop(fs::remove_file(&draft)))?;
+    // The new name is on disk only once the folder is.
     File::open(folder)?.sync_all()
 }
 

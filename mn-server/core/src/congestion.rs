@@ -1,4 +1,4 @@
-//! The memory node's part of rate control: signals to slow down while the receive queue is too long.
+//! Congestion signals of a memory node: they make CNs slow down while the node's receive queue is too long.
 //!
 //! ```text
 //!            more than `threshold` frames wait                        no more than half of it wait
@@ -6,26 +6,25 @@
 //!            signal CNs and cable                  again each `repeat`          resume the cable
 //! ```
 //!
-//! Signals go to the CNs with recent frames, by Congestion frames, which switches forward, and to the device at the
-//! other end of the cable, by an 802.1Qbb frame, which no switch forwards. A CN counts signals closer together than its
-//! t2 as one, so that both together do no harm. Only the 802.1Qbb pause needs an end (quanta of 0): it stops the cable,
-//! while a CN speeds up again by itself.
+//! Signals go to the CNs with recent frames, by Congestion frames, which switches forward, and to the device
+//! at the other end of the cable, by an 802.1Qbb frame, which no switch forwards. The controller of a CN
+//! counts signals less than its time t2 apart as one, so that a CN affected by both slows down once. Only the
+//! 802.1Qbb pause needs an end (quanta of 0): it stops the cable, while a CN speeds up again by itself.
 
 use std::time::Duration;
 
 use cxloe_wire::frame::PfcVector;
 use cxloe_wire::time::Time;
 
-/// Default of `threshold`: half the receive ring, so that there is room for frames sent before the CNs receive the
-/// signal.
+/// Default of [`CongestionConfig::threshold`], in frames: half the receive ring, which leaves room for the
+/// frames that CNs send before the signal reaches them.
 pub const THRESHOLD_DEFAULT: usize = 512;
 
-/// Options of congestion signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionConfig {
-    /// Most frames that may wait in the receive queue without a signal; 0: no signals at all.
+    /// Maximum number of frames in the receive queue without a signal; 0 switches the signals off.
     pub threshold: usize,
-    /// Interval of further signals while the queue is long.
+    /// Time between two signals while the queue remains too long.
     pub repeat: Duration,
     /// Length of the cable's pause, in quanta of 512 bit times.
     pub quanta: u16,
@@ -45,21 +44,19 @@ impl Default for CongestionConfig {
     }
 }
 
-/// Signals to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CongestionSignals {
-    /// Nothing to send.
     Quiet,
-    /// Pause: to all CNs with a frame since `since`, and to the cable.
+    /// Ask every CN that sent a frame since `since` to slow down, and pause the cable.
     Pause {
         /// Time of the oldest frames that may be in the queue.
         since: Time,
     },
-    /// End of the pause: to the cable only.
+    /// End the pause of the cable. CNs get no signal, because they speed up by themselves.
     Resume,
 }
 
-/// Congestion state of one receive queue.
+/// Decides when one receive queue is too long, and when it is short again.
 #[derive(Clone, Debug)]
 pub struct CongestionWatch {
     config: CongestionConfig,
@@ -72,12 +69,11 @@ pub struct CongestionWatch {
 const RECENT: Duration = Duration::from_millis(1);
 
 impl CongestionWatch {
-    /// Makes the state of a short queue.
     pub fn new(config: CongestionConfig) -> CongestionWatch {
         CongestionWatch { config, pausing: false, told_at: Time::ZERO }
     }
 
-    /// Whether the queue was too long at the last check and has not been short since.
+    /// Whether the queue was longer than the threshold and has not fallen to half of it since.
     pub(crate) fn is_pausing(&self) -> bool {
         self.pausing
     }
@@ -93,6 +89,8 @@ impl CongestionWatch {
         if holds(threshold + 1) {
             return self.above(now);
         }
+        // Half the threshold: a queue that varies around the threshold would start and end pauses all the
+        // time.
         if self.pausing && !holds(threshold / 2 + 1) {
             self.pausing = false;
             return CongestionSignals::Resume;
@@ -112,6 +110,7 @@ impl CongestionWatch {
 
     /// Content of the 802.1Qbb or Congestion frame that begins the pause.
     pub fn pause(&self) -> PfcVector {
+        // Quanta of 0 would end the pause.
         self.vector(self.config.quanta.max(1))
     }
 

@@ -13,9 +13,10 @@
 //!                                                               +--------- Syncing (long poll) --> Carrying: its commands
 //! ```
 //!
-//! A shell repeats: [`Follow::next`]; a request's answer goes to [`Follow::on_answer`], whose [`AnswerUpdate`] is stored
-//! before the next step; a job goes to [`Follow::on_job`] when it is done. After any [`RestartReason`], and whenever the
-//! manager is unreachable, it calls [`Follow::restart`] after a pause. Existing mappings are served all the time.
+//! The I/O code repeats: [`Follow::next`]; a request's answer goes to [`Follow::on_answer`], whose
+//! [`AnswerUpdate`] is stored before the next step; a job goes to [`Follow::on_job`] when it is done. After
+//! any [`RestartReason`], and whenever the manager is unreachable, the I/O code calls [`Follow::restart`]
+//! after a pause. Existing mappings are served all the time.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -32,19 +33,16 @@ use crate::mappings::{Mappings, MessageRefusal};
 /// Next step for the I/O code.
 #[derive(Debug)]
 pub enum FollowStep {
-    /// Send this request to the manager, and pass the answer to [`Follow::on_answer`].
     Ask(ManagerRequest),
-    /// Carry out this job, then pass it to [`Follow::on_job`].
     CarryOut(Job),
 }
 
-/// A request to the manager.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ManagerRequest {
     /// `POST /v1/memory-nodes`.
     Register(RegisterMemoryNode),
-    /// Report to the manager that this node refuses to follow it. The I/O code may skip a manager that does not answer;
-    /// it then returns [`ManagerAnswer::Done`] too.
+    /// Report that this node refuses to follow the manager. If the manager does not answer, the I/O code
+    /// passes [`ManagerAnswer::Done`] all the same.
     NotFollowed(NotFollowed),
     /// `POST /v1/memory-nodes/NAME/orphans`.
     ReportOrphans(ReportOrphans),
@@ -52,27 +50,24 @@ pub enum ManagerRequest {
     Sync(MemoryNodeSync),
 }
 
-/// The manager's answer to a [`ManagerRequest`].
 #[derive(Clone, Debug)]
 pub enum ManagerAnswer {
-    /// Registration accepted.
     Registered(Box<MemoryNodeRegistered>),
-    /// Registration refused: the manager found that its store lacks changes that this node has seen.
+    /// Registration refused: the manager's store lacks changes that this node has seen.
     Stale,
-    /// Answer to a sync.
     Synced(Box<MemoryNodeSynced>),
-    /// Answer to any other request.
+    /// Answer without content, to any other request.
     Done,
 }
 
 /// Part of an answer that the I/O code stores and passes on before the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerUpdate {
-    /// Watermark of the manager, to be stored on disk.
+    /// Highest watermark (term and revision of the manager's store), to be stored on disk.
     pub seen: Watermark,
     /// UDP addresses of compute nodes, for a `udp` link.
     pub udp_peers: Vec<UdpPeer>,
-    /// Keys of compute nodes, for their sessions.
+    /// Public keys by which compute nodes are authenticated when their sessions start.
     pub cn_keys: Vec<ComputeNodeKey>,
 }
 
@@ -84,11 +79,11 @@ enum FollowPhase {
     Start,
     Registering,
     Refusing(RestartReason),
-    /// The manager has accepted this node; its list of mappings is not carried out yet.
+    /// The manager has accepted this node; the mappings listed in the answer are not applied yet.
     Accepted(Box<MemoryNodeRegistered>),
     /// Between steps: the next one is a command, a report of orphans, or a sync.
     Carrying,
-    /// A job runs.
+    /// A job is under way in the I/O code.
     Working,
     Reporting,
     /// A sync with this number of results has been sent.
@@ -106,7 +101,8 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Makes the state of a node that registers as `node`; each registration adds the present watermark.
+    /// Creates the state of a node that registers with `node`; each registration sets `seen` to the present
+    /// watermark.
     pub fn new(node: RegisterMemoryNode) -> Follow {
         Follow {
             node,
@@ -124,27 +120,26 @@ impl Follow {
         self.commands.clear();
     }
 
-    /// Registration request of this node.
     pub fn node(&self) -> &RegisterMemoryNode {
         &self.node
     }
 
-    /// Registration request of this node, to be changed before the next registration.
+    /// Registration request, for changes that take effect at the next registration.
     pub fn node_mut(&mut self) -> &mut RegisterMemoryNode {
         &mut self.node
     }
 
-    /// Number of the present registration, from the manager.
+    /// Number that the manager gave to the present registration; syncs and reports repeat it.
     pub fn registration(&self) -> u64 {
         self.registration
     }
 
-    /// Longest time between two syncs, in milliseconds.
+    /// Maximum time between two syncs in milliseconds, set by the manager.
     pub fn heartbeat_ms(&self) -> u64 {
         self.heartbeat_ms
     }
 
-    /// Number of results in the sync that has been sent; `None` without a sync.
+    /// Number of results in the sync under way; `None` if no sync is under way.
     pub fn syncing(&self) -> Option<usize> {
         match self.phase {
             FollowPhase::Syncing(results) => Some(results),
@@ -155,7 +150,7 @@ impl Follow {
     /// Decides the next step at `now_ms`, on the clock of [`Mappings::confirm`].
     ///
     /// # Errors
-    /// Any [`RestartReason`].
+    /// [`RestartReason`] if the node has to register again.
     ///
     /// # Panics
     /// If the result of the previous step was not passed to [`on_answer`](Self::on_answer) or [`on_job`](Self::on_job).
@@ -211,7 +206,7 @@ impl Follow {
         }
     }
 
-    /// Begins a job; completes a quick one here and returns `None` for it.
+    /// Begins a job. A job that needs no work is completed here, and the result is `None`.
     fn begin(&mut self, job: Job, mappings: &mut Mappings) -> Option<Job> {
         if job.is_quick() {
             mappings.finish(job, Ok(()));
@@ -242,8 +237,8 @@ impl Follow {
         }
     }
 
-    /// Makes an additional sync that reports progress, and is answered at once: the job of command `seq` has done
-    /// `done` bytes.
+    /// Creates an additional sync that only reports progress: the job of command `seq` has processed `done`
+    /// bytes. The manager answers it at once.
     pub fn progress(&self, mappings: &Mappings, seq: Option<u64>, done: u64) -> MemoryNodeSync {
         MemoryNodeSync { progress: seq.map(|seq| Progress { seq, done }), ..self.sync(mappings, 0) }
     }
@@ -251,7 +246,7 @@ impl Follow {
     /// Applies the manager's answer, received at `now_ms`.
     ///
     /// # Errors
-    /// Any [`RestartReason`].
+    /// [`RestartReason`] if the node has to register again.
     pub fn on_answer(
         &mut self,
         answer: ManagerAnswer,
@@ -266,6 +261,8 @@ impl Follow {
                 }
                 mappings.confirm(now_ms);
                 self.registration = answer.registration;
+                // A sync with a wait of 0 is answered at once, so that syncs would follow one another without
+                // a pause.
                 self.heartbeat_ms = answer.heartbeat_ms.max(1);
                 let (udp_peers, cn_keys) = (answer.udp_peers.clone(), answer.cn_keys.clone());
                 self.phase = FollowPhase::Accepted(answer);
@@ -296,7 +293,6 @@ impl Follow {
         }
     }
 
-    /// Applies the end of a job that was completed or stopped.
     pub fn on_job(&mut self, job: Job, outcome: Result<(), JobError>, mappings: &mut Mappings) {
         mappings.finish(job, outcome);
         self.phase = FollowPhase::Carrying;

@@ -1,7 +1,9 @@
-//! Keeping of a pool's memory from one process of a memory node to the next, decided without I/O.
+//! Rules by which a keeper process keeps a pool's memory from one process of a memory node to the next,
+//! without I/O.
 //!
-//! A keeper process holds the descriptor of the memory, which one node process at a time uses: the *holder*. Another
-//! node that wants the memory gets it if there is no holder; one that claims it makes the holder end first.
+//! The keeper has the descriptor of the memory, which one node process at a time uses: the *holder*. Another
+//! node process gets the memory by [`Request::Want`] if there is no holder. For [`Request::Claim`], the
+//! keeper asks the holder to end first.
 //!
 //! ```text
 //!            keep            left (crash)                time is over
@@ -22,7 +24,6 @@ pub const EMPTY_MAX: Duration = Duration::from_secs(10);
 /// Number of a node's connection to the keeper.
 pub type NodeId = u32;
 
-/// Request of a node to its keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Keep the memory whose descriptor is attached.
@@ -35,10 +36,9 @@ pub enum Request {
     Release,
 }
 
-/// Answer of the keeper to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The memory is kept.
+    /// The keeper has taken the descriptor.
     Kept,
     /// The node may use the memory whose descriptor is attached.
     Memory,
@@ -48,18 +48,16 @@ pub enum Answer {
     Yield,
 }
 
-/// Decision of the keeper.
+/// Next step for the keeper's I/O code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send this answer to this node.
     Answer(NodeId, Answer),
     /// Close the connection of a node that breaks the protocol.
     Refuse(NodeId),
-    /// Free the memory and end.
     End,
 }
 
-/// State of a keeper.
+/// State of a keeper: the holder of the memory, and the time until which memory without a holder is kept.
 #[derive(Debug)]
 pub struct Keeping {
     /// Time for which the memory is kept without a holder.
@@ -67,17 +65,16 @@ pub struct Keeping {
     has_memory: bool,
     holder: Option<NodeId>,
     claimant: Option<NodeId>,
-    /// Time at which the keeper ends if no node asks before.
     ends_at: Option<Time>,
 }
 
 impl Keeping {
-    /// Makes a keeper without memory; after the end of a holder it keeps the memory for `keep`.
+    /// Creates a keeper that has no memory yet. After the end of a holder, it keeps the memory for `keep`.
     pub fn new(keep: Duration, now: Time) -> Keeping {
         Keeping { keep, has_memory: false, holder: None, claimant: None, ends_at: Some(now + EMPTY_MAX) }
     }
 
-    /// Time at which the keeper ends if no node asks before; `None` while there is a holder.
+    /// Time at which the keeper ends if no node requests the memory before; `None` while there is a holder.
     pub fn ends_at(&self) -> Option<Time> {
         self.ends_at
     }
@@ -100,12 +97,12 @@ impl Keeping {
             }
             Request::Want | Request::Claim if self.has_memory => Some(Action::Answer(node, Answer::Held)),
             Request::Release if self.holder == Some(node) && self.claimant.is_none() => Some(Action::End),
+            // Another node has claimed the memory: it gets the memory, which is not freed.
             Request::Release if self.holder == Some(node) => self.pass_on(),
             Request::Keep | Request::Want | Request::Claim | Request::Release => Some(Action::Refuse(node)),
         }
     }
 
-    /// Decides after the connection of `node` has ended.
     pub fn on_left(&mut self, node: NodeId, now: Time) -> Option<Action> {
         if self.claimant == Some(node) {
             self.claimant = None;
@@ -118,7 +115,6 @@ impl Keeping {
         self.pass_on()
     }
 
-    /// Decides whether the keeper ends at `now`.
     pub fn on_time(&mut self, now: Time) -> Option<Action> {
         self.ends_at.is_some_and(|at| now >= at).then_some(Action::End)
     }
@@ -146,7 +142,6 @@ mod tests {
         Time::ZERO + Duration::from_secs(seconds)
     }
 
-    /// Makes a keeper of memory whose holder is node 1.
     fn held() -> Keeping {
         let mut keeping = Keeping::new(KEEP, at(0));
         assert_eq!(keeping.on_request(1, Request::Keep, true), Some(Action::Answer(1, Answer::Kept)));

@@ -5,11 +5,11 @@
 //! |---|---|
 //! | that has memory here, and a key | admitted with that key |
 //! | that has memory here, and whose key was taken back | refused: its key is withdrawn |
-//! | that had a key and has no memory here any more | refused: nothing here is its own |
+//! | that had a key and has no memory here any more | refused: it may not use any memory here |
 //! | that never had a key | admitted without one |
 //!
-//! So a compute node that ever had a key is not admitted without one: if it has no key now, the map has a key for it
-//! that no node can prove.
+//! So a compute node that ever had a key is not admitted without one: if it has no key now,
+//! [`AdmittedKeys::of`] returns a key that no node can prove.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use cxloe_wire::frame::{Mac, PublicKey};
 
-/// Most former compute nodes remembered: as many as a fabric has.
+/// Maximum number of compute nodes in the map, as many as a fabric has. Above it, nodes without a key are
+/// dropped.
 const REMEMBERED_MAX: usize = 16_384;
 
-/// State of a compute node that has, or had, a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyState {
     /// The node has to prove this key.
@@ -35,7 +35,7 @@ enum KeyState {
 #[derive(Debug, Default)]
 pub struct AdmittedKeys {
     keys: RwLock<BTreeMap<u64, KeyState>>,
-    /// Number of changes since the start, so that workers see a change cheaply.
+    /// Number of changes since the start: workers compare it, which takes no lock.
     changes: AtomicU64,
 }
 
@@ -44,19 +44,21 @@ impl AdmittedKeys {
     /// had a key and is not listed is not admitted any more, not even without a key.
     pub fn set_admitted(&self, keys: impl IntoIterator<Item = (Mac, PublicKey)>) {
         let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        // Nodes that are no longer listed stay in the map, so that they are not admitted without a key.
         all.values_mut().for_each(|state| *state = KeyState::Absent);
         for (mac, key) in keys {
             let cn = mac.to_u64();
             if key != PublicKey::NOBODY {
                 all.insert(cn, KeyState::Key(key));
             } else if let Some(known) = all.get_mut(&cn) {
+                // A node that never had a key has nothing to withdraw.
                 *known = KeyState::Withdrawn;
             }
         }
         self.changed(&mut all);
     }
 
-    /// Marks compute nodes that had a key in an earlier run.
+    /// Marks compute nodes that had a key in an earlier run, so that they are not admitted without one.
     pub fn remember(&self, cns: impl IntoIterator<Item = Mac>) {
         let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         for cn in cns {
@@ -92,7 +94,6 @@ impl AdmittedKeys {
         self.all().get(&cn) == Some(&KeyState::Withdrawn)
     }
 
-    /// MAC addresses of CNs that have a key.
     pub fn admitted(&self) -> Vec<Mac> {
         self.those(|state| matches!(state, KeyState::Key(_)))
     }
@@ -107,18 +108,15 @@ impl AdmittedKeys {
         all.iter().filter(|(_, state)| are(state)).map(|(cn, _)| Mac::from_u64(*cn)).collect()
     }
 
-    /// Number of changes since the start.
     #[inline]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Number of admitted keys.
     pub fn len(&self) -> usize {
         self.all().values().filter(|state| matches!(state, KeyState::Key(_))).count()
     }
 
-    /// Whether no CN has a key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -3,15 +3,18 @@
 //!
 //! The rules:
 //! * commands are carried out in the order of their numbers, each once; a command already carried out is skipped
-//! * a command or an answer from below the highest term and revision ever seen is refused: its manager lost its place
+//! * a command or an answer below the highest term and revision ever seen is refused: it was overtaken, or
+//!   another manager leads now
 //! * an extent gets a new owner only after no worker uses it any more and it reads as zeros, except by a hand-over of a
 //!   region with its content
-//! * of a sealed mapping nothing is ever written; other CNs may read it by a share, which ends with the mapping
+//! * the memory of a sealed mapping is never written; other CNs may read it by a share, which ends with the
+//!   mapping
 //! * a clone has the content that its source had when the clone was made, whatever becomes of the source
 //! * an extent is never taken from a CN by a command that names another CN; a hand-over names both
-//! * what this node serves and an accepted manager does not list is no longer served, but kept: it is this node's orphan,
-//!   assigned to no CN and not zeroed until the manager has it unmapped by name
-//! * what no manager has confirmed for [`AUTHORISATION_MS`] is no longer served, and kept in the same way, until one does
+//! * memory that this node serves and an accepted manager does not list is no longer served, but kept as an
+//!   orphan: assigned to no CN, and not zeroed until a command of the manager unmaps it
+//! * mappings that no manager has confirmed for [`AUTHORISATION_MS`] are no longer served; their memory is
+//!   kept, and served again once a manager lists them
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -31,7 +34,6 @@ use crate::translation::{PageTable, PageTableWriter, Recovery, TableError, Trans
 mod clones;
 mod shares;
 
-/// Causes for refusing a manager's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageRefusal {
     /// The manager's store lacks what this node has seen.
@@ -42,26 +44,14 @@ pub enum MessageRefusal {
         "the manager is at term {}, revision {}, and this node has seen term {}, revision {}: the answer was overtaken",
         got.term, got.revision, seen.term, seen.revision
     )]
-    Stale {
-        /// Highest watermark seen of that manager.
-        seen: Watermark,
-        /// Watermark of the message.
-        got: Watermark,
-    },
+    Stale { seen: Watermark, got: Watermark },
     /// Another manager answers, or the same one after a restart.
     #[error("another manager leads since this node registered; registering again")]
     AnotherRun,
-    /// A command is missing.
     #[error("command {got} came when {expected} was next; registering again")]
-    Gap {
-        /// Number of the command that is due.
-        expected: u64,
-        /// Number of the command received.
-        got: u64,
-    },
+    Gap { expected: u64, got: u64 },
 }
 
-/// Mappings of this node; has the page table's only writer.
 #[derive(Debug)]
 pub struct Mappings {
     writer: PageTableWriter,
@@ -70,24 +60,23 @@ pub struct Mappings {
     results: Vec<CommandResult>,
     /// Orphans: extents with content that the manager lists for no compute node, each with its last mapping.
     orphans: BTreeMap<MpExtent, Translation>,
-    /// Sealed memory that CNs other than its owner may read.
     shares: Vec<Share>,
-    /// Second part of a command that is being carried out.
+    /// Second job of a command that needs two.
     continuation: Option<Job>,
-    /// Set if the manager does not know of all orphans yet.
+    /// Set while orphans exist that are not reported to the manager.
     unreported: bool,
     /// Mappings no longer served because no manager has confirmed them for [`AUTHORISATION_MS`].
     expired: Vec<Translation>,
     /// Time of the last answer of an accepted manager, in milliseconds of the caller's clock.
     heard_ms: u64,
-    /// Milliseconds without an answer of a manager before the caller's clock began.
     silent_before_ms: u64,
 }
 
 /// Time for which mappings are served without an answer from the manager, in milliseconds: 24 hours.
 pub const AUTHORISATION_MS: u64 = 24 * 3600 * 1000;
 
-/// Most runs of orphans in one report. Further orphans are reported once these are released.
+/// Maximum number of extent runs in one report of orphans. Further orphans are reported once these are
+/// released.
 const RUNS_PER_REPORT: usize = 2000;
 
 impl Mappings {
@@ -113,7 +102,6 @@ impl Mappings {
         (mappings, recovery)
     }
 
-    /// Page table, to be shared with the workers.
     pub fn table(&self) -> &Arc<PageTable> {
         self.writer.table()
     }
@@ -138,12 +126,10 @@ impl Mappings {
         self.results.drain(..count.min(self.results.len()));
     }
 
-    /// Number of extents mapped.
     pub fn len(&self) -> usize {
         self.writer.len()
     }
 
-    /// Whether no extent is mapped.
     pub fn is_empty(&self) -> bool {
         self.writer.is_empty()
     }
@@ -201,7 +187,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Extents with content on this node, counted for each compute node.
+    /// Bytes with content on this node for each compute node: mapped, orphaned, or no longer confirmed.
     pub fn held(&self) -> Vec<Held> {
         let bytes = self.table().pool().extent_bytes();
         let mut held: BTreeMap<FabricCnId, u64> = BTreeMap::new();
@@ -216,7 +202,8 @@ impl Mappings {
             .collect()
     }
 
-    /// Orphans for the next report to the manager.
+    /// Orphans for the next report to the manager, adjacent extents as one mapping. Empty if all are
+    /// reported.
     pub fn orphans_to_report(&self) -> Vec<Mapping> {
         let extent_bytes = self.table().pool().extent_bytes();
         let mut by_owner: Vec<Translation> = self.orphans.values().copied().collect();
@@ -238,6 +225,7 @@ impl Mappings {
             match pieces.last_mut().filter(|_| follows) {
                 Some(last) => last.extents.push(run),
                 None => {
+                    // The page table has no names of regions, and a mapping needs one.
                     let region = Name::new("orphan").expect("these letters are a name");
                     let extents = Extents::from_iter([run]);
                     let sealed = t.sealed;
@@ -256,7 +244,7 @@ impl Mappings {
         pieces
     }
 
-    /// Marks the orphans as reported.
+    /// Marks all orphans as reported. Call after the manager has answered the report.
     pub fn orphans_reported(&mut self) {
         self.unreported = false;
     }
@@ -331,7 +319,7 @@ impl Mappings {
         Plan { generation, released, granted, ..Plan::default() }.job(Purpose::Reconcile(wanted))
     }
 
-    /// Begins to carry out a command. `Ok(None)`: the command is complete, now or since earlier.
+    /// Begins to carry out a command. Returns `None` if the command needs no job, or was carried out before.
     pub fn start(&mut self, command: &NodeCommand) -> Result<Option<Job>, MessageRefusal> {
         // The revision is that at which the command was issued, which may be lower than that of an earlier answer; the
         // term is that of the manager that sends the command.
@@ -431,7 +419,8 @@ impl Mappings {
         }
     }
 
-    /// The mapping that a hand-over replaces, one translation for each extent.
+    /// Translations of the mapping that a hand-over replaces, one for each extent. Fails if the content is of
+    /// another incarnation of the pool.
     fn former(&self, hand_over: &HandOver) -> Result<Vec<Translation>, String> {
         let incarnation = self.table().pool().incarnation();
         if hand_over.incarnation != incarnation {
@@ -555,16 +544,12 @@ impl Mappings {
     }
 }
 
-/// Condition for the end of a change.
+/// Preconditions of a change: the fields of a [`Job`] without its purpose.
 #[derive(Debug, Default)]
 struct Plan {
-    /// Generation that every worker has to pass first; 0: none.
     generation: u64,
-    /// Extents without an owner, to be zeroed.
     released: Vec<MpExtent>,
-    /// Extents about to get an owner, to be prepared.
     granted: Vec<MpExtent>,
-    /// Extents that are to be copied.
     sources: Vec<MpExtent>,
 }
 
@@ -575,7 +560,6 @@ impl Plan {
     }
 }
 
-/// Error text for a command that would reuse an orphan.
 fn orphan_error(orphan: &Translation) -> String {
     let whose = fabric_cn(orphan.cn).map_or_else(|| orphan.cn.to_string(), |cn| cn.to_string());
     format!(
@@ -584,12 +568,11 @@ fn orphan_error(orphan: &Translation) -> String {
     )
 }
 
-/// CN id in the manager's form.
+/// CN id in the manager's form; `None` if the number is no address of a CN.
 fn fabric_cn(cn: crate::translation::CnId) -> Option<FabricCnId> {
     FabricCnId::new(Mac::from_u64(cn)).ok()
 }
 
-/// CN id in the data path's form.
 pub(super) fn cn_id(cn: FabricCnId) -> crate::translation::CnId {
     cn.mac().to_u64()
 }

@@ -20,7 +20,8 @@ use crate::pool::{MpAddr, prefetch_bytes};
 use crate::trace::{Trace, Untraced};
 use crate::translation::{CopySet, PageTable, Tlb, TlbCounters, Unmapped, WorkerGeneration};
 
-/// Largest number of CNs of which all addresses are listed as known; of more CNs only the first address is listed.
+/// Maximum number of CNs with all their addresses in the list of known ones; of more CNs, only the first
+/// address is listed.
 const SHARDS_NAMED_OF: usize = 8;
 
 /// State of one worker of the memory node. `T` observes accesses to memory.
@@ -28,15 +29,15 @@ pub struct Service<T: Trace = Untraced> {
     responder: Responder,
     memory: NodeMemory<T>,
     passage: WorkerGeneration,
-    /// This worker's passage through the generations of [`Instances`](crate::translation::Instances), at which it ends
-    /// shards of replaced agents.
+    /// Generation of [`Instances`](crate::translation::Instances) that this worker has passed; by then it has
+    /// ended the sessions of replaced agents' shards.
     shards: WorkerGeneration,
     /// Value of [`AdmittedKeys::changes`] at the last check of sessions.
     keys_changes: u64,
     congestion: CongestionWatch,
 }
 
-/// Translation and pool, as the memory that the responder executes requests on.
+/// Translation and pool, on which the responder executes requests.
 struct NodeMemory<T> {
     table: Arc<PageTable>,
     keys: Arc<AdmittedKeys>,
@@ -47,7 +48,6 @@ struct NodeMemory<T> {
 }
 
 impl Service {
-    /// Makes a service over `table` with a TLB of `tlb_entries`.
     pub fn new(config: ResponderConfig, table: Arc<PageTable>, tlb_entries: usize) -> Service {
         Service::traced(config, table, tlb_entries, Untraced)
     }
@@ -78,12 +78,11 @@ impl<T: Trace> Service<T> {
         }
     }
 
-    /// Sets the keys by which CNs are authenticated.
     pub fn set_keys(&mut self, keys: Arc<AdmittedKeys>) {
         self.memory.keys = keys;
     }
 
-    /// Passes the result of a handshake to the responder, which handed the job out.
+    /// Passes the result of a handshake, computed outside as a job of the responder, back to the responder.
     pub fn handshake_done(&mut self, done: HandshakeDone, now: Time, tx: &mut dyn Transmit) {
         self.responder.handshake_done(done, now, &mut self.memory, tx);
     }
@@ -114,7 +113,6 @@ impl<T: Trace> Service<T> {
         self.responder.know((0..shards).flat_map(|shard| known.iter().map(move |cn| cn.shard(shard))));
     }
 
-    /// Sets the options of congestion signals.
     pub fn set_congestion(&mut self, config: CongestionConfig) {
         self.congestion = CongestionWatch::new(config);
     }
@@ -164,8 +162,8 @@ impl<T: Trace> Service<T> {
         self.prefetch_lines(self.responder.owner(header.src), header.addr, lines);
     }
 
-    /// Prefetches all lines after the first of a frame of many. In a sealed session these bytes are ciphertext, and the
-    /// addresses arbitrary, which is harmless.
+    /// Prefetches all lines but the first of a multi-line request. In a sealed session these bytes are
+    /// ciphertext, and the addresses arbitrary, which is harmless.
     #[inline]
     fn prefetch_others(&self, header: &Header, frame: &[u8]) {
         let Some((count, addresses)) = frame.get(HEADER_LEN..).and_then(|payload| payload.split_first())
@@ -188,7 +186,7 @@ impl<T: Trace> Service<T> {
         }
     }
 
-    /// Handles a frame and sends the answers.
+    /// Handles a received frame. Answers are sent at once, or by [`finish_batch`](Self::finish_batch).
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) {
         self.responder.handle(frame, now, &mut self.memory, tx);
@@ -219,7 +217,8 @@ impl<T: Trace> Service<T> {
         self.congestion.check(holds, now)
     }
 
-    /// Sends the signals of `verdict` to the CNs, and returns the content of the frame for the cable, if any.
+    /// Sends the signals of `verdict` to the CNs, and returns the content of the 802.1Qbb frame for the
+    /// cable, if any.
     #[cold]
     pub fn send_signals(&mut self, verdict: CongestionSignals, tx: &mut dyn Transmit) -> Option<PfcVector> {
         match verdict {
@@ -233,7 +232,6 @@ impl<T: Trace> Service<T> {
         }
     }
 
-    /// Whether the receive queue was too long and has not been short since.
     #[inline]
     pub fn is_congested(&self) -> bool {
         self.congestion.is_pausing()
@@ -245,7 +243,6 @@ impl<T: Trace> Service<T> {
         self.shards.park();
     }
 
-    /// Whether CN `cn` has a session, and memory on this node.
     pub fn serves_cn(&self, cn: Mac) -> bool {
         self.responder.has_session(cn) && self.memory.has_memory(self.responder.owner(cn).to_u64())
     }
@@ -255,15 +252,14 @@ impl<T: Trace> Service<T> {
         &mut self.responder
     }
 
-    /// Counts of the TLB.
     pub fn tlb_counters(&self) -> TlbCounters {
         self.memory.tlb.counters()
     }
 }
 
 impl<T> NodeMemory<T> {
-    /// Whether CN `cn` has any mapping.
     fn has_memory(&self, cn: u64) -> bool {
+        // Any other CN is denied every address.
         self.table.unmapped(cn) == Unmapped::Nxm
     }
 }
@@ -329,8 +325,9 @@ impl<T: Trace> Memory for NodeMemory<T> {
     }
 
     fn admits(&mut self, _cn: u64) -> bool {
-        // A CN without memory may have a session if there is room for guests: by the session a CN whose memory was lost
-        // with the pool learns the new incarnation. Its requests are answered with Denied.
+        // A CN without memory may have a session if there is room for guests: the session shows a CN whose
+        // memory was lost with the pool that the incarnation is new. The requests of such a CN are answered
+        // with Denied.
         true
     }
 

@@ -17,16 +17,13 @@ use crate::mappings::Mappings;
 use crate::pool::{ByteSize, MpExtent};
 use crate::translation::Translation;
 
-/// Content of a static map file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticMap {
-    /// Ranges of all CNs, in the order of the file.
     #[serde(default, rename = "map")]
     pub ranges: Vec<StaticRange>,
 }
 
-/// A CMem range of one CN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaticRange {
@@ -39,39 +36,24 @@ pub struct StaticRange {
     pub size: ByteSize,
 }
 
-/// Reason why a static map cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum StaticMapError {
-    /// A range is not a whole number of extents.
     #[error(
         "base {base} and size {size} of CN {cn} are not multiples of the extent size {extent}, or are too large"
     )]
-    Range {
-        /// CN id of the range.
-        cn: Mac,
-        /// First CMem byte address of the range.
-        base: ByteSize,
-        /// Length of the range in bytes.
-        size: ByteSize,
-        /// Extent size of the pool in bytes.
-        extent: ByteSize,
-    },
-    /// Two ranges of one CN share addresses.
+    Range { cn: Mac, base: ByteSize, size: ByteSize, extent: ByteSize },
     #[error("two ranges of CN {cn} overlap at CMem address {at:#x}")]
     Overlap {
-        /// CN id of both ranges.
         cn: Mac,
         /// First CMem byte address that lies in both ranges.
         at: u64,
     },
-    /// The pool is not large enough.
     #[error(
         "the static map asks for {needed}, the pool has {available}; enlarge --pool-size or give out less"
     )]
     Full {
         /// Bytes that the map assigns.
         needed: ByteSize,
-        /// Bytes of the pool.
         available: ByteSize,
     },
 }

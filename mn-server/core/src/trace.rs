@@ -4,9 +4,8 @@
 //! of the access to the pool cannot. So a service has an observer: [`Untraced`] in every worker, for which no code is
 //! generated, and a clock for measurements (paper, Fig. 8).
 
-/// Observer of accesses to memory.
 pub trait Trace {
-    /// Observes that an address has been translated and its lines are about to be read or written.
+    /// Called when an address has been translated, before its lines are read or written.
     fn access(&mut self);
 }
 

@@ -9,51 +9,34 @@ use serde::Deserialize;
 
 use super::{ANSWER_MAX, NodeStatus, VERSION};
 
-/// Longest wait for the node's answer.
+/// Maximum wait for the next part of the node's answer.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Errors in asking a node for its status.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// No process listens.
     #[error(
         "no memory node at {}: {source}; start one with `mn-server run`, or name its socket with --socket",
         .path.display()
     )]
-    NoNode {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Error of the system call.
-        source: io::Error,
-    },
-    /// The node runs as another user.
+    NoNode { path: PathBuf, source: io::Error },
     #[error(
         "the memory node at {} runs as another user; query it as that user, or as root",
         .0.display()
     )]
     Forbidden(PathBuf),
-    /// It does not answer.
     #[error(
         "the memory node at {} does not answer within {}s: it is loading its pool, or stuck; see its log",
         .0.display(),
         SILENCE_MAX.as_secs()
     )]
     Silent(PathBuf),
-    /// The connection ended before the answer was complete.
     #[error("the memory node at {} ended during the query: {source}", .path.display())]
-    Broken {
-        /// Path of the socket.
-        path: PathBuf,
-        /// Error of the system call.
-        source: io::Error,
-    },
-    /// The answer has another form.
+    Broken { path: PathBuf, source: io::Error },
     #[error(
         "the memory node at {} is of another release, and its answer cannot be read: {reason}; use the `mn-server` it runs",
         .path.display()
     )]
     Version {
-        /// Path of the socket.
         path: PathBuf,
         /// Difference to the expected form.
         reason: String,
@@ -61,9 +44,6 @@ pub enum AskError {
 }
 
 /// Gets the status of the node that listens on `path`.
-///
-/// # Errors
-/// Any [`AskError`].
 pub fn ask(path: &Path) -> Result<NodeStatus, AskError> {
     let at = || path.to_path_buf();
     let mut stream = UnixStream::connect(path).map_err(|source| match source.kind() {

@@ -23,22 +23,20 @@ use crate::worker::WorkerReport;
 
 /// Version of the answer's form; client and node must have the same.
 pub const VERSION: u32 = 1;
-/// Longest answer in bytes: about twice that of a node with the most sessions possible.
+/// Maximum length of an answer in bytes: about twice that of a node with the maximum number of sessions.
 pub const ANSWER_MAX: u64 = 64 << 20;
 
 /// Age below which a report is shown without its age.
 pub const FRESH: Duration = Duration::from_secs(2);
 
-/// Status of a node, the answer on the socket.
+/// Status of a node, sent as JSON to each client of the socket.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Version of the answer's form ([`VERSION`]).
     pub version: u32,
-    /// Name of the node in the fabric.
     pub name: String,
-    /// Name of the network interface that the node serves on.
     pub interface: String,
-    /// Most unanswered reads of a stream, and most unanswered writes (R1).
+    /// Maximum number of unanswered reads of a stream, and of unanswered writes (R1).
     pub window: usize,
     /// Reason why the link is down; `None` while it works.
     #[serde(default)]
@@ -46,18 +44,14 @@ pub struct NodeStatus {
     /// Number of times the links were reopened since the node started.
     #[serde(default)]
     pub link_reopened: u64,
-    /// Status of each worker, by number.
     pub workers: Vec<WorkerStatus>,
 }
 
-/// Status of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// Number of the worker, from 0.
     pub worker: usize,
     /// Age of the report in nanoseconds; `None` before the worker's first report.
     pub age_ns: Option<u64>,
-    /// Last report of the worker.
     #[serde(flatten)]
     pub report: WorkerReport,
 }

@@ -1,5 +1,6 @@
-//! Server of the administration socket, which is bound first of all, so that the second of two nodes with one socket
-//! does not start. One thread serves the connections one after the other, each within a limited time.
+//! Server of the administration socket. The node binds the socket before it opens its pool, so that the
+//! second of two nodes with one socket does not start. One thread serves the connections one after the other,
+//! each for a limited time.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -13,15 +14,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::NodeStatus;
 
-/// Longest time that a client may take to read the answer.
+/// Maximum time for a client to read the answer; other clients wait meanwhile.
 const WRITE_MAX: Duration = Duration::from_secs(2);
 /// Pause after a failed accept, which most likely lacked descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Binds the node's socket at `path`, with access for the node's user only.
-///
-/// # Errors
-/// Any [`SocketError`].
 pub fn bind(path: &Path) -> Result<Bound, SocketError> {
     Bound::bind(path, 0o600, "memory node")
 }
@@ -56,6 +54,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread is in the log already.
             let _ = thread.join();
         }
     }

@@ -5,7 +5,6 @@ use cxloe_mn::admin::NodeStatus;
 use cxloe_mn::worker::WorkerReport;
 use serde_json::Value;
 
-/// Name of a counter, and a function that reads it from a report.
 type CounterColumn = (&'static str, fn(&WorkerReport) -> u64);
 
 const LINES: &[CounterColumn] = &[
@@ -40,7 +39,7 @@ const LINES: &[CounterColumn] = &[
 /// Reports of the workers as JSON, without their sessions, which `mn-server sessions` shows.
 ///
 /// # Errors
-/// None for a node's answer, which always has a JSON form.
+/// A node's answer always has a JSON form, so that no error occurs.
 pub fn json(status: &NodeStatus) -> Result<Value, Failure> {
     let mut workers = output::value(&status.workers)?;
     for worker in workers.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {

@@ -7,7 +7,6 @@ use cxloe_daemon::join::JoinArgs as Common;
 use cxloe_mn::config::{Cli as RunArgs, Settings};
 use cxloe_node::{ProgramSettings, join_node};
 
-/// Arguments of `mn-server join`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 The token identifies the manager. The command gets a certificate for 30 days, which the node renews, writes

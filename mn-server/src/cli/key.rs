@@ -7,7 +7,6 @@ use cxloe_daemon::command_line::{Exit, Failure, output};
 use cxloe_link::keys::node_key;
 use serde_json::json;
 
-/// Options of `mn-server key`.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  mn-server key --node-key /var/lib/cxloe/mn-server.key")]
 pub struct KeyArgs {
@@ -19,7 +18,6 @@ pub struct KeyArgs {
     json: bool,
 }
 
-/// Prints the public key.
 pub fn run(args: &KeyArgs) -> Result<(), Failure> {
     let key = node_key(&args.node_key).map_err(|error| Failure::new(Exit::Failed, error))?;
     match args.json {

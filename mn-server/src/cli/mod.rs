@@ -73,7 +73,7 @@ enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mn-server completions bash > /etc/bash_completion.d/mn-server")]
     Completions {
-        /// The shell
+        /// Shell that the script is for
         shell: clap_complete::Shell,
     },
     /// Write the manual pages of all commands
@@ -94,9 +94,8 @@ struct ShowArgs {
 
 /// Task of this process, from its command line.
 pub enum Task {
-    /// The process runs a memory node.
     Run(Box<RunArgs>),
-    /// A command was executed; this is its exit code.
+    /// A command was executed; the process ends with this exit code.
     Done(ExitCode),
 }
 

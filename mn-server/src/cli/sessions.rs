@@ -14,11 +14,10 @@ const ELSEWHERE: &str = "Round-trip times, time-outs and retransmissions are rec
 /// A session in JSON output, with data of its worker.
 #[derive(Serialize)]
 struct Row<'s> {
-    /// Number of the session's worker.
     worker: usize,
     /// Age of the worker's report in nanoseconds.
     age_ns: Option<u64>,
-    /// Most unanswered reads of a stream, and most unanswered writes.
+    /// Maximum number of unanswered reads of a stream, and of unanswered writes.
     window: usize,
     #[serde(flatten)]
     session: &'s SessionStatus,
@@ -35,7 +34,7 @@ fn rows(status: &NodeStatus) -> impl Iterator<Item = Row<'_>> {
 /// Sessions of all workers as JSON.
 ///
 /// # Errors
-/// None for a node's answer, which always has a JSON form.
+/// A node's answer always has a JSON form, so that no error occurs.
 pub fn json(status: &NodeStatus) -> Result<Value, Failure> {
     output::value(rows(status).collect::<Vec<_>>())
 }

@@ -26,7 +26,7 @@ use crate::keeper::KeeperOptions;
 use crate::pool::{ByteSize, PoolOptions};
 use crate::worker::EchoFor;
 
-/// Most frames in a receive ring, and so the longest queue.
+/// Maximum number of frames in a receive ring, which limits the queue.
 const QUEUE_MAX: usize = 1023;
 /// Default and limits of `session_timeout`.
 const SESSION_TIMEOUT_DEFAULT: Span = Span(Duration::from_secs(30));
@@ -54,12 +54,11 @@ pub struct Cli {
     #[arg(long)]
     pub print_config: bool,
 
-    /// All others.
+    /// All other options.
     #[command(flatten)]
     pub settings: OptionSources<Settings>,
 }
 
-/// Example command lines for `--help`.
 pub const EXAMPLES: &str = "\
 Examples:
   Lend 16 GiB by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit (the token: gmm token create --role mn):
@@ -90,43 +89,36 @@ pub struct Config {
     /// Path of the administration socket, without which the node does not start; `None`: the default path, which may
     /// stay unbound.
     pub socket: Option<PathBuf>,
-    /// Source of the mappings.
     pub source: MapSource,
     /// Whether the manager assigns the memory in slices or as a whole.
     pub device: DeviceKind,
-    /// Label of the rack that the node is in, if any.
     pub rack: Option<Name>,
     /// Number of worker threads, 1 to 64.
     pub workers: u32,
     /// CPU number for each worker; empty: workers are not pinned.
     pub cpus: Vec<usize>,
-    /// Memory to lend.
     pub pool: PoolOptions,
     /// Time for which the pool's memory is kept after an unexpected end of the process.
     pub pool_keep: Duration,
     /// Set to take over the memory of a running process of this node.
     pub take_over: bool,
-    /// Number of entries of each worker's TLB.
     pub tlb_entries: usize,
     /// Frames in a worker's receive queue above which congestion is signalled; 0: never.
     pub congestion_threshold: usize,
-    /// Set to send 802.1Qbb frames too.
     pub pfc: bool,
     /// Length of the pause in an 802.1Qbb frame, in quanta of 512 bit times.
     pub pfc_quanta: u16,
-    /// Most sessions of each worker at a time.
+    /// Maximum number of sessions of each worker.
     pub sessions_max: u32,
     /// Time without any frame after which a session is removed.
     pub session_timeout: Duration,
-    /// Most early writes of one session that wait (R10).
+    /// Maximum number of early writes of one session that wait (R10).
     pub reorder_max: u32,
-    /// Most early writes of one worker's sessions that wait (R10).
+    /// Maximum number of early writes that wait in all sessions of one worker (R10).
     pub reorder_total_max: u32,
-    /// Senders whose Echo frames are answered.
     pub echo: EchoFor,
 }
 
-/// Source of a node's mappings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapSource {
     /// Manager with this URL.
@@ -137,9 +129,6 @@ pub enum MapSource {
 
 impl Cli {
     /// Merges, checks and completes the options.
-    ///
-    /// # Errors
-    /// Any [`ConfigError`].
     pub fn resolve(&self) -> Result<Config, ConfigError> {
         let file = self.config.as_deref().map(options::read_options).transpose()?.unwrap_or_default();
         let mut settings = options::over(&self.settings.flags.over(file), &self.settings.environment);
@@ -245,6 +234,7 @@ impl Config {
             reorder_total_max: in_range(
                 "reorder-total-max",
                 s.reorder_total_max.unwrap_or(8192.max(reorder_max)),
+                // A lower total would make the limit of one session void.
                 reorder_max,
                 1 << 24,
             )?,
@@ -280,18 +270,17 @@ impl Config {
         self.node.data_dir.join(format!("mn-{}.keys", self.node.name))
     }
 
-    /// Options of the keeper of the pool's memory.
     pub fn keeper(&self) -> KeeperOptions {
         KeeperOptions {
             name: self.node.name.to_string(),
             socket: self.node.data_dir.join(format!("mn-{}.keeper", self.node.name)),
             keep: self.pool_keep,
-            // A pool in a file is served by who has its lock, and is not taken over.
+            // A pool in a file belongs to the process that has the lock, so that there is nothing to take
+            // over.
             take_over: self.take_over && self.pool.spec.is_memory(),
         }
     }
 
-    /// Options of congestion signals.
     pub fn congestion(&self) -> CongestionConfig {
         CongestionConfig {
             threshold: self.congestion_threshold,

@@ -34,7 +34,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_map: Option<PathBuf>,
 
-    /// How the manager may allocate this node's memory: mld (in slices, to many compute nodes) or sld (whole, to one)
+    /// Allocation of this node's memory: mld (in slices, to many compute nodes) or sld (whole, to one)
     /// [default: mld]
     #[arg(long, value_name = "mld|sld", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,7 +129,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tlb_entries: Option<usize>,
 
-    /// Most sessions, and so compute nodes, at a time [default: 256]
+    /// Maximum number of sessions, and so of compute nodes, at a time [default: 256]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_sessions: Option<u32>,
@@ -139,12 +139,13 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_timeout: Option<Span>,
 
-    /// Most writes that wait for an earlier request, per session [default: 512]
+    /// Maximum number of writes that wait for an earlier request, per session [default: 512]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_max: Option<u32>,
 
-    /// Most writes that wait for an earlier request, in all sessions of a worker together [default: 8192]
+    /// Maximum number of writes that wait for an earlier request, in all sessions of a worker together
+    /// [default: 8192]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_total_max: Option<u32>,

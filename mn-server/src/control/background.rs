@@ -1,5 +1,7 @@
 //! Background priority: all other threads of the machine take precedence over the calling thread.
 
+#![expect(unsafe_code, reason = "setpriority is a function of the C library")]
+
 /// Lowest priority of ordinary threads. Even with a busy thread on every CPU it gets more than a hundredth of a CPU, so
 /// that zeroing ends.
 const NICE_MOST: libc::c_int = 19;

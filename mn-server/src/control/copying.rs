@@ -12,7 +12,7 @@ use cxloe_mn_core::translation::PageTable;
 const PAGES: usize = 64;
 /// Pause between two pieces, so that copying takes a third of a core at most.
 const PAUSE: Duration = Duration::from_micros(100);
-/// Interval of looks for copies while there are none.
+/// Interval between checks for new copies while there are none.
 const IDLE: Duration = Duration::from_millis(50);
 
 /// Thread that copies; ends when this value is dropped.
@@ -23,10 +23,6 @@ pub(super) struct Copying {
 }
 
 impl Copying {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// If no thread can be started.
     pub fn start(table: Arc<PageTable>) -> io::Result<Copying> {
         let ends = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&ends);
@@ -46,7 +42,7 @@ impl Drop for Copying {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It panics nowhere.
+            // The thread never panics, so there is no error to report.
             let _ = thread.join();
         }
     }

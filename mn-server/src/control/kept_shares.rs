@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// Content of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptShares {
-    /// Sealed memory that CNs other than its owner may read.
     pub shares: Vec<Share>,
 }
 

@@ -1,5 +1,5 @@
-//! Keys that this node admits, stored on disk: so a node that starts while the manager is unreachable has the keys of
-//! its compute nodes.
+//! Keys that this node admits, stored on disk, so that a node that starts while the manager is unreachable
+//! has the keys of its compute nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 /// Content of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptKeys {
-    /// Last list of keys from the manager.
     told: Vec<ComputeNodeKey>,
     /// Compute nodes that had a key and have none now; they get no session without a key either.
     #[serde(default, alias = "taken_back")]
@@ -35,9 +34,6 @@ pub struct KeyRing {
 
 impl KeyRing {
     /// Admits the keys in `named`, which override the manager's, and the keys stored in `file`.
-    ///
-    /// # Errors
-    /// Any [`StateError`].
     pub fn open(
         named: BTreeMap<Mac, PublicKey>,
         file: Option<StateFile<KeptKeys>>,

@@ -27,19 +27,17 @@ use super::key_ring::KeyRing;
 use super::last_answer::{KEEP_EVERY_MS, LastAnswer};
 use super::{background, waiting};
 
-/// Interval of progress reports to the manager during a long change; the manager's heartbeat interval, if shorter.
+/// Interval of progress reports to the manager during a long change; half the heartbeat interval, if that is
+/// shorter.
 const PROGRESS_EVERY: Duration = Duration::from_millis(400);
 
-/// Address of the manager, and the registration data of this node.
 #[derive(Clone, Debug)]
 pub struct ManagerLinkOptions {
     /// URL of the manager: `https://HOST:PORT` or `unix:/path/to/socket`.
     pub url: String,
     /// Credentials of this node; `None` before it has joined.
     pub identity: Option<Arc<NodeIdentity>>,
-    /// Name of this node, its identity in the fabric.
     pub name: String,
-    /// Label of the rack that the node is in, if any.
     pub rack: Option<Name>,
     /// Whether the manager assigns the memory in slices or as a whole.
     pub kind: DeviceKind,
@@ -51,7 +49,6 @@ pub struct ManagerLinkOptions {
     pub peers: Peers,
     /// MTU of the node's ports in bytes.
     pub mtu: u32,
-    /// Public key of this node, if it has a key.
     pub key: Option<PublicKey>,
     /// Store that receives the keys of compute nodes.
     pub keys: Option<KeyRing>,
@@ -61,7 +58,6 @@ pub struct ManagerLinkOptions {
     pub heard: Option<StateFile<LastAnswer>>,
     /// State file of the shares of sealed memory; `None`: not stored.
     pub shares: Option<StateFile<KeptShares>>,
-    /// Pauses between attempts to reach the manager.
     pub backoff: Backoff,
 }
 
@@ -88,10 +84,8 @@ impl ManagerLinkOptions {
     }
 }
 
-/// Reason why the link cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerLinkError {
-    /// The name is not valid.
     #[error("node name: {0}")]
     Name(#[from] NameError),
     /// The state file of the time since a manager's last answer cannot be read.
@@ -100,7 +94,6 @@ pub enum ManagerLinkError {
     /// The URL is not valid, or the thread cannot be started.
     #[error(transparent)]
     Link(#[from] cxloe_daemon::ManagerLinkError),
-    /// The thread that copies extents cannot be started.
     #[error("cannot start the thread that copies regions: {0}")]
     Copying(std::io::Error),
 }
@@ -114,9 +107,6 @@ pub struct ManagerLink(cxloe_daemon::ManagerLink<Shell>);
 
 impl ManagerLink {
     /// Starts the link and returns at once; the manager need not be reachable.
-    ///
-    /// # Errors
-    /// Any [`ManagerLinkError`].
     pub fn start(
         mut mappings: Mappings,
         options: ManagerLinkOptions,
@@ -168,7 +158,6 @@ impl ManagerLink {
         )?))
     }
 
-    /// Present state of the connection to the manager.
     pub fn connection(&self) -> Connection {
         self.0.connection()
     }
@@ -214,7 +203,7 @@ impl Shell {
             }
             let now_ms = self.now_ms();
             let step = self.follow.next(&mut self.mappings, now_ms).map_err(|halt| contact.halted(halt))?;
-            // Before a result is sent, after which the manager counts on it.
+            // Stored before a result is sent, because the manager relies on the shares from then on.
             self.keep_shares()?;
             match step {
                 FollowStep::CarryOut(job) => self.carry_out(job, contact).await?,
@@ -231,7 +220,6 @@ impl Shell {
         }
     }
 
-    /// Sends a request and returns the answer.
     async fn ask(
         &mut self,
         request: ManagerRequest,
@@ -261,7 +249,8 @@ impl Shell {
         }
     }
 
-    /// Reports that the node serves all mappings that the manager has listed.
+    /// Marks the registration as complete, because all mappings that the manager listed are served. Logs it
+    /// the first time.
     fn registered(&self, contact: &mut Contact) {
         if contact.registered() {
             let (client, extents) = (contact.client(), self.mappings.len());
@@ -291,7 +280,6 @@ impl Shell {
         Ok(self.options.keys.as_mut().map_or(Ok(()), |ring| ring.set_from_manager(&news.cn_keys))?)
     }
 
-    /// Stores the shares of sealed memory if they have changed.
     fn keep_shares(&mut self) -> Result<(), RegistrationEnd> {
         if self.mappings.shares() == self.kept_shares {
             return Ok(());
@@ -304,7 +292,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Stores the time since a manager's last answer, at intervals.
+    /// Stores the time since a manager's last answer, every [`KEEP_EVERY_MS`].
     fn keep_heard(&mut self) -> Result<(), RegistrationEnd> {
         let now_ms = self.now_ms();
         let due = self.heard_kept_ms.is_none_or(|kept_ms| kept_ms + KEEP_EVERY_MS <= now_ms);
@@ -338,6 +326,7 @@ impl Shell {
                     let done = done.load(Ordering::Relaxed);
                     let mut sync = self.follow.progress(&self.mappings, command, done);
                     sync.stats = (self.stats)();
+                    // The answer is not used: the first sync after the job gets the same commands again.
                     let alive = timeout(heartbeat, client.sync_memory_node(self.name(), &sync)).await;
                     tracing::debug!(answered = matches!(alive, Ok(Ok(_))), "sync during a long change");
                 }

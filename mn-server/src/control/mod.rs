@@ -10,9 +10,10 @@
 //!                                       zeroing, waiting for the workers (a thread of its own)
 //! ```
 //!
-//! [`cxloe_mn_core::follow`] decides the next request without I/O, [`cxloe_mn_core::mappings`] the effect of a
-//! command. [`ManagerLink`] is the shell around both. While the manager is unreachable, all mappings are served for
-//! 24 hours, counted across restarts ([`LastAnswer`]). Without a manager, a [static map](static_map) lists the mappings.
+//! [`cxloe_mn_core::follow`] decides the next request without I/O, [`cxloe_mn_core::mappings`] the effect of
+//! a command. [`ManagerLink`] does the I/O for both. While the manager is unreachable, all mappings are
+//! served for 24 hours, counted across restarts ([`LastAnswer`]). Without a manager, a [static
+//! map](static_map) lists the mappings.
 
 mod background;
 mod copying;

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::worker::WorkerReport;
 
-/// Most sessions in one report. At about 700 bytes each, they fit the largest request of a node (1 MiB) and leave room
-/// for results.
+/// Maximum number of sessions in one report. At about 700 bytes each, they fit the largest request of a node
+/// (1 MiB) and leave room for results.
 const SESSIONS_MAX: usize = 512;
 
 /// Reports of all workers, within the manager's limit. A worker's `sessions_left_out` is the number of its sessions

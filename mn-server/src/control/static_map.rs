@@ -9,26 +9,17 @@ pub use cxloe_mn_core::static_map::{StaticMap, StaticMapError, StaticRange};
 
 use super::waiting::carry_out;
 
-/// Errors of static maps.
 #[derive(Debug, thiserror::Error)]
 pub enum StaticMapFailure {
-    /// The file cannot be read.
     #[error("cannot read the static map {}: {source}", .path.display())]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the system call.
-        source: std::io::Error,
-    },
-    /// The file is not TOML of the right shape.
+    Io { path: PathBuf, source: std::io::Error },
     #[error("the static map {} cannot be read: {reason}", .path.display())]
     Syntax {
-        /// Path of the file.
         path: PathBuf,
         /// Position and cause of the error.
         reason: String,
     },
-    /// It does not fit the pool, or its ranges overlap.
+    /// The map does not fit the pool, or its ranges overlap.
     #[error(transparent)]
     Map(#[from] StaticMapError),
     /// The extents could not be prepared.
@@ -37,9 +28,6 @@ pub enum StaticMapFailure {
 }
 
 /// Reads a static map file.
-///
-/// # Errors
-/// [`StaticMapFailure::Io`] and [`StaticMapFailure::Syntax`].
 pub fn read(path: &Path) -> Result<StaticMap, StaticMapFailure> {
     let text =
         std::fs::read_to_string(path).map_err(|source| StaticMapFailure::Io { path: path.into(), source })?;
@@ -48,9 +36,6 @@ pub fn read(path: &Path) -> Result<StaticMap, StaticMapFailure> {
 }
 
 /// Makes `mappings` hold exactly `map`, with all extents prepared. Blocks until they are zeroed.
-///
-/// # Errors
-/// [`StaticMapFailure::Map`] and [`StaticMapFailure::Job`].
 pub fn apply(map: &StaticMap, mappings: &mut Mappings) -> Result<(), StaticMapFailure> {
     let job = map.apply(mappings)?;
     carry_out(&job, mappings.table(), &AtomicBool::new(false), &AtomicU64::new(0), || ())?;

@@ -7,16 +7,13 @@ use std::time::{Duration, Instant};
 use cxloe_mn_core::job::{Job, JobError};
 use cxloe_mn_core::translation::PageTable;
 
-/// Longest pause between two checks of the workers.
+/// Maximum pause between two checks of the workers.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Time to a batch boundary after which a worker is reported in the log.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// Waits for the workers and carries out `job`; `done` counts the bytes that are ready. Blocks; `stop` ends the job
 /// about a mebibyte later. `before_zeroing` is called before the extents that no command waits for are zeroed.
-///
-/// # Errors
-/// Any [`JobError`].
 pub fn carry_out(
     job: &Job,
     table: &PageTable,

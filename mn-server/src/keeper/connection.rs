@@ -15,7 +15,6 @@ use nix::unistd::geteuid;
 
 use super::message;
 
-/// Connection of a node to its keeper, over a Unix socket.
 #[derive(Debug)]
 pub struct Connection(UnixStream);
 
@@ -44,7 +43,6 @@ impl Connection {
         Connection(stream)
     }
 
-    /// Sends a request, with the memory's descriptor if given.
     pub fn send(&self, request: Request, memory: Option<BorrowedFd<'_>>) -> io::Result<()> {
         message::send(&self.0, message::request_byte(request), memory)
     }
@@ -58,6 +56,7 @@ impl Connection {
 
     /// Waits until the keeper has ended, at most for `most`.
     pub fn await_end(&self, most: Duration) {
+        // The caller does not wait for a keeper that takes longer.
         let _ = self.receive(most);
     }
 
@@ -68,11 +67,11 @@ impl Connection {
     }
 }
 
-/// Shortest and longest pause between attempts to start a keeper.
+/// Minimum and maximum pause between attempts to start a keeper, doubled after each failed attempt.
 const START_PAUSE_MIN: Duration = Duration::from_millis(200);
 const START_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// A connection that a thread watches.
+/// Connection to the keeper, which a thread watches.
 #[derive(Debug)]
 pub struct Watched(Arc<Mutex<State>>);
 
@@ -88,9 +87,9 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Watched {
-    /// Starts a thread that calls `on_yield` when the keeper asks this node to end, and `replace` when the keeper has
-    /// ended, or if there is none yet: until `replace` returns another connection, as a machine without memory or
-    /// processor time to spare has both later.
+    /// Starts a thread. The thread calls `on_yield` when the keeper asks this node to end. While there is no
+    /// keeper, the thread calls `replace` at intervals until `replace` returns a connection: a machine that
+    /// lacks memory or processor time now may have both later.
     pub fn start(
         connection: Option<Connection>,
         on_yield: impl FnOnce() + Send + 'static,
@@ -125,6 +124,8 @@ impl Watched {
                         let copy = connection.as_ref().and_then(|next| next.0.try_clone().ok());
                         let mut state = locked(&state);
                         if state.released {
+                            // The memory was released while this keeper started, so the keeper has to free
+                            // the memory too.
                             let _ = connection.map(|next| next.send(Request::Release, None));
                             return;
                         }
@@ -150,7 +151,7 @@ impl Watched {
         state.released = true;
         let Some(stream) = state.connection.take() else { return Ok(()) };
         let sent = message::send(&stream, message::request_byte(Request::Release), None);
-        // The thread's read returns.
+        // Makes the thread's read return, so that the thread ends.
         let _ = stream.shutdown(Shutdown::Read);
         sent
     }
@@ -163,7 +164,8 @@ mod tests {
 
     use super::*;
 
-    /// A keeper that does not start at the first attempts is started later, and learns that the memory is released.
+    /// A keeper that fails to start twice is started at the third attempt, and gets the request to release
+    /// the memory.
     #[test]
     fn a_keeper_is_started_until_one_runs() {
         let (ours, mut its) = UnixStream::pair().unwrap();

@@ -1,6 +1,8 @@
 //! Descriptor store of the service manager: descriptors that systemd keeps for a service across its restarts
 //! (`FileDescriptorStoreMax=` of the unit; systemd.service(5), sd_notify(3)).
 
+#![expect(unsafe_code, reason = "systemd passes descriptors by number")]
+
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
@@ -23,12 +25,10 @@ pub fn take() -> Vec<OwnedFd> {
     ours.map(|(descriptor, _)| unsafe { OwnedFd::from_raw_fd(descriptor) }).collect()
 }
 
-/// Adds the pool's memory to the store.
 pub fn store(memory: BorrowedFd<'_>) -> io::Result<()> {
     sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(NAME)], &[memory])
 }
 
-/// Removes the pool's memory from the store.
 pub fn remove() {
     if let Err(error) = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(NAME)]) {
         tracing::warn!(%error, "the service manager still keeps the pool's memory");

@@ -1,5 +1,7 @@
 //! Messages between a node and its keeper: one byte each, some with a descriptor.
 
+#![expect(unsafe_code, reason = "descriptors arrive as raw numbers")]
+
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -7,7 +9,6 @@ use std::os::unix::net::UnixStream;
 use cxloe_mn_core::keeping::{Answer, Request};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-/// Encodes a request.
 pub fn request_byte(request: Request) -> u8 {
     match request {
         Request::Keep => b'K',
@@ -24,7 +25,6 @@ pub fn request(byte: u8) -> Option<Request> {
         .find(|request| request_byte(*request) == byte)
 }
 
-/// Encodes an answer.
 pub fn answer_byte(answer: Answer) -> u8 {
     match answer {
         Answer::Kept => b'k',

@@ -32,22 +32,19 @@ use connection::{Connection, Watched};
 
 use crate::pool::Pool;
 
-/// Longest wait for a running node to end after it was asked to.
+/// Maximum wait for a running node to end after it was asked to.
 const YIELD_MAX: Duration = Duration::from_secs(20);
-/// Longest wait for the end of a process that was killed, and the interval of asking.
+/// Maximum wait for the end of a process that was killed, and the interval between attempts.
 const HELD_MAX: Duration = Duration::from_secs(2);
 const HELD_RETRY: Duration = Duration::from_millis(20);
-/// Longest wait for the answer of a keeper that runs.
+/// Maximum wait for the answer of a keeper that runs.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Longest wait for the first answer of a keeper that is started, on a machine whose processors are busy.
+/// Maximum wait for the first answer of a keeper that is started, on a machine whose processors are busy.
 const START_MAX: Duration = Duration::from_secs(20);
 
-/// Options for keeping a node's memory.
 #[derive(Clone, Debug)]
 pub struct KeeperOptions {
-    /// Name of the node in the fabric.
     pub name: String,
-    /// Path of the keeper process's socket.
     pub socket: PathBuf,
     /// Time for which memory is kept after an unexpected end; zero: memory is not kept.
     pub keep: Duration,
@@ -55,36 +52,17 @@ pub struct KeeperOptions {
     pub take_over: bool,
 }
 
-/// Reason why kept memory cannot be obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
-    /// A node of this name has the use of the memory.
     #[error(
         "memory node {name} is running on this machine; end it, give this one another --name, or take its memory over \
          with --take-over"
     )]
-    Held {
-        /// Name of the running node.
-        name: String,
-    },
-    /// The running node has not ended.
+    Held { name: String },
     #[error("memory node {name} has been asked to end, and has not within {waited:?}; end it by hand")]
-    NotEnded {
-        /// Name of the running node.
-        name: String,
-        /// Time that was waited for its end.
-        waited: Duration,
-    },
-    /// The system refuses an operation.
+    NotEnded { name: String, waited: Duration },
     #[error("cannot {what} the keeper of the pool's memory at {}: {source}", .path.display())]
-    Io {
-        /// System call or other operation that failed.
-        what: &'static str,
-        /// Path of the keeper's socket.
-        path: PathBuf,
-        /// Error of the system call.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// Memory left by an earlier process, and the connection to its keeper.
@@ -105,9 +83,6 @@ enum Keeper {
 
 impl Kept {
     /// Finds the memory left by an earlier process of this node; with `take_over`, makes a running process end first.
-    ///
-    /// # Errors
-    /// Any [`KeeperError`].
     pub fn find(options: &KeeperOptions) -> Result<Kept, KeeperError> {
         if descriptor_store::is_there() {
             let memory = descriptor_store::take().into_iter().next().map(File::from);
@@ -116,7 +91,7 @@ impl Kept {
         let since = Instant::now();
         loop {
             match Self::ask(options) {
-                // The kernel may still be ending the process before, which was killed.
+                // The kernel may not have ended the earlier process yet, if that was killed.
                 Err(KeeperError::Held { .. }) if !options.take_over && since.elapsed() < HELD_MAX => {
                     thread::sleep(HELD_RETRY);
                 }
@@ -126,9 +101,6 @@ impl Kept {
     }
 
     /// Frees the memory, if there is any, so that a new pool can be kept.
-    ///
-    /// # Errors
-    /// [`KeeperError::Io`].
     pub fn freed(self, options: &KeeperOptions) -> Result<Kept, KeeperError> {
         if self.memory.is_none() {
             return Ok(self);
@@ -149,7 +121,7 @@ impl Kept {
         Ok(Kept { memory: None, keeper })
     }
 
-    /// Asks the keeper process once.
+    /// Asks the keeper process for the memory that it keeps, without a retry.
     fn ask(options: &KeeperOptions) -> Result<Kept, KeeperError> {
         let failed = |what| {
             let path = options.socket.clone();
@@ -165,7 +137,7 @@ impl Kept {
             Ok(Some((Answer::Memory, Some(memory)))) => {
                 Ok(Kept { memory: Some(File::from(memory)), keeper: Keeper::Process(connection) })
             }
-            // The other process has ended in between, or has not sent its memory yet.
+            // The keeper has ended in between, or has no memory yet.
             Ok(None) => Ok(Kept { memory: None, keeper: Keeper::None }),
             Ok(Some(_)) => Err(KeeperError::Held { name: options.name.clone() }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -187,6 +159,7 @@ impl Kept {
         let was_kept = self.memory.is_some() || pool.retained();
         let connection = match self.keeper {
             Keeper::ServiceManager => {
+                // The service manager has memory that was kept already.
                 if !was_kept && let Err(error) = descriptor_store::store(memory) {
                     warn!(%error, "the service manager does not keep the pool's memory: it ends with this process");
                 }
@@ -213,7 +186,6 @@ fn start(options: &KeeperOptions, memory: BorrowedFd<'_>) -> Option<Connection> 
         .ok()
 }
 
-/// Watches the connection to a keeper process, and replaces a keeper that ends.
 fn watch(
     connection: Option<Connection>,
     memory: OwnedFd,

@@ -19,18 +19,17 @@ use nix::unistd::setsid;
 use super::connection::Connection;
 use super::{KeeperOptions, START_MAX, message};
 
-/// Most connections at a time: of the holder, a claimant, and nodes that are refused.
+/// Maximum number of connections: of the holder, a claimant, and nodes that are refused.
 const NODES_MAX: usize = 8;
 /// Number of the connection over standard input, that of the first holder.
 const FIRST: NodeId = 0;
 
-/// Arguments of `mn-server keep-pool`.
 #[derive(Args, Clone, Debug)]
 pub struct KeeperArgs {
-    /// Where later processes of the node ask for the memory
+    /// Socket at which later processes of the node ask for the memory
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// How long the memory is kept without a node
+    /// Time for which the memory is kept without a node
     #[arg(long, value_name = "TIME")]
     keep: Span,
 }
@@ -57,6 +56,7 @@ pub fn start(options: &KeeperOptions, memory: BorrowedFd<'_>) -> io::Result<Conn
             Ok(connection)
         }
         Ok(None) => {
+            // The keeper has ended at once: its error message explains why.
             let mut why = String::new();
             if let Some(stderr) = &mut child.stderr {
                 stderr.read_to_string(&mut why)?;
@@ -72,7 +72,6 @@ pub fn start(options: &KeeperOptions, memory: BorrowedFd<'_>) -> io::Result<Conn
     }
 }
 
-/// Connection of a node, with its number.
 struct Node {
     id: NodeId,
     stream: UnixStream,
@@ -137,6 +136,7 @@ fn serve(bound: &Bound, first: UnixStream, keep: Duration) -> io::Result<()> {
         {
             stream.set_nonblocking(false)?;
             nodes.push(Node { id: next, stream });
+            // The number of the first holder is never given again.
             next = next.wrapping_add(1).max(FIRST + 1);
         }
     }

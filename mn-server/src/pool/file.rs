@@ -1,5 +1,7 @@
 //! Mapped memory of a pool, together with the file, memfd or device that is mapped.
 
+#![expect(unsafe_code, reason = "a backing promises that its memory stays mapped")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -62,6 +64,7 @@ unsafe impl Backing for Mapped {
         if self.allocate(offset, len, FallocateFlags::FALLOC_FL_ZERO_RANGE)? {
             return Ok(true);
         }
+        // The caller writes the zeros; disk space is reserved first, so that no write finds the disk full.
         self.reserve(offset, len)?;
         Ok(false)
     }
@@ -80,7 +83,6 @@ pub(super) fn free_disk(file: &File) -> Option<u64> {
     Some(stat.blocks_available() * stat.fragment_size())
 }
 
-/// Error for a file system that has no room for `needed` more bytes of `file`.
 pub(super) fn disk_full(path: &Path, file: &File, needed: u64) -> PoolError {
     PoolError::Disk { path: path.into(), needed, available: free_disk(file).unwrap_or(0) }
 }

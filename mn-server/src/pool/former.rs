@@ -1,5 +1,5 @@
-//! The pool that this node served before. Another `--pool` would leave its content behind, where no compute node reaches
-//! it, so the start is refused while regions lie there.
+//! Check of the pool that this node served before. With another `--pool`, no compute node would reach the
+//! regions in the former pool, so the node does not start while there are any.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -48,7 +48,7 @@ pub fn check(
     if options.discard {
         return Ok(());
     }
-    // Memory that is of use to these options is compared when it is opened.
+    // A pool in memory compares the kept memory with the options when it is opened.
     if let Some(kept) = kept.filter(|_| !options.spec.is_memory()) {
         let former = former.pool.clone().filter(PoolSpec::is_memory).unwrap_or_default();
         let bytes = bytes_mapped(&former, kept, host).map_err(unreadable(&former))?;
@@ -56,8 +56,9 @@ pub fn check(
     }
     match &former.pool {
         Some(former @ (PoolSpec::File(path) | PoolSpec::Dax(path))) if !is_same(former, &options.spec) => {
+            // A file or device that cannot be opened, for example because it was removed, is not checked.
             let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else { return Ok(()) };
-            // A pool in use by another process is not left behind.
+            // Another process serves the pool, so it is not left behind.
             let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(()) };
             refuse_if_any(former, bytes_mapped(former, &file, host).map_err(unreadable(former))?)
         }
@@ -81,7 +82,8 @@ fn is_same(one: &PoolSpec, other: &PoolSpec) -> bool {
     }
 }
 
-/// Bytes of the extents that are mapped to compute nodes; 0 for what is no pool, or whose content is lost already.
+/// Bytes of the extents that are mapped to compute nodes; 0 if `file` is no pool, or its content is lost
+/// already.
 fn bytes_mapped(spec: &PoolSpec, file: &File, host: &Host) -> io::Result<u64> {
     let read_at = |offset: u64, bytes: &mut [u8]| match spec {
         // Devices are mapped, not read.

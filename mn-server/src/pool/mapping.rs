@@ -1,6 +1,8 @@
 //! Memory of a pool as one contiguous range of this process's addresses; only this module requests memory for the pool
 //! from the kernel. It handles pages; lines and extents are in `pool::lines`.
 
+#![expect(unsafe_code, reason = "the pool's memory is mapped, and passed to the kernel by address")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -37,7 +39,7 @@ impl Mapping {
     /// Copies the bytes at `offset`. Other processes that change them meanwhile must be kept out by a lock.
     ///
     /// # Panics
-    /// If they do not lie in the mapping.
+    /// If the bytes do not lie in the mapping.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len), "outside of the mapping");
         // SAFETY: the source is mapped, as just checked; the destination is borrowed from the caller.
@@ -191,10 +193,9 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Asks for transparent huge pages in place of the ordinary ones of a range within the mapping. Memory behind a
-    /// descriptor gets them by this alone where they are off for it (`never` in
-    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled`, as on most systems). Linux 6.1; where the kernel refuses,
-    /// pages stay as they are.
+    /// Requests transparent huge pages for a range of the mapping. Memory behind a descriptor has no other
+    /// way to get them if `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is `never`, as on most systems.
+    /// Since Linux 6.1; if the kernel refuses, the pages stay as they are.
     fn collapse(&self, offset: usize, bytes: usize) {
         // SAFETY: the caller has checked that the range is our own; its pages keep their content.
         unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), bytes, libc::MADV_COLLAPSE) };

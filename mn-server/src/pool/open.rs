@@ -21,7 +21,6 @@ use super::file::{Mapped, disk_full, free_disk};
 use super::host::Host;
 use super::mapping::Mapping;
 
-/// Default size of a new pool, in bytes.
 pub const POOL_BYTES_DEFAULT: u64 = 1 << 30;
 
 const GIB: u64 = 1 << 30;
@@ -29,27 +28,24 @@ const MIB2: u64 = 2 << 20;
 /// Number of NUMA nodes in a node mask.
 const NUMA_NODES: u32 = 1024;
 
-/// Options of a pool, as given by the user.
 #[derive(Clone, Debug, Default)]
 pub struct PoolOptions {
-    /// Kind of memory, as given in `--pool`.
     pub spec: PoolSpec,
     /// Bytes of all extents; the page table is added, except for `huge1g` and `dax`, where it takes a part. `None`: the
     /// size of the file or device, else [`POOL_BYTES_DEFAULT`].
     pub bytes: Option<u64>,
     /// Length of an extent in bytes. `None`: as in the file, else 2 MiB.
     pub extent_bytes: Option<u64>,
-    /// Whether to populate all pages first. `None`: as
+    /// Whether to populate all pages before serving. `None`: by [`PoolSpec::prefaults_by_default`], except
+    /// for memory kept from an earlier process.
     pub prefault: Option<bool>,
     /// Set to lock the pages into memory, so that they are never swapped out.
     pub mlock: bool,
-    /// NUMA node that the pages come from; `None`: any.
     pub numa_node: Option<u32>,
     /// Set to give up the content of a pool that these options do not fit.
     pub discard: bool,
 }
 
-/// Mapping and state of a pool that is being opened.
 struct OpenedMapping {
     mapping: Mapping,
     layout: Layout,
@@ -103,11 +99,13 @@ fn start(
         if !exists || node >= NUMA_NODES {
             return Err(PoolError::NumaNode { node, online });
         }
+        // Before pages are populated, because the binding only applies to pages that are not present yet.
         mapping.bind(node).map_err(io_error("bind memory to the NUMA node", &spec))?;
     }
     // Pages kept from an earlier process are present already; populating them would only delay the start.
     let kept_in_memory = spec.is_memory() && earlier.is_some();
     if options.prefault.unwrap_or(spec.prefaults_by_default() && !kept_in_memory) {
+        // Blocks are reserved first, so that populating pages does not find the disk full.
         if let (PoolSpec::File(path), Some(file)) = (&spec, &file) {
             reserve_all(path, file, mapping.len() as u64)?;
         }
@@ -146,7 +144,7 @@ fn stored_superblock(mapping: &Mapping) -> [u8; Superblock::BYTES] {
 /// Size of the memory that a new pool of `anon`, `huge2m` or `huge1g` takes with its page table, in bytes.
 ///
 /// # Errors
-/// The sizes asked for do not go together.
+/// The pool size and the extent size do not fit each other.
 pub fn memory_bytes(options: &PoolOptions) -> Result<u64, PoolError> {
     let huge = page_bytes(&options.spec);
     Ok(mapped_bytes(&memory_layout(options, huge)?, huge))
@@ -199,7 +197,6 @@ fn new_memory(options: &PoolOptions, host: &Host, huge: Option<u64>) -> Result<O
     Ok(OpenedMapping { mapping, layout, file: Some(lock(file, &memory_name())?), earlier: None, zero: true })
 }
 
-/// Maps memory of an earlier process, with its content.
 fn earlier_memory(
     options: &PoolOptions,
     memory: File,
@@ -227,7 +224,7 @@ fn earlier_memory(
     }
     let (size, extent) = asked(options, &layout);
     let fits = match huge {
-        // The page table takes a part of the size.
+        // With pages of 1 GiB, the page table takes a part of the size.
         Some(GIB) => options.bytes.is_none_or(|bytes| bytes.next_multiple_of(GIB) == layout.total_bytes()),
         _ => size == layout.served_bytes(),
     };
@@ -238,7 +235,6 @@ fn earlier_memory(
     Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: Some(earlier), zero: false })
 }
 
-/// Text in messages for memory without a path.
 fn memory_name() -> PathBuf {
     PathBuf::from("the pool's memory")
 }
@@ -293,6 +289,7 @@ fn in_file(options: &PoolOptions, path: &Path) -> Result<OpenedMapping, PoolErro
             Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: None, zero: true })
         }
         Err(error) => {
+            // The file was empty before, so nothing is lost with it.
             if metadata.len() == 0 {
                 let _ = std::fs::remove_file(path);
             }
@@ -331,8 +328,8 @@ fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<OpenedMa
     Ok(OpenedMapping { mapping, layout, file: Some(file), earlier: None, zero: false })
 }
 
-/// Whether the pool on a device is of the geometry requested. If it is not, it gives way to another only without valid
-/// content, or if that is to be discarded.
+/// Whether the pool on a device has the geometry requested. If not, it is replaced only if its content is not
+/// valid, or is to be discarded; otherwise returns an error.
 fn fits_device(
     options: &PoolOptions,
     earlier: &Superblock,
@@ -348,7 +345,6 @@ fn fits_device(
     Err(PoolError::Kept { why: other_geometry(&path.display().to_string(), layout, asked(options, layout)) })
 }
 
-/// Sentence for a pool of another geometry than the size and the extent size requested.
 fn other_geometry(pool: &str, found: &Layout, (size, extent): (u64, u64)) -> String {
     format!(
         "{pool} is a pool of {} in extents of {}, not of {} in extents of {} (--pool-size, --extent-size)",

@@ -1,4 +1,5 @@
-//! Completion of command lines in shells: scripts for options and subcommands, and names of what exists.
+//! Completion of command lines in shells: scripts for options and subcommands, and names of regions and other
+//! objects.
 //!
 //! ```text
 //!   the shell's completion script --(words up to the cursor)--> the program itself --> the manager or the agent
@@ -16,15 +17,15 @@ use super::{Failure, output};
 /// Environment variable by which a script asks for names; the words of the command line follow `--`.
 pub const WORDS_VARIABLE: &str = "CXLOE_COMPLETE";
 
-/// An argument that takes names: the subcommand, the argument's identifier, and what the names are of.
+/// Argument that takes names: its subcommand, its identifier, and the kind of the objects named.
 pub type NamedArg<K> = (&'static str, &'static str, K);
 
 /// Missing part of a command line at the cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected<K> {
-    /// Kind of object whose name is expected.
     pub kind: K,
-    /// Values of options that were given before the cursor, by identifier: to find the one to be asked.
+    /// Identifier and value of each option before the cursor, which determine the manager or agent that is
+    /// asked.
     pub given: Vec<(String, String)>,
     /// Part of the word at the cursor before the name: the option, or earlier names of a list.
     before: String,
@@ -33,12 +34,11 @@ pub struct Expected<K> {
 }
 
 impl<K> Expected<K> {
-    /// The value that was given for an option.
     pub fn given(&self, option: &str) -> Option<&str> {
         self.given.iter().find(|(id, _)| id == option).map(|(_, value)| &**value)
     }
 
-    /// Prints those of `names` that the typed part begins, each as the whole word.
+    /// Prints those of `names` that begin with the part typed, each as the whole word at the cursor.
     ///
     /// # Errors
     /// When standard output is closed.
@@ -49,7 +49,7 @@ impl<K> Expected<K> {
     }
 }
 
-/// The words of a command line, without the program, if a completion script asks for names.
+/// Words of the command line after `--`, without the program, if a completion script asks for names.
 pub fn asked() -> Option<Vec<String>> {
     std::env::var_os(WORDS_VARIABLE)?;
     Some(std::env::args().skip(1).skip_while(|word| word != "--").skip(1).collect())
@@ -69,13 +69,14 @@ pub fn expected<K: Copy>(
     for word in before {
         reading.read(word)?;
     }
-    // Bash makes a word of its own of an equals sign.
+    // Bash passes an equals sign as a separate word.
     let typed = if reading.option.is_some() && typed == "=" { "" } else { typed };
     let (arg, front, typed) = match (reading.option, typed.split_once('=')) {
         (Some(option), _) => (option, "", typed),
         (None, Some((option, value))) if option.starts_with("--") => {
             (reading.long(&option[2..])?, &typed[..=option.len()], value)
         }
+        // Options are completed by the script itself.
         _ if typed.starts_with('-') => return None,
         _ => (reading.positional()?, "", typed),
     };
@@ -95,7 +96,6 @@ pub fn expected<K: Copy>(
 /// A command line that is read word by word.
 struct Reading<'a> {
     command: &'a Command,
-    /// Option whose value is the next word.
     option: Option<&'a Arg>,
     /// Number of positional arguments read.
     positionals: usize,
@@ -117,10 +117,10 @@ impl<'a> Reading<'a> {
         self.command.get_positionals().nth(self.positionals).or(last).filter(|arg| !arg.is_last_set())
     }
 
-    /// Reads a word before the cursor; `None` if what follows are no arguments of this program.
+    /// Reads a word before the cursor; `None` at `--`, after which the arguments of another program follow.
     fn read(&mut self, word: &str) -> Option<()> {
         if let Some(option) = self.option {
-            // See `expected`.
+            // Bash passes an equals sign as a separate word.
             if word != "=" {
                 self.given.push((option.get_id().to_string(), word.to_owned()));
                 self.option = None;
@@ -165,8 +165,8 @@ fn takes_many(arg: &Arg) -> bool {
         || matches!(arg.get_action(), clap::ArgAction::Append)
 }
 
-/// Prints the script with which `shell` completes the arguments of `command`; with names if `names`, for a program that
-/// answers scripts that [ask](asked).
+/// Prints the script by which `shell` completes the arguments of `command`. With `names`, the script also
+/// asks the program for names, which it gets by [`asked`].
 ///
 /// # Errors
 /// When standard output is closed.
@@ -188,7 +188,7 @@ fn text_of(shell: Shell, command: Command, names: bool) -> String {
     if names { with_names(shell, &name, text) } else { text }
 }
 
-/// A script that asks the program for names first.
+/// Extends a script so that it asks the program for names first.
 fn with_names(shell: Shell, name: &str, text: String) -> String {
     let function = name.replace('-', "__");
     match shell {
@@ -246,12 +246,12 @@ complete -c {name} -f -a '(__{function}_names)'
     }
 }
 
-/// This command, whose options take only the values that their value names list, as in `<ignore|trust>`: shells offer
-/// them. For completion alone, as types that parse such values say more in their errors.
+/// Limits each option to the values that its value name lists, as in `<ignore|trust>`, so that shells offer
+/// them. Only for completion, because the types that parse such values have better errors.
 fn with_listed_values(command: Command) -> Command {
     let listed = |arg: Arg| {
         let names = arg.get_value_names().and_then(|names| names.first().map(ToString::to_string));
-        // As long-lived as the process, which ends with this command.
+        // Leaked, because the process ends with this command.
         let names: Option<&str> = names.map(|names| &*names.leak());
         let values: Vec<&str> = names.iter().flat_map(|names| names.split('|')).collect();
         let are_values =

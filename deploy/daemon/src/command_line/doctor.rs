@@ -12,10 +12,11 @@ use cxloe_fabric::api::{ErrorCode, ManagerHealth, MemoryNodeStatus};
 use cxloe_fabric::model::human_bytes;
 use cxloe_fabric::{Client, ClientError};
 
-/// Longest time for a manager's answer.
+/// Maximum wait for a manager's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Configuration file of an installed daemon; `None` if options are `given`, which the doctor then judges instead.
+/// Path of an installed daemon's configuration file; `None` if there is none, or if options are `given`,
+/// which the doctor then judges instead.
 pub fn installed_config(file: &Path, given: bool) -> Option<PathBuf> {
     (!given && file.exists()).then(|| file.to_path_buf())
 }
@@ -43,7 +44,7 @@ pub fn judge_options(from: Option<&Path>, installed: &Path, error: Option<String
     }
 }
 
-/// The finding for a node without any options: neither is there the file `installed`, nor does the command line name an
+/// Finding for a node without options: the file `installed` does not exist, and the command line names no
 /// interface.
 pub fn no_options(program: &str, installed: &Path) -> Check {
     let file = installed.display();
@@ -56,7 +57,8 @@ pub fn no_options(program: &str, installed: &Path) -> Check {
     Check::fail(Group::Configuration, "options", found, advice)
 }
 
-/// Check whether frames are sealed; it warns unless the operator asked for less.
+/// Check whether frames are sealed: warns if the operator has chosen `insecure`, and fails without any
+/// choice.
 pub fn judge_protection(protection: Result<Protection, ConfigError>) -> Check {
     let (group, name) = (Group::Configuration, "frames");
     match protection {
@@ -72,19 +74,18 @@ pub fn judge_protection(protection: Result<Protection, ConfigError>) -> Check {
     }
 }
 
-/// Reason for which a manager has not told its health.
+/// Reason why the health of a manager is unknown.
 #[derive(Debug)]
 pub enum NoHealth {
     /// The file with the node's certificate cannot be used.
     Identity(NodeIdentityError),
-    /// The call failed.
     Call(ClientError),
     /// No answer came in time, or the call could not be made.
     Silent(String),
 }
 
 impl NoHealth {
-    /// Finding, and remedy.
+    /// Text of the finding, and a remedy.
     fn advise(&self) -> (String, &'static str) {
         const LISTENING: &str = "start it (systemctl start gmm), see whether it listens on an address that this machine \
                                  reaches (`listen` in its gmm.toml), and whether a firewall is in between";
@@ -98,7 +99,7 @@ impl NoHealth {
             ),
             NoHealth::Call(error) => {
                 let advice = match error {
-                    // The handshake has failed: somebody listens there.
+                    // The handshake has failed, so a server listens there.
                     ClientError::Unreachable { reason, .. } if is_of_tls(reason) => UNKNOWN,
                     ClientError::Unreachable { .. } | ClientError::Unanswered { .. } => LISTENING,
                     ClientError::NotPermitted { .. } => "run this as root or as the user of the daemon",
@@ -126,7 +127,6 @@ fn is_of_tls(reason: &str) -> bool {
     ["certificate", "fatal alert"].iter().any(|words| reason.contains(words))
 }
 
-/// Answers of a manager to the doctor's requests.
 #[derive(Debug)]
 pub struct ManagerChecks {
     /// Health of the manager, or the reason why there is none.

@@ -6,7 +6,7 @@ use crate::to_stderr;
 use cxloe_fabric::ClientError;
 use cxloe_fabric::api::ErrorCode;
 
-/// Exit codes of commands that fail.
+/// Exit codes of commands that fail, the same in every program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -22,27 +22,22 @@ pub enum Exit {
     Refused = 5,
 }
 
-/// Failure of a command, as text and as exit code.
 #[derive(Debug)]
 pub struct Failure {
-    /// Text for standard error.
     pub message: String,
-    /// Exit code, the same for this cause in every program.
     pub exit: Exit,
 }
 
 impl Failure {
-    /// Failure with [`Exit::Failed`].
     pub fn failed(message: impl ToString) -> Self {
         Self::new(Exit::Failed, message)
     }
 
-    /// Failure with [`Exit::Usage`].
     pub fn usage(message: impl ToString) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    /// Failure with a code of its own.
+    /// Ends the command with exit code `exit` instead of 1.
     pub fn new(exit: Exit, message: impl ToString) -> Self {
         Self { message: message.to_string(), exit }
     }

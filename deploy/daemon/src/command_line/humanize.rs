@@ -68,7 +68,6 @@ fn text(key: &str, number: u64) -> Option<String> {
     }
 }
 
-/// A result with its numbers as text for people.
 pub fn for_people(mut value: Value) -> Value {
     humanize(&mut value);
     value

@@ -16,7 +16,8 @@ use super::Failure;
 /// Arguments of the command `man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// The folder to write them to, made if need be; one page for the program and one for each of its commands
+    /// Folder to write the pages to, created if need be: one page for the program and one for each of its
+    /// commands
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
 }

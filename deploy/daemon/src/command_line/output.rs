@@ -11,12 +11,10 @@ use serde_json::Value;
 use super::humanize::for_people;
 use super::{Failure, result_table};
 
-/// Form in which results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputForm {
     /// Tables, with numbers as text for people.
     Table,
-    /// JSON, one value for each result.
     Json,
     /// JSON in the layout of the CXL tools: an empty array has two lines; results of several kinds are an array with
     /// one object for each kind.
@@ -41,7 +39,6 @@ pub struct FormArgs {
 }
 
 impl FormArgs {
-    /// Sets the form of all results of this process.
     pub fn choose(self) {
         FORM.get_or_init(|| self.form(std::io::stdout().is_terminal()));
     }
@@ -56,12 +53,10 @@ impl FormArgs {
     }
 }
 
-/// Form chosen for this process.
 pub fn form() -> OutputForm {
     *FORM.get().unwrap_or(&OutputForm::Unasked)
 }
 
-/// True if the option `--json` or `--cxl` is set.
 pub fn json_asked() -> bool {
     matches!(form(), OutputForm::Json | OutputForm::Cxl)
 }
@@ -127,7 +122,6 @@ pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Resul
     }
 }
 
-/// An object with one array for each kind of result.
 fn by_kind(kinds: Vec<(&'static str, Vec<Value>)>) -> Value {
     Value::Object(kinds.into_iter().map(|(key, found)| (key.to_owned(), Value::Array(found))).collect())
 }
@@ -171,7 +165,7 @@ pub fn print_error(line: std::fmt::Arguments<'_>) {
 /// Checks at the end of a program that every [`to_stdout!`](crate::to_stdout) succeeded.
 ///
 /// # Errors
-/// The error of the first that failed.
+/// Error of the first [`to_stdout!`](crate::to_stdout) that failed.
 pub fn finish_output() -> Result<(), Failure> {
     match UNWRITTEN.get() {
         None => Ok(()),

@@ -177,6 +177,7 @@ pub fn table(value: Value) -> Option<Table> {
             let items: Option<Vec<Map<String, Value>>> = items.into_iter().map(fields).collect();
             let items = items.filter(|items| !items.is_empty())?;
             let mut shown = TableColumns::of(&items);
+            // A column that is empty in all rows is left out.
             shown.columns.retain(|(field, _)| items.iter().any(|item| cell(field_of(item, field)).is_some()));
             Some(shown.rows(&items))
         }
@@ -192,7 +193,6 @@ fn fields(item: Value) -> Option<Map<String, Value>> {
     }
 }
 
-/// The field of `item` that a column shows.
 fn field_of<'a>(item: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
     match field.split_once('.') {
         Some((object, field)) => item.get(object)?.get(field),
@@ -256,7 +256,7 @@ impl<'a> TableColumns<'a> {
         Some(table)
     }
 
-    /// Text of the fields without a column, except the field that names the item.
+    /// Text of the fields without a column, except the number `seq` of the item.
     fn rest_of(&self, item: &Map<String, Value>) -> String {
         let others = item.iter().filter(|(field, _)| {
             field.as_str() != "seq" && self.columns.iter().all(|(column, _)| column != field)
@@ -267,7 +267,6 @@ impl<'a> TableColumns<'a> {
     }
 }
 
-/// Wraps long cells at the width of the terminal.
 fn fit(table: &mut Table) {
     if let Some((terminal_size::Width(width), _)) = terminal_size::terminal_size() {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);

@@ -6,7 +6,6 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The check found no fault.
     Ok,
     /// The daemon works, but slower or with fewer functions than possible.
     Warn,
@@ -15,7 +14,6 @@ pub enum Level {
 }
 
 impl Level {
-    /// Word for the level in tables.
     pub fn name(self) -> &'static str {
         match self {
             Level::Ok => "ok",
@@ -46,7 +44,6 @@ pub enum Group {
 }
 
 impl Group {
-    /// Word for the group in tables.
     pub fn name(self) -> &'static str {
         match self {
             Group::Configuration => "configuration",
@@ -63,13 +60,9 @@ impl Group {
 /// Outcome of one check, a line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Subject of the check.
     pub group: Group,
-    /// Name of the check within its group.
     pub name: String,
-    /// Severity of the finding.
     pub level: Level,
-    /// Value or state found, as text.
     pub found: String,
     /// Advice to the operator; `None` if the check passed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +70,6 @@ pub struct Check {
 }
 
 impl Check {
-    /// Makes a check without a fault.
     pub fn ok(group: Group, name: impl Into<String>, found: impl Into<String>) -> Check {
         Check { group, name: name.into(), level: Level::Ok, found: found.into(), advice: None }
     }

@@ -15,7 +15,6 @@ struct Folder {
     /// True if files can be created in the folder or, if it does not exist, the folder itself in its nearest existing
     /// parent.
     writable: bool,
-    /// Free space of the file system, in bytes.
     free: u64,
 }
 

@@ -10,7 +10,6 @@ pub struct Host {
 }
 
 impl Default for Host {
-    /// The root of this machine.
     fn default() -> Host {
         Host::at("/")
     }
@@ -27,7 +26,6 @@ impl Host {
         self.root == Path::new("/")
     }
 
-    /// Full path of `path`, which is relative to the root.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)
     }
@@ -66,7 +64,6 @@ fn cpu_list(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// A machine described by files in a folder, for tests.
 #[cfg(test)]
 pub(crate) fn described(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
     let root = tempfile::tempdir().unwrap();

@@ -7,7 +7,6 @@ const FAST_CLOCKS: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_
 /// Oldest kernel with everything the links use, of which AF_XDP with busy polling came last.
 const KERNEL_FULL: (u32, u32) = (5, 11);
 
-/// Facts about a machine that concern kernel, clock and CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// The kernel's release, as in `6.1.0-13-amd64`.
@@ -16,22 +15,17 @@ pub struct Machine {
     pub clock: String,
     /// Clock sources available, separated by spaces.
     pub clocks: String,
-    /// CPUs that are online.
     pub online: Vec<usize>,
     /// CPUs excluded from scheduling (`isolcpus`).
     pub isolated: Vec<usize>,
     /// Frequency governors, by CPU; empty if this kernel does not control frequencies.
     pub governors: Vec<(usize, String)>,
-    /// CPUs of each NUMA node.
     pub nodes: Vec<(i32, Vec<usize>)>,
 }
 
-/// Use of CPUs by a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuUse {
-    /// Number of the daemon's worker threads.
     pub workers: usize,
-    /// True if the workers busy-poll.
     pub spinning: bool,
     /// CPUs that the workers are pinned to; empty if they are not pinned.
     pub pinned: Vec<usize>,
@@ -42,7 +36,6 @@ pub struct CpuUse {
 }
 
 impl Machine {
-    /// Reads the facts from `/proc` and `/sys` of `host`.
     pub fn read(host: &Host) -> Machine {
         const CLOCK: &str = "sys/devices/system/clocksource/clocksource0";
         const CPUS: &str = "sys/devices/system/cpu";
@@ -88,7 +81,6 @@ impl Machine {
         Check::warn(group, name, found, advice)
     }
 
-    /// Judges the clock source in use.
     pub fn judge_clock(&self) -> Check {
         let (group, name) = (Group::Machine, "clock source");
         if self.clock.is_empty() {
@@ -174,6 +166,7 @@ impl Machine {
 
     fn judge_near(&self, task: &CpuUse) -> Option<Check> {
         let (group, name) = (Group::Machine, "NUMA node");
+        // The kernel reports -1 for a device without a NUMA node.
         let near = task.near.filter(|node| *node >= 0)?;
         let (_, cpus) = self.nodes.iter().find(|(node, _)| *node == near)?;
         let far: Vec<usize> = task.pinned.iter().filter(|cpu| !cpus.contains(cpu)).copied().collect();

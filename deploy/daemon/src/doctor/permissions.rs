@@ -25,13 +25,11 @@ pub const SYS_PTRACE: Capability = Capability { number: 19, name: "CAP_SYS_PTRAC
 /// Loading BPF programs into the kernel.
 pub(crate) const BPF: Capability = Capability { number: 39, name: "CAP_BPF" };
 
-/// All capabilities that are judged.
 const CAPABILITIES: [Capability; 5] = [NET_ADMIN, NET_RAW, IPC_LOCK, SYS_PTRACE, BPF];
 
 /// Bytes of the frame memory that one AF_XDP socket locks, at most: 1536 chunks of 4 KiB.
 const XDP_LOCKED: u64 = 1536 * 4096;
 
-/// Need of a daemon for AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Xdp {
     /// The operator requires AF_XDP.
@@ -43,7 +41,6 @@ pub enum Xdp {
     Not,
 }
 
-/// Capabilities and limits of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Effective capabilities, the bit of each by its number.
@@ -54,7 +51,7 @@ pub struct Process {
     pub files: u64,
     /// True in a user namespace other than the initial one; XDP programs cannot be loaded there.
     pub in_user_namespace: bool,
-    /// The systemd unit that starts the process; `None`: it is this process.
+    /// Systemd unit that starts the process; `None` for this process itself.
     pub unit: Option<String>,
 }
 
@@ -78,6 +75,7 @@ impl Process {
                 number => Some(number.parse().unwrap_or(0)),
             }),
             files: limit("Max open files", 1).map_or(0, |limit| limit.parse().unwrap_or(u64::MAX)),
+            // The initial namespace maps all user ids to themselves.
             in_user_namespace: !users.is_empty() && all != ["0", "0", "4294967295"],
             unit: None,
         }
@@ -90,7 +88,7 @@ impl Process {
         let given = if is_root { "CapabilityBoundingSet" } else { "AmbientCapabilities" };
         let given: Vec<String> = unit.property(given).split_whitespace().map(str::to_uppercase).collect();
         let has = |capability: &Capability| given.iter().any(|name| name == capability.name);
-        // A limit that systemd does not report is none.
+        // A limit that systemd does not report does not exist.
         let limit = |name: &str| unit.property(name).parse::<u64>().ok().filter(|limit| *limit != u64::MAX);
         Process {
             effective: CAPABILITIES
@@ -104,7 +102,7 @@ impl Process {
         }
     }
 
-    /// Says whose capabilities and limits are judged.
+    /// Check that names the unit or process whose capabilities and limits are judged.
     pub fn judge_whose(&self) -> Check {
         let found = match &self.unit {
             Some(unit) => format!("those that systemd gives {unit}"),
@@ -121,12 +119,10 @@ impl Process {
         }
     }
 
-    /// True if the process has `capability` in effect.
     pub fn has(&self, capability: Capability) -> bool {
         self.effective >> capability.number & 1 == 1
     }
 
-    /// True if the process may lock `bytes`.
     pub(crate) fn may_lock(&self, bytes: u64) -> bool {
         self.has(IPC_LOCK) || self.lockable.is_none_or(|limit| limit >= bytes)
     }
@@ -141,7 +137,7 @@ impl Process {
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    /// Judges whether the process may open `queues` links for `daemon`; `xdp` tells whether they use AF_XDP.
+    /// Judges whether the process may open `queues` links for `daemon`; `xdp` states whether they use AF_XDP.
     pub fn judge_links(&self, daemon: &str, xdp: Xdp, queues: u64) -> Vec<Check> {
         let group = Group::Permissions;
         let mut checks = Vec::new();
@@ -200,7 +196,6 @@ impl Process {
         Check::warn(group, name, found, advice)
     }
 
-    /// Judges whether the process may lock `bytes` for `name`.
     pub fn judge_lock(&self, name: &str, bytes: u64) -> Check {
         if self.may_lock(bytes) {
             return Check::ok(Group::Permissions, name, format!("{} may be locked", size(bytes)));
@@ -212,7 +207,6 @@ impl Process {
         Check::fail(Group::Permissions, name, found, advice)
     }
 
-    /// Judges whether the process may have `wanted` files open at a time.
     pub fn judge_files(&self, wanted: u64) -> Check {
         let (name, found) = ("open files", format!("{} at a time, {wanted} wanted", self.files));
         if self.files >= wanted {

@@ -12,8 +12,8 @@ const ROOT: &str = "sys/fs/cgroup";
 /// Quota of CPU time, and how often it was used up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CpuQuota {
-    /// The smallest quota of the control group and those around it, in CPUs, and the group or unit that has it; `None`
-    /// without one.
+    /// Smallest quota of the control group and its parents, in CPUs, and the group or unit that has it;
+    /// `None` without a quota.
     quota: Option<(f64, String)>,
     /// Number of periods in which the daemon stood still.
     throttled: u64,
@@ -30,7 +30,7 @@ impl CpuQuota {
         if let Some(group) = unit.control_group() {
             return CpuQuota::of_group(host, Path::new(group));
         }
-        // It does not run: its group is made when it starts.
+        // The group of a unit is created when the unit starts: before, its slice and its own setting count.
         let mut read = CpuQuota::of_group(host, Path::new("/system.slice"));
         if let Some(cpus) = cpus_per_second(unit.property("CPUQuotaPerSecUSec")) {
             read.found(cpus, &unit.name);
@@ -40,6 +40,7 @@ impl CpuQuota {
 
     fn of_group(host: &Host, group: &Path) -> CpuQuota {
         let mut read = CpuQuota::default();
+        // A quota of a parent limits its children, too.
         for around in group.ancestors() {
             let folder = Path::new(ROOT).join(around.strip_prefix("/").unwrap_or(around));
             let quota = host.text(folder.join("cpu.max")).and_then(|text| cpus(&text));
@@ -54,7 +55,7 @@ impl CpuQuota {
         read
     }
 
-    /// Notes a quota of `of`, if it is smaller than those before.
+    /// Records the quota of the group or unit `of` if it is the smallest so far.
     fn found(&mut self, cpus: f64, of: &str) {
         if self.quota.as_ref().is_none_or(|(least, _)| cpus < *least) {
             self.quota = Some((cpus, of.to_owned()));

@@ -12,7 +12,6 @@ use crate::table::new_table;
 /// Width of a report, in characters.
 const WIDTH: u16 = 110;
 
-/// Output format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A table, and the advice below it.
@@ -21,14 +20,11 @@ pub enum Output {
     Json,
 }
 
-/// Report of all checks of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Name of the daemon, as in `mn-server`.
     pub daemon: &'static str,
-    /// Release of the daemon.
     pub version: &'static str,
-    /// Worst level among the checks.
     pub level: Level,
     /// Checks, sorted by group.
     pub checks: Vec<Check>,
@@ -42,7 +38,6 @@ impl Report {
         Report { daemon, version, level, checks }
     }
 
-    /// Number of checks with the outcome `level`.
     fn count(&self, level: Level) -> usize {
         self.checks.iter().filter(|check| check.level == level).count()
     }
@@ -87,7 +82,6 @@ impl Report {
         text
     }
 
-    /// Writes the report to standard output and returns the exit code.
     pub fn print(&self, output: Output) -> ExitCode {
         let text = match output {
             Output::Table => self.text(),

@@ -1,10 +1,10 @@
 //! Admission and eviction of connections, decided without I/O.
 //!
-//! A connection is receiving while a request arrives, busy while the server works on a request (which includes waiting
-//! for news, the usual state of a node's connection), and idle in between. A request that takes too long to arrive ends
-//! its connection. If there is no room for a new connection, a connection that is not busy is evicted; a node that is
-//! being served never is. If nodes show certificates, only a part of all connections may be busy without a certificate,
-//! so that room for a node always remains.
+//! A connection is receiving while a request arrives, busy while the server works on a request (which
+//! includes a long poll, the usual state of a node's connection), and idle in between. A request that takes
+//! too long to arrive ends its connection. If there is no room for a new connection, a connection that is not
+//! busy is evicted; a node that is being served never is. If nodes show certificates, only a part of all
+//! connections may be busy without a certificate, so that room for a node always remains.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cxloe_permits::{Permits, Policy, Unused};
 
-/// Longest time in which a request may arrive, head and body.
+/// Maximum time for a request to arrive, head and body.
 pub const RECEIVE_MAX: Duration = Duration::from_secs(10);
 /// Time in milliseconds for which a receiving connection is evicted only if no other can be.
 const GRACE_MS: u64 = 1000;
@@ -29,7 +29,7 @@ pub struct Connections<K> {
     permits: Permits<IpAddr, K, u64>,
     /// Ids of the connections whose peer has shown a certificate.
     known: BTreeSet<u64>,
-    /// Ids of busy connections without a certificate, and their greatest number.
+    /// Ids of busy connections without a certificate, and their maximum number.
     strangers: BTreeSet<u64>,
     strangers_max: usize,
 }
@@ -51,6 +51,8 @@ impl<K> Connections<K> {
     /// Counts a request that begins. Returns false if the request must be refused, because too many requests of peers
     /// without a certificate are being answered.
     pub fn begins(&mut self, id: u64) -> bool {
+        // Processes of this machine, peers with a certificate, and requests that have begun already are not
+        // limited.
         if self.permits.peer(id).is_none() || self.known.contains(&id) || self.strangers.contains(&id) {
             return true;
         }
@@ -59,7 +61,7 @@ impl<K> Connections<K> {
 
     /// True if one more connection can be admitted, if need be by an eviction.
     pub fn has_room(&self) -> bool {
-        // Time 0: a connection that is not due yields, too, if no other does.
+        // At any time: a connection that is not due can be evicted as well, if no other can.
         self.permits.has_room(0)
     }
 
@@ -67,7 +69,8 @@ impl<K> Connections<K> {
     /// handle of the connection evicted for it.
     ///
     /// # Errors
-    /// The handle `end`, if a limit is reached (of this peer or of all) and all connections that count are busy.
+    /// Returns the handle `end` if the limit of this peer or of all peers is reached, and all connections
+    /// that count towards that limit are busy.
     pub fn admit(&mut self, peer: Option<IpAddr>, end: K, now_ms: u64) -> Result<(u64, Option<K>), K> {
         let receiving = Unused { class: STRANGER, rank: RECEIVING, from: now_ms.saturating_add(GRACE_MS) };
         let taken = self.permits.take(peer.map(network), Some(receiving), end, now_ms);
@@ -84,6 +87,7 @@ impl<K> Connections<K> {
 
     /// Removes the connections whose request takes too long to arrive; returns their handles.
     pub fn expire(&mut self, now_ms: u64) -> Vec<K> {
+        // A receiving connection is due `GRACE_MS` after its request began to arrive.
         let due = (now_ms.saturating_add(GRACE_MS)).checked_sub(RECEIVE_MAX.as_millis() as u64);
         let expired = due.map(|due| self.permits.expire(RECEIVING, due)).unwrap_or_default();
         expired.into_iter().map(|expired| self.forget(expired)).collect()
@@ -118,7 +122,7 @@ impl<K> Connections<K> {
         }
     }
 
-    /// Removes a connection that ended. Returns its handle.
+    /// Removes a connection that has ended, and returns the handle of the connection.
     pub fn remove(&mut self, id: u64) -> Option<K> {
         let end = self.permits.remove(id)?;
         Some(self.forget((id, end)))
@@ -162,7 +166,7 @@ mod tests {
     #[test]
     fn half_sent_requests_take_nobodys_place_who_is_served() {
         let mut connections = Connections::new(100, 60);
-        // Connections of nodes, each with a request that waits for news.
+        // Connections of nodes, each busy with a long poll.
         let nodes: Vec<u64> = (0..30).map(|node| stays(&mut connections, peer(1), node, 0).0).collect();
         nodes.iter().for_each(|id| connections.works(*id));
         // Connections from many addresses that never finish a request.

@@ -12,11 +12,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Longest time for the peer to end its request or close the connection.
+/// Maximum time for the peer to end its request or close the connection.
 const LINGER_MAX: Duration = Duration::from_secs(5);
-/// Most bytes of a request that are read and dropped.
+/// Maximum number of bytes of a request that are read and dropped.
 const DROPPED_MAX: usize = 16 << 20;
-/// Bytes read and dropped at a time.
 const CHUNK: usize = 16 << 10;
 
 /// Stream whose shutdown waits until a peer that is still sending has ended.
@@ -83,6 +82,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
             Some(until) => until,
             None => {
                 ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
+                // Everything was read, so that closing the socket does not reset the connection.
                 if !partial.load(Ordering::Relaxed) {
                     return Poll::Ready(Ok(()));
                 }

@@ -28,28 +28,25 @@ use super::lingering::Lingering;
 use super::stalled::StallGuard;
 use super::tls::{Peer, TlsAuthenticator};
 
-/// Longest time between two requests, until the head of the second has arrived.
+/// Maximum time between two requests of a connection, until the head of the second has arrived.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
-/// Longest time without progress in sending an answer, because the peer does not read.
+/// Maximum time without progress in sending an answer, because the peer does not read.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// Connections that every peer may have, even if half of the limit for all is less.
+/// Number of connections that each peer may have even if half of the limit for all peers is lower.
 const PER_PEER_MIN: usize = 64;
 /// Interval of the check for requests that take too long to arrive.
 const SWEEP: Duration = Duration::from_secs(1);
 /// Pause before the next check for room for another connection.
 const FULL_PAUSE: Duration = Duration::from_millis(20);
-/// Largest head of a request in bytes.
+/// Maximum length of the head of a request in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Pause after a failure to accept, for instance for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Longest time for requests under way to end after the stop signal.
+/// Maximum time for requests under way to end after the stop signal.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Bound sockets of a server.
 pub struct Listeners {
-    /// TCP socket, if any.
     pub tcp: Option<TcpListener>,
-    /// Unix socket, if any.
     pub unix: Option<UnixListener>,
     /// TLS for TCP connections; `None`: plain HTTP.
     pub tls: Option<TlsAuthenticator>,
@@ -149,6 +146,7 @@ async fn accept(listeners: &Listeners) -> std::io::Result<(AcceptedStream, Optio
     tokio::select! {
         accepted = tcp => {
             let (stream, peer) = accepted?;
+            // Answers are small, and must not wait for more data.
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
             }
@@ -225,7 +223,6 @@ impl Connected {
 struct ClientSlot {
     connected: Connected,
     id: u64,
-    /// True while a request is read in part.
     partial: Arc<AtomicBool>,
 }
 
@@ -243,7 +240,6 @@ impl ClientSlot {
         self.connected.lock().works(self.id);
     }
 
-    /// Records that the peer has shown a certificate.
     fn is_known(&self) {
         self.connected.lock().is_known(self.id);
     }
@@ -336,6 +332,7 @@ async fn connection<S, B>(
     let requests = service_fn(|request: Request<Incoming>| {
         let (mut service, slot) = (service.clone(), Arc::clone(&slot));
         async move {
+            // A request without a body has arrived completely.
             match request.body().is_end_stream() {
                 true => slot.works(),
                 false => slot.receives(),
@@ -361,6 +358,7 @@ async fn connection<S, B>(
     tokio::pin!(served);
     let result = tokio::select! {
         result = served.as_mut() => result,
+        // Evicted: the connection is closed without an answer.
         _ = ended => return,
         () = told_to_end(&mut stop) => {
             served.as_mut().graceful_shutdown();

@@ -16,19 +16,14 @@ use tokio_rustls::server::TlsStream;
 pub enum Peer {
     /// Host without TLS, by its address.
     Tcp(IpAddr),
-    /// Host with TLS.
     Tls {
-        /// Address of the host.
         ip: IpAddr,
         /// Hash of the SubjectPublicKeyInfo of the client's certificate, whose private key the client has proved to
         /// have.
         key: Option<Digest>,
     },
-    /// A process of this machine.
     Unix {
-        /// User id of the process.
         uid: u32,
-        /// Group id of the process.
         gid: u32,
     },
 }
@@ -45,7 +40,6 @@ impl Peer {
         }
     }
 
-    /// True if the peer has shown a certificate.
     pub(crate) fn is_proved(&self) -> bool {
         matches!(self, Self::Tls { key: Some(_), .. })
     }
@@ -56,7 +50,7 @@ impl Peer {
 pub struct TlsAuthenticator(watch::Receiver<Option<Arc<ServerConfig>>>);
 
 impl TlsAuthenticator {
-    /// Each connection uses the value that `configured` has when it is accepted.
+    /// Creates the source of TLS configurations: a new connection uses the present value of `configured`.
     pub fn new(configured: watch::Receiver<Option<Arc<ServerConfig>>>) -> Self {
         Self(configured)
     }

@@ -16,7 +16,7 @@ use tracing_subscriber::layer::Context;
 const ALARMS: Rate = Rate { at_once: 50, per_second: 1 };
 /// Limit of a call site for information. Debug lines, which only the operator enables, have no limit.
 const NEWS: Rate = Rate { at_once: 500, per_second: 50 };
-/// Most characters quoted from a suppressed line.
+/// Maximum number of characters quoted from a suppressed line.
 const QUOTE_MAX: usize = 120;
 /// Log target of the lines that report suppressed lines; they have no limit.
 const REPORT: &str = concat!(module_path!(), "::report");
@@ -30,7 +30,6 @@ struct Rate {
     per_second: u32,
 }
 
-/// Token bucket of a call site.
 #[derive(Debug)]
 struct Bucket {
     rate: Rate,
@@ -43,7 +42,6 @@ impl Bucket {
         Bucket { rate, left: rate.at_once, since: now }
     }
 
-    /// Takes a token; returns false if there is none.
     fn admits(&mut self, now: Instant) -> bool {
         let each = Duration::from_secs(1) / self.rate.per_second;
         let earned = now.saturating_duration_since(self.since).as_nanos() / each.as_nanos();
@@ -56,7 +54,6 @@ impl Bucket {
     }
 }
 
-/// Token bucket and suppressed lines of a call site.
 #[derive(Debug)]
 struct Site {
     bucket: Bucket,
@@ -66,7 +63,6 @@ struct Site {
     of: &'static Metadata<'static>,
 }
 
-/// Call sites that have logged.
 #[derive(Debug)]
 pub struct CallSites(Mutex<Option<HashMap<Identifier, Site>>>);
 

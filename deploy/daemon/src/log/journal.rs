@@ -25,7 +25,7 @@ pub struct LineWriter {
     pub with_priority: bool,
 }
 
-/// Writer of the lines of one event.
+/// Writer of the lines of one event, with the priority that they begin with.
 #[derive(Debug)]
 pub struct EventWriter(Option<u8>);
 
@@ -65,7 +65,7 @@ impl Write for EventWriter {
     }
 }
 
-/// The lines of an event, each with the priority: the journal takes each line for itself.
+/// Puts the priority in front of each line of an event, because the journal reads lines one by one.
 fn prefixed(event: &[u8], priority: u8) -> Vec<u8> {
     let prefix = format!("<{priority}>");
     event.split_inclusive(|byte| *byte == b'\n').flat_map(|line| [prefix.as_bytes(), line].concat()).collect()

@@ -29,7 +29,7 @@ use queue::QUEUE;
 pub const FILTER_DEFAULT: &str = "info";
 /// The default filter as a level, for a filter that cannot be read.
 const LEVEL_DEFAULT: LevelFilter = LevelFilter::INFO;
-/// Longest wait for the last lines to be written when the process ends or panics.
+/// Maximum wait for the last lines to be written when the process ends or panics.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Form of log lines.
@@ -55,8 +55,8 @@ impl Drop for Log {
     }
 }
 
-/// Starts the log of this process. `filter` is a level, or one per module, as in `info,cxloe_gmm=debug`; if it cannot
-/// be read, a line says so and [`FILTER_DEFAULT`] applies. Panics of any thread go to the log as well.
+/// Starts the log of this process. `filter` is a level, or one per module, as in `info,cxloe_gmm=debug`; if
+/// it is not valid, [`FILTER_DEFAULT`] applies, with a warning. Panics of any thread go to the log as well.
 ///
 /// # Panics
 /// If the process has a log already.

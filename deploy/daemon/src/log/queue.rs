@@ -18,10 +18,8 @@ const BYTES_MAX: usize = 1 << 20;
 /// Interval of calls of `tick`, which reports suppressed lines.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Queue for all lines that this process logs.
 pub static QUEUE: Queue = Queue::new();
 
-/// Bounded queue of lines.
 #[derive(Debug)]
 pub struct Queue {
     waiting: Mutex<Waiting>,
@@ -37,18 +35,16 @@ struct Waiting {
     bytes: usize,
     /// Lines dropped for lack of room and not yet reported.
     dropped: u64,
-    /// True if a thread writes; else the thread that logs writes.
+    /// True if the log thread writes; otherwise each thread that logs writes its own lines.
     threaded: bool,
     /// True while the thread writes lines that it took out of the queue.
     busy: bool,
 }
 
-/// Outcome of the writes so far.
 #[derive(Debug, Default)]
 struct Written {
     /// Lines whose writing failed, not yet reported.
     failed: u64,
-    /// Error of the last line that failed.
     error: Option<Errno>,
     /// True if the last line was written in part.
     torn: bool,
@@ -64,8 +60,8 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the writing thread, with all signals blocked, since other threads may not have blocked theirs yet. The
-    /// thread calls `tick` at intervals.
+    /// Starts the writing thread, with all signals blocked, whatever the calling thread has blocked so far.
+    /// The thread calls `tick` at intervals.
     ///
     /// # Errors
     /// The thread cannot be started; then the threads that log write themselves.
@@ -84,6 +80,7 @@ impl Queue {
         let mut waiting = self.lock();
         if !waiting.threaded {
             drop(waiting);
+            // There is no other place to report an error.
             let _ = write(line);
         } else if waiting.bytes + line.len() > BYTES_MAX {
             waiting.dropped += 1;

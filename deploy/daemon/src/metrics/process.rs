@@ -10,9 +10,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub struct Usage {
     /// `/proc/self/stat` after the name of the program, which may contain blanks and parentheses.
     stat: String,
-    /// `/proc/self/status`.
     status: String,
-    /// `/proc/self/limits`.
     limits: String,
     /// Boot time, in seconds since the Unix epoch.
     boot_time: Option<f64>,
@@ -21,7 +19,6 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads the usage of this process.
     pub fn now() -> Usage {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         let stat = text("/proc/self/stat");
@@ -64,7 +61,7 @@ impl Usage {
     }
 }
 
-/// Number at the start of a text; "unlimited" counts as the largest 64-bit number.
+/// Number at the start of a text; "unlimited" is infinity.
 fn number(text: &str) -> Option<f64> {
     match text.split_whitespace().next()? {
         "unlimited" => Some(f64::INFINITY),

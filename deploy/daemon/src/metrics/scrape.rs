@@ -12,12 +12,10 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 
 use super::process::Usage;
 
-/// Type of a metric in Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// A number that only grows while the daemon runs, and starts at 0.
     Counter,
-    /// A number that rises and falls.
     Gauge,
     /// Distribution: counts of values by upper bound, their sum and their number.
     Histogram,
@@ -27,7 +25,6 @@ pub enum MetricKind {
 /// counter.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// Name without labels.
     pub name: &'static str,
     /// Type, for the `# TYPE` line.
     pub kind: MetricKind,
@@ -106,7 +103,7 @@ pub static PROCESS: &[Definition] = &[
     Definition { name: "process_threads", kind: MetricKind::Gauge, labels: &[], help: "Its threads." },
 ];
 
-/// Value of a metric as given; times become seconds.
+/// Type of the values that a metric can be set to; times become seconds.
 pub trait Number {
     /// Value in the metric's unit.
     fn number(self) -> f64;
@@ -137,7 +134,6 @@ number! {
 pub struct Scrape(BTreeMap<&'static str, (&'static Definition, Vec<Metric>)>);
 
 impl Scrape {
-    /// Makes a scrape without values.
     pub fn new() -> Scrape {
         Scrape::default()
     }
@@ -230,7 +226,6 @@ impl Scrape {
     }
 }
 
-/// Metrics of the process itself.
 fn process() -> Scrape {
     let (mut scrape, usage) = (Scrape::new(), Usage::now());
     for metric in PROCESS {
@@ -251,9 +246,9 @@ mod tests {
         CUPS: Gauge "tea_cups" ["colour"];
         /// Cups drunk.
         DRUNK: Counter "tea_drunk_total" [];
-        /// How hot it is.
+        /// Temperature of a pot.
         HEAT: Gauge "tea_heat" ["pot", "heat"];
-        /// How long it takes.
+        /// Time to make a pot.
         TIME: Histogram "tea_seconds" ["pot"];
     }
 
@@ -275,11 +270,11 @@ tea_cups{colour=\"green\"} 1.5
 # HELP tea_drunk_total Cups drunk.
 # TYPE tea_drunk_total counter
 tea_drunk_total 4294967295
-# HELP tea_heat How hot it is.
+# HELP tea_heat Temperature of a pot.
 # TYPE tea_heat gauge
 tea_heat{pot=\"a\",heat=\"hot\"} 0
 tea_heat{pot=\"a\",heat=\"cold\"} 1
-# HELP tea_seconds How long it takes.
+# HELP tea_seconds Time to make a pot.
 # TYPE tea_seconds histogram
 tea_seconds_bucket{pot=\"a\",le=\"0.000005\"} 2
 tea_seconds_bucket{pot=\"a\",le=\"0.001\"} 2

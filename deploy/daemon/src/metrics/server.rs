@@ -22,28 +22,19 @@ use super::{MetricsAddress, Scrape};
 use crate::http::{Listeners, TrackedBody, serve};
 use crate::{Bound, SocketError};
 
-/// Connections served at a time; further ones wait in the kernel.
+/// Maximum number of connections at a time; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 64;
 /// Content type of Prometheus's text format, version 0.0.4.
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Content type of all other answers.
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Errors in starting the server of metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
-    /// The TCP address cannot be used.
     #[error("cannot serve metrics on {address}: {source}; give another address with --metrics")]
-    Listen {
-        /// Address that could not be bound.
-        address: SocketAddr,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// The Unix socket cannot be used.
+    Listen { address: SocketAddr, source: io::Error },
     #[error("cannot serve metrics: {0}")]
     Socket(#[from] SocketError),
-    /// The thread cannot be started.
     #[error("cannot start the thread that serves metrics: {0}; raise the limit of processes (ulimit -u)")]
     Thread(io::Error),
 }
@@ -51,7 +42,6 @@ pub enum MetricsError {
 /// Metrics and health of a daemon at one moment.
 #[derive(Debug, Default)]
 pub struct Sample {
-    /// Values of the metrics that could be read.
     pub scrape: Scrape,
     /// Reason why the daemon does not work; `None` if it works.
     pub unwell: Option<String>,
@@ -66,10 +56,10 @@ enum Socket {
 pub struct MetricsListener(Socket);
 
 impl MetricsListener {
-    /// Binds `address`.
+    /// Binds `address`; clients that connect wait until [`serve`](Self::serve) is called.
     ///
     /// # Errors
-    /// Any [`MetricsError`].
+    /// The address is in use, or cannot be bound.
     pub fn bind(address: &MetricsAddress) -> Result<MetricsListener, MetricsError> {
         Ok(MetricsListener(match address {
             MetricsAddress::Tcp(address) => {
@@ -93,10 +83,7 @@ impl MetricsListener {
         }
     }
 
-    /// Serves the results of `sample` until the server is dropped. Requests call it one at a time.
-    ///
-    /// # Errors
-    /// Any [`MetricsError`].
+    /// Serves the results of `sample` until the server is dropped. Requests call `sample` one at a time.
     pub fn serve<F, R>(self, sample: F) -> Result<MetricsServer, MetricsError>
     where
         F: Fn() -> R + Send + Sync + 'static,
@@ -140,7 +127,6 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Address in use; for TCP with the port that was chosen.
     pub fn address(&self) -> &MetricsAddress {
         &self.address
     }
@@ -150,6 +136,7 @@ impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread is in the log already.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! Clones: a mapping whose extents are filled with the content of another mapping of this node, page by page, while both
-//! are used.
+//! Clones: mappings whose extents are filled with the content of another mapping of this node, page by page,
+//! while both mappings are in use.
 //!
 //! ```text
 //!   plan_clone: earlier copies to the extents are given up    -- every worker has passed --> extents are prepared
@@ -17,7 +17,7 @@ use crate::pool::MpExtent;
 use crate::translation::{TableError, Translation};
 
 impl Mappings {
-    /// Takes the second part of a command whose first part is complete.
+    /// Takes the second job of a command whose first job is complete.
     pub(crate) fn take_continuation(&mut self) -> Option<Job> {
         self.continuation.take()
     }
@@ -45,7 +45,8 @@ impl Mappings {
         Ok(Plan { generation: self.writer.seal(), granted, sources, ..Plan::default() })
     }
 
-    /// Records the copies, once their targets are prepared.
+    /// Records the copies of a clone command whose target extents are prepared, and creates the command's
+    /// second job.
     pub(super) fn begin_clone(&mut self, command: Box<NodeCommand>) {
         let NodeAction::Clone(clone) = &command.action else { return };
         let targets = self.translations(&clone.mapping);
@@ -59,7 +60,7 @@ impl Mappings {
         }
     }
 
-    /// Maps the clone, of whose copies every worker knows.
+    /// Maps the extents of a clone. Call once every worker has the copies in its set.
     pub(super) fn serve_clone(&mut self, command: &NodeCommand) {
         let mapping = command.action.mapping();
         let extents: Vec<MpExtent> =
@@ -69,7 +70,7 @@ impl Mappings {
         self.conclude(command.seq, error);
     }
 
-    /// Extents to be copied, each with the extent that it is copied to; without those that are mapped already.
+    /// Pairs of source and target extent to be copied, without targets that are mapped already.
     fn pairs(&self, clone: &CloneCmem, targets: &[Translation]) -> Result<Vec<(MpExtent, MpExtent)>, String> {
         let sources = self.translations(&clone.source)?;
         if sources.len() != targets.len() {
@@ -106,7 +107,6 @@ mod tests {
     const PAGES: u64 = EXTENT / PAGE_BYTES;
     const EXTENTS: u64 = 8;
 
-    /// State of a worker.
     struct Worker {
         table: Arc<PageTable>,
         passage: WorkerGeneration,
@@ -182,13 +182,14 @@ mod tests {
             Node { pool, mappings, seq: 0 }
         }
 
-        /// The process ends at any moment, and another one serves the same memory.
+        /// Replaces the process by another one that serves the same memory, without an orderly end.
         fn restart(&mut self) {
             self.mappings = Mappings::open(Arc::clone(&self.pool), Watermark::default()).0;
             self.seq = 0;
         }
 
-        /// Carries out a command; `pass` has the workers pass a batch boundary.
+        /// Carries out a command; calls `pass`, by which workers pass a batch boundary, until each job is
+        /// due.
         fn order(&mut self, action: NodeAction, mut pass: impl FnMut()) -> Option<String> {
             self.seq += 1;
             let command = NodeCommand { seq: self.seq, term: 1, revision: self.seq, action };
@@ -238,8 +239,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-        /// Whatever is written, cloned, copied, unmapped and restarted in whichever order: each region reads as it was
-        /// written, or as its source was when it was cloned.
+        /// After writes, clones, copies, unmaps and restarts in any order, each region reads as it was
+        /// written last, or as its source read when it was cloned.
         #[test]
         fn clones_have_the_content_of_their_moment(steps in prop::collection::vec(step(), 1..120)) {
             let mut node = Node::new();
@@ -291,7 +292,8 @@ mod tests {
                     prop_assert_eq!(workers[0].read(*region, page), Some(*value), "region {} page {}", region, page);
                 }
             }
-            // In the end nothing is left to be copied, and requests look at no set any more.
+            // Once all copies are complete, the workers' sets are empty, so that requests have nothing to
+            // search.
             while node.mappings.table().copy_pages(64) {}
             workers.iter_mut().for_each(Worker::begin_batch);
             prop_assert_eq!(node.mappings.table().bytes_to_copy(), 0);
@@ -299,7 +301,8 @@ mod tests {
         }
     }
 
-    /// A writer of the source, a user of the clone and the background copy at once, each a thread.
+    /// A writer of the source, a user of the clone and the background copy run at once, each in a thread:
+    /// source and clone each keep their own content.
     #[test]
     fn threads_that_touch_the_same_pages_lose_nothing() {
         for round in 0..50u8 {

@@ -31,7 +31,7 @@ impl Mappings {
         self.writer.set_shares(ranges)
     }
 
-    /// Ends the shares of an owner's mapping that goes.
+    /// Removes all shares of an owner's mapping that is about to be removed.
     pub(super) fn end_shares_of(&mut self, mapping: &Mapping) {
         let is_of =
             |share: &Share| (share.mapping.cn, share.mapping.cmem_base) == (mapping.cn, mapping.cmem_base);
@@ -41,7 +41,8 @@ impl Mappings {
         }
     }
 
-    /// Adds a share of a mapping that is sealed here; returns the generation from which on it is in force.
+    /// Adds a share of a mapping, and returns the generation from which on it is in force. Fails if the
+    /// mapping is not here, or not sealed.
     pub(super) fn share(&mut self, share: &Share, mapped: &[Translation]) -> Result<u64, String> {
         let is_sealed = |t: &Translation| t.sealed && self.writer.owner(t.mp_extent) == Some(*t);
         if let Some(t) = mapped.iter().find(|t| !is_sealed(t)) {
@@ -54,7 +55,7 @@ impl Mappings {
         Ok(self.set_shares(shares))
     }
 
-    /// The shares but for the one at the same place of the same reader.
+    /// All shares except the one at the same CMem base of the same reader, which `share` replaces or ends.
     pub(super) fn shares_without(&self, share: &Share) -> impl Iterator<Item = Share> + use<> {
         let (reader, base) = (share.reader, share.reader_base);
         let others = self.shares.iter().filter(|held| (held.reader, held.reader_base) != (reader, base));

@@ -1,4 +1,6 @@
-//! Memory of a pool: a range of addresses, with some kinds of pool backed by a file.
+//! Interface to the memory of a pool, which the I/O code maps: anonymous memory, a file, or a device.
+
+#![expect(unsafe_code, reason = "the data path relies on the address that a backing returns")]
 
 use std::fmt::Debug;
 use std::io;

@@ -9,122 +9,71 @@ use super::spec::PoolSpec;
 
 const GIB: u64 = 1 << 30;
 
-/// Errors of pools. Sizes are in bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// The size asked for is not a number of extents.
     #[error("a pool of {size} is not a whole number of {extent} extents; choose a multiple of {extent}")]
-    Size {
-        /// Size requested.
-        size: ByteSize,
-        /// Extent size of the pool.
-        extent: ByteSize,
-    },
-    /// The extent size is not a power of two in range.
+    Size { size: ByteSize, extent: ByteSize },
     #[error("an extent of {0} is not possible; choose a power of two from 64KiB to 1GiB (2MiB is usual)")]
     ExtentSize(ByteSize),
-    /// More extents than can be numbered.
     #[error("a pool of {size} has more extents than can be numbered; choose a larger --extent-size")]
-    TooManyExtents {
-        /// Size requested.
-        size: ByteSize,
-    },
-    /// The page table leaves no room for an extent.
+    TooManyExtents { size: ByteSize },
     #[error("{size} is too small: the page table takes at least 2MiB of it and an extent takes {extent}")]
     TooSmall {
         /// Total size requested, head included.
         size: ByteSize,
-        /// Extent size requested.
         extent: ByteSize,
     },
-    /// More memory than there is.
     #[error(
         "a pool of {} needs more memory than the {} available here; choose a smaller --pool-size, stop other \
          programs, or put the pool into a file (--pool file:/path)",
         ByteSize(*.needed).approximate(), ByteSize(*.available).approximate()
     )]
     Memory {
-        /// Bytes that the pool needs.
         needed: u64,
         /// Bytes available without swapping.
         available: u64,
     },
-    /// More disk than there is.
     #[error(
         "the pool file {} needs {} more on its file system, which has {} free; choose a smaller --pool-size \
          or another file system", .path.display(), ByteSize(*.needed).approximate(), ByteSize(*.available).approximate()
     )]
     Disk {
-        /// Path of the pool file.
         path: PathBuf,
         /// Bytes that the file needs and has not been allocated yet.
         needed: u64,
-        /// Bytes free on its file system.
         available: u64,
     },
-    /// Not enough pages in the kernel's reserve.
     #[error(
         "{pool} needs {needed} huge pages of {page} and {free} are free; reserve more: \
          {}, or use --pool anon", reserving(*.page, *.reserve, .knob)
     )]
     HugePages {
-        /// Kind of pool requested.
         pool: PoolSpec,
-        /// Size of a huge page.
         page: ByteSize,
-        /// Huge pages that the pool needs.
         needed: u64,
-        /// Huge pages free on the machine.
         free: u64,
         /// Number of huge pages to write into `knob`.
         reserve: u64,
         /// File in `/sys` or `/proc` that sets the kernel's reserve.
         knob: PathBuf,
     },
-    /// Another process serves this pool.
     #[error("{} is in use by another process (it holds the lock); stop it, or use another pool", .path.display())]
-    Locked {
-        /// Path of the pool's file or device.
-        path: PathBuf,
-    },
-    /// The file holds something else.
+    Locked { path: PathBuf },
     #[error(
         "{} holds data that is not a memory pool and is left alone; name another file, or remove it",
         .path.display()
     )]
-    Foreign {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// The superblock is not valid.
+    Foreign { path: PathBuf },
     #[error(
         "the superblock of {} is damaged or of another version ({why}); nothing in this pool can be trusted: \
          remove it to start an empty one", .path.display()
     )]
-    Superblock {
-        /// Path of the pool's file or device.
-        path: PathBuf,
-        /// Reason why the superblock is invalid.
-        why: String,
-    },
-    /// The pool exists with another geometry.
+    Superblock { path: PathBuf, why: String },
     #[error(
         "{} is a pool of {found_size} in extents of {found_extent}, not of {size} in extents of {extent}; \
          drop --pool-size and --extent-size to use it as it is, or name another file", .path.display()
     )]
-    Geometry {
-        /// Path of the pool's file or device.
-        path: PathBuf,
-        /// Size of the existing pool.
-        found_size: ByteSize,
-        /// Extent size of the existing pool.
-        found_extent: ByteSize,
-        /// Size requested.
-        size: ByteSize,
-        /// Extent size requested.
-        extent: ByteSize,
-    },
-    /// The memory that was kept from an earlier process is not what was asked for.
+    Geometry { path: PathBuf, found_size: ByteSize, found_extent: ByteSize, size: ByteSize, extent: ByteSize },
     #[error(
         "the memory kept from an earlier process is not what the options ask for: {why}; give the options it was made \
          with, or --pool-discard, which frees it with all that is in it"
@@ -133,69 +82,48 @@ pub enum PoolError {
         /// Difference between the kept memory and the options.
         why: String,
     },
-    /// Regions lie in the pool that the node served before.
     #[error(
         "{} of regions lie in {former}, the pool that this node served before, and --pool {pool} would leave them \
          behind; give --pool {former}, empty the node first (gmm drain), or give up that content with --pool-discard",
         ByteSize(*.bytes)
     )]
     Former {
-        /// Pool served before.
         former: PoolSpec,
-        /// Bytes of extents mapped there.
+        /// Bytes of extents mapped in the former pool.
         bytes: u64,
-        /// Pool requested.
         pool: PoolSpec,
     },
-    /// A path of the wrong kind.
     #[error("{} is not {expected}", .path.display())]
     Kind {
-        /// Path given in `--pool`.
         path: PathBuf,
-        /// Kind of file that the path has to name.
+        /// Required kind of file, for example "a directory".
         expected: &'static str,
     },
-    /// No such NUMA node.
     #[error("there is no NUMA node {node} here ({online} are online); drop --numa-node or name one of those")]
     NumaNode {
-        /// Number of the NUMA node requested.
         node: u32,
         /// NUMA nodes online, as the kernel lists them.
         online: String,
     },
-    /// Locking was refused.
     #[error(
         "cannot lock {} into memory: {source}; raise the limit (`ulimit -l unlimited`, LimitMEMLOCK=infinity) \
          or drop --mlock", ByteSize(*.bytes).approximate()
     )]
-    Mlock {
-        /// Bytes that were to be locked.
-        bytes: u64,
-        /// Error of the system call.
-        source: io::Error,
-    },
-    /// An extent number that the pool does not have.
+    Mlock { bytes: u64, source: io::Error },
     #[error("extent {extent} does not exist: the pool has {extents}")]
-    NoSuchExtent {
-        /// Number of the extent requested.
-        extent: u32,
-        /// Number of extents of the pool.
-        extents: u32,
-    },
-    /// Any other failure of a system call.
+    NoSuchExtent { extent: u32, extents: u32 },
     #[error("cannot {what} for pool {pool}: {source}")]
     Io {
-        /// System call or other operation that failed.
+        /// Operation that failed, as in "cannot {what}".
         what: &'static str,
-        /// Pool, as given in `--pool`.
         pool: String,
-        /// Error of the system call.
         source: io::Error,
     },
 }
 
 impl PoolError {
-    /// Whether the next start with the same options ends the same way, so that a service manager need not try.
+    /// Whether a restart with the same options fails again, so that a service manager need not restart the
+    /// node.
     pub fn is_lasting(&self) -> bool {
         match self {
             PoolError::Size { .. }
@@ -209,8 +137,8 @@ impl PoolError {
             | PoolError::Former { .. }
             | PoolError::Kind { .. }
             | PoolError::NumaNode { .. } => true,
-            // Other programs may leave memory, disk and locks, and an administrator raises limits without a new
-            // configuration.
+            // A later start may succeed: other programs may free memory, disk and locks, and an administrator
+            // may raise limits without a new configuration.
             PoolError::Memory { .. }
             | PoolError::Disk { .. }
             | PoolError::HugePages { .. }

@@ -1,5 +1,7 @@
 //! Heap memory for a pool: for simulations and tests, which map no memory.
 
+#![expect(unsafe_code, reason = "the allocator returns the memory as a raw pointer")]
+
 use std::alloc::{Layout as Allocation, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::ptr::NonNull;

@@ -14,7 +14,6 @@ use super::PoolError;
 
 /// Length in bytes of the superblock, at the start of the pool.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Length in bytes of a slot of the page table.
 pub(crate) const SLOT_BYTES: u64 = 32;
 /// Length in bytes of a page, the unit in which extents are copied.
 pub const PAGE_BYTES: u64 = 4096;
@@ -22,11 +21,9 @@ pub const PAGE_BYTES: u64 = 4096;
 pub const HEAD_ALIGN: u64 = 2 << 20;
 /// Smallest extent size, in bytes: extent numbers of a 48-bit CMem address then fit 32 bits.
 pub const EXTENT_BYTES_MIN: u64 = 64 << 10;
-/// The largest extent size, in bytes.
 pub(crate) const EXTENT_BYTES_MAX: u64 = 1 << 30;
-/// Most extents of a pool.
+/// Maximum number of extents of a pool: an extent number fits the 31 bits in the record of a copy.
 const EXTENTS_MAX: u32 = u32::MAX / 2;
-/// Default extent size, in bytes.
 pub const EXTENT_BYTES_DEFAULT: u64 = 2 << 20;
 
 /// Geometry of a pool, computed from the number and the size of its extents.
@@ -53,7 +50,8 @@ impl Layout {
         layout
     }
 
-    /// Words of the record of an extent's copy: its source, and one bit for each page.
+    /// Number of 64-bit words in the record of an extent's copy: one for its source, and one bit for each
+    /// page.
     pub fn record_words(&self) -> u64 {
         1 + (self.extent_bytes / PAGE_BYTES).div_ceil(64)
     }
@@ -63,7 +61,7 @@ impl Layout {
         SUPERBLOCK_BYTES + self.table_bytes()
     }
 
-    /// Computes the layout with `bytes` for extents, and the head in addition.
+    /// Computes the layout of a pool with `bytes` for extents; the head comes in addition.
     pub fn serving(bytes: u64, extent_bytes: u64) -> Result<Layout, PoolError> {
         check_extent_bytes(extent_bytes)?;
         if bytes == 0 || !bytes.is_multiple_of(extent_bytes) {
@@ -94,7 +92,6 @@ impl Layout {
         }
     }
 
-    /// Bytes of the page table, which follows the superblock.
     pub fn table_bytes(&self) -> u64 {
         self.slots * SLOT_BYTES
     }
@@ -104,7 +101,6 @@ impl Layout {
         u64::from(self.extents) * self.extent_bytes
     }
 
-    /// Bytes of head and extents together.
     pub fn total_bytes(&self) -> u64 {
         self.head_bytes + self.served_bytes()
     }

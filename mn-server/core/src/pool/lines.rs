@@ -8,6 +8,8 @@
 //! extent by the one thread that has claimed it, before its source is written and before its target is used
 //! (see `translation::ExtentCopy`).
 
+#![expect(unsafe_code, reason = "several threads copy lines at once, by raw pointers")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::address::{LINE_BYTES, MpAddr, MpExtent};
@@ -21,7 +23,7 @@ const ZERO_SLICE: u64 = 1 << 20;
 /// A slot of the page table: four 64-bit words, always read and written atomically.
 pub(crate) type Slot = [AtomicU64; 4];
 
-/// Prefetches all of `bytes`, for example if another core has written them.
+/// Prefetches all of `bytes` into the cache of this core, for example if another core has written them.
 #[inline]
 pub(crate) fn prefetch_bytes(bytes: &[u8]) {
     bytes.chunks(LINE_BYTES).for_each(|line| hint(line.as_ptr()));
@@ -49,7 +51,8 @@ impl Pool {
     /// Pointer to `len` bytes at `mp`, all of them in the pool's extents.
     ///
     /// # Panics
-    /// If they are outside, which is a defect of this program: addresses come from the page table.
+    /// If the bytes are outside the extents, which is a defect of this program: addresses come from the page
+    /// table.
     #[inline(always)]
     fn at(&self, mp: MpAddr, len: usize) -> *mut u8 {
         let served = self.served_bytes as usize;
@@ -127,6 +130,7 @@ impl Pool {
         } else if !self.fill_with_zeros(extent, &mut keep_going)? {
             return Ok(false);
         }
+        // The next owner may write to the extent at any time.
         self.known_zero[extent.0 as usize / 64].fetch_and(!(1 << (extent.0 % 64)), Ordering::Relaxed);
         Ok(true)
     }
@@ -212,8 +216,8 @@ impl Pool {
         }
     }
 
-    /// Copies page `page` of an extent to the same place in another one. No thread writes the page of `from`, and no
-    /// other one uses that of `to`.
+    /// Copies page `page` of an extent to the same place in another one. The caller ensures that no thread
+    /// writes the page of `from`, and that no other thread uses the page of `to`.
     pub(crate) fn copy_page(&self, from: MpExtent, to: MpExtent, page: u64) {
         let at =
             |extent| self.at(MpAddr(self.extent_start(extent).0 + page * PAGE_BYTES), PAGE_BYTES as usize);

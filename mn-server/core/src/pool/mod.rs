@@ -1,8 +1,8 @@
-//! A pool for workers and the control thread: lines, extents, and the memory of the page table.
+//! The pool: the memory that a node lends, in extents, with the page table in front of them.
 //!
 //! Workers copy data by [`Pool::read_lines`] and [`Pool::write_lines`], at addresses from the page table
 //! ([`crate::translation`]). The control thread prepares and zeroes extents by [`Pool::prepare_extent`] and
-//! [`Pool::zero_extent`] when they change owners. The shell provides the memory, as a [`Backing`].
+//! [`Pool::zero_extent`] when they change owners. The I/O code provides the memory, as a [`Backing`].
 //!
 //! # Incarnation
 //! By [`Pool::incarnation`] a CN that reconnects can detect whether its data is still here. It is random, never 0,
@@ -40,11 +40,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Description of the memory that a new [`Pool`] starts with.
 #[derive(Debug, Clone, Copy)]
 pub struct Content {
-    /// Geometry of the pool.
     pub layout: Layout,
-    /// Incarnation: random, new whenever content may have been lost; never 0.
+    /// Value of [`Pool::incarnation`]; never 0.
     pub incarnation: u64,
-    /// Boot id of the running kernel.
     pub boot_id: u128,
     /// Whether the content of an earlier run is still valid.
     pub retained: bool,
@@ -58,7 +56,6 @@ pub struct Pool {
     spec: PoolSpec,
     backing: Box<dyn Backing>,
     layout: Layout,
-    /// Address of the first byte of extent 0.
     data: NonNull<u8>,
     /// Copy of `layout.served_bytes()` for the data path's bounds check.
     served_bytes: u64,
@@ -69,9 +66,11 @@ pub struct Pool {
     known_zero: Vec<AtomicU64>,
 }
 
+#[expect(unsafe_code, reason = "a pool has a raw pointer into its backing")]
 // SAFETY: `data` points into `backing`, which is Send and Sync and lives as long as the pool; `lines` explains which
 // accesses threads may make at the same time.
 unsafe impl Send for Pool {}
+#[expect(unsafe_code, reason = "a pool has a raw pointer into its backing")]
 // SAFETY: as for `Send`.
 unsafe impl Sync for Pool {}
 
@@ -84,6 +83,7 @@ impl Pool {
     ///
     /// # Panics
     /// If the backing is smaller than the layout.
+    #[expect(unsafe_code, reason = "the data's address is computed from that of the backing")]
     pub fn start(spec: PoolSpec, backing: Box<dyn Backing>, content: Content) -> Result<Pool, PoolError> {
         let layout = content.layout;
         assert!(layout.total_bytes() <= backing.len() as u64, "the backing is smaller than the layout");
@@ -111,6 +111,8 @@ impl Pool {
                 .for_each(|word| word.store(0, Ordering::Relaxed));
             pool.backing.sync(layout.head_bytes as usize).map_err(|error| pool.written_back(error))?;
         }
+        // Not clean while workers write: after a crash of the machine, the file may lack some of their
+        // writes.
         pool.store_superblock(false)?;
         Ok(pool)
     }
@@ -126,7 +128,6 @@ impl Pool {
         Pool::start(PoolSpec::Anon, backing, content)
     }
 
-    /// Kind of memory, as given in `--pool`.
     pub fn spec(&self) -> &PoolSpec {
         &self.spec
     }
@@ -141,12 +142,12 @@ impl Pool {
         self.layout.extent_bytes
     }
 
-    /// Number of extents, at least 1.
     pub fn extents(&self) -> u32 {
         self.layout.extents
     }
 
-    /// Bytes of the superblock and the page table of a pool with `bytes` in extents of `extent_bytes`.
+    /// Length in bytes of the head (superblock, page table, records of copies) of a pool with `bytes` in
+    /// extents of `extent_bytes`.
     ///
     /// # Errors
     /// [`PoolError`] if no layout fits these sizes.
@@ -154,7 +155,6 @@ impl Pool {
         Ok(Layout::serving(bytes, extent_bytes)?.head_bytes)
     }
 
-    /// MPMem address of an extent's first byte.
     #[inline]
     pub fn extent_start(&self, extent: MpExtent) -> MpAddr {
         MpAddr(u64::from(extent.0) << self.layout.extent_bytes.trailing_zeros())
@@ -165,12 +165,10 @@ impl Pool {
         self.incarnation
     }
 
-    /// Whether content and mappings of an earlier run are still valid.
     pub fn retained(&self) -> bool {
         self.retained
     }
 
-    /// Boot id of the kernel that serves this pool.
     pub fn boot_id(&self) -> u128 {
         self.boot_id
     }

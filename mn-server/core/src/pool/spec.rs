@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Kind of memory of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PoolSpec {
     /// `anon`: ordinary memory, with transparent huge pages advised.
@@ -66,9 +65,9 @@ impl PoolSpec {
         matches!(self, PoolSpec::Anon | PoolSpec::Huge2M | PoolSpec::Huge1G)
     }
 
-    /// Default of `prefault`: whether pages are populated before serving, since a page fault on the data path takes
-    /// longer than the request. Files, which may be larger than memory, and devices, whose memory is present already,
-    /// are not.
+    /// Default of `prefault`: whether pages are populated before serving, since a page fault on the data path
+    /// takes longer than the request. Files, which may be larger than memory, and devices, whose memory is
+    /// present already, are not populated.
     pub fn prefaults_by_default(&self) -> bool {
         !matches!(self, PoolSpec::File(_) | PoolSpec::Dax(_))
     }

@@ -19,20 +19,19 @@ const VERSION: u32 = 2;
 /// Bytes used of the 4 KiB; the rest is zero.
 pub const USED_BYTES: usize = 56;
 
-/// Content of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Geometry of the pool; size and number of extents are stored.
+    /// Geometry of the pool; only the size and the number of extents are stored, and the rest follows from
+    /// them.
     pub layout: Layout,
     /// New whenever content may have been lost; never 0.
     pub incarnation: u64,
-    /// Boot in which the pool was opened last.
+    /// Boot id of the kernel that opened the pool last.
     pub boot_id: u128,
     /// Set if the pool was closed in order, with everything written to the file.
     pub clean: bool,
 }
 
-/// Reason why stored bytes are no valid superblock.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BadSuperblock {
     /// The magic number is missing: other data.
@@ -42,10 +41,8 @@ pub enum BadSuperblock {
 }
 
 impl Superblock {
-    /// Bytes used of the 4 KiB; the rest is zero.
     pub const BYTES: usize = USED_BYTES;
 
-    /// Encodes the superblock for storage.
     pub fn emit(&self) -> [u8; USED_BYTES] {
         let mut bytes = [0; USED_BYTES];
         bytes[..8].copy_from_slice(MAGIC);

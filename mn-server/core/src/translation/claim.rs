@@ -1,14 +1,14 @@
-//! Something that is done once for each bit of a word, by whichever thread comes first; the others wait for it.
+//! Work that is done once for each bit of a word: the first thread that claims a bit does it, and the others
+//! wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A word of bits that threads share.
 pub(super) trait SharedBits {
-    /// The bits; what was done before they were set is visible.
+    /// Returns the bits. A thread that finds a bit set sees all writes made before the bit was set.
     fn get(&self) -> u64;
-    /// Sets bits, and returns those before.
+    /// Sets bits and returns the word as it was before.
     fn set(&self, bits: u64) -> u64;
-    /// Clears bits.
     fn clear(&self, bits: u64);
 }
 
@@ -29,8 +29,9 @@ impl SharedBits for AtomicU64 {
     }
 }
 
-/// Calls `act` unless `bit` is set in `done`, and sets it there. `claimed` has the bits of threads that act; one that
-/// finds its bit claimed calls `pause` until the bit is done, or `ended` is true.
+/// Calls `act` and sets `bit` in `done`, unless that bit is set already. `claimed` has the bits that threads
+/// are working on; a thread that finds its bit claimed calls `pause` until the bit is done, or `ended`
+/// returns `true`.
 pub(super) fn once(
     claimed: &impl SharedBits,
     done: &impl SharedBits,
@@ -48,7 +49,7 @@ pub(super) fn once(
         }
         pause();
     }
-    // Another thread may have acted between the look and the claim.
+    // Another thread may have acted between the check above and the claim.
     if done.get() & bit == 0 {
         act();
         done.set(bit);
@@ -57,6 +58,7 @@ pub(super) fn once(
 }
 
 #[cfg(test)]
+#[expect(unsafe_code, reason = "loom checks accesses to a cell that threads share")]
 mod tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
@@ -89,7 +91,7 @@ mod tests {
     // SAFETY: as above.
     unsafe impl Send for Shared {}
 
-    /// In every order of the steps of two threads, one acts, and both see what it did.
+    /// In every interleaving of two threads, one of them acts, and both see the result.
     #[test]
     fn one_thread_acts_and_all_see_it() {
         let mut model = loom::model::Builder::new();

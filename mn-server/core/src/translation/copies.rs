@@ -9,12 +9,14 @@
 //!   otherwise idle                         `PageTable::copy_pages` copies the rest
 //! ```
 //!
-//! Source and copied pages are recorded in the pool, so that they outlive this process: the bit of a page is set after
-//! its content is there. A page that was being copied when a process ended is copied again, because nobody has used it.
+//! Source and copied pages are recorded in the pool, so that they outlive this process: the bit of a page is
+//! set after its content is there. A page that was being copied when a process ended is copied again, because
+//! no request has used it.
 //!
-//! Workers have a set of the copies of their own, which they renew when they purge their TLB: without copies, a request
-//! costs a comparison more. A target is mapped only once every worker has the set in which its copy is. Before that no
-//! thread but the worker that writes a source page copies that page; a page of a CN belongs to one worker.
+//! Each worker has its own set of the copies, and renews it when it purges its TLB: without copies, a request
+//! costs one comparison more. A target is mapped only once every worker has the set that contains its copy.
+//! Before that, only the worker that writes a source page copies that page; a page of a CN belongs to one
+//! worker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +50,8 @@ impl ExtentCopy {
         ExtentCopy { source, target, claimed, known: AtomicBool::new(known), ended: AtomicBool::new(false) }
     }
 
-    /// Makes sure that a page is copied; waits for another thread that is copying it, for about a microsecond.
+    /// Copies a page unless it is copied. If another thread is copying the page, waits for about a
+    /// microsecond.
     fn ensure(&self, pool: &Pool, page: u64) {
         let (word, bit) = (page as usize / 64, 1 << (page % 64));
         let copied = &pool.copy_record(self.target)[1 + word];
@@ -69,19 +72,19 @@ impl ExtentCopy {
         })
     }
 
-    /// Ends the copy, of which all pages are copied or no page is needed any more.
+    /// Ends the copy: all pages are copied, or the target is not needed any more. A later process does not
+    /// resume it.
     fn end(&self, pool: &Pool) {
         self.ended.store(true, Ordering::Release);
         pool.copy_record(self.target)[0].store(0, Ordering::Release);
     }
 }
 
-/// Copies that are under way, as a worker has them.
+/// Copies under way at one moment, for a worker or the control thread.
 #[derive(Debug, Default)]
 pub(crate) struct CopySet {
-    /// Sorted by target; each target is that of one copy.
+    /// Sorted by target; a target has one copy only.
     by_target: Vec<Arc<ExtentCopy>>,
-    /// Sorted by source.
     by_source: Vec<Arc<ExtentCopy>>,
 }
 
@@ -93,7 +96,7 @@ impl CopySet {
         CopySet { by_target, by_source }
     }
 
-    /// Whether there is no copy, so that requests need no look at the set.
+    /// Whether there is no copy, so that requests need not search the set.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.by_target.is_empty()
@@ -110,7 +113,8 @@ impl CopySet {
         &self.by_source[first..first + count]
     }
 
-    /// Copies what a request at `mp` depends on, or would change. Call before the memory is accessed.
+    /// Copies the page at `mp`, if it is not there yet, and before a write also to its clones. Call before
+    /// the memory is accessed.
     #[cold]
     pub fn before(&self, pool: &Pool, mp: MpAddr, written: bool) {
         let shift = pool.extent_bytes().trailing_zeros();
@@ -125,20 +129,18 @@ impl CopySet {
     }
 }
 
-/// Result of [`Copies::step`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CopyStep {
-    /// Whether pages may be left.
     pub more: bool,
     /// Whether the last copy has ended.
     pub last_ended: bool,
 }
 
-/// All copies under way.
+/// All copies under way on this node, shared by the control thread and the workers.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     present: Mutex<Arc<CopySet>>,
-    /// Held while [`step`](Self::step) copies, so that a target that is given up is not written afterwards.
+    /// Locked while [`step`](Self::step) copies, so that a target that is given up is not written afterwards.
     step: Mutex<()>,
 }
 
@@ -169,6 +171,7 @@ impl Copies {
                 continue;
             }
             if word != recorded(pool, source, target) || source.0 >= pool.extents() {
+                // Damaged, or of another incarnation, whose content is lost.
                 head.store(0, Ordering::Relaxed);
                 continue;
             }
@@ -177,12 +180,14 @@ impl Copies {
         self.replace(|_| found);
     }
 
-    /// Records copies from the first to the second extent of each pair, with no page copied. In force once every worker
-    /// has passed the generation that the caller begins next.
+    /// Records a copy from the first to the second extent of each pair, with no page copied. The copies are
+    /// in force once every worker has passed the generation that the caller begins next.
     pub fn begin(&self, pool: &Pool, pairs: &[(MpExtent, MpExtent)]) {
         let mut new = Vec::new();
         for (source, target) in pairs {
             let record = pool.copy_record(*target);
+            // Bits of an earlier copy are cleared first: if this process ends in between, no later one trusts
+            // them.
             record[1..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
             record[0].store(recorded(pool, *source, *target), Ordering::Release);
             new.push(Arc::new(ExtentCopy::new(pool, *source, *target, false)));
@@ -193,7 +198,7 @@ impl Copies {
         });
     }
 
-    /// Lets the copies to these extents go on in the background: every worker has them in its set.
+    /// Allows the background to fill these extents, because every worker now has their copies in its set.
     pub fn known(&self, targets: &[MpExtent]) {
         let present = self.current();
         targets
@@ -202,8 +207,9 @@ impl Copies {
             .for_each(|copy| copy.known.store(true, Ordering::Release));
     }
 
-    /// Gives up copies to these extents, whose content is no longer needed; returns whether there were any. Workers may
-    /// still copy pages to them until they have passed the generation that the caller begins next.
+    /// Gives up copies to these extents, whose content is no longer needed; returns whether there were any.
+    /// Workers may still copy pages to the extents until they have passed the generation that the caller
+    /// begins next.
     pub fn give_up(&self, pool: &Pool, targets: &[MpExtent]) -> bool {
         let present = self.current();
         let copies: Vec<_> = targets.iter().filter_map(|target| present.to(*target)).collect();
@@ -213,7 +219,8 @@ impl Copies {
         !copies.is_empty()
     }
 
-    /// Copies up to `pages` pages of extents that are being filled. For a thread that serves nobody.
+    /// Copies up to `pages` pages of extents that are being filled. Call from a thread that serves no
+    /// requests.
     pub(super) fn step(&self, pool: &Pool, pages: usize) -> CopyStep {
         if self.current().is_empty() {
             return CopyStep { more: false, last_ended: false };
@@ -260,7 +267,6 @@ impl Copies {
         self.current().is_empty()
     }
 
-    /// Bytes that are still to be copied.
     pub fn bytes_left(&self, pool: &Pool) -> u64 {
         let present = self.current();
         let left = |copy: &Arc<ExtentCopy>| match copy.ended.load(Ordering::Acquire) {

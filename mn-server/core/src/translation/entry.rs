@@ -18,7 +18,7 @@ use crate::pool::{MpExtent, Slot};
 /// Id of a CN: its MAC address as a 48-bit number (see `Mac::to_u64`).
 pub type CnId = u64;
 
-/// Bits of a CN id.
+/// Low 48 bits of word 0: the CN id.
 const CN_MASK: u64 = (1 << 48) - 1;
 const VALID: u64 = 1 << 63;
 const REMOVED: u64 = 1 << 62;
@@ -36,14 +36,12 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Key of the mapping of a CN's CMem extent.
     #[inline]
     pub fn mapping(cn: CnId, cmem_extent: u64) -> Key {
         debug_assert!(cn <= CN_MASK && cmem_extent != TENANT);
         Key { head: VALID | (cn & CN_MASK), extent: cmem_extent }
     }
 
-    /// Key of a CN's tenant entry.
     pub fn tenant(cn: CnId) -> Key {
         debug_assert!(cn <= CN_MASK);
         Key { head: VALID | (cn & CN_MASK), extent: TENANT }
@@ -76,7 +74,7 @@ pub(super) enum Content {
     Entry(Key, u64, bool),
 }
 
-/// Reads a slot for the writer.
+/// Reads a slot for the writer, with its checksum.
 pub(super) fn content(slot: &Slot, incarnation: u64) -> Content {
     let [head, extent, value, sum] = [0, 1, 2, 3].map(|word| slot[word].load(Ordering::Acquire));
     match head {
@@ -113,7 +111,6 @@ pub(super) fn probe(slot: &Slot, key: Key) -> ProbeResult {
     }
 }
 
-/// Result of [`probe`].
 pub(super) enum ProbeResult {
     /// The slot has the key; this is its value.
     Found(u64),
@@ -128,6 +125,7 @@ pub(super) fn fill(slot: &Slot, key: Key, value: u64, incarnation: u64) {
     slot[1].store(key.extent, Ordering::Relaxed);
     slot[2].store(value, Ordering::Relaxed);
     slot[3].store(checksum(key.head, key.extent, value, incarnation), Ordering::Relaxed);
+    // Last, so that a reader of this word sees the other three.
     slot[0].store(key.head, Ordering::Release);
 }
 
@@ -147,12 +145,10 @@ pub(super) fn clear(slot: &Slot) {
     slot[0].store(EMPTY, Ordering::Release);
 }
 
-/// Value of a mapping.
 pub(super) fn mapping_value(mp_extent: MpExtent, sealed: bool) -> u64 {
     u64::from(mp_extent.0) | if sealed { SEALED } else { 0 }
 }
 
-/// MPMem extent number in the value of a mapping.
 #[inline]
 pub(super) fn mp_extent(value: u64) -> MpExtent {
     MpExtent(value as u32)
@@ -163,7 +159,6 @@ pub(super) fn is_mapping_value(value: u64, extents: u32) -> bool {
     value & !SEALED < u64::from(extents)
 }
 
-/// Whether the content of a mapping with this value is sealed.
 #[inline]
 pub(super) fn is_sealed(value: u64) -> bool {
     value & SEALED != 0
@@ -193,7 +188,7 @@ mod tests {
         fill(&slots[1], Key::tenant(1), 1, 9);
         fill(&slots[2], Key::mapping(1, 8), 4, 9);
         remove(&slots[2], 5);
-        // Of an earlier incarnation, whose content is lost.
+        // An entry of an earlier incarnation, whose content is lost.
         fill(&slots[3], Key::mapping(1, 9), 5, 8);
         let bytes: Vec<u8> =
             slots.iter().flatten().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Value of a parked worker, which has no translation and reads the generation before its next translation.
 const PARKED: u64 = u64::MAX;
 
-/// Generation of the mappings, shared by the control thread and all workers.
+/// Number of the present generation, and the generation that each worker has passed.
 #[derive(Debug, Default)]
 pub struct Generation {
     current: Padded,
@@ -25,7 +25,6 @@ pub struct Generation {
 struct Padded(AtomicU64);
 
 impl Generation {
-    /// Makes generation 0, without workers.
     pub fn new() -> Arc<Generation> {
         Arc::default()
     }
@@ -37,7 +36,6 @@ impl Generation {
         WorkerGeneration { generation: self.clone(), slot, seen: PARKED, purged: 0 }
     }
 
-    /// Number of the current generation.
     #[inline]
     pub fn current(&self) -> u64 {
         self.current.0.load(Ordering::Acquire)
@@ -58,7 +56,6 @@ impl Generation {
     }
 }
 
-/// A worker's side of [`Generation`].
 #[derive(Debug)]
 pub struct WorkerGeneration {
     generation: Arc<Generation>,

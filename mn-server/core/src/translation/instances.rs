@@ -8,8 +8,8 @@
 //!   worker 0: Start again    --> all workers have passed the generation: StartAck
 //! ```
 //!
-//! A shard's session is only offered while its instance is the current one. So the CN's own session, at which two
-//! agents with one address are told apart, always comes first.
+//! A shard's session is only offered while its instance is the current one. So the CN's own session, which
+//! distinguishes two agents with one address, always comes first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::entry::CnId;
 use super::generation::{Generation, WorkerGeneration};
 
-/// Most CNs remembered, more than have memory on any node. Above it, CNs without shards are forgotten.
+/// Maximum number of CNs in the map, more than have memory on any node. Above it, CNs without shards are
+/// removed.
 const CNS_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug)]

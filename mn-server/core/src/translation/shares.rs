@@ -1,7 +1,7 @@
 //! Sealed memory that CNs other than its owner may read: ranges of a reader's CMem that stand for ranges of the owner's.
 //!
-//! The mapping stays the owner's: a share gives a reader the owner's sealed mappings, never unsealed ones, and nothing
-//! once they are removed. Workers have a copy of the list, which they renew when they purge their TLB, so that no
+//! The mapping remains the owner's: a reader gets only mappings that are sealed, and only as long as the
+//! owner has them. Each worker has its own copy of the list and renews it when it purges its TLB, so that no
 //! request takes a lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,30 +11,25 @@ use super::entry::CnId;
 /// Range of a reader's CMem that stands for a range of the owner's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
-    /// CN that may read.
     pub reader: CnId,
-    /// First CMem extent number of the reader.
     pub first: u64,
-    /// Number of extents.
     pub count: u64,
-    /// CN that the mappings belong to.
     pub owner: CnId,
-    /// First CMem extent number of the owner.
     pub owner_first: u64,
 }
 
-/// All shares, by reader and extent.
 #[derive(Debug, Default)]
 pub(super) struct Shares(Mutex<Arc<[Share]>>);
 
 impl Shares {
-    /// Replaces the list. Workers use it once they have passed the generation that is begun next.
+    /// Replaces the list. Workers use the new list once they have passed the generation that the caller
+    /// begins next.
     pub fn set(&self, mut shares: Vec<Share>) {
         shares.sort_unstable();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = shares.into();
     }
 
-    /// The present list, sorted.
+    /// List of shares, sorted by reader and extent.
     pub fn current(&self) -> Arc<[Share]> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -27,14 +27,12 @@ pub enum Unmapped {
     Sealed,
 }
 
-/// One mapping of the page table.
+/// Mapping of one CMem extent of a CN to one extent of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Translation {
-    /// CN that the mapping belongs to.
     pub cn: CnId,
     /// Extent number in the CN's CMem: byte address / extent size.
     pub cmem_extent: u64,
-    /// Extent of the pool that the CMem extent maps to.
     pub mp_extent: MpExtent,
     /// Whether the content is sealed: writes are refused, and other CNs may read it ([`Share`]).
     pub sealed: bool,
@@ -47,7 +45,7 @@ impl Translation {
     }
 }
 
-/// Page table of a pool, with all mappings.
+/// Page table of a pool, with what workers read beside it: generation, instances, shares, copies.
 #[derive(Debug)]
 pub struct PageTable {
     pool: Arc<Pool>,
@@ -65,7 +63,6 @@ impl PageTable {
         PageTable { pool, generation, instances, shares, copies, extent_shift }
     }
 
-    /// Pool that holds the table and the extents.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
@@ -80,40 +77,36 @@ impl PageTable {
         &self.instances
     }
 
-    /// Sealed memory of other CNs that CNs may read.
     pub(super) fn shares(&self) -> &Shares {
         &self.shares
     }
 
-    /// Extents that are being copied.
     pub(crate) fn copies(&self) -> &Copies {
         &self.copies
     }
 
-    /// Copies up to `pages` pages of extents that are filled from others. Returns whether more may be left. For a thread
-    /// that serves nobody.
+    /// Copies up to `pages` pages of extents that are filled from others. Returns whether more may be left.
+    /// Call from a thread that serves no requests.
     pub fn copy_pages(&self, pages: usize) -> bool {
         let step = self.copies.step(&self.pool, pages);
         self.note_copies(step.last_ended);
         step.more
     }
 
-    /// Bytes of extents that are still to be copied from others.
     pub fn bytes_to_copy(&self) -> u64 {
         self.copies.bytes_left(&self.pool)
     }
 
-    /// Completes the copy that fills `extent`, if there is one.
     pub(crate) fn complete_copy_to(&self, extent: MpExtent) {
         self.note_copies(self.copies.complete_to(&self.pool, extent));
     }
 
-    /// Completes all copies from `extent`, which is about to lose its content.
     pub(crate) fn complete_copies_from(&self, extent: MpExtent) {
         self.note_copies(self.copies.complete_from(&self.pool, extent));
     }
 
-    /// Begins a generation if the last copy has ended: workers take the empty set, and look at none any more.
+    /// Begins a generation if the last copy has ended: workers then take the empty set, which no request
+    /// searches.
     fn note_copies(&self, last_ended: bool) {
         if last_ended {
             self.generation.advance();
@@ -173,10 +166,10 @@ impl PageTable {
         entry::is_sealed(value).then_some(value)
     }
 
-    /// Reason why a lookup for this CN has failed.
     #[cold]
     pub fn unmapped(&self, cn: CnId) -> Unmapped {
         match self.find(Key::tenant(cn)) {
+            // A reader of shares has memory here, though no mapping of its own.
             None if !self.shares.has_reader(cn) => Unmapped::Denied,
             _ => Unmapped::Nxm,
         }
@@ -196,7 +189,7 @@ impl PageTable {
         })
     }
 
-    /// Most mappings in the table: one per extent of the pool.
+    /// Maximum number of mappings in the table: one per extent of the pool.
     pub fn capacity(&self) -> usize {
         self.pool.extents() as usize
     }

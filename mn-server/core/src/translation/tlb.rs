@@ -36,22 +36,19 @@ struct Set([Entry; 2]);
 
 const EMPTY: Set = Set([Entry { cn: NOBODY, cmem_extent: 0, mp_extent: 0 }; 2]);
 
-/// Counts of a worker's TLB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlbCounters {
     /// Translations answered by the TLB.
     pub hits: u64,
     /// Translations that needed the page table, found there or not.
     pub misses: u64,
-    /// Number of times the TLB was emptied.
     pub purges: u64,
 }
 
-/// A worker's translation look-aside buffer.
 #[derive(Debug)]
 pub struct Tlb {
     sets: Box<[Set]>,
-    /// Shares since the last purge.
+    /// List of shares at the last purge.
     shares: Arc<[Share]>,
     counters: TlbCounters,
 }
@@ -74,7 +71,7 @@ impl Tlb {
     /// [`translate`](Self::translate) for an address that the CN writes.
     ///
     /// # Errors
-    /// [`Unmapped::Sealed`] if the content is sealed; those of `translate`.
+    /// [`Unmapped::Sealed`] if the content is sealed; otherwise as for `translate`.
     #[inline]
     pub fn translate_write(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
         let extent = self.find(table, cn, cmem)?;
@@ -84,7 +81,7 @@ impl Tlb {
         Ok(address(table, extent, cmem))
     }
 
-    /// Number of the pool's extent at a CMem address, with its flag.
+    /// Number of the pool's extent at a CMem address, with the flag [`SEALED`].
     #[inline]
     fn find(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<u32, Unmapped> {
         let shift = table.extent_shift();
@@ -94,8 +91,8 @@ impl Tlb {
         let (in_first, in_second) = (is_it(first), is_it(second));
         if in_first | in_second {
             self.counters.hits += 1;
-            // Which way hits is practically random: the way is selected by arithmetic, since a mispredicted branch
-            // would cost more than everything else.
+            // The way that hits is practically random. It is selected by arithmetic, since a mispredicted
+            // branch would cost more than everything else.
             let choose = 0u32.wrapping_sub(u32::from(in_second));
             let mp_extent = first.mp_extent ^ ((first.mp_extent ^ second.mp_extent) & choose);
             return Ok(mp_extent);
@@ -132,6 +129,7 @@ impl Tlb {
         let mp_extent = entry::mp_extent(value).0 | if entry::is_sealed(value) { SEALED } else { 0 };
         let at = self.set_of(cn, cmem_extent.into());
         let set = &mut self.sets[at].0;
+        // The entry filled last moves to the second way, and the older one is replaced.
         *set = [Entry { cn, cmem_extent, mp_extent }, set[0]];
         Ok(mp_extent)
     }
@@ -143,13 +141,11 @@ impl Tlb {
         self.counters.purges += 1;
     }
 
-    /// Counts since the TLB was made.
     pub fn counters(&self) -> TlbCounters {
         self.counters
     }
 }
 
-/// MPMem address of a CMem address whose extent is known.
 #[inline]
 fn address(table: &PageTable, mp_extent: u32, cmem: u64) -> MpAddr {
     let shift = table.extent_shift();

@@ -13,34 +13,18 @@ use super::shares::Share;
 use super::table::{PageTable, Translation};
 use crate::pool::{MpExtent, Pool};
 
-/// Reason why a mapping cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// The pool has no such extent.
     #[error(
         "extent {extent} does not exist: the pool has {extents}; the manager's record of this pool is wrong"
     )]
-    NoSuchExtent {
-        /// Number of the extent requested.
-        extent: MpExtent,
-        /// Number of extents of the pool.
-        extents: u32,
-    },
-    /// A CN id or a CMem extent number wider than the protocol's addresses.
+    NoSuchExtent { extent: MpExtent, extents: u32 },
     #[error("CN {cn:#x}, CMem extent {cmem_extent:#x} lies outside 48-bit addresses")]
-    Range {
-        /// CN id of the mapping.
-        cn: CnId,
-        /// CMem extent number of the mapping.
-        cmem_extent: u64,
-    },
-    /// The address is mapped to something else.
+    Range { cn: CnId, cmem_extent: u64 },
     #[error("CMem extent {} of CN {:#x} is mapped to extent {} already; unmap it first", .0.cmem_extent, .0.cn, .0.mp_extent)]
     AddressTaken(Translation),
-    /// The extent has an owner.
     #[error("extent {} belongs to CN {:#x} (CMem extent {}); two CNs never share one", .0.mp_extent, .0.cn, .0.cmem_extent)]
     ExtentTaken(Translation),
-    /// The extent's last mapping was removed, but a worker may still be using it.
     #[error("extent {0} is still referenced by workers; wait for their generation and map again")]
     ExtentBusy(MpExtent),
 }
@@ -48,7 +32,6 @@ pub enum TableError {
 /// Result of recovering the page table of a pool with content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Number of mappings recovered.
     pub kept: usize,
     /// Number of entries dropped, because they failed their checksum or contradicted others; their addresses answer
     /// NXM.
@@ -64,7 +47,7 @@ struct Retired {
     generation: u64,
 }
 
-/// Writer of a page table; there is one per pool.
+/// Changes the page table of a pool, which has one writer only.
 #[derive(Debug)]
 pub struct PageTableWriter {
     table: Arc<PageTable>,
@@ -85,22 +68,18 @@ impl PageTableWriter {
         (writer, recovery)
     }
 
-    /// Page table, to be shared with the workers.
     pub fn table(&self) -> &Arc<PageTable> {
         &self.table
     }
 
-    /// Number of mappings in the table.
     pub fn len(&self) -> usize {
         self.owners.len()
     }
 
-    /// Whether the table has no mapping.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
 
-    /// Mapping to an extent of the pool, if there is one.
     pub fn owner(&self, mp_extent: MpExtent) -> Option<Translation> {
         self.owners.get(&mp_extent).copied()
     }
@@ -165,14 +144,15 @@ impl PageTableWriter {
         self.seal()
     }
 
-    /// Begins to copy the first extent of each pair to the second, which is prepared and not mapped. In force once every
-    /// worker has passed the generation that is returned; then call [`copies_known`](Self::copies_known).
+    /// Begins to copy the first extent of each pair to the second, which is prepared and not mapped. The
+    /// copies are in force once every worker has passed the generation returned; then call
+    /// [`copies_known`](Self::copies_known).
     pub(crate) fn begin_copies(&mut self, pairs: &[(MpExtent, MpExtent)]) -> u64 {
         self.table.copies().begin(self.table.pool(), pairs);
         self.seal()
     }
 
-    /// Lets the copies to these extents go on in the background; the extents may be mapped from now on.
+    /// Allows the background to fill these extents, which may be mapped from now on.
     pub(crate) fn copies_known(&mut self, targets: &[MpExtent]) {
         self.table.copies().known(targets);
     }
@@ -189,12 +169,10 @@ impl PageTableWriter {
         self.table.generation().advance()
     }
 
-    /// Generation that every worker has passed.
     pub fn passed(&self) -> u64 {
         self.table.generation().passed()
     }
 
-    /// Changes the number of mappings in a CN's tenant entry.
     fn count(&mut self, cn: CnId, change: i64) {
         let key = Key::tenant(cn);
         match self.table.find(key) {
@@ -207,6 +185,7 @@ impl PageTableWriter {
     }
 
     fn retire(&mut self, slot: usize, extent: Option<MpExtent>) {
+        // The generation that the next `seal` begins.
         let generation = self.table.generation().current() + 1;
         entry::remove(&self.table.slots()[slot], generation);
         self.retired.push(Retired { slot, extent, generation });
@@ -251,6 +230,7 @@ impl PageTableWriter {
                 Content::Empty => {}
                 // No worker runs yet, so no reader uses the tombstones.
                 Content::Removed(_) => self.discard(at),
+                // Tenant entries are counted again below.
                 Content::Entry(key, _, true) if key.cmem_extent().is_none() => self.discard(at),
                 Content::Entry(key, value, true)
                     if entry::is_mapping_value(value, self.table.pool().extents()) =>

@@ -18,7 +18,6 @@ use cxloe_mn::admin::{NodeStatus, default_socket};
 use cxloe_mn::config::{Cli, Config, MapSource, Settings};
 use cxloe_node::doctor::{NodeHost, RELEASE, Workers, judge_link, print};
 
-/// Arguments of `mn-server doctor`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Without options, those of /etc/cxloe/mn-server.toml are checked, if it exists.
@@ -44,7 +43,6 @@ pub struct DoctorArgs {
     settings: OptionSources<Settings>,
 }
 
-/// Runs all checks and prints the report.
 pub fn run(args: DoctorArgs) -> ExitCode {
     let DoctorArgs { config, json, try_link, settings } = args;
     let mut machine = NodeHost::read();
@@ -85,7 +83,7 @@ fn examine(config: &Config, machine: &NodeHost, try_link: bool) -> Vec<Check> {
     checks
 }
 
-/// Judges the attempt to open a link.
+/// Judges the link that was opened, or the error, by the backend that the options ask for.
 fn judge_opened(wanted: Backend, opened: Result<LinkInfo, LinkError>) -> Check {
     let (group, name) = (Group::Interface, "link opened");
     match opened {
@@ -108,7 +106,7 @@ fn judge_opened(wanted: Backend, opened: Result<LinkInfo, LinkError>) -> Check {
     }
 }
 
-/// Judges the status of a running node.
+/// Judges whether a node runs here, and whether all of its workers report.
 fn judge_daemon(node: &Result<NodeStatus, AskError>) -> Check {
     let (group, name) = (Group::Daemon, "memory node");
     match node {
@@ -135,7 +133,6 @@ fn judge_daemon(node: &Result<NodeStatus, AskError>) -> Check {
     }
 }
 
-/// Judges the link of a running node.
 fn judge_running_link(node: &NodeStatus) -> Check {
     judge_link(
         node.link_down.as_ref(),
@@ -144,7 +141,7 @@ fn judge_running_link(node: &NodeStatus) -> Check {
     )
 }
 
-/// Judges the health of the node `name` at the manager.
+/// Compares the manager's contact with the node `name` with whether the node runs here.
 fn judge_known(name: &str, runs: bool, health: Option<Health>) -> Check {
     let (group, check) = (Group::Peers, "registration");
     match (runs, health) {

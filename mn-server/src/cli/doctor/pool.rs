@@ -13,7 +13,7 @@ const SPARE: u64 = 256 << 20;
 pub fn examine(config: &Config, process: &Process) -> Vec<Check> {
     let (host, pool) = (Host::default(), &config.pool);
     let bytes = pool.bytes.unwrap_or(POOL_BYTES_DEFAULT);
-    // With the page table, for which a pool of huge pages needs a further one.
+    // Includes the page table, for which a pool of huge pages needs one more page.
     let taken = memory_bytes(pool).unwrap_or(bytes);
     let of_memory = match &pool.spec {
         PoolSpec::Anon => vec![judge_memory(bytes, host.available_memory())],
@@ -62,6 +62,7 @@ fn judge_huge_pages(bytes: u64, page: u64, (free, all): (u64, u64)) -> Check {
     if free >= needed {
         return Check::ok(group, name, found);
     }
+    // Pages in use by other programs remain in use.
     let reserve = all - free.min(all) + needed;
     let advice = if page == 1 << 30 {
         format!("boot with hugepagesz=1G hugepages={reserve}, or take pool = \"huge2m\"")

@@ -72,6 +72,7 @@ fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(attributes.get(..2)?.try_into().ok()?));
         let kind = u16::from_ne_bytes(attributes.get(2..4)?.try_into().ok()?) & TYPE_MASK;
+        // A length below that of the header ends the search, which could not advance.
         let content = attributes.get(4..length)?;
         if kind == wanted {
             return Some(content);

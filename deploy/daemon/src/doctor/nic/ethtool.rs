@@ -1,6 +1,8 @@
 //! Facts from a driver by the ioctl SIOCETHTOOL: structures of 32-bit words whose first is the command, filled in
 //! place.
 
+#![expect(unsafe_code, reason = "SIOCETHTOOL takes raw pointers")]
+
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -41,7 +43,6 @@ impl Ethtool {
         Ok(Ethtool { socket: unsafe { OwnedFd::from_raw_fd(socket) }, name })
     }
 
-    /// Name of the driver.
     pub fn driver(&self) -> Option<String> {
         // struct ethtool_drvinfo, 196 bytes: the name is 32 bytes after the command.
         let words = self.ask::<49>(GDRVINFO)?;
@@ -77,12 +78,10 @@ impl Ethtool {
         .filter(|queues| queues.rx > 0)
     }
 
-    /// True if the hardware merges received frames.
     pub fn merges(&self) -> Option<bool> {
         Some(self.ask::<2>(GFLAGS)?[1] & FLAG_LRO != 0)
     }
 
-    /// True if the interface honours or sends link-level pause frames (802.3x).
     pub fn pauses(&self) -> Option<bool> {
         // struct ethtool_pauseparam: command, negotiation, receiving, sending.
         let words = self.ask::<4>(GPAUSEPARAM)?;

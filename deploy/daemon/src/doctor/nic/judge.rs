@@ -4,23 +4,19 @@ use super::{Nic, Presence};
 use crate::doctor::permissions::Xdp;
 use crate::doctor::{Check, Group};
 
-/// Longest interrupt delay, in microseconds, that is short compared with a round trip.
+/// Maximum interrupt delay, in microseconds, that is short compared with a round trip.
 const COALESCING_US_MAX: u32 = 8;
 
-/// Requirements of a daemon on its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Smallest MTU with which the daemon works, in bytes.
+    /// Minimum MTU with which the daemon works, in bytes.
     pub mtu_min: usize,
-    /// The smallest MTU with which a page fits one frame, in bytes.
+    /// Minimum MTU with which a page fits one frame, in bytes.
     pub mtu_page: usize,
-    /// Number of queues: one for each worker.
     pub workers: u32,
     /// Slots of the daemon's own receive ring, in frames.
     pub ring: u32,
-    /// True if the workers busy-poll.
     pub spinning: bool,
-    /// Need for AF_XDP links.
     pub xdp: Xdp,
     /// 802.1Q priority of the daemon's frames; `None` if they are not tagged.
     pub priority: Option<u8>,
@@ -195,6 +191,7 @@ impl Nic {
 
     fn judge_polling(&self, demand: &Demand) -> Option<Check> {
         let deferred = self.deferred_interrupts?;
+        // A veth has no interrupts.
         if !demand.spinning || demand.xdp == Xdp::Not || self.driver == "veth" {
             return None;
         }

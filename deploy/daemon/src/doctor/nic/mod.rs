@@ -16,35 +16,27 @@ pub use judge::Demand;
 /// Settings of an interface; a field is `None` if neither kernel nor driver shows the setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// Name of the interface, as in `eth0`.
     pub name: String,
-    /// Presence in this network namespace.
     pub presence: Presence,
-    /// True if the interface carries Ethernet frames.
     pub ethernet: bool,
     /// True if the interface is administratively up.
     pub up: bool,
-    /// True if the interface has a carrier.
     pub carrier: bool,
     /// MTU in bytes: the longest frame without its Ethernet header.
     pub mtu: usize,
     /// Speed in Mbit/s.
     pub speed: Option<u32>,
-    /// True for half duplex.
     pub half_duplex: bool,
     /// Bridge or bond that the interface is a member of.
     pub master: Option<String>,
     /// NUMA node of the interface; -1 if it has none.
     pub numa_node: Option<i32>,
-    /// Name of the driver.
+    /// Name of the driver; empty if unknown.
     pub driver: String,
     /// Number of polls by a thread for which the kernel defers interrupts (`napi_defer_hard_irqs`).
     pub deferred_interrupts: Option<u32>,
-    /// Settings of interrupt moderation.
     pub coalescing: Option<Coalescing>,
-    /// Sizes of the receive and the send ring.
     pub rings: Option<Rings>,
-    /// Numbers of receive queues.
     pub queues: Option<Queues>,
     /// True if the hardware merges received frames (large receive offload).
     pub merges: Option<bool>,
@@ -54,7 +46,6 @@ pub struct Nic {
     pub pfc: Option<u8>,
 }
 
-/// Presence of an interface in this network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
     /// Present in this network namespace and in `/sys`.
@@ -66,12 +57,11 @@ pub enum Presence {
     Absent(Vec<String>),
 }
 
-/// Interrupt moderation of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coalescing {
-    /// Longest delay of the interrupt for a received frame, in microseconds.
+    /// Maximum delay of the interrupt for a received frame, in microseconds.
     pub rx_usecs: u32,
-    /// Longest delay of the interrupt for a sent frame, in microseconds.
+    /// Maximum delay of the interrupt for a sent frame, in microseconds.
     pub tx_usecs: u32,
     /// True if the driver adapts the delay for received frames.
     pub adaptive_rx: bool,
@@ -80,21 +70,16 @@ pub struct Coalescing {
 /// Ring sizes of an interface, in slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Present size of the receive ring.
     pub rx: u32,
-    /// Largest receive ring of the hardware.
     pub rx_max: u32,
-    /// Present size of the send ring.
     pub tx: u32,
-    /// Largest send ring of the hardware.
     pub tx_max: u32,
 }
 
-/// Numbers of queues of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queues {
     /// Present number of queues that receive.
     pub rx: u32,
-    /// Largest number of receiving queues of the hardware.
+    /// Maximum number of queues that receive.
     pub rx_max: u32,
 }

@@ -11,8 +11,9 @@ const ETHERNET: u32 = 1;
 const UP: u32 = 1;
 
 impl Nic {
-    /// Reads the interface `name`, which may be an alternative name if `host` is the running machine. The driver and the kernel are asked only if `host` is the running machine; their
-    /// answers concern the network namespace of this thread.
+    /// Reads the interface `name`. If `host` is the running machine, `name` may be an alternative name, and
+    /// the settings that the driver and the kernel have are read as well, in the network namespace of this
+    /// thread.
     pub fn read(host: &Host, name: &str) -> Nic {
         let name = &if host.is_real() { interface_name(name) } else { name.to_owned() };
         let nic = Nic { presence: presence(host, name), ..Nic::of_sysfs(host, name) };
@@ -36,6 +37,7 @@ impl Nic {
             // The kernel refuses to read `carrier` while the interface is down.
             carrier: host.number::<u32>(at("carrier")) == Some(1),
             mtu: host.number(at("mtu")).unwrap_or(0),
+            // The kernel reports -1 for an unknown speed.
             speed: host
                 .number::<i64>(at("speed"))
                 .and_then(|speed| u32::try_from(speed).ok())
