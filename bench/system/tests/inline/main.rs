@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,9 +29,10 @@ const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const HPA: u64 = 1 << 32;
 const PAGE: usize = 4096;
-/// Bytes of the region; the next constant is the resident limit, the lowest possible, so that pages are often evicted
-/// before their reader has used them.
+/// Bytes of the mapped region.
 const BYTES: u64 = 8 << 20;
+/// Resident limit in bytes, the lowest possible, so that pages are often evicted before their reader has used
+/// them.
 const LOCAL: u64 = 64 << 10;
 const WORDS: usize = BYTES as usize / 8;
 const WORDS_PER_PAGE: usize = PAGE / 8;
@@ -40,14 +41,18 @@ const WORDS_PER_PAGE: usize = PAGE / 8;
 /// word while it holds its lock.
 struct Strict;
 
+/// The allocator's lock, held for a moment at the start of each call.
 static LOCKED: AtomicBool = AtomicBool::new(false);
-static TOUCH: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+    /// Word that this thread accesses in its next allocation. Of each thread its own: the threads of a port block SIGBUS,
+    /// so an access of theirs to an absent page would end the process.
+    static TOUCH: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Strict {
+    #[expect(unsafe_code, reason = "the allocator accesses mapped memory by its address")]
     fn check(&self) {
         if FORBIDDEN.try_with(Cell::get).unwrap_or(false) {
             // SAFETY: ends the program.
@@ -56,7 +61,7 @@ impl Strict {
         while LOCKED.swap(true, Ordering::Acquire) {
             thread::yield_now();
         }
-        let word = TOUCH.swap(0, Ordering::AcqRel);
+        let word = TOUCH.try_with(Cell::take).unwrap_or(0);
         if word != 0 {
             // SAFETY: the test sets the address of a word of a live mapping.
             unsafe { (word as *mut u64).write_volatile(word) };
@@ -65,6 +70,7 @@ impl Strict {
     }
 }
 
+#[expect(unsafe_code, reason = "an allocator passes raw memory on")]
 // SAFETY: all requests are passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Strict {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -194,8 +200,8 @@ fn seal(record: usize, version: u64, word: usize) -> u64 {
     (record as u64).rotate_left(40) ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (word as u64) << 3
 }
 
-/// Threads access random records, of which several threads have some on each page, and check them against their last
-/// writes. At the end the memory node holds all last writes.
+/// Threads access random records and check them against their last writes; each page has records of several
+/// threads. At the end the memory node holds all last writes.
 fn records_survive(backend: Backend, faults: Option<&str>, each: usize) -> Outcome {
     let rig = Rig::new(backend, faults)?;
     let inline = rig.inline(backend, faults)?;
@@ -300,7 +306,7 @@ fn the_handler_allocates_nothing() -> Outcome {
     ensure(counters.faults > pages as u64 && counters.write_faults > 0, format!("{counters:?}"))?;
     for page in (0..pages).step_by(97) {
         let word = std::ptr::from_ref(&region[page * WORDS_PER_PAGE + 9]) as u64;
-        TOUCH.store(word, Ordering::Release);
+        TOUCH.set(word);
         drop(std::hint::black_box(vec![0_u8; 100]));
         ensure(
             region[page * WORDS_PER_PAGE + 9].load(Ordering::Relaxed) == word,
@@ -316,6 +322,7 @@ fn the_handler_allocates_nothing() -> Outcome {
     rig.end()
 }
 
+#[expect(unsafe_code, reason = "the kernel fills a slice of mapped memory")]
 fn the_kernel_is_refused_and_says_so() -> Outcome {
     use std::io::Read;
     let rig = Rig::new(Backend::Packet, None)?;
@@ -345,6 +352,7 @@ fn other_signals_go_where_they_went() -> Outcome {
 }
 
 /// Role: maps a region, and then accesses a page beyond the end of a mapped file.
+#[expect(unsafe_code, reason = "a page beyond the end of a file is read through a raw pointer")]
 fn hits_a_hole() -> ExitCode {
     let Some(region) = in_copy(InlineOptions::default()) else { return ExitCode::from(4) };
     region[0].store(1, Ordering::Relaxed);

@@ -226,12 +226,12 @@ pub fn a_region_comes_while_a_thread_faults_within_the_allocator() -> Outcome {
                 while !stop.load(Ordering::Acquire) {
                     let page = faults.load(Ordering::Relaxed) * 37 % pages;
                     let word = std::ptr::from_ref(&first[page * WORDS_PER_PAGE]) as u64;
-                    TOUCH.store(word, Ordering::Release);
+                    TOUCH.set(word);
                     drop(std::hint::black_box(vec![0_u8; 100]));
                     faults.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            // Five times at least, and on a slow machine until there were faults enough.
+            // Five times at least; on a slow machine, until there were enough faults.
             let more = |turn: &i32| *turn < 5 || faults.load(Ordering::Relaxed) <= 100;
             let outcome = (0..500).take_while(more).try_for_each(|_| {
                 let second = InlineRegion::open(&to(&way, "second"), local(LOCAL)).map_err(words)?;

@@ -1,6 +1,8 @@
 //! Stacks of the signal handler: threads whose own signal stack has the kernel's minimum size, or is missing; more
 //! threads at once than stacks; and the used depth of the stacks.
 
+#![expect(unsafe_code, reason = "signal stacks and fork are calls of the C library")]
+
 use std::io;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;

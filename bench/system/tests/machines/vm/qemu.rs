@@ -65,6 +65,7 @@ pub fn all_memory_is_remote() -> Outcome {
     let output_text = ended(guest(&options, command)?, 3)?;
     ensure(output_text == "same\n1\n", output_text)?;
     let counters = aftermath(&rig)?;
+    // Number of pages of the resident limit; 1 MiB has 256.
     let pages = 48 << 8;
     let paged = counters.evicted > pages && came_back(&counters) > pages / 4 && counters.lost == 0;
     ensure(paged, format!("{counters:?}"))
@@ -77,7 +78,7 @@ pub fn second_node_is_remote() -> Outcome {
                  -object memory-backend-file,id=far,share=on,prealloc=off,mem-path=@memory@,size=@size@ \
                  -numa node,nodeid=1,memdev=far";
     let emulator = emulator(&rig, "128M", "6M")?;
-    let options = ["--emulator", &emulator, "--memory", "288", "--qemu", nodes, "--timeout", "200"];
+    let options = ["--emulator", &emulator, "--memory", "288", "--qemu", nodes, "--timeout", "500"];
     let command = "set -e; echo cpus:$(cat /sys/devices/system/node/node1/cpulist); \
                    mount -t tmpfs -o mpol=bind:1,size=32M far /mnt; \
                    first=$(head -c 24M /dev/urandom | tee /mnt/a | sha256sum); \
